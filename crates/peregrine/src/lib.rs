@@ -56,7 +56,6 @@
 //! | `restart` | upgrades in place, and sockets of a service manager, on Linux: `peregrine::restart` |
 //! | `security-headers` | `SecurityHeaders`: what browsers are to guard |
 //! | `sessions` | sessions in stores or in cookies: `peregrine::session` |
-//! | `simulate` | tests on a simulated network, with faults, seeds and virtual time: `peregrine::simulate` |
 //! | `tls` | HTTPS: `Server::tls`. Most of what a build from nothing takes is its cryptography |
 //! | `tls-watch` | certificates are read again when their files change: `Server::watch_certificates` |
 //! | `tower` | tower services and layers, axum routers among them: `peregrine::tower` |
@@ -66,10 +65,6 @@
 //! | `websocket` | WebSockets: `peregrine::websocket` |
 //! | `websocket-deflate` | the same with compressed messages |
 #![forbid(unsafe_code)]
-
-// A page of the guide is tested here, and says `peregrine`.
-#[cfg(all(test, feature = "simulate"))]
-extern crate self as peregrine;
 
 #[cfg(feature = "acme")]
 pub mod acme;
@@ -101,8 +96,6 @@ mod running;
 mod server;
 mod serving;
 mod signals;
-#[cfg(feature = "simulate")]
-pub mod simulate;
 mod socket_file;
 mod stopped;
 mod tell;
@@ -173,6 +166,15 @@ pub use stopped::Stopped;
 
 /// The result of [`Server::serve`] and similar functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What `peregrine-simulate` needs beyond the public interface. It may change in any release.
+#[doc(hidden)]
+pub mod internal {
+    pub use crate::listener::Settings;
+    pub use crate::make::{Make, makes};
+    pub use crate::server::Simulated;
+    pub use crate::stopped::stopped;
+}
 
 /// Everything that most applications name.
 pub mod prelude {
@@ -258,10 +260,6 @@ mod sessions {}
 #[cfg(all(doctest, feature = "auth"))]
 #[doc = include_str!("../../../docs/guide/auth.md")]
 mod auth_of_requests {}
-
-#[cfg(all(doctest, feature = "simulate"))]
-#[doc = include_str!("../../../docs/guide/simulation.md")]
-mod simulated {}
 
 #[cfg(all(doctest, feature = "rate-limit"))]
 #[doc = include_str!("../../../docs/guide/rate-limits.md")]

@@ -208,7 +208,7 @@ impl Listener {
 }
 
 /// What holds for the connections of a place, on every worker.
-pub(crate) struct Settings {
+pub struct Settings {
     pub(crate) owner: FileOwner,
     tls: Option<Tls>,
     limits: Option<Limits>,
@@ -218,7 +218,8 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    pub(crate) fn is_tls(&self) -> bool {
+    /// Is TLS spoken there?
+    pub fn is_tls(&self) -> bool {
         self.tls.is_some()
     }
 
@@ -242,7 +243,7 @@ impl Settings {
     }
 
     /// What one worker listens on.
-    pub(crate) fn listen<S>(&self, socket: S, shared: Shared) -> Listen<S> {
+    pub fn listen<S>(&self, socket: S, shared: Shared) -> Listen<S> {
         Listen {
             tls: self.tls.clone(),
             shared,

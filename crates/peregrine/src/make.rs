@@ -60,11 +60,11 @@ where
 }
 
 /// Makes a worker's application, on the worker's thread.
-pub(crate) type Make = Box<dyn FnOnce() -> Making + Send>;
+pub type Make = Box<dyn FnOnce() -> Making + Send>;
 
 /// What makes the applications of all workers, without their type. By that all of the server is compiled
 /// with this crate, and not with each application.
-pub(crate) fn makes<Via, M: MakeApplication<Via>>(make: M) -> impl FnMut() -> Make + Send {
+pub fn makes<Via, M: MakeApplication<Via>>(make: M) -> impl FnMut() -> Make + Send {
     move || {
         let make = make.clone();
         Box::new(move || make.make())

@@ -1,6 +1,5 @@
 //! The server as an application's `main` sees it: where to listen, with what settings, and until when.
 
-#[cfg(feature = "simulate")]
 mod simulated;
 mod start;
 
@@ -27,8 +26,7 @@ use peregrine_web::{App, BuildError, TrustedProxies};
 use std::num::NonZeroUsize;
 use std::path::Path;
 
-#[cfg(feature = "simulate")]
-pub(crate) use simulated::Simulated;
+pub use simulated::Simulated;
 
 /// Configures a server, then runs it.
 ///

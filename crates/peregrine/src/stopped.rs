@@ -15,6 +15,13 @@ pub struct Stopped {
     pub(crate) is_cut_ordered: bool,
 }
 
+/// What a simulated server did.
+#[doc(hidden)]
+#[must_use]
+pub fn stopped(workers: Vec<Option<Snapshot>>, cut: Vec<Cut>, is_cut_ordered: bool) -> Stopped {
+    Stopped { workers, cut, is_cut_ordered }
+}
+
 impl Stopped {
     /// Requests answered by all workers.
     #[must_use]

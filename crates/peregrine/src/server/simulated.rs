@@ -13,17 +13,24 @@ const WORKERS: NonZeroUsize = NonZeroUsize::MIN.saturating_add(1);
 const MEMORY_BYTES_MAX: u64 = 1 << 30;
 
 /// What a simulated server goes by.
-pub(crate) struct Simulated {
-    pub(crate) workers: usize,
-    pub(crate) limits: Limits,
-    pub(crate) traces: Option<Traces>,
+pub struct Simulated {
+    /// The number of workers.
+    pub workers: usize,
+    /// The limits of each worker.
+    pub limits: Limits,
+    /// Which requests are sampled.
+    pub traces: Option<Traces>,
     /// At least one.
-    pub(crate) listeners: Vec<Settings>,
+    pub listeners: Vec<Settings>,
 }
 
 impl Server {
     /// What of this server a simulation can have.
-    pub(crate) fn simulated(mut self) -> Result<Simulated, Error> {
+    ///
+    /// # Errors
+    /// A setting is not possible.
+    #[doc(hidden)]
+    pub fn simulated(mut self) -> Result<Simulated, Error> {
         if self.listeners.is_empty() {
             self.listeners.push(Listener::at("simulated"));
         }

@@ -35,10 +35,9 @@ fn a_connection_of_bytes_speaks_http2() {
     });
 }
 
-#[cfg(feature = "websocket")]
 #[test]
 fn a_connection_of_bytes_speaks_websocket() {
-    use crate::websocket::WebSocketUpgrade;
+    use peregrine::websocket::WebSocketUpgrade;
     async fn join(upgrade: WebSocketUpgrade) -> Response {
         upgrade.on_upgrade(async |mut socket| {
             while let Some(Ok(message)) = socket.recv().await {

@@ -1,7 +1,7 @@
 //! Responses of HTTP/1.1 as they arrive (RFC 9112).
 
 use super::connection::SimConnection;
-use super::lost::Why;
+use super::error::Why;
 use super::request::status;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};

@@ -1,8 +1,8 @@
 //! Runs a test with many seeds.
 
-use super::chosen::Seeds;
 use super::failure::{Failure, Repeated, cause_of};
 use super::faults::Faults;
+use super::seeds::Seeds;
 use super::sim::{Sim, message};
 use peregrine_driver::Options;
 use peregrine_driver_sim::Network;
@@ -20,7 +20,7 @@ use std::time::Duration;
 ///
 /// ```
 /// use peregrine::prelude::*;
-/// use peregrine::simulate::{Faults, Simulation};
+/// use peregrine_simulate::{Faults, Simulation};
 ///
 /// Simulation::seeds(0..20).faults(Faults::hostile()).run(async |sim| {
 ///     let server = sim.serve(|| App::new().get("/", || "hello"));
@@ -67,7 +67,7 @@ impl<E: Debug> Verdict for Result<(), E> {
 #[non_exhaustive]
 pub struct Passed {
     /// A digest of all that happened. Two runs with one seed have the same, unless something else
-    /// [decides](crate::simulate#what-breaks-repetition) too.
+    /// [decides](crate#what-breaks-repetition) too.
     pub trace: u64,
     /// How long it took, on the virtual clock.
     pub time: Duration,

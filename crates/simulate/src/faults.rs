@@ -10,7 +10,7 @@ use std::time::Duration;
 /// [`SimRequest`](super::SimRequest) and [`SimConnection`](super::SimConnection).
 ///
 /// ```
-/// use peregrine::simulate::Faults;
+/// use peregrine_simulate::Faults;
 /// use std::time::Duration;
 ///
 /// let faults = Faults::harmless().delays(900, Duration::from_millis(300)).resets(5);

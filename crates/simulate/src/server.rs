@@ -3,10 +3,8 @@
 use super::client::SimClient;
 use super::connection::SimConnection;
 use super::sim::{Sim, caught};
-use crate::listener::Settings;
-use crate::make::Make;
-use crate::server::Simulated;
-use crate::stopped::Stopped;
+use peregrine::Stopped;
+use peregrine::internal::{Make, Settings, Simulated, stopped};
 use peregrine_driver_sim::{Passed, Port};
 use peregrine_server::{
     Listen, Locals, Member, Observed, Order, Report, Shared, Snapshot, WorkerLimits,
@@ -118,7 +116,7 @@ impl SimServer {
     }
 
     /// Shuts down in order, as SIGTERM does, and waits for the end: what is left at
-    /// [`Limits::shutdown_timeout`](crate::Limits::shutdown_timeout) is cut. The result names that.
+    /// [`Limits::shutdown_timeout`](peregrine::Limits::shutdown_timeout) is cut. The result names that.
     pub async fn shut_down(&self) -> Stopped {
         self.order(Order::Drain);
         self.ended().await
@@ -157,7 +155,7 @@ impl SimServer {
         let reports = reports.iter().flatten();
         let workers = reports.clone().map(|report| Some(report.snapshot.clone())).collect();
         let cut = reports.flat_map(|report| report.cut.iter().cloned()).collect();
-        Stopped { workers, cut, is_cut_ordered: self.running.is_cut_ordered.get() }
+        stopped(workers, cut, self.running.is_cut_ordered.get())
     }
 }
 

@@ -1,5 +1,4 @@
 use peregrine::prelude::*;
-use peregrine::simulate;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -31,7 +30,7 @@ fn app(hall: Hall) -> App {
 }
 
 fn every_seat_is_free_or_sold() {
-    simulate::seeds(0..100, async |sim| {
+    peregrine_simulate::seeds(0..100, async |sim| {
         let hall = Hall(Arc::new(Mutex::new((5, 0))));
         let of_workers = hall.clone();
         let server = sim.serve(move || app(of_workers.clone()));

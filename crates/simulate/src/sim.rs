@@ -1,9 +1,9 @@
 //! The simulation as its test sees it.
 
 use super::faults::Faults;
-use super::served::{Running, SimServer};
-use crate::make::{MakeApplication, makes};
-use crate::server::Server;
+use super::server::{Running, SimServer};
+use peregrine::internal::makes;
+use peregrine::{MakeApplication, Server};
 use peregrine_driver_sim::{Network, Sim as Driver};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
@@ -62,7 +62,7 @@ impl Sim {
 
     /// The same with a server changed by `configure`: best by the function that production uses too. Of its settings,
     /// limits, workers, trusted proxies, traces, and the settings of each listener count; addresses are not bound, and what
-    /// [is left out](crate::simulate#what-is-not) is ignored.
+    /// [is left out](crate#what-is-not) is ignored.
     ///
     /// # Panics
     /// A setting is not possible.
@@ -168,7 +168,7 @@ impl Sim {
         if !self.0.allows_panics {
             // What tokio says of a socket is no help here.
             let hint = if message.contains("IO is disabled") {
-                "\nThere are no sockets in a simulation: see \"What is not\" of peregrine::simulate."
+                "\nThere are no sockets in a simulation: see \"What is not\" of peregrine_simulate."
             } else {
                 ""
             };

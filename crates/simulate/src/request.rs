@@ -1,8 +1,8 @@
 //! A request over the simulated network, from its parts to its answer.
 
 use super::client::SimClient;
-use super::lost::{Lost, Why};
-use super::reply::{Head, Reading};
+use super::error::{Lost, Why};
+use super::response::{Head, Reading};
 use bytes::Bytes;
 use http::{HeaderMap, Method, StatusCode};
 use peregrine_web::body::{Body, BodyError};

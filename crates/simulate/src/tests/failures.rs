@@ -49,7 +49,7 @@ fn what_fails_beside_the_test_ends_the_run() {
 #[test]
 fn a_setting_that_is_not_possible_is_told() {
     let failure = failing(&one(), 0, async |sim: Sim| {
-        let overload = crate::OverloadLimits { client_prefix_v6: 129, ..Default::default() };
+        let overload = peregrine::OverloadLimits { client_prefix_v6: 129, ..Default::default() };
         let limits = Limits { overload, ..Limits::default() };
         sim.serve_with(|server| server.limits(limits), app);
     });
@@ -150,7 +150,7 @@ last events:
        1.000 s  connection 8: accepted
        2.000 s  the fourth run is a bad one
 A second run with this seed failed in the same way.
-To run it alone: PEREGRINE_SEEDS=4 cargo test simulate::tests::failures::\
+To run it alone: PEREGRINE_SEEDS=4 cargo test tests::failures::\
 a_failure_names_its_seed_its_time_its_events_and_how_to_have_it_again"
     );
 }
@@ -220,7 +220,7 @@ mod seats {
 
 #[test]
 fn the_guide_shows_what_a_failure_says() {
-    let page = include_str!("../../../../../docs/guide/simulation.md");
+    let page = include_str!("../../../../docs/guide/simulation.md");
     assert!(page.contains(include_str!("seats.rs")), "the page has other code than this test");
     let text = told(seats::run);
     let (before, _) = text.split_once("To run it alone").expect("it says how");

@@ -1,9 +1,9 @@
 //! A client of HTTP/1.1.
 
 use super::connection::SimConnection;
-use super::reply::Reading;
 use super::request::SimRequest;
-use super::served::SimServer;
+use super::response::Reading;
+use super::server::SimServer;
 use super::sim::Sim;
 use http::Method;
 use std::cell::RefCell;

@@ -1,13 +1,13 @@
 //! What simulations promise.
 
-mod attacks;
+mod connections;
 mod failures;
-mod wires;
+mod misuse;
 
 use super::*;
-use crate::bytes::Bytes;
-use crate::prelude::*;
-use crate::{Limits, Shutdown};
+use peregrine::bytes::Bytes;
+use peregrine::prelude::*;
+use peregrine::{Limits, Shutdown};
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;

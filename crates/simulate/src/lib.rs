@@ -7,7 +7,6 @@
 //!
 //! ```
 //! use peregrine::prelude::*;
-//! use peregrine::simulate;
 //! use std::time::Duration;
 //!
 //! async fn slow() -> &'static str {
@@ -17,7 +16,7 @@
 //!
 //! # #[cfg_attr(any(), test)]
 //! fn a_slow_answer_comes() {
-//!     simulate::seeds(0..20, async |sim| {
+//!     peregrine_simulate::seeds(0..20, async |sim| {
 //!         let server = sim.serve(|| App::new().get("/slow", slow));
 //!         let response = server.client().get("/slow").send().await.expect("nothing is lost");
 //!         response.assert_status(200);
@@ -56,29 +55,34 @@
 //! branch that `tokio::select!` tries first (write `biased;`), threads, real clocks, and whatever outlives a run, as
 //! statics do. When a test has failed, its seed runs a second time, and the message says whether that failed in the same
 //! way. [`Simulation::twice`] does this for all seeds.
+#![forbid(unsafe_code)]
 
-mod chosen;
+// A page of the guide is tested here, and says `peregrine_simulate`.
+#[cfg(test)]
+extern crate self as peregrine_simulate;
+
 mod client;
 mod connection;
+mod error;
 mod failure;
 mod faults;
-mod lost;
-mod reply;
 mod request;
-mod served;
+mod response;
+mod seeds;
+mod server;
 mod sim;
 mod simulation;
 #[cfg(test)]
 mod tests;
 
-pub use chosen::Seeds;
 pub use client::SimClient;
 pub use connection::SimConnection;
+pub use error::{Lost, Why};
 pub use failure::Failure;
 pub use faults::Faults;
-pub use lost::{Lost, Why};
 pub use request::SimRequest;
-pub use served::SimServer;
+pub use seeds::Seeds;
+pub use server::SimServer;
 pub use sim::{Sim, Task};
 pub use simulation::{Passed, Simulation, Verdict};
 
@@ -95,3 +99,8 @@ pub use simulation::{Passed, Simulation, Verdict};
 pub fn seeds<V: Verdict>(seeds: impl Into<Seeds>, test: impl AsyncFn(Sim) -> V) {
     Simulation::seeds(seeds).run(test);
 }
+
+/// The code in the guide is compiled with the documentation's tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/simulation.md")]
+mod guide {}

@@ -111,12 +111,12 @@ impl fmt::Display for Failure {
             Some(Repeated::Otherwise(cause)) => writeln!(
                 f,
                 "A second run with this seed went another way, so that something decides that is not the seed (see \
-                 \"What breaks repetition\" of peregrine::simulate). It failed: {cause}"
+                 \"What breaks repetition\" of peregrine_simulate). It failed: {cause}"
             )?,
             Some(Repeated::Passed) => writeln!(
                 f,
                 "Another run with this seed did not fail, so that something decides that is not the seed: see \
-                 \"What breaks repetition\" of peregrine::simulate."
+                 \"What breaks repetition\" of peregrine_simulate."
             )?,
         }
         let test = self.test.as_deref().unwrap_or("NAME_OF_THE_TEST");
