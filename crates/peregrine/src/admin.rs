@@ -20,11 +20,11 @@ use crate::entrances::{AdminEntrance, Entrances};
 use crate::error::Error;
 use crate::listen::Place;
 use crate::listener::Source;
-use crate::restart::Heir;
 use crate::socket_file::FileOwner;
 use crate::threads;
 use peregrine_driver::{Driver, Options, Socket};
 use peregrine_driver_tokio::Tokio;
+use peregrine_restart::internal::Heir;
 #[cfg(unix)]
 use peregrine_server::Reserve;
 use peregrine_server::{Limits, Listen, Observed, Order, OverloadLimits, Shared, WorkerLimits};

@@ -1,19 +1,16 @@
 //! Everything that a server listens on, opened or inherited, and dealt out to its workers.
 
 use crate::error::Error;
-#[cfg(unix)]
-use crate::listen::Identity;
-use crate::listen::{self, Bound, Place, Secrets, SocketFile};
+use crate::listen::{self, Bound, Place, SocketFile};
 use crate::listener::{Listener, Settings, Source};
-#[cfg(all(target_os = "linux", feature = "restart"))]
-use crate::restart;
-use crate::restart::Heir;
 use crate::socket_file::FileOwner;
 use peregrine_driver::{Socket, SocketOptions};
+#[cfg(all(target_os = "linux", feature = "restart"))]
+use peregrine_restart::internal::activated;
+use peregrine_restart::internal::{Heir, Holding, Inherited};
 use peregrine_server::{Listen, Shared};
-#[cfg(feature = "tls")]
-use peregrine_tls::TicketKeys;
 use peregrine_web::TrustedProxies;
+use std::io;
 
 /// All places, with their sockets.
 #[derive(Default)]
@@ -26,51 +23,17 @@ pub(crate) struct Entrances {
     pub(crate) holdings: Vec<Holding>,
 }
 
-/// The sockets of one place, as a successor of this process would get them.
-#[derive(Debug)]
-#[cfg_attr(
-    not(all(target_os = "linux", feature = "restart")),
-    expect(dead_code, reason = "no process succeeds this one")
-)]
-pub(crate) struct Holding {
-    /// By which the successor knows it.
-    pub(crate) key: String,
-    pub(crate) sockets: Vec<Socket>,
-    /// Of the file of a Unix socket that is removed at the end.
-    #[cfg(unix)]
-    pub(crate) file: Option<Identity>,
-    pub(crate) shared: Shared,
-    /// Others have the sockets in any case.
-    pub(crate) is_foreign: bool,
-    /// The keys of tickets that clients were given there.
-    #[cfg(feature = "tls")]
-    pub(crate) tickets: Option<TicketKeys>,
-}
-
-impl Holding {
-    fn of(key: &str, bound: &mut Bound) -> Self {
-        Self {
-            key: key.to_owned(),
-            sockets: std::mem::take(&mut bound.sockets),
-            #[cfg(unix)]
-            file: bound.file.as_ref().map(|file| file.identity),
-            shared: bound.shared.clone(),
-            is_foreign: bound.is_foreign,
-            #[cfg(feature = "tls")]
-            tickets: None,
-        }
-    }
-
-    /// By which clients resume their sessions now.
-    #[cfg_attr(
-        not(all(target_os = "linux", feature = "restart")),
-        expect(dead_code, reason = "no process succeeds this one")
-    )]
-    pub(crate) fn secrets(&self) -> Secrets {
+/// What a successor of this process would get of one place.
+fn holding(key: &str, bound: &mut Bound) -> Holding {
+    Holding {
+        key: key.to_owned(),
+        sockets: std::mem::take(&mut bound.sockets),
+        #[cfg(unix)]
+        file: bound.file.as_ref().map(|file| file.identity),
+        shared: bound.shared.clone(),
+        is_foreign: bound.is_foreign,
         #[cfg(feature = "tls")]
-        return Secrets(self.tickets.as_ref().map(TicketKeys::secrets).unwrap_or_default());
-        #[cfg(not(feature = "tls"))]
-        Secrets::default()
+        tickets: None,
     }
 }
 
@@ -120,7 +83,7 @@ impl Entrances {
             let sockets = dealt(&bound, 1)?.into_iter().flatten();
             let listen = |socket| Listen { shared: bound.shared.clone(), ..Listen::on(socket) };
             listens.extend(sockets.map(listen));
-            self.holdings.push(Holding::of(&key, &mut bound));
+            self.holdings.push(holding(&key, &mut bound));
             self.files.extend(bound.file);
         }
         Ok(AdminEntrance { listens, place, shared, is_inherited })
@@ -136,7 +99,7 @@ impl Entrances {
         self.holdings.push(Holding {
             #[cfg(feature = "tls")]
             tickets: settings.tickets(),
-            ..Holding::of(key, &mut bound)
+            ..holding(key, &mut bound)
         });
         self.places.push((bound.place, settings.is_tls()));
         self.files.extend(bound.file);
@@ -164,7 +127,7 @@ impl Source {
     }
 
     /// What the process before listened on there. A program that makes its listeners itself has them.
-    fn inherit(&self, heir: &mut Heir) -> Vec<Bound> {
+    fn inherit(&self, heir: &mut Heir) -> Vec<Inherited> {
         match self {
             Self::Address(address) => heir.take(&self.key(), Some(address)),
             Self::Bound(_) => Vec::new(),
@@ -185,7 +148,8 @@ impl Source {
         if inherited.is_empty() {
             return self.open(owner, workers, sockets).map(|bound| (bound, false));
         }
-        Ok((inherited, true))
+        let bound: io::Result<Vec<_>> = inherited.into_iter().map(Bound::inherited).collect();
+        Ok((bound.map_err(Error::TakeOver)?, true))
     }
 
     fn open(
@@ -199,7 +163,8 @@ impl Source {
             Self::Bound(listener) => listen::adopt(listener)?,
             #[cfg(all(target_os = "linux", feature = "restart"))]
             Self::Activated(name, address) => {
-                let given = restart::activated(&name, address.is_some())?;
+                let given = activated(&name, address.is_some());
+                let given = given.map_err(|error| Error::Config(error.to_string()))?;
                 match address.filter(|_| given.is_empty()) {
                     Some(address) => listen::bind(&address, owner, workers, sockets)?,
                     None => return given.into_iter().map(listen::adopt).collect(),

@@ -1,5 +1,6 @@
 //! Why a server could not start: what is wrong, and how to fix it.
 
+use peregrine_restart::internal::TakeOverError;
 use peregrine_tls::TlsError;
 use peregrine_web::BuildError;
 use std::error::Error as StdError;
@@ -63,6 +64,12 @@ pub enum Error {
     Signals(io::Error),
     /// The process that started this one for an upgrade does not hand over what it has.
     TakeOver(io::Error),
+}
+
+impl From<TakeOverError> for Error {
+    fn from(TakeOverError(cause): TakeOverError) -> Self {
+        Self::TakeOver(cause)
+    }
 }
 
 impl fmt::Display for Error {

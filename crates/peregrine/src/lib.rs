@@ -87,11 +87,6 @@ mod orders;
 #[cfg(feature = "otlp")]
 pub mod otlp;
 mod readers;
-#[cfg(all(target_os = "linux", feature = "restart"))]
-pub mod restart;
-#[cfg(not(all(target_os = "linux", feature = "restart")))]
-#[path = "restart/absent.rs"]
-mod restart;
 mod running;
 mod server;
 mod serving;
@@ -104,6 +99,8 @@ mod threads;
 #[cfg(feature = "tower")]
 pub mod tower;
 pub mod trace;
+#[cfg(unix)]
+mod upgrade;
 mod watch;
 #[cfg(feature = "tls-watch")]
 mod watched;
@@ -144,6 +141,8 @@ pub use peregrine_openapi as openapi;
 pub use peregrine_proxy as proxy;
 #[cfg(feature = "rate-limit")]
 pub use peregrine_rate_limit as rate_limit;
+#[cfg(all(target_os = "linux", feature = "restart"))]
+pub use peregrine_restart as restart;
 pub use peregrine_server::{
     Cut, Http1Limits, Http2Limits, Limits, MemoryMax, OverloadLimits, ProxyProtocol, Shutdown,
     Snapshot, Unfinished,

@@ -3,6 +3,9 @@
 use crate::error::Error;
 use crate::socket_file::FileOwner;
 use peregrine_driver::{Socket, SocketOptions};
+#[cfg(unix)]
+use peregrine_restart::internal::Identity;
+use peregrine_restart::internal::{Inherited, Secrets};
 use peregrine_server::Shared;
 use socket2::{Domain, Protocol, SockAddr, Type};
 use std::fmt;
@@ -47,16 +50,6 @@ pub(crate) struct Bound {
     pub(crate) secrets: Secrets,
 }
 
-/// Secrets of the tickets by which clients resume sessions of TLS.
-#[derive(Clone, Default, PartialEq, Eq)]
-pub(crate) struct Secrets(pub(crate) Vec<[u8; 32]>);
-
-impl fmt::Debug for Secrets {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} secrets", self.0.len())
-    }
-}
-
 impl Bound {
     fn own(place: Place, sockets: Vec<Socket>) -> Self {
         Self {
@@ -67,6 +60,23 @@ impl Bound {
             is_foreign: false,
             secrets: Secrets::default(),
         }
+    }
+
+    /// The sockets that the process before this one handed over.
+    pub(crate) fn inherited(one: Inherited) -> io::Result<Self> {
+        let first = one.sockets.first().ok_or(io::ErrorKind::NotFound)?;
+        let place = place_of(first)?;
+        #[cfg(unix)]
+        let file = match (&place, one.file) {
+            (Place::Unix(path), Some(identity)) => {
+                Some(SocketFile { path: path.clone(), identity, shared: one.shared.clone() })
+            }
+            _ => None,
+        };
+        #[cfg(not(unix))]
+        let file = None;
+        let Inherited { sockets, shared, is_foreign, secrets, .. } = one;
+        Ok(Self { place, sockets, file, shared, is_foreign, secrets })
     }
 
     /// Duplicates of the sockets, for each of `workers` those that it accepts from. Every queue has
@@ -105,10 +115,6 @@ impl SocketFile {
         Ok(Self { path: path.to_path_buf(), identity, shared })
     }
 }
-
-/// A file's device, number and time of change: numbers alone are soon reused.
-#[cfg(unix)]
-pub(crate) type Identity = (u64, u64, i64, i64);
 
 #[cfg(unix)]
 fn identity(metadata: &std::fs::Metadata) -> Identity {
@@ -486,6 +492,23 @@ mod tests {
         assert!(path.exists());
         drop(successor);
         assert!(!path.exists());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn the_file_of_an_inherited_socket_stays_while_the_predecessor_has_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("s");
+        let listener = std::os::unix::net::UnixListener::bind(&path).expect("a new path");
+        let file = identity(&std::fs::symlink_metadata(&path).expect("it is there"));
+        for is_own in [false, true] {
+            let socket = Socket::Unix(listener.try_clone().expect("there are descriptors"));
+            let shared = Shared::from(!is_own);
+            let (sockets, secrets) = (vec![socket], Secrets::default());
+            let one = Inherited { sockets, file: Some(file), shared, is_foreign: false, secrets };
+            drop(Bound::inherited(one).expect("it is bound"));
+            assert_eq!(path.exists(), !is_own);
+        }
     }
 
     #[cfg(unix)]

@@ -1,9 +1,9 @@
 //! One place to listen, and what holds there.
 
 use crate::error::Error;
-use crate::listen::Secrets;
 use crate::socket_file::FileOwner;
 use peregrine_driver::Socket;
+use peregrine_restart::internal::Secrets;
 use peregrine_server::{Limits, Listen, Live, ProxyProtocol, Shared};
 #[cfg(feature = "tls")]
 use peregrine_tls::TicketKeys;

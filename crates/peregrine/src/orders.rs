@@ -2,9 +2,10 @@
 
 use crate::error::Error;
 use crate::log::Place;
-pub(crate) use crate::restart::Reloading;
-use crate::restart::Restart;
 use crate::signals::{Hears, Signals, Wish};
+use crate::tell::tell;
+pub(crate) use peregrine_restart::internal::Reloading;
+use peregrine_restart::internal::{Restart, UpgradeHost};
 use peregrine_server::{Order, Report};
 use peregrine_web::panics::contained;
 use std::fmt;
@@ -135,21 +136,9 @@ impl Handle {
         }
     }
 
-    /// Drains at once: another process serves in place of this one.
-    #[cfg(all(target_os = "linux", feature = "restart"))]
-    pub(crate) fn leave(&self) {
-        self.give(|_| Order::Leave);
-    }
-
-    /// Workers that begin are to accept nobody until [`open`](Self::open) is called. Before they begin.
+    /// Workers that begin are to accept nobody until [`open`](UpgradeHost::open) is called. Before they begin.
     pub(crate) fn hold_back(&self) {
         self.replace(Order::Serve, Order::Wait);
-    }
-
-    /// Workers accept from now on, unless there was an order to end.
-    #[cfg(all(target_os = "linux", feature = "restart"))]
-    pub(crate) fn open(&self) {
-        self.replace(Order::Wait, Order::Serve);
     }
 
     fn replace(&self, present: Order, next: Order) {
@@ -197,6 +186,32 @@ impl Handle {
     /// Sends news to the thread that waits for the server's end, if there still is one.
     pub(crate) fn tell(&self, news: News) {
         let _ = self.news.send(news);
+    }
+}
+
+impl UpgradeHost for Handle {
+    fn present(&self) -> Order {
+        Self::present(self)
+    }
+
+    fn restart(&self) -> &Restart {
+        Self::restart(self)
+    }
+
+    fn open(&self) {
+        self.replace(Order::Wait, Order::Serve);
+    }
+
+    fn leave(&self) {
+        self.give(|_| Order::Leave);
+    }
+
+    fn read_again(&self) {
+        Self::read_again(self);
+    }
+
+    fn tell(&self, text: &str, quiet: bool) {
+        tell(text, quiet);
     }
 }
 

@@ -13,11 +13,14 @@ use crate::listener::Listener;
 use crate::log::Log;
 use crate::make::{MakeApplication, makes};
 use crate::orders::Orders;
-use crate::restart::Successor;
 use crate::running::Running;
 use crate::signals::Hears;
 use crate::tell::report;
 use peregrine_driver::{Options, Socket, SocketOptions};
+#[cfg(all(target_os = "linux", feature = "restart"))]
+use peregrine_restart::Successor;
+#[cfg(not(all(target_os = "linux", feature = "restart")))]
+use peregrine_restart::internal::Successor;
 use peregrine_server::{Limits, Traces};
 #[cfg(feature = "tls")]
 use peregrine_tls::Tls;

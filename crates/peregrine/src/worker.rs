@@ -5,9 +5,9 @@ use crate::choice::Seat;
 use crate::error::Error;
 use crate::make::Make;
 use crate::orders::{Ended, Handle, News};
-use crate::restart::Answering;
 use peregrine_driver::{Driver, Options, Passed, Socket};
 use peregrine_driver_tokio::Tokio;
+use peregrine_restart::internal::Answering;
 use peregrine_server::{
     Listen, Log, Member, Observed, Order, Pulse, Report, Style, Traces, WorkerLimits,
 };

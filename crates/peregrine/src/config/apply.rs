@@ -125,7 +125,7 @@ impl ServerConfig {
     #[cfg(all(target_os = "linux", feature = "restart"))]
     fn restart(&self, server: Server) -> Server {
         let of = &self.restart;
-        let mut successor = crate::restart::Successor::new().timeout(of.upgrade_timeout);
+        let mut successor = peregrine_restart::Successor::new().timeout(of.upgrade_timeout);
         if let Some(program) = &of.program {
             successor = successor.program(program);
         }

@@ -3,6 +3,7 @@
 use listenfd::ListenFd;
 use peregrine_driver::Socket;
 use std::env;
+use std::error::Error;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
@@ -18,9 +19,38 @@ struct Given {
 
 static GIVEN: Mutex<Option<Given>> = Mutex::new(None);
 
+/// What is called `name` among the sockets that a service manager made; nothing if it made none at all
+/// and there is something `or` else to do.
+///
+/// # Errors
+/// There is no socket of that name.
+pub fn activated(name: &str, has_other: bool) -> Result<Vec<Socket>, ActivationError> {
+    match take(name) {
+        Ok(sockets) => Ok(sockets),
+        Err(Missing::All(_)) if has_other => Ok(Vec::new()),
+        Err(missing) => Err(ActivationError { name: name.to_owned(), missing }),
+    }
+}
+
+/// There is no socket of this name.
+#[derive(Debug)]
+pub struct ActivationError {
+    name: String,
+    missing: Missing,
+}
+
+impl fmt::Display for ActivationError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, missing } = self;
+        write!(f, "there is no socket `{name}` of the service manager: {missing}")
+    }
+}
+
+impl Error for ActivationError {}
+
 /// Why there is no socket of a name.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Missing {
+enum Missing {
     /// No sockets at all were handed to this process.
     All(&'static str),
     /// Others were: these names. Or what has the name does not do.
@@ -37,7 +67,7 @@ impl fmt::Display for Missing {
 }
 
 /// All sockets of that name.
-pub(super) fn take(name: &str) -> Result<Vec<Socket>, Missing> {
+fn take(name: &str) -> Result<Vec<Socket>, Missing> {
     let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
     given.get_or_insert_with(Given::from_environment).take(name)
 }

@@ -4,12 +4,12 @@
 //! its own order (`Type=notify-reload`); that the server is ready is told when the last of them is over. A process that has a
 //! successor, or ends, says nothing more: it would speak for another one.
 
-use super::{Restart, lock};
+use crate::restart::{Restart, lock};
 use std::sync::Arc;
 
 /// What the manager was told.
 #[derive(Debug, Default)]
-pub(super) struct Telling {
+pub(crate) struct Telling {
     stage: Stage,
     /// Reloads and upgrades whose beginning was told, and not their end.
     under_way: usize,
@@ -30,7 +30,7 @@ enum Stage {
 /// A reload that is under way until this is dropped.
 #[derive(Debug)]
 #[must_use = "it is over when this is dropped"]
-pub(crate) struct Reloading {
+pub struct Reloading {
     /// Is to know of the end.
     restart: Option<Arc<Restart>>,
     failed: Option<String>,
@@ -40,14 +40,12 @@ pub(crate) struct Reloading {
 
 impl Reloading {
     /// Has the other one be over when this one is.
-    #[cfg(feature = "config")]
-    pub(crate) fn join(&mut self, other: Self) {
+    pub fn join(&mut self, other: Self) {
         self._others.push(other);
     }
 
     /// It has failed, for a reason that people are to see.
-    #[cfg(feature = "config")]
-    pub(crate) fn fails(&mut self, text: String) {
+    pub fn fails(&mut self, text: String) {
         self.failed = Some(text);
     }
 }
@@ -62,14 +60,14 @@ impl Drop for Reloading {
 
 impl Restart {
     /// A reload begins.
-    pub(crate) fn reloading(this: &Arc<Self>) -> Reloading {
+    pub fn reloading(this: &Arc<Self>) -> Reloading {
         let is_told = this.begins("reads its settings again");
         let restart = is_told.then(|| Arc::clone(this));
         Reloading { restart, failed: None, _others: Vec::new() }
     }
 
     /// Something begins. Says whether its end is to be told.
-    pub(super) fn begins(&self, status: &str) -> bool {
+    pub(crate) fn begins(&self, status: &str) -> bool {
         let Some(manager) = self.manager() else { return false };
         // Held while it is told, so that it is told in the order in which it happens.
         let mut telling = lock(&self.telling);
@@ -82,7 +80,7 @@ impl Restart {
     }
 
     /// Something whose beginning was told is over, and has `failed` for a reason that people are to see.
-    pub(super) fn is_over(&self, failed: Option<String>) {
+    pub(crate) fn is_over(&self, failed: Option<String>) {
         let Some(manager) = self.manager() else { return };
         let mut telling = lock(&self.telling);
         telling.under_way = telling.under_way.saturating_sub(1);
@@ -94,7 +92,7 @@ impl Restart {
     }
 
     /// The server serves.
-    pub(super) fn is_ready(&self, status: &str) {
+    pub(crate) fn is_ready(&self, status: &str) {
         let Some(manager) = self.manager() else { return };
         let mut telling = lock(&self.telling);
         if telling.stage == Stage::Beginning {
@@ -105,7 +103,7 @@ impl Restart {
     }
 
     /// Another process is the service from now on.
-    pub(super) fn is_succeeded_by(&self, process: u32) {
+    pub(crate) fn is_succeeded_by(&self, process: u32) {
         let mut telling = lock(&self.telling);
         telling.stage = Stage::Over;
         if let Some(manager) = self.manager() {
@@ -114,7 +112,7 @@ impl Restart {
     }
 
     /// The server ends; the manager is told unless it knows of a successor, or never heard of this one.
-    pub(super) fn is_ending(&self, is_told: bool) {
+    pub(crate) fn is_ending(&self, is_told: bool) {
         let mut telling = lock(&self.telling);
         let before = std::mem::replace(&mut telling.stage, Stage::Over);
         if let (true, Some(manager)) = (is_told && before != Stage::Over, self.manager()) {
@@ -125,8 +123,8 @@ impl Restart {
 
 #[cfg(test)]
 mod tests {
-    use super::super::notify::Manager;
     use super::*;
+    use crate::service_manager::Manager;
     use std::os::linux::net::SocketAddrExt;
     use std::os::unix::net::{SocketAddr, UnixDatagram};
 
@@ -166,16 +164,12 @@ mod tests {
         assert_eq!(told(&socket), [BEGINS]);
         drop(one);
         assert_eq!(told(&socket), ["READY=1 STATUS=whole"]);
-        #[cfg(feature = "config")]
-        {
-            let mut one = Restart::reloading(&restart);
-            one.fails("as it was".to_owned());
-            drop(one);
-            assert_eq!(told(&socket), [BEGINS, "READY=1 STATUS=as it was"]);
-        }
+        let mut one = Restart::reloading(&restart);
+        one.fails("as it was".to_owned());
+        drop(one);
+        assert_eq!(told(&socket), [BEGINS, "READY=1 STATUS=as it was"]);
     }
 
-    #[cfg(feature = "config")]
     #[test]
     fn a_server_is_ready_when_the_last_of_what_is_under_way_is_over() {
         let (restart, socket) = managed("both");

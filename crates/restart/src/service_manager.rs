@@ -18,14 +18,14 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The service manager of this process.
 #[derive(Debug)]
-pub(super) struct Manager {
+pub(crate) struct Manager {
     socket: UnixDatagram,
     address: SocketAddr,
 }
 
 impl Manager {
     /// The one that the environment names, if it names one.
-    pub(super) fn from_environment() -> Option<Self> {
+    pub(crate) fn from_environment() -> Option<Self> {
         let name = env::var_os(VARIABLE).filter(|name| !name.is_empty())?;
         match Self::at(&name) {
             Ok(manager) => Some(manager),
@@ -39,7 +39,7 @@ impl Manager {
         }
     }
 
-    pub(super) fn at(name: &OsStr) -> io::Result<Self> {
+    pub(crate) fn at(name: &OsStr) -> io::Result<Self> {
         let address = match name.as_bytes() {
             [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
             [b'/', ..] => SocketAddr::from_pathname(Path::new(name))?,
@@ -53,29 +53,29 @@ impl Manager {
     }
 
     /// All workers serve.
-    pub(super) fn ready(&self, status: &str) {
+    pub(crate) fn ready(&self, status: &str) {
         self.tell("READY=1", status);
     }
 
     /// A successor is started.
-    pub(super) fn reloading(&self, status: &str) {
+    pub(crate) fn reloading(&self, status: &str) {
         let now = clock_gettime(ClockId::Monotonic);
         let microseconds = now.tv_sec * 1_000_000 + now.tv_nsec / 1000;
         self.tell(&format!("RELOADING=1\nMONOTONIC_USEC={microseconds}"), status);
     }
 
     /// Another process is the service from now on, and serves.
-    pub(super) fn succeeded_by(&self, process: u32, status: &str) {
+    pub(crate) fn succeeded_by(&self, process: u32, status: &str) {
         self.tell(&format!("MAINPID={process}\nREADY=1"), status);
     }
 
     /// The server was ordered to end.
-    pub(super) fn stopping(&self, status: &str) {
+    pub(crate) fn stopping(&self, status: &str) {
         self.tell("STOPPING=1", status);
     }
 
     /// All workers go on.
-    pub(super) fn is_alive(&self) {
+    pub(crate) fn is_alive(&self) {
         self.send("WATCHDOG=1");
     }
 

@@ -2,7 +2,7 @@
 //!
 //! A worker answers from its own thread, so that one whose thread is blocked, by whatever, does not.
 
-use crate::orders::Handle;
+use crate::host::UpgradeHost;
 use peregrine_server::Order;
 use std::env;
 use std::future::poll_fn;
@@ -22,7 +22,7 @@ const PAUSE_MIN: Duration = Duration::from_millis(1);
 
 /// Asks the workers whether they go on.
 #[derive(Debug)]
-pub(crate) struct Watchdog {
+pub struct Watchdog {
     /// How long the manager waits before it ends the process.
     patience: Duration,
     asked: watched::Sender<u64>,
@@ -31,35 +31,38 @@ pub(crate) struct Watchdog {
 
 /// A worker's end of it.
 #[derive(Debug)]
-pub(crate) struct Answering {
+pub struct Answering {
     asked: watched::Receiver<u64>,
     answer: Arc<AtomicU64>,
 }
 
 impl Watchdog {
     /// The one that the manager wants, if it wants one of this process.
-    pub(super) fn from_environment() -> Option<Self> {
+    pub(crate) fn from_environment() -> Option<Self> {
         let variable = |name| env::var(name).ok();
         let patience = patience(variable("WATCHDOG_USEC"), variable("WATCHDOG_PID"))?;
         Some(Self { patience, asked: watched::Sender::new(0), answers: Vec::new() })
     }
 
     /// One more worker is asked.
-    pub(crate) fn answering(&mut self) -> Answering {
+    pub fn answering(&mut self) -> Answering {
         let answer = Arc::<AtomicU64>::default();
         self.answers.push(Arc::clone(&answer));
         Answering { asked: self.asked.subscribe(), answer }
     }
 
     /// Asks on a thread of its own until the server is ordered to end.
-    pub(crate) fn start(mut self, handle: Handle) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// The process is out of threads.
+    pub fn start(mut self, host: impl UpgradeHost + 'static) -> io::Result<()> {
         let name = "peregrine-watchdog".to_owned();
         let look = move || {
             let half = self.patience / 2;
             let mut told = Instant::now();
             loop {
                 thread::sleep((half / LOOKS).max(PAUSE_MIN));
-                let order = handle.present();
+                let order = host.present();
                 if order > Order::Serve {
                     return;
                 }
@@ -68,7 +71,7 @@ impl Watchdog {
                 let is_service = order == Order::Serve;
                 if self.ask() && is_time && is_service {
                     told = Instant::now();
-                    handle.restart().manager().into_iter().for_each(|manager| manager.is_alive());
+                    host.restart().manager().into_iter().for_each(|manager| manager.is_alive());
                 }
             }
         };
@@ -89,7 +92,7 @@ impl Watchdog {
 
 impl Answering {
     /// Answers until there is an order to end, or nobody asks any more.
-    pub(crate) async fn run(mut self, mut orders: watched::Receiver<Order>) {
+    pub async fn run(mut self, mut orders: watched::Receiver<Order>) {
         let ordered = async move { drop(orders.wait_for(|order| *order > Order::Serve).await) };
         let answers = async move {
             while self.asked.changed().await.is_ok() {

@@ -29,7 +29,7 @@ pub struct Successor {
     program: Option<PathBuf>,
     arguments: Option<Vec<OsString>>,
     environment: Vec<(OsString, Option<OsString>)>,
-    pub(super) timeout: Duration,
+    pub(crate) timeout: Duration,
     is_by_signal: bool,
 }
 
@@ -93,19 +93,22 @@ impl Successor {
         self
     }
 
-    /// Leaves SIGUSR2 alone: only [`Handle::upgrade`](crate::Handle::upgrade) upgrades.
+    /// Leaves SIGUSR2 alone: only `Handle::upgrade` upgrades.
     #[must_use]
     pub fn without_signal(mut self) -> Self {
         self.is_by_signal = false;
         self
     }
 
-    pub(crate) fn is_by_signal(&self) -> bool {
+    /// Does SIGUSR2 start it?
+    #[doc(hidden)]
+    #[must_use]
+    pub fn is_by_signal(&self) -> bool {
         self.is_by_signal
     }
 
     /// How to start it. `own` is this program.
-    pub(super) fn command(&self, own: &Path) -> Command {
+    pub(crate) fn command(&self, own: &Path) -> Command {
         let mut command = Command::new(self.program.as_deref().unwrap_or(own));
         let mut arguments = env::args_os();
         let name = arguments.next();
@@ -130,7 +133,7 @@ impl Successor {
 }
 
 /// Where this program is, for those who start it again when it was replaced.
-pub(super) fn own_program() -> io::Result<PathBuf> {
+pub(crate) fn own_program() -> io::Result<PathBuf> {
     let running = Path::new("/proc/self/exe");
     if let Some(typed) = env::args_os().next().filter(|name| name.as_bytes().contains(&b'/')) {
         let typed = std::path::absolute(typed)?;

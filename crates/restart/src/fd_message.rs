@@ -27,16 +27,42 @@ const NAME_BYTES_MAX: usize = 64 * 1024;
 const BYTES_MAX: usize = 16 * 1024 * 1024;
 const DESCRIPTORS_MAX: usize = 64 * 1024;
 
+/// Names of what the two processes say to each other, in the order in which they say it.
+pub(crate) mod step {
+    /// The standard input of the process that hands over, which the link has taken the place of.
+    pub(crate) const INPUT: &str = "input";
+    /// A place to listen: the rest of the name is its key.
+    pub(crate) const LISTENER: &str = "listener ";
+    // Whatever else a successor is to have goes here: a parcel with a name of its own, which a successor
+    // that does not know it passes over.
+    /// Everything was handed over.
+    pub(crate) const END: &str = "end";
+    /// The successor does not listen where this key leads.
+    pub(crate) const UNTAKEN: &str = "untaken";
+    /// The successor is ready, and accepts nobody.
+    pub(crate) const READY: &str = "ready";
+    /// The successor cannot begin; the bytes say why.
+    pub(crate) const FAILED: &str = "failed";
+    /// Accept.
+    pub(crate) const GO: &str = "go";
+    /// Somebody asked the predecessor to read its settings again while the successor may have read them already.
+    pub(crate) const RELOAD: &str = "reload";
+    /// The successor accepts.
+    pub(crate) const SERVING: &str = "serving";
+    /// The sockets, and the name of being the service, are the successor's alone.
+    pub(crate) const YOURS: &str = "yours";
+}
+
 /// What came.
 #[derive(Debug)]
-pub(super) struct Parcel {
-    pub(super) name: String,
-    pub(super) bytes: Vec<u8>,
-    pub(super) descriptors: Vec<OwnedFd>,
+pub(crate) struct Parcel {
+    pub(crate) name: String,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) descriptors: Vec<OwnedFd>,
 }
 
 /// Sends one parcel. Nobody else sends on `link`.
-pub(super) fn send(
+pub(crate) fn send(
     mut link: &UnixStream,
     name: &str,
     bytes: &[u8],
@@ -75,7 +101,7 @@ fn send_with(link: &UnixStream, bytes: &[u8], batch: &[BorrowedFd<'_>]) -> io::R
 ///
 /// # Errors
 /// The other end is closed ([`io::ErrorKind::UnexpectedEof`]), or what came is no parcel.
-pub(super) fn receive(mut link: &UnixStream, within: Duration) -> io::Result<Option<Parcel>> {
+pub(crate) fn receive(mut link: &UnixStream, within: Duration) -> io::Result<Option<Parcel>> {
     let mut header = [0; HEADER_BYTES];
     let mut descriptors = Vec::new();
     link.set_read_timeout(Some(within))?;

@@ -1,29 +1,28 @@
 //! The process that takes over.
 
-use super::parcel::{self, Parcel};
-use super::{lock, step};
-use crate::error::Error;
-use crate::listen::{Bound, Identity, Place, Secrets, SocketFile, place_of};
-use crate::orders::Handle;
+use crate::fd_message::{self, Parcel, step};
+use crate::host::{TakeOverError, UpgradeHost};
+use crate::listener::{Identity, Inherited, Secrets};
 use peregrine_driver::Socket;
 use peregrine_server::{Order, Shared};
 use rustix::net::AddressFamily;
 use rustix::net::sockopt::socket_domain;
 use std::env;
+use std::fmt;
 use std::fs::File;
 use std::io;
-use std::net::{TcpListener, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
-use std::sync::Mutex;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// The environment variable that tells a process of its predecessor: the version of what the two say to
 /// each other, and the number of the socket that is the heir's standard input. A process that only
 /// inherited the variable has another input.
-pub(super) const VARIABLE: &str = "PEREGRINE_PREDECESSOR";
+pub(crate) const VARIABLE: &str = "PEREGRINE_PREDECESSOR";
 const VERSION: &str = "1";
 
 /// How long a predecessor may take to hand over, and to say its last word.
@@ -33,16 +32,16 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// What the predecessor of this process handed over.
 #[derive(Debug)]
-pub(crate) struct Heir {
+pub struct Heir {
     link: UnixStream,
-    inherited: Vec<Inherited>,
+    inherited: Vec<Listening>,
     /// Sockets that are this process's alone when it has taken over.
     own: Vec<Shared>,
 }
 
 /// The sockets of one place.
 #[derive(Debug)]
-struct Inherited {
+struct Listening {
     key: String,
     place: Place,
     sockets: Vec<Socket>,
@@ -51,11 +50,19 @@ struct Inherited {
     secrets: Secrets,
 }
 
+/// Where a socket listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Place {
+    Tcp(SocketAddr),
+    /// `None` for Linux's abstract names, which have no path.
+    Unix(Option<PathBuf>),
+}
+
 /// What was found when a server first looked, until a server takes it.
 static FOUND: Mutex<Option<Option<Heir>>> = Mutex::new(None);
 
 /// The value of [`VARIABLE`] for a process with this standard input.
-pub(super) fn variable(input: &UnixStream) -> io::Result<String> {
+pub(crate) fn variable(input: &UnixStream) -> io::Result<String> {
     Ok(format!("{VERSION}:{}", number(input.as_fd().try_clone_to_owned()?)?))
 }
 
@@ -68,21 +75,22 @@ impl Heir {
     ///
     /// # Errors
     /// The predecessor is there, and does not hand over.
-    pub(crate) fn find() -> Result<Option<Self>, Error> {
-        let mut found = lock(&FOUND);
+    pub fn find() -> Result<Option<Self>, TakeOverError> {
+        let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
         if found.is_none() {
-            *found = Some(Self::read().map_err(Error::TakeOver)?);
+            *found = Some(Self::read().map_err(TakeOverError)?);
         }
         Ok(found.as_mut().and_then(Option::take))
     }
 
     /// Leaves it to another server of this process: this one needs nothing of it.
-    pub(crate) fn put_back(self) {
-        *lock(&FOUND) = Some(Some(self));
+    pub fn put_back(self) {
+        *FOUND.lock().unwrap_or_else(PoisonError::into_inner) = Some(Some(self));
     }
 
     /// Was anything taken?
-    pub(crate) fn is_used(&self) -> bool {
+    #[must_use]
+    pub fn is_used(&self) -> bool {
         !self.own.is_empty()
     }
 
@@ -100,7 +108,8 @@ impl Heir {
         }
         let mut heir = Self { link: input.into(), inherited: Vec::new(), own: Vec::new() };
         loop {
-            let parcel = parcel::receive(&heir.link, PATIENCE)?.ok_or(io::ErrorKind::TimedOut)?;
+            let parcel =
+                fd_message::receive(&heir.link, PATIENCE)?.ok_or(io::ErrorKind::TimedOut)?;
             let Parcel { name, bytes, mut descriptors } = parcel;
             match &*name {
                 step::END => return Ok(Some(heir)),
@@ -110,7 +119,7 @@ impl Heir {
                 }
                 name => {
                     if let Some(key) = name.strip_prefix(step::LISTENER) {
-                        heir.inherited.extend(Inherited::from(key, &bytes, descriptors)?);
+                        heir.inherited.extend(Listening::from(key, &bytes, descriptors)?);
                     }
                 }
             }
@@ -118,7 +127,7 @@ impl Heir {
     }
 
     /// What listens where `key` says, which may be the address in other words.
-    pub(crate) fn take(&mut self, key: &str, address: Option<&str>) -> Vec<Bound> {
+    pub fn take(&mut self, key: &str, address: Option<&str>) -> Vec<Inherited> {
         let mut taken: Vec<_> = self.inherited.extract_if(.., |one| one.key == key).collect();
         if let (Some(address), true) = (address, taken.is_empty()) {
             let position = self.inherited.iter().position(|one| leads_to(address, &one.place));
@@ -128,21 +137,15 @@ impl Heir {
         if address.is_some() && taken.len() > 1 {
             self.inherited.extend(taken.drain(1..));
         }
-        taken.into_iter().map(|one| self.bound(one)).collect()
+        taken.into_iter().map(|one| self.inherited(one)).collect()
     }
 
-    fn bound(&mut self, one: Inherited) -> Bound {
-        let Inherited { place, sockets, is_foreign, file, secrets, .. } = one;
+    fn inherited(&mut self, one: Listening) -> Inherited {
+        let Listening { sockets, is_foreign, file, secrets, .. } = one;
         let shared = Shared::from(true);
         // A foreign one stays shared for ever, and what is in this list has a clone of its own.
         self.own.push(if is_foreign { Shared::default() } else { shared.clone() });
-        let file = match (&place, file) {
-            (Place::Unix(path), Some(identity)) => {
-                Some(SocketFile { path: path.clone(), identity, shared: shared.clone() })
-            }
-            _ => None,
-        };
-        Bound { place, sockets, file, shared, is_foreign, secrets }
+        Inherited { sockets, file, shared, is_foreign, secrets }
     }
 
     /// Serves when the predecessor says so, and waits until it has left. Nothing happens if this process
@@ -150,38 +153,38 @@ impl Heir {
     ///
     /// # Errors
     /// The predecessor ended before it said so, or a worker did.
-    pub(crate) fn succeed(
+    pub fn succeed<E: From<TakeOverError>>(
         &mut self,
-        handle: &Handle,
-        mut check: impl FnMut() -> Result<(), Error>,
-    ) -> Result<(), Error> {
+        host: &dyn UpgradeHost,
+        mut check: impl FnMut() -> Result<(), E>,
+    ) -> Result<(), E> {
         // Not all workers are ready then.
-        if handle.present() > Order::Serve {
+        if host.present() > Order::Serve {
             return Ok(());
         }
         for one in &self.inherited {
-            parcel::send(&self.link, step::UNTAKEN, one.key.as_bytes(), &[])
-                .map_err(Error::TakeOver)?;
+            fd_message::send(&self.link, step::UNTAKEN, one.key.as_bytes(), &[])
+                .map_err(TakeOverError)?;
         }
-        parcel::send(&self.link, step::READY, &[], &[]).map_err(Error::TakeOver)?;
+        fd_message::send(&self.link, step::READY, &[], &[]).map_err(TakeOverError)?;
         loop {
-            if handle.present() > Order::Serve {
+            if host.present() > Order::Serve {
                 return Ok(());
             }
             check()?;
-            match parcel::receive(&self.link, PAUSE).map_err(Error::TakeOver)? {
+            match fd_message::receive(&self.link, PAUSE).map_err(TakeOverError)? {
                 Some(Parcel { name, .. }) if name == step::GO => break,
                 _ => {}
             }
         }
         // What this process does not listen on, the other one closes.
         self.inherited.clear();
-        handle.open();
+        host.open();
         // Whatever is wrong with the predecessor now, this process serves.
-        let _ = parcel::send(&self.link, step::SERVING, &[], &[]);
-        while let Ok(Some(Parcel { name, .. })) = parcel::receive(&self.link, PATIENCE) {
+        let _ = fd_message::send(&self.link, step::SERVING, &[], &[]);
+        while let Ok(Some(Parcel { name, .. })) = fd_message::receive(&self.link, PATIENCE) {
             match &*name {
-                step::RELOAD => handle.read_again(),
+                step::RELOAD => host.read_again(),
                 step::YOURS => break,
                 _ => {}
             }
@@ -191,13 +194,13 @@ impl Heir {
     }
 
     /// Tells the predecessor why this process does not take over.
-    pub(crate) fn fail(&self, error: &Error) {
+    pub fn fail(&self, error: &dyn fmt::Display) {
         // If it is gone, nobody needs to know.
-        let _ = parcel::send(&self.link, step::FAILED, error.to_string().as_bytes(), &[]);
+        let _ = fd_message::send(&self.link, step::FAILED, error.to_string().as_bytes(), &[]);
     }
 }
 
-impl Inherited {
+impl Listening {
     /// `None` if there are no sockets.
     fn from(key: &str, note: &[u8], descriptors: Vec<OwnedFd>) -> io::Result<Option<Self>> {
         let note = String::from_utf8_lossy(note);
@@ -247,10 +250,19 @@ fn socket(descriptor: OwnedFd) -> io::Result<Socket> {
     })
 }
 
+fn place_of(socket: &Socket) -> io::Result<Place> {
+    Ok(match socket {
+        Socket::Tcp(listener) => Place::Tcp(listener.local_addr()?),
+        Socket::Unix(listener) => {
+            Place::Unix(listener.local_addr()?.as_pathname().map(Path::to_path_buf))
+        }
+    })
+}
+
 /// Does an address, as people write it, lead to that place?
 fn leads_to(address: &str, place: &Place) -> bool {
     match (address.strip_prefix("unix:"), place) {
-        (Some(path), Place::Unix(known)) => Path::new(path) == known,
+        (Some(path), Place::Unix(Some(known))) => Path::new(path) == known,
         (None, Place::Tcp(known)) => {
             address.to_socket_addrs().is_ok_and(|mut all| all.any(|one| one == *known))
         }
@@ -265,7 +277,7 @@ mod tests {
     fn heir(keys: &[&str]) -> (Heir, Vec<Place>) {
         let inherited = keys.iter().map(|key| {
             let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-            let one = Inherited::from(key, b"foreign 0", vec![listener.into()]);
+            let one = Listening::from(key, b"foreign 0", vec![listener.into()]);
             one.expect("it is a listener").expect("there is one")
         });
         let (link, _) = UnixStream::pair().expect("there are descriptors");
@@ -275,7 +287,13 @@ mod tests {
     }
 
     fn taken(heir: &mut Heir, key: &str, address: Option<&str>) -> Vec<Place> {
-        heir.take(key, address).into_iter().map(|bound| bound.place).collect()
+        let place = |taken: Inherited| place_of(&taken.sockets[0]).expect("it is bound");
+        heir.take(key, address).into_iter().map(place).collect()
+    }
+
+    fn text(place: &Place) -> String {
+        let Place::Tcp(address) = place else { panic!("{place:?} has no address") };
+        address.to_string()
     }
 
     #[test]
@@ -284,7 +302,7 @@ mod tests {
         let address = "127.0.0.1:0";
         assert_eq!(taken(&mut heir, "address 127.0.0.1:0", Some(address)), places[1..]);
         assert!(taken(&mut heir, "address 127.0.0.1:0", Some(address)).is_empty());
-        let other = places[0].to_string();
+        let other = text(&places[0]);
         assert_eq!(taken(&mut heir, &format!("address {other}"), Some(&other)), places[..1]);
     }
 
@@ -306,37 +324,29 @@ mod tests {
     }
 
     #[test]
-    fn the_file_of_a_unix_socket_stays_until_it_is_the_heirs_alone() {
+    fn the_file_of_a_unix_socket_comes_with_it_and_is_shared_until_it_is_the_heirs_alone() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("s");
         let listener = UnixListener::bind(&path).expect("a new path");
-        let data = std::fs::symlink_metadata(&path).expect("it is there");
-        let (device, inode) = (data.dev(), data.ino());
-        let note =
-            format!("foreign 0 file {device} {inode} {} {}", data.mtime(), data.mtime_nsec());
-        let descriptor = OwnedFd::from(listener);
-        for is_own in [false, true] {
-            let descriptors = vec![descriptor.try_clone().expect("there are descriptors")];
-            let one = Inherited::from("address unix:s", note.as_bytes(), descriptors);
-            let (mut heir, _) = heir(&[]);
-            heir.inherited.extend(one.expect("it is a listener"));
-            let bound = heir.take("address", Some(&format!("unix:{}", path.display())));
-            assert_eq!(bound.len(), 1);
-            if is_own {
-                heir.own.iter().for_each(|shared| shared.set(false));
-            }
-            drop(bound);
-            assert_eq!(path.exists(), !is_own);
-        }
+        let note = b"foreign 0 file 1 2 3 4";
+        let one = Listening::from("address unix:s", note, vec![listener.into()]);
+        let (mut heir, _) = heir(&[]);
+        heir.inherited.extend(one.expect("it is a listener"));
+        let taken = heir.take("address", Some(&format!("unix:{}", path.display())));
+        let [taken] = &taken[..] else { panic!("{taken:?} is not one place") };
+        assert_eq!(taken.file, Some((1, 2, 3, 4)));
+        assert!(taken.shared.is_so());
+        heir.own.iter().for_each(|shared| shared.set(false));
+        assert!(!taken.shared.is_so());
     }
 
     #[test]
     fn a_note_of_a_newer_predecessor_is_understood_as_far_as_it_goes() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let one = Inherited::from("k", b"new 5 foreign 1 more", vec![listener.into()]);
+        let one = Listening::from("k", b"new 5 foreign 1 more", vec![listener.into()]);
         let one = one.expect("it is a listener").expect("there is one");
         assert!(one.is_foreign && one.file.is_none());
         assert_eq!(one.secrets, Secrets::default());
-        assert!(Inherited::from("k", b"", Vec::new()).expect("no error").is_none());
+        assert!(Listening::from("k", b"", Vec::new()).expect("no error").is_none());
     }
 }

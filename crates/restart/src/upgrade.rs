@@ -1,11 +1,11 @@
 //! The process that hands over.
 
-use super::parcel::{self, Parcel};
-use super::successor::{Successor, own_program};
-use super::{heir, lock, step};
-use crate::entrances::Holding;
-use crate::orders::Handle;
-use crate::tell::{complain, tell};
+use crate::fd_message::{self, Parcel, step};
+use crate::host::UpgradeHost;
+use crate::inherit;
+use crate::listener::Holding;
+use crate::options::{Successor, own_program};
+use crate::restart::{Restart, lock};
 use peregrine_driver::Socket;
 use peregrine_server::Order;
 use std::error::Error as StdError;
@@ -27,11 +27,11 @@ const LAST_PAUSE: Duration = Duration::from_secs(1);
 
 /// What a successor would get.
 #[derive(Debug)]
-pub(super) struct Estate {
+pub(crate) struct Estate {
     holdings: Vec<Holding>,
     successor: Successor,
     own_program: Result<PathBuf, io::Error>,
-    quiet: bool,
+    pub(crate) quiet: bool,
 }
 
 /// Why there was no upgrade in place. The server goes on, unless it was ordered to end.
@@ -114,11 +114,11 @@ impl StdError for UpgradeError {
 }
 
 impl Estate {
-    pub(super) fn new(holdings: Vec<Holding>, successor: Successor, quiet: bool) -> Self {
+    pub(crate) fn new(holdings: Vec<Holding>, successor: Successor, quiet: bool) -> Self {
         Self { holdings, successor, own_program: own_program(), quiet }
     }
 
-    pub(super) fn is_by_signal(&self) -> bool {
+    pub(crate) fn is_by_signal(&self) -> bool {
         self.successor.is_by_signal()
     }
 
@@ -142,62 +142,43 @@ fn note(holding: &Holding) -> String {
     note
 }
 
-impl Handle {
-    /// Upgrades in place: starts the program again, hands it the listening sockets, and shuts this
-    /// server down in order as soon as the successor serves. See [`restart`](crate::restart).
-    ///
-    /// It returns when that is so, with the successor's process id, or when the successor is given up.
-    /// So it blocks: inside of a handler, call it by [`offload`](crate::offload()).
+impl Restart {
+    /// Starts a successor, hands it the sockets of `host`, and lets `host` leave when the successor
+    /// serves. Blocks until then; returns the successor's process id.
     ///
     /// # Errors
     /// There was no upgrade, and the server goes on unless it was ordered to end.
-    pub fn upgrade(&self) -> Result<u32, UpgradeError> {
-        let restart = self.restart();
-        let _one = match restart.under_way.try_lock() {
+    pub fn upgrade(&self, host: &dyn UpgradeHost) -> Result<u32, UpgradeError> {
+        let _one = match self.under_way.try_lock() {
             Ok(one) => one,
             Err(TryLockError::Poisoned(one)) => one.into_inner(),
             Err(TryLockError::WouldBlock) => return Err(UpgradeError::UnderWay),
         };
-        let estate = lock(&restart.estate).clone().ok_or(UpgradeError::NotServing)?;
+        let estate = lock(&self.estate).clone().ok_or(UpgradeError::NotServing)?;
         if std::process::id() == 1 {
             return Err(UpgradeError::FirstProcess);
         }
-        restart.reload_asked.store(false, Ordering::SeqCst);
-        let is_told = restart.begins("starts its successor");
-        let result = Attempt::begin(self, &estate).and_then(Attempt::finish);
+        self.reload_asked.store(false, Ordering::SeqCst);
+        let is_told = self.begins("starts its successor");
+        let result = Attempt::begin(host, &estate).and_then(Attempt::finish);
         match &result {
             Ok(process) => {
                 let text = format!("peregrine: process {process} serves in place of this one");
-                tell(&text, estate.quiet);
+                host.tell(&text, estate.quiet);
             }
             Err(error) => {
                 if is_told {
-                    restart.is_over(Some(format!("serves; the upgrade failed: {error}")));
+                    self.is_over(Some(format!("serves; the upgrade failed: {error}")));
                 }
             }
         }
         result
     }
-
-    /// The same for who cannot wait, such as a signal.
-    pub(crate) fn upgrade_beside(&self) {
-        let handle = self.clone();
-        let upgrade = move || {
-            let quiet = lock(&handle.restart().estate).as_ref().is_some_and(|all| all.quiet);
-            if let Err(error) = handle.upgrade() {
-                complain(&format!("peregrine: no upgrade: {error}"), quiet);
-            }
-        };
-        let name = "peregrine-upgrade".to_owned();
-        if let Err(error) = thread::Builder::new().name(name).spawn(upgrade) {
-            complain(&format!("peregrine: no upgrade: there is no thread for it: {error}"), false);
-        }
-    }
 }
 
 /// One successor, until it has taken over.
 struct Attempt<'a> {
-    handle: &'a Handle,
+    host: &'a dyn UpgradeHost,
     estate: &'a Estate,
     successor: Fledgling,
     link: UnixStream,
@@ -209,10 +190,10 @@ struct Attempt<'a> {
 
 impl<'a> Attempt<'a> {
     /// Starts the successor and hands it everything.
-    fn begin(handle: &'a Handle, estate: &'a Estate) -> Result<Self, UpgradeError> {
+    fn begin(host: &'a dyn UpgradeHost, estate: &'a Estate) -> Result<Self, UpgradeError> {
         let (link, theirs) = UnixStream::pair().map_err(UpgradeError::Link)?;
         let until = Instant::now().checked_add(estate.successor.timeout);
-        let variable = heir::variable(&theirs).map_err(UpgradeError::Link)?;
+        let variable = inherit::variable(&theirs).map_err(UpgradeError::Link)?;
         let own = match &estate.own_program {
             Ok(path) => path,
             Err(error) => {
@@ -221,7 +202,7 @@ impl<'a> Attempt<'a> {
             }
         };
         let mut command = estate.successor.command(own);
-        command.env(heir::VARIABLE, variable).stdin(Stdio::from(OwnedFd::from(theirs)));
+        command.env(inherit::VARIABLE, variable).stdin(Stdio::from(OwnedFd::from(theirs)));
         let child = command.spawn().map_err(|cause| {
             let path = PathBuf::from(command.get_program());
             UpgradeError::Program { path, cause }
@@ -230,7 +211,7 @@ impl<'a> Attempt<'a> {
         drop(command);
         let successor = Fledgling(Some(child));
         let mut attempt =
-            Self { handle, estate, successor, link, until, untaken: Vec::new(), cause: None };
+            Self { host, estate, successor, link, until, untaken: Vec::new(), cause: None };
         // If it is dead already, why it died says more than that nobody listens.
         match attempt.hand_over() {
             Ok(()) => Ok(attempt),
@@ -242,13 +223,13 @@ impl<'a> Attempt<'a> {
     }
 
     fn hand_over(&self) -> io::Result<()> {
-        parcel::send(&self.link, step::INPUT, &[], &[io::stdin().as_fd()])?;
+        fd_message::send(&self.link, step::INPUT, &[], &[io::stdin().as_fd()])?;
         for holding in &self.estate.holdings {
             let name = format!("{}{}", step::LISTENER, holding.key);
             let all: Vec<_> = holding.sockets.iter().map(descriptor).collect();
-            parcel::send(&self.link, &name, note(holding).as_bytes(), &all)?;
+            fd_message::send(&self.link, &name, note(holding).as_bytes(), &all)?;
         }
-        parcel::send(&self.link, step::END, &[], &[])
+        fd_message::send(&self.link, step::END, &[], &[])
     }
 
     /// Lets the successor serve when it is ready, and this server drain when that serves.
@@ -263,22 +244,22 @@ impl<'a> Attempt<'a> {
         }
         result?;
         let process = self.successor.leave();
-        self.handle.restart().is_succeeded_by(process);
-        self.handle.leave();
-        if self.handle.restart().reload_asked.swap(false, Ordering::SeqCst) {
+        self.host.restart().is_succeeded_by(process);
+        self.host.leave();
+        if self.host.restart().reload_asked.swap(false, Ordering::SeqCst) {
             // It may have read its files before they changed.
-            let _ = parcel::send(&self.link, step::RELOAD, &[], &[]);
+            let _ = fd_message::send(&self.link, step::RELOAD, &[], &[]);
         }
         // A successor that is told nothing any more knows the same.
-        let _ = parcel::send(&self.link, step::YOURS, &[], &[]);
+        let _ = fd_message::send(&self.link, step::YOURS, &[], &[]);
         Ok(process)
     }
 
     fn begin_serving(&mut self) -> Result<(), UpgradeError> {
-        if self.handle.present() > Order::Serve {
+        if self.host.present() > Order::Serve {
             return Err(UpgradeError::Ended);
         }
-        if parcel::send(&self.link, step::GO, &[], &[]).is_err() {
+        if fd_message::send(&self.link, step::GO, &[], &[]).is_err() {
             let status = self.successor.exits();
             return Err(self.died(status));
         }
@@ -288,13 +269,13 @@ impl<'a> Attempt<'a> {
     /// Waits until the successor says `expected`. Unless `may_end`, an order to end changes nothing.
     fn hears(&mut self, expected: &str, may_end: bool) -> Result<(), UpgradeError> {
         loop {
-            if may_end && self.handle.present() > Order::Serve {
+            if may_end && self.host.present() > Order::Serve {
                 return Err(UpgradeError::Ended);
             }
             if self.until.is_some_and(|until| Instant::now() >= until) {
                 return Err(UpgradeError::Late(self.estate.successor.timeout));
             }
-            match parcel::receive(&self.link, PAUSE) {
+            match fd_message::receive(&self.link, PAUSE) {
                 Ok(Some(Parcel { name, .. })) if name == expected => return Ok(()),
                 Ok(Some(Parcel { name, bytes, .. })) => {
                     let text = String::from_utf8_lossy(&bytes).into_owned();
