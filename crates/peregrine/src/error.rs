@@ -1,5 +1,7 @@
 //! Why a server could not start: what is wrong, and how to fix it.
 
+#[cfg(feature = "config")]
+use peregrine_settings::ConfigError;
 use peregrine_restart::internal::TakeOverError;
 use peregrine_tls::TlsError;
 use peregrine_web::BuildError;
@@ -64,6 +66,13 @@ pub enum Error {
     Signals(io::Error),
     /// The process that started this one for an upgrade does not hand over what it has.
     TakeOver(io::Error),
+}
+
+#[cfg(feature = "config")]
+impl From<ConfigError> for Error {
+    fn from(error: ConfigError) -> Self {
+        Self::Config(error.to_string())
+    }
 }
 
 impl From<TakeOverError> for Error {

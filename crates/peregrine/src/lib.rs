@@ -70,13 +70,9 @@
 pub mod acme;
 pub mod admin;
 mod choice;
-#[cfg(feature = "config")]
-pub mod config;
 mod deadline;
 mod entrances;
 mod error;
-#[cfg(feature = "tls")]
-mod keeper;
 mod listen;
 mod listener;
 pub mod log;
@@ -86,7 +82,7 @@ mod offload;
 mod orders;
 #[cfg(feature = "otlp")]
 pub mod otlp;
-mod readers;
+mod reload;
 mod running;
 mod server;
 mod serving;
@@ -102,8 +98,6 @@ pub mod trace;
 #[cfg(unix)]
 mod upgrade;
 mod watch;
-#[cfg(feature = "tls-watch")]
-mod watched;
 mod worker;
 
 pub use admin::Admin;
@@ -149,6 +143,8 @@ pub use peregrine_server::{
 };
 #[cfg(feature = "sessions")]
 pub use peregrine_session as session;
+#[cfg(feature = "config")]
+pub use peregrine_settings as config;
 #[cfg(feature = "tls")]
 pub use peregrine_tls as tls;
 #[cfg(feature = "validate")]

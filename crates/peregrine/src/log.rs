@@ -112,6 +112,12 @@ impl Log {
         Self::at(Target::Other(Box::new(writer)))
     }
 
+    /// Goes where a tree of settings says: to `stdout`, or to a file.
+    #[cfg(feature = "config")]
+    pub(crate) fn target(text: &str) -> Self {
+        if text == "stdout" { Self::stdout() } else { Self::file(text) }
+    }
+
     fn at(target: Target) -> Self {
         let (queue_bytes_max, end_timeout) = (QUEUE_BYTES_MAX, END_TIMEOUT);
         Self { target, style: Style::default(), live: None, queue_bytes_max, end_timeout }

@@ -24,6 +24,8 @@ use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::SdkTracerProvider;
 use peregrine_server::{Recorder, Traces};
+#[cfg(feature = "config")]
+use peregrine_settings::ServerConfig;
 use peregrine_web::panics::contained;
 use peregrine_web::trace::{TraceContext, is_unsampled};
 use std::collections::HashMap;
@@ -238,6 +240,24 @@ impl Otlp {
             *metadata.level() <= level && !is_unsampled() && !OF_THE_WAY.iter().any(is_of)
         };
         Ok(sends.with_filter(DynFilterFn::new(is_sent).with_max_level_hint(level)))
+    }
+}
+
+#[cfg(feature = "config")]
+impl Otlp {
+    /// What the tree says of the collector, for a program with a subscriber of its own: that has the
+    /// [layer](Self::layer) of this. Nothing if no address is set. Where the program does nothing of the kind,
+    /// the server [installs](Self::install) a subscriber when it starts.
+    pub fn from_config(config: &ServerConfig) -> Option<Self> {
+        let of = &config.traces.otlp;
+        let otlp = Self::unnamed().endpoint(of.endpoint.as_ref()?);
+        let otlp = otlp.send_timeout(of.send_timeout).end_timeout(of.end_timeout);
+        let otlp =
+            of.headers.iter().fold(otlp, |otlp, (name, value)| otlp.header(name, value.expose()));
+        Some(match &of.service {
+            Some(service) => otlp.service(service),
+            None => otlp,
+        })
     }
 }
 

@@ -1,12 +1,16 @@
 //! The server as an application's `main` sees it: where to listen, with what settings, and until when.
 
+#[cfg(feature = "config")]
+mod from_config;
 mod simulated;
 mod start;
+#[cfg(all(feature = "config", feature = "tls"))]
+mod tls_config;
 
 use crate::admin::Admin;
 use crate::choice::DriverChoice;
 #[cfg(feature = "config")]
-use crate::config::Configured;
+use crate::reload::Configured;
 use crate::error::Error;
 use crate::listen::SocketFile;
 use crate::listener::Listener;

@@ -172,7 +172,7 @@ fn write(page: &mut Page, views: &Views) {
     #[cfg(feature = "tls")]
     super::tls::write(page, views.certificates());
     #[cfg(feature = "config")]
-    crate::config::write(page, views.reloads.get().map(|figures| &**figures));
+    peregrine_settings::internal::write(page, views.reloads.get().map(|figures| &**figures));
     #[cfg(feature = "otlp")]
     crate::otlp::write(page);
     process::write(page);
@@ -278,7 +278,7 @@ fn families() -> impl Iterator<Item = Family<'static>> {
     #[cfg(feature = "tls")]
     let own = own.chain(super::tls::families());
     #[cfg(feature = "config")]
-    let own = own.chain(crate::config::FAMILIES.iter().copied());
+    let own = own.chain(peregrine_settings::internal::FAMILIES.iter().copied());
     #[cfg(feature = "otlp")]
     let own = own.chain(crate::otlp::FAMILIES.iter().copied());
     own

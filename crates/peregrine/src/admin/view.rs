@@ -107,7 +107,7 @@ pub(crate) struct Views {
     pub(crate) config: OnceLock<Arc<Mutex<String>>>,
     /// What became of reloads of it.
     #[cfg(feature = "config")]
-    pub(crate) reloads: OnceLock<Arc<crate::config::Figures>>,
+    pub(crate) reloads: OnceLock<Arc<peregrine_settings::internal::Figures>>,
     /// The poll that each worker was last seen at, and since when.
     seen: Mutex<Vec<Option<Seen>>>,
     log: OnceLock<Arc<log::Figures>>,

@@ -6,17 +6,17 @@ use crate::acme::Suppliers;
 use crate::admin::{Begun, Views};
 use crate::choice::Chosen;
 #[cfg(feature = "config")]
-use crate::config::Began;
+use crate::reload::Began;
 use crate::entrances::Entrances;
 use crate::error::Error;
 #[cfg(feature = "tls")]
-use crate::keeper::Keeper;
+use crate::reload::Keeper;
 use crate::listener::Listener;
 use crate::log::Logging;
 use crate::make::Make;
 use crate::memory;
 use crate::orders::{Handle, Orders, Reload};
-use crate::readers::Readers;
+use crate::reload::Readers;
 use crate::running::{Running, Settings};
 use crate::tell::{first_line, tell};
 use crate::threads;

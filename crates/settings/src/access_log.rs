@@ -1,15 +1,14 @@
 //! The access log in the tree.
 
-use super::tree::ServerConfig;
-use crate::error::Error;
-use crate::log::{self, Form, Log, Style};
+use super::server::ServerConfig;
 use peregrine_config::{ConfigError, MaybeText, Size, Time};
+use peregrine_server::{Form, Style};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// The access log: a line for each request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct AccessLogConfig {
     /// Where lines go: `stdout`, the path of a file, or `off`. A reload changes one place into another, but turns the
@@ -37,15 +36,15 @@ impl Default for AccessLogConfig {
             form: LineForm::Combined,
             queries: true,
             routes_left_out: Vec::new(),
-            queue_bytes_max: log::QUEUE_BYTES_MAX,
-            end_timeout: log::END_TIMEOUT,
+            queue_bytes_max: 1 << 20,
+            end_timeout: Duration::from_secs(5),
         }
     }
 }
 
 /// How a line of the access log looks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum LineForm {
     /// The Common Log Format.
@@ -58,19 +57,10 @@ pub enum LineForm {
 }
 
 impl AccessLogConfig {
-    /// The log that is asked for, if one is.
-    pub(super) fn made(&self) -> Option<Log> {
-        let log = Self::at(self.target.as_ref()?);
-        let log = log.style(self.style()).queue_bytes_max(self.queue_bytes_max);
-        Some(log.end_timeout(self.end_timeout))
-    }
-
-    fn at(target: &str) -> Log {
-        if target == "stdout" { Log::stdout() } else { Log::file(target) }
-    }
-
     /// How lines look.
-    pub(super) fn style(&self) -> Style {
+    #[doc(hidden)]
+    #[must_use]
+    pub fn style(&self) -> Style {
         Style {
             form: match self.form {
                 LineForm::Common => Form::Common,
@@ -82,13 +72,10 @@ impl AccessLogConfig {
         }
     }
 
-    /// Opens the place where lines go.
-    pub(super) fn open(&self) -> Result<Option<log::Sink>, Error> {
-        self.target.as_ref().map(|target| Self::at(target).open()).transpose()
-    }
-
     /// What counts of `read` where this counted before: the log is there or not as it began, with its queue.
-    pub(super) fn changed_to(&self, read: &Self) -> Self {
+    #[doc(hidden)]
+    #[must_use]
+    pub fn changed_to(&self, read: &Self) -> Self {
         Self {
             target: read.target.clone().or_else(|| self.target.clone()),
             queue_bytes_max: self.queue_bytes_max,
@@ -99,7 +86,7 @@ impl AccessLogConfig {
 }
 
 impl ServerConfig {
-    pub(super) fn check_access_log(&self) -> Result<(), ConfigError> {
+    pub(crate) fn check_access_log(&self) -> Result<(), ConfigError> {
         let wrong = |name: &str, text: &str| {
             Err(ConfigError::of_setting(&format!("access_log.{name}"), text))
         };

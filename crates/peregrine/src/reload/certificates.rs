@@ -3,7 +3,7 @@
 
 use crate::orders::{Reload, Reloading};
 #[cfg(feature = "tls-watch")]
-use crate::watched::Files;
+use super::file_watcher::Files;
 use peregrine_tls::Tls;
 use peregrine_web::panics::contained;
 use std::collections::HashMap;

@@ -46,7 +46,7 @@ impl Stamp {
 ///
 /// # Errors
 /// It changes all the time, is empty, or no ordinary file.
-pub(super) fn settle(path: &Path) -> io::Result<()> {
+pub fn settle(path: &Path) -> io::Result<()> {
     let look = || std::fs::metadata(path).ok().as_ref().map(Stamp::of);
     until_same(look, || thread::sleep(QUIET))?;
     let invalid = |cause| Err(io::Error::new(io::ErrorKind::InvalidInput, cause));

@@ -2,16 +2,16 @@
 //!
 //! The comments of its fields are what operators read: they are in the JSON schema, and in the guide's commented file.
 
-use super::PREFIX;
 use super::access_log::AccessLogConfig;
+use super::layering::{inherit, layers, name_fields, placed};
 use super::tls::TlsConfig;
 use super::traces::TracesConfig;
-use crate::Limits;
 use peregrine_config::{
-    Automatic, ConfigError, Kind, Layers, MaybeCount, MaybeMode, MaybeSize, MaybeText, MaybeTime,
-    Origin, Size, Time, Value,
+    Automatic, ConfigError, Layers, MaybeCount, MaybeMode, MaybeSize, MaybeText, MaybeTime, Size,
+    Time,
 };
 use peregrine_driver::{Options, SocketOptions};
+use peregrine_server::Limits;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -23,7 +23,7 @@ use std::time::Duration;
 /// To add one, add a field with a comment and a default: it is read, printed, checked for typing errors, told of by a
 /// reload as one that needs a restart, and in the schema. `tests/` say what else must follow.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct ServerConfig {
@@ -59,14 +59,16 @@ pub struct ServerConfig {
     pub restart: RestartConfig,
     /// Where this was read.
     #[serde(skip)]
-    pub(super) source: Option<Source>,
+    pub(crate) source: Option<Source>,
 }
 
 /// What a reload reads again.
 #[derive(Clone, Debug)]
-pub(super) struct Source {
-    pub(super) layers: Layers,
-    pub(super) code: Box<ServerConfig>,
+pub struct Source {
+    /// The file and the environment.
+    pub layers: Layers,
+    /// What the program said.
+    pub code: Box<ServerConfig>,
 }
 
 /// Where it was read is no setting.
@@ -109,7 +111,7 @@ impl ServerConfig {
     pub fn read(code: Self, layers: Layers) -> Result<Self, ConfigError> {
         let (mut said, mut misplaced) = (None, None);
         let read: Self = layers.load_with(&code, |tree| {
-            misplaced = super::check::of_the_server(tree);
+            misplaced = super::validate::of_the_server(tree);
             inherit(tree);
             name_fields(tree);
             said = Some(tree.clone());
@@ -120,71 +122,18 @@ impl ServerConfig {
         read.check().map_err(|error| placed(error, said.as_ref()))?;
         Ok(Self { source: Some(Source { layers, code: Box::new(code) }), ..read })
     }
-}
 
-/// The same with where the setting was said, unless the program said it.
-fn placed(error: ConfigError, tree: Option<&Value>) -> ConfigError {
-    let setting = error.setting();
-    let leaves = tree.map(Value::leaves).unwrap_or_default();
-    match leaves.into_iter().find(|(name, _)| *name == setting) {
-        Some((_, value)) if value.origin != Origin::Code => error.at(&value.origin),
-        _ => error,
-    }
-}
-
-/// What `PEREGRINE_` stands for.
-pub(super) fn layers() -> Layers {
-    Layers::new(PREFIX).variable_for("PEREGRINE_DRIVER", "driver.kind")
-}
-
-/// A listener's own sections say only what differs from the server's.
-fn inherit(tree: &mut Value) {
-    let sections = ["limits", "tls", "trusted_proxies"];
-    let of_server = sections.map(|name| (name, tree.get(name).cloned()));
-    let Some(listeners) = tree.get_mut("listeners") else { return };
-    let names: Vec<_> = listeners.entries().iter().map(|entry| entry.key.clone()).collect();
-    for name in names {
-        let Some(listener) = listeners.get_mut(&name) else { continue };
-        for (section, of_server) in &of_server {
-            if let (Some(own), Some(of_server)) = (listener.get_mut(section), of_server) {
-                // What is no table is told by whoever reads it.
-                if matches!(own.kind, Kind::Table(_)) {
-                    let said = std::mem::replace(own, of_server.clone());
-                    // Who names certificates means these, and none of the server's.
-                    let has_certificates = said.get("certificates").is_some();
-                    let has_domains =
-                        said.get("acme").is_some_and(|acme| acme.get("domains").is_some());
-                    let gone: &[&str] = match (has_certificates, has_domains) {
-                        (false, false) => &[],
-                        (true, false) => &["certificates", "default_certificate", "acme"],
-                        (_, true) => &["certificates", "default_certificate"],
-                    };
-                    for name in gone {
-                        if let Some(value) = own.get_mut(name) {
-                            value.kind = Kind::Nothing;
-                        }
-                    }
-                    own.overlay(said, true);
-                }
-            }
-        }
-    }
-}
-
-/// Variables cannot say hyphens, and no field of HTTP has underscores.
-fn name_fields(tree: &mut Value) {
-    let fields =
-        tree.get_mut("traces").and_then(|traces| traces.get_mut("otlp")?.get_mut("headers"));
-    if let Some(Value { kind: Kind::Table(entries), .. }) = fields {
-        for entry in entries.iter_mut().filter(|e| matches!(e.origin, Origin::Variable(_))) {
-            entry.key = entry.key.replace('_', "-");
-        }
+    /// Where it was read, if it was.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn source(&self) -> Option<&Source> {
+        self.source.as_ref()
     }
 }
 
 /// One place to listen.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct ListenerConfig {
     /// Where: `127.0.0.1:8080`, `[::]:80`, `localhost:3000`, or `unix:/run/app.sock`. With `activated`, where to
@@ -219,7 +168,7 @@ pub struct ListenerConfig {
 
 /// Proxies whose word counts about who sent a request.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct ProxiesConfig {
     /// Their addresses (`10.0.0.7`), networks (`10.0.0.0/8`), and `unix:` for whoever connects to a Unix domain socket.
@@ -240,7 +189,7 @@ pub struct ProxiesConfig {
 
 /// The fields that trusted proxies write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Field {
     /// `X-Forwarded-For` and `X-Forwarded-Proto`.
@@ -252,7 +201,7 @@ pub enum Field {
 
 /// Whether connections of a listener begin with a PROXY header.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct ProxyProtocolConfig {
     /// `off`, `required`, or `optional`.
@@ -273,7 +222,7 @@ impl Default for ProxyProtocolConfig {
 
 /// Whether there is a PROXY header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum ProxyHeader {
     /// None is read.
@@ -288,7 +237,7 @@ pub enum ProxyHeader {
 
 /// The driver.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct DriverConfig {
     /// `auto`: io_uring where the kernel allows it, else tokio. `uring`, or an error. `tokio`. The variable
@@ -311,7 +260,7 @@ pub struct DriverConfig {
 
 /// Which driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum DriverKind {
     /// io_uring where the kernel allows it, else tokio.
@@ -349,7 +298,7 @@ impl Default for DriverConfig {
 
 /// Options of the sockets that the server listens on, and of their connections.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct SocketsConfig {
     /// Connections that may wait in the kernel before they are accepted; it may allow fewer (`net.core.somaxconn`).
@@ -426,7 +375,7 @@ impl From<SocketOptions> for SocketsConfig {
 
 /// What is logged.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct LogsConfig {
     /// What the program's log has, as `tracing-subscriber` reads it: `info`, or `info,peregrine=debug`. The program
@@ -442,7 +391,7 @@ impl Default for LogsConfig {
 
 /// The listener for those who run the server.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct AdminConfig {
     /// Where: `127.0.0.1:9000`, `unix:/run/app/admin.sock`, or `off`. Whoever reaches it may know everything it tells.
@@ -467,7 +416,7 @@ impl Default for AdminConfig {
     fn default() -> Self {
         Self {
             address: None,
-            live_within: crate::admin::LIVE_WITHIN,
+            live_within: Duration::from_secs(30),
             unix_mode: None,
             unix_owner: None,
             unix_group: None,
@@ -477,7 +426,7 @@ impl Default for AdminConfig {
 
 /// Upgrades in place, and the service manager.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct RestartConfig {
     /// Whether SIGUSR2 starts the program again, which takes over when it serves.

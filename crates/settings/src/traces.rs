@@ -1,15 +1,15 @@
 //! Traces in the tree, and the collector that they are sent to.
 
-use super::tree::ServerConfig;
-use crate::trace::Traces;
+use super::server::ServerConfig;
 use peregrine_config::{ConfigError, MaybeText, Secret, Time};
+use peregrine_server::Traces;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Traces of requests.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct TracesConfig {
     /// Whether requests that are sampled have a span with OpenTelemetry's attributes.
@@ -40,7 +40,7 @@ impl Default for TracesConfig {
 
 /// The collector of OpenTelemetry that spans are sent to, by OTLP over HTTP.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct OtlpConfig {
     /// Its address, such as `http://collector:4318`; `off`: nothing is sent. A program with a subscriber of its own adds
@@ -74,7 +74,9 @@ impl Default for OtlpConfig {
 
 impl TracesConfig {
     /// Which requests are sampled, if any may be.
-    pub(super) fn made(&self) -> Option<Traces> {
+    #[doc(hidden)]
+    #[must_use]
+    pub fn made(&self) -> Option<Traces> {
         self.enabled.then(|| {
             let traces = Traces::new().ratio(self.ratio);
             let traces = if self.follow_parents { traces } else { traces.ignore_parents() };
@@ -85,13 +87,15 @@ impl TracesConfig {
     }
 
     /// What counts of `read` where this counted before: there are traces or not as it began, and one collector.
-    pub(super) fn changed_to(&self, read: &Self) -> Self {
+    #[doc(hidden)]
+    #[must_use]
+    pub fn changed_to(&self, read: &Self) -> Self {
         Self { enabled: self.enabled, otlp: self.otlp.clone(), ..read.clone() }
     }
 }
 
 impl ServerConfig {
-    pub(super) fn check_traces(&self) -> Result<(), ConfigError> {
+    pub(crate) fn check_traces(&self) -> Result<(), ConfigError> {
         let wrong =
             |name: &str, text: &str| Err(ConfigError::of_setting(&format!("traces.{name}"), text));
         let of = &self.traces;
@@ -132,23 +136,5 @@ impl ServerConfig {
             }
             Some(_) => Ok(()),
         }
-    }
-}
-
-#[cfg(feature = "otlp")]
-impl crate::otlp::Otlp {
-    /// What the tree says of the collector, for a program with a subscriber of its own: that has the
-    /// [layer](Self::layer) of this. Nothing if no address is set. Where the program does nothing of the kind,
-    /// the server [installs](Self::install) a subscriber when it starts.
-    pub fn from_config(config: &ServerConfig) -> Option<Self> {
-        let of = &config.traces.otlp;
-        let otlp = Self::unnamed().endpoint(of.endpoint.as_ref()?);
-        let otlp = otlp.send_timeout(of.send_timeout).end_timeout(of.end_timeout);
-        let otlp =
-            of.headers.iter().fold(otlp, |otlp, (name, value)| otlp.header(name, value.expose()));
-        Some(match &of.service {
-            Some(service) => otlp.service(service),
-            None => otlp,
-        })
     }
 }

@@ -1,6 +1,20 @@
 //! What a reload changes, and what it leaves.
 
-use super::*;
+use super::config::{Began, Configured};
+use crate::{DriverChoice, Limits, Server, SocketOptions, TrustedProxies};
+use peregrine_settings::ServerConfig;
+use peregrine_settings::internal::layers;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// A file with this text, in a folder that vanishes.
+fn file(text: &str) -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("app.toml");
+    std::fs::write(&path, text).expect("a new file");
+    (folder, path)
+}
 
 fn began<'s>(
     limits: &'s Limits,
@@ -19,7 +33,7 @@ fn a_reload_names_what_changed_and_what_needs_a_restart() {
     let none: [(&str, &str); 0] = [];
     let layers = layers().file(&path).variables(none);
     let config = ServerConfig::read(ServerConfig::default(), layers).expect("it is sound");
-    let mut configured = super::super::Configured::new(config.clone());
+    let mut configured = Configured::new(config.clone());
     let (live, mut changed) =
         tokio::sync::watch::channel(config.live("a", &config.listeners["a"]).expect("it is sound"));
     configured.follow("a", live);
@@ -84,7 +98,7 @@ fn what_workers_take_on_waits_for_no_restart_though_a_listener_has_limits_of_its
     let none: [(&str, &str); 0] = [];
     let layers = layers().file(&path).variables(none);
     let config = ServerConfig::read(ServerConfig::default(), layers).expect("it is sound");
-    let mut configured = super::super::Configured::new(config.clone());
+    let mut configured = Configured::new(config.clone());
     configured.begin(&began(&config.limits, None, None, &SocketOptions::default()));
     std::fs::write(&path, text(6)).expect("the file is there");
     let told = configured.read().expect("it is sound");
@@ -102,7 +116,7 @@ fn what_the_program_sets_after_the_tree_stays() {
     let none: [(&str, &str); 0] = [];
     let layers = layers().file(&path).variables(none);
     let config = ServerConfig::read(ServerConfig::default(), layers).expect("it is sound");
-    let mut configured = super::super::Configured::new(config.clone());
+    let mut configured = Configured::new(config.clone());
     let first = config.live("a", &config.listeners["a"]).expect("it is sound");
     let (live, changed) = tokio::sync::watch::channel(first);
     configured.follow("a", live);

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// Certificates that the server gets and renews itself, by ACME, in place of files. With the feature `acme`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct AcmeConfig {
     /// The names that certificates are for, the first one for clients that ask for none; empty: no ACME. By naming one you
@@ -48,7 +48,7 @@ impl Default for AcmeConfig {
 
 /// An account that exists elsewhere.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct ExternalAccountConfig {
     /// Its identifier; `off`: there is none.
@@ -66,7 +66,7 @@ impl Default for ExternalAccountConfig {
 
 /// How an authority sees that a name belongs to this server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum ChallengeKind {
     /// By a TLS connection to port 443.
     #[serde(rename = "tls-alpn-01")]
@@ -74,43 +74,4 @@ pub enum ChallengeKind {
     /// By a request to port 80.
     #[serde(rename = "http-01")]
     Http01,
-}
-
-#[cfg(feature = "acme")]
-mod made {
-    use super::{AcmeConfig, ChallengeKind};
-    use crate::acme::{Acme, Challenge};
-    use crate::error::Error;
-    use peregrine_tls::Tls;
-
-    impl AcmeConfig {
-        /// What keeps the certificates, with those that are stored. `section` is where that was said.
-        pub(in crate::config) fn made(&self, section: &str) -> Result<Tls, Error> {
-            let mut acme = Acme::new(&self.domains).directory(&self.directory);
-            for contact in &self.contacts {
-                acme = acme.contact(contact);
-            }
-            for path in &self.roots {
-                acme = acme.root_file(path);
-            }
-            if let Some(folder) = &self.folder {
-                acme = acme.folder(folder);
-            }
-            if let Some(profile) = &self.profile {
-                acme = acme.profile(profile);
-            }
-            if let Some(id) = &self.external_account.id {
-                acme = acme.external_account(id, self.external_account.key.expose());
-            }
-            let kind = |kind: &ChallengeKind| match kind {
-                ChallengeKind::TlsAlpn01 => Challenge::TlsAlpn01,
-                ChallengeKind::Http01 => Challenge::Http01,
-            };
-            let kinds: Vec<_> = self.challenges.iter().map(kind).collect();
-            acme.challenges(&kinds).tls().map_err(|error| match Error::from(error) {
-                Error::Config(text) => Error::Config(format!("`{section}.acme`: {text}")),
-                error => error,
-            })
-        }
-    }
 }

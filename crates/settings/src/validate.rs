@@ -1,14 +1,14 @@
 //! What the tree may say.
 
+use super::server::{AdminConfig, ListenerConfig, ServerConfig, SocketsConfig};
 use super::tls::TlsConfig;
-use super::tree::{AdminConfig, ListenerConfig, ServerConfig, SocketsConfig};
-use crate::Limits;
 use peregrine_config::{ConfigError, Origin, Value};
+use peregrine_server::Limits;
 use std::time::Duration;
 
 impl ServerConfig {
     /// Looks for what cannot be meant: numbers that are out of range, and settings that contradict each other.
-    /// [`load`](Self::load) and [`Server::from_config`](crate::Server::from_config) do so as well.
+    /// [`load`](Self::load) and `Server::from_config` do so as well.
     ///
     /// # Errors
     /// A [`ConfigError`] names the setting, and what it may be.
@@ -162,8 +162,8 @@ fn check_limits(section: &str, limits: &Limits) -> Result<(), ConfigError> {
 }
 
 /// What is said of one listener, and counts for the server as a whole
-/// ([`Listener::limits`](crate::Listener::limits)).
-pub(super) fn of_the_server(tree: &Value) -> Option<ConfigError> {
+/// (`Listener::limits`).
+pub(crate) fn of_the_server(tree: &Value) -> Option<ConfigError> {
     const SETTINGS: [&str; 5] =
         ["poll_budget", "lame_duck", "shutdown_timeout", "background_timeout", "overload"];
     let leaves = tree.leaves();

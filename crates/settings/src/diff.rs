@@ -13,14 +13,20 @@ const TEXT_CHARS_MAX: usize = 80;
 
 /// One setting that two trees say differently.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Change {
-    pub(super) setting: String,
-    pub(super) old: String,
-    pub(super) new: String,
+pub struct Change {
+    /// Its name.
+    pub setting: String,
+    /// Its value before, as text.
+    pub old: String,
+    /// Its value after, as text.
+    pub new: String,
 }
 
 /// The settings that differ.
-pub(super) fn changes(old: &ServerConfig, new: &ServerConfig) -> Result<Vec<Change>, ConfigError> {
+///
+/// # Errors
+/// One of them cannot be printed.
+pub fn changes(old: &ServerConfig, new: &ServerConfig) -> Result<Vec<Change>, ConfigError> {
     let (old, new) = (to_value(old)?, to_value(new)?);
     // As values: secrets look all the same.
     let mut new: BTreeMap<_, _> = new.leaves().into_iter().collect();
@@ -43,7 +49,8 @@ pub(super) fn changes(old: &ServerConfig, new: &ServerConfig) -> Result<Vec<Chan
 }
 
 /// One line for the log.
-pub(super) fn summary(changed: &[Change], waiting: &[Change]) -> String {
+#[must_use]
+pub fn summary(changed: &[Change], waiting: &[Change]) -> String {
     let mut text = "peregrine: configuration read again: ".to_owned();
     match changed {
         [] => text.push_str("nothing changed"),

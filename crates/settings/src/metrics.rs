@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Counts of reloads. One thread writes, and any reads.
 #[derive(Debug)]
-pub(crate) struct Figures {
+pub struct Figures {
     done: AtomicU64,
     failed: AtomicU64,
     has_succeeded: AtomicBool,
@@ -16,7 +16,8 @@ pub(crate) struct Figures {
 
 impl Figures {
     /// The settings that the server begins with were read now.
-    pub(super) fn begin() -> Self {
+    #[must_use]
+    pub fn begin() -> Self {
         let zero = AtomicU64::default;
         let figures = Self {
             done: zero(),
@@ -35,7 +36,7 @@ impl Figures {
     }
 
     /// A reload is over.
-    pub(super) fn reloaded(&self, has_succeeded: bool) {
+    pub fn reloaded(&self, has_succeeded: bool) {
         if has_succeeded {
             self.taken_now();
         }
@@ -65,11 +66,10 @@ const RELOADS: Family<'_> = Family {
 };
 
 /// The families that [`write()`] writes, in order.
-#[cfg(test)]
-pub(crate) const FAMILIES: &[Family<'static>] = &[SUCCESSFUL, TAKEN_AT, RELOADS];
+pub const FAMILIES: &[Family<'static>] = &[SUCCESSFUL, TAKEN_AT, RELOADS];
 
 /// Writes what is known; nothing but the families where there is nothing to read again.
-pub(crate) fn write(page: &mut Page, figures: Option<&Figures>) {
+pub fn write(page: &mut Page, figures: Option<&Figures>) {
     let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
     page.family(&SUCCESSFUL);
     if let Some(figures) = figures {

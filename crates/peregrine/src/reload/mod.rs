@@ -1,9 +1,19 @@
 //! What reads files again while a server runs: certificates, and a tree of settings.
 
-#[cfg(feature = "config")]
-use crate::config::Configured;
 #[cfg(feature = "tls")]
-use crate::keeper::Keeper;
+mod certificates;
+#[cfg(feature = "config")]
+mod config;
+#[cfg(all(test, feature = "config"))]
+mod config_tests;
+#[cfg(feature = "tls-watch")]
+mod file_watcher;
+
+#[cfg(feature = "tls")]
+pub(crate) use self::certificates::Keeper;
+#[cfg(feature = "config")]
+pub(crate) use self::config::{Began, Configured};
+
 use crate::log::Logging;
 use crate::orders::Reload;
 use peregrine_server::OverloadLimits;

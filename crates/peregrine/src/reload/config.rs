@@ -1,10 +1,5 @@
 //! Reading the file again while the server runs.
 
-use super::changes::{changes, summary};
-use super::figures::Figures;
-use super::settle::settle;
-use super::tree::ServerConfig;
-use crate::Limits;
 use crate::choice::DriverChoice;
 use crate::error::Error;
 use crate::listener::Listener;
@@ -13,10 +8,11 @@ use crate::memory;
 use crate::orders::{Reload, Reloading};
 use crate::server::Server;
 use crate::tell::{complain, tell};
-use crate::trace::Traces;
 use crate::worker::Patterns;
 use peregrine_driver::SocketOptions;
-use peregrine_server::{Live, MemoryMax, OverloadLimits};
+use peregrine_server::{Limits, Live, MemoryMax, OverloadLimits, Traces};
+use peregrine_settings::{AccessLogConfig, ServerConfig};
+use peregrine_settings::internal::{Figures, changes, settle, summary};
 use peregrine_web::TrustedProxies;
 use peregrine_web::panics::{contained, discard};
 use std::fmt::Write as _;
@@ -99,7 +95,7 @@ impl Server {
 }
 
 impl Configured {
-    pub(super) fn new(config: ServerConfig) -> Self {
+    pub(crate) fn new(config: ServerConfig) -> Self {
         Self {
             config,
             listeners: Vec::new(),
@@ -119,13 +115,13 @@ impl Configured {
         }
     }
 
-    pub(super) fn follow(&mut self, name: &str, live: watch::Sender<Live>) {
+    pub(crate) fn follow(&mut self, name: &str, live: watch::Sender<Live>) {
         self.listeners.push((name.to_owned(), live));
     }
 
     /// Can the tree be read again?
     pub(crate) fn is_read(&self) -> bool {
-        self.config.source.is_some()
+        self.config.source().is_some()
     }
 
     /// Where workers hear what they are to take on.
@@ -275,7 +271,7 @@ impl Configured {
 
     /// Waits until nobody writes to the file.
     fn settle(&self) -> Result<(), Error> {
-        let path = self.config.source.as_ref().and_then(|source| source.layers.path());
+        let path = self.config.source().and_then(|source| source.layers.path());
         path.map_or(Ok(()), |path| {
             settle(path).map_err(|error| Error::Config(format!("{}: {error}", path.display())))
         })
@@ -283,7 +279,7 @@ impl Configured {
 
     /// Reads the layers again, and says what came of it. With an error nothing has changed.
     pub(super) fn read(&mut self) -> Result<String, Error> {
-        let Some(source) = &self.config.source else {
+        let Some(source) = self.config.source() else {
             return Ok("peregrine: the configuration came from no file".to_owned());
         };
         let read = ServerConfig::read((*source.code).clone(), source.layers.clone())?;
@@ -340,7 +336,7 @@ impl Configured {
         }
         let is_elsewhere = next.access_log.target != self.config.access_log.target;
         let opens = self.place.is_some() && is_elsewhere;
-        let sink = if opens { next.access_log.open()? } else { None };
+        let sink = if opens { open(&next.access_log)? } else { None };
         let overload = memory::settled(&next.limits.overload, self.workers);
         Ok(Next { lives, overload, sink, style, traces })
     }
@@ -415,6 +411,11 @@ impl Configured {
         let _ = write!(text, "{}", self.config);
         *self.text.lock().unwrap_or_else(PoisonError::into_inner) = text;
     }
+}
+
+/// Opens the place where lines go.
+fn open(log: &AccessLogConfig) -> Result<Option<Sink>, Error> {
+    log.target.as_ref().map(|target| Log::target(target).open()).transpose()
 }
 
 fn replace<T: PartialEq>(sender: &watch::Sender<T>, value: T) {

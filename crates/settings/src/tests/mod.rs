@@ -1,13 +1,12 @@
 //! The tree: whole, printed, read back, and changed.
 
-use super::changes::{changes, summary};
-use super::tree::layers;
-use super::{Began, ConfigError, ListenerConfig, ServerConfig, TlsConfig};
-use crate::{DriverChoice, Limits, Server, SocketOptions, TrustedProxies};
+use super::diff::{changes, summary};
+use super::layering::layers;
+use super::{ConfigError, ListenerConfig, ServerConfig, TlsConfig};
 use peregrine_config::{Kind, to_value};
+use peregrine_driver::SocketOptions;
+use peregrine_server::{Http1Limits, Http2Limits, Limits};
 use std::{num::NonZeroUsize, path::PathBuf, time::Duration};
-
-mod reload;
 
 /// A file with this text, in a folder that vanishes.
 fn file(text: &str) -> (tempfile::TempDir, PathBuf) {
@@ -102,8 +101,8 @@ fn the_environment_is_stronger_than_the_file_and_that_than_the_program() {
         head_timeout: Duration::from_secs(3),
         fields_max: 55,
         upgraded_idle_timeout: None,
-        http1: crate::Http1Limits { half_close: true },
-        http2: crate::Http2Limits { streams_max: 7, ..crate::Http2Limits::default() },
+        http1: Http1Limits { half_close: true },
+        http2: Http2Limits { streams_max: 7, ..Http2Limits::default() },
         ..Limits::default()
     };
     assert_eq!(config.limits, limits);
@@ -138,106 +137,6 @@ fn a_listener_that_names_certificates_has_none_of_the_server_s() {
     let tls = of_listener("[listeners.l.tls]\nhost_check = false\n");
     assert_eq!(tls.certificates.keys().collect::<Vec<_>>(), ["a"]);
     assert_eq!((tls.default_certificate.as_deref(), tls.host_check), (Some("a"), false));
-}
-
-#[test]
-#[expect(clippy::too_many_lines, reason = "it is a table")]
-fn what_cannot_be_meant_is_told_with_its_name() {
-    let listen = "[listeners.a]\naddress = '127.0.0.1:0'\n";
-    let https = format!("{listen}https = true\n");
-    for (text, expected) in [
-        ("[limits]\nhead_bytes_max = '1 MiB'", "`limits.head_bytes_max`: 1048576 is out of range"),
-        ("[limits]\nhead_timeout = '0s'", "`limits.head_timeout`: with no time at all"),
-        ("[limits]\nlifetime_max = '0'", "`limits.lifetime_max`: with no time at all"),
-        ("[limits]\npoll_budget = '0s'", "for no limit, write `off`"),
-        ("[sockets]\nuser_timeout = '0s'", "`sockets.user_timeout`: the kernel wants from `1s`"),
-        ("[sockets]\nuser_timeout = '25d'", "`sockets.user_timeout`: the kernel wants from `1s`"),
-        ("[limits.http2]\nbudget_max = 0", "`limits.http2.budget_max`: 0 is out of range"),
-        ("[limits.http2]\nstreams_max = 0", "`limits.http2.streams_max`: 0 is out of range"),
-        ("[listeners.a]\n", "`listeners.a.address`: say where to listen"),
-        ("[listeners.a]\nadress = ''", "did you mean `address`?"),
-        (&format!("{listen}[listeners.a.tls]"), "`listeners.a.https`: there is a section `tls`"),
-        (
-            &format!("{listen}[listeners.a.limits]\nfields_max = 0"),
-            "`listeners.a.limits.fields_max`",
-        ),
-        (
-            &format!("{listen}[listeners.a.limits.overload]\nrequests_max = 9"),
-            "`listeners.a.limits.overload.requests_max`: it counts for the server as a whole: say it as \
-             `limits.overload.requests_max`",
-        ),
-        (
-            &format!("{listen}[listeners.a.limits]\nshutdown_timeout = '1s'"),
-            "say it as `limits.shutdown_timeout`",
-        ),
-        ("[sockets]\nbacklog = 0", "`sockets.backlog`: 0 is out of range: it may be from 1"),
-        (
-            "[sockets]\nkeep_alive = '1500ms'",
-            "`sockets.keep_alive`: the kernel wants whole seconds",
-        ),
-        (
-            "[driver]\nkind = 'epoll'",
-            "`driver.kind`: `epoll` is not a valid value; expected one of `auto`",
-        ),
-        ("workers = 0", "`workers`: expected a whole number above 0, or `auto`"),
-        ("[trusted_proxies]\nfrom = ['10.0.0.0/33']", "`trusted_proxies.from`: `10.0.0.0/33`"),
-        (
-            "[trusted_proxies]\nhops = 1\nfrom = ['::1']",
-            "`trusted_proxies.hops`: say whom to trust",
-        ),
-        (
-            "[trusted_proxies]\nfrom = ['::1']\nfield = 'forwarded'\nhost = true",
-            "`trusted_proxies.field`",
-        ),
-        (
-            &format!("{listen}proxy_protocol.mode = 'optional'"),
-            "`listeners.a.proxy_protocol.from`: `ProxyProtocol::optional()`",
-        ),
-        (
-            "[access_log]\nform = 'apache'",
-            "`access_log.form`: `apache` is not a valid value; expected one of `common`",
-        ),
-        ("[access_log]\nformat = 'json'", "did you mean `form`?"),
-        ("[access_log]\nroutes_left_out = ['health']", "`health` is no pattern of a route"),
-        ("[access_log]\nqueue_bytes_max = '10'", "`access_log.queue_bytes_max`: no line fits"),
-        ("[traces]\nratio = 1.5", "`traces.ratio`: 1.5 is no ratio"),
-        ("[traces]\nroutes.'/a' = -1", "`traces.routes./a`: -1 is no ratio"),
-        ("[traces.otlp]\nendpoint = 'http://a'", "traces."),
-        ("[traces.otlp]\nendpoint = 'collector:4318'", "`traces.otlp.endpoint`: write a URL"),
-        ("[traces.otlp]\nendpoint = 'http://me:word@a'", "a password in an address would be shown"),
-        ("[traces.otlp.headers]\n'a b' = 'x'", "`traces.otlp.headers.a b`: no field of HTTP"),
-        ("[traces.otlp.headers]\na = '(hidden)'", "write the secret itself"),
-        ("[tls.acme]\ndomains = ['a.test']", "`tls.acme.folder`: say where"),
-        ("[tls.acme]\nexternal_account.id = 'x'", "`id` and `key` belong together"),
-        ("[tls.acme]\nchallenges = ['dns-01']", "`dns-01` is not a valid value"),
-        (
-            &format!("{listen}unix_mode = '0660'"),
-            "`listeners.a.unix_mode`: this listener makes no Unix domain socket",
-        ),
-        (
-            "[listeners.a]\naddress = 'unix:/x'\nunix_mode = 660",
-            "`listeners.a.unix_mode`: expected the mode of a file in octal",
-        ),
-        ("[admin]\nunix_group = 'x'", "`admin.unix_group`: this listener makes no Unix domain"),
-        #[cfg(feature = "tls")]
-        (&https, "`tls`: there is no certificate: name one in `[tls.certificates.main]`"),
-        #[cfg(feature = "tls")]
-        (
-            &format!("{https}[tls.certificates.a]\ncertificate = 'none.pem'\nkey = 'none.key'"),
-            "cannot read none.pem",
-        ),
-        #[cfg(feature = "tls")]
-        (
-            &format!(
-                "{https}[tls]\ndefault_certificate = 'b'\n[tls.certificates.a]\ncertificate = ''\nkey = ''"
-            ),
-            "`tls`: `default_certificate = \"b\"` names none",
-        ),
-    ] {
-        let made = read(text, &[]).map_err(crate::Error::from).and_then(Server::from_config);
-        let error = made.map(|_| ()).expect_err(text).to_string();
-        assert!(error.contains(expected), "{text}\n{error}");
-    }
 }
 
 #[test]
@@ -306,7 +205,7 @@ fn a_line_of_the_log_has_an_end() {
     assert!(line.contains("more") && line.len() < 20_000, "{}", line.len());
 }
 
-#[cfg(feature = "config-schema")]
+#[cfg(feature = "schema")]
 mod in_step {
     use super::super::{ServerConfig, print_with, schema};
     use super::whole;

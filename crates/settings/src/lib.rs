@@ -17,63 +17,55 @@
 //! 3. The file.
 //! 4. Variables of the environment: `PEREGRINE_LIMITS__IDLE_TIMEOUT=75s` for `limits.idle_timeout`, and
 //!    `PEREGRINE_DRIVER` for `driver.kind`.
-//! 5. What the program calls on the [`Server`](crate::Server) after [`Server::from_config`](crate::Server::from_config),
+//! 5. What the program calls on the `Server` after `Server::from_config`,
 //!    for what is not the operator's to change.
 //!
 //! # While the server runs
 //!
-//! SIGHUP, and [`Handle::reload`](crate::Handle::reload), read the file again, if the tree came from one, and the certificates. Limits,
-//! trusted proxies, the access log, sampling, and what [`Server::on_reload`](crate::Server::on_reload) looks after count from then on, for connections that are accepted
+//! SIGHUP, and `Handle::reload`, read the file again, if the tree came from one, and the certificates. Limits,
+//! trusted proxies, the access log, sampling, and what `Server::on_reload` looks after count from then on, for connections that are accepted
 //! from then on. One line of the log names each setting that changed, and each that needs a restart. Where anything is
 //! wrong with the file, everything stays as it is, and the log says why.
 //!
 //! With the feature `config`. [`Layers`], [`Time`] and the others are for an application's own settings.
+#![forbid(unsafe_code)]
 
 mod access_log;
 mod acme;
-mod apply;
-mod changes;
-mod check;
-mod figures;
-mod print;
-mod reload;
-#[cfg(feature = "config-schema")]
-mod schema;
-mod settle;
+mod convert;
+mod diff;
+mod layering;
+mod metrics;
+mod server;
+mod stable_file;
+mod text;
 mod tls;
 mod traces;
-mod tree;
+mod validate;
 
 pub use self::access_log::{AccessLogConfig, LineForm};
 pub use self::acme::{AcmeConfig, ChallengeKind, ExternalAccountConfig};
-pub use self::tls::{CertificateConfig, ClientAuthConfig, Clients, MinimumVersion, TlsConfig};
-pub use self::traces::{OtlpConfig, TracesConfig};
-pub use self::tree::{
+pub use self::server::{
     AdminConfig, DriverConfig, DriverKind, Field, ListenerConfig, LogsConfig, ProxiesConfig,
     ProxyHeader, ProxyProtocolConfig, RestartConfig, ServerConfig, SocketsConfig,
 };
+#[cfg(feature = "schema")]
+pub use self::text::schema;
+pub use self::tls::{CertificateConfig, ClientAuthConfig, Clients, MinimumVersion, TlsConfig};
+pub use self::traces::{OtlpConfig, TracesConfig};
 pub use peregrine_config::{
     Automatic, ConfigError, Kind, Layers, MaybeCount, MaybeMode, MaybeSize, MaybeText, MaybeTime,
     Origin, Secret, Size, Time, Value, print, print_with,
 };
 
-#[cfg(feature = "config-schema")]
-pub use self::schema::schema;
-
-#[cfg(test)]
-pub(crate) use self::figures::FAMILIES;
-pub(crate) use self::figures::{Figures, write};
-pub(crate) use self::reload::{Began, Configured};
-
-use crate::error::Error;
-
-/// What variables of the environment begin with.
-const PREFIX: &str = "PEREGRINE_";
-
-impl From<ConfigError> for Error {
-    fn from(error: ConfigError) -> Self {
-        Self::Config(error.to_string())
-    }
+/// What a server needs to apply the tree and to reload it. It may change in any release.
+#[doc(hidden)]
+pub mod internal {
+    pub use crate::diff::{changes, summary};
+    pub use crate::layering::layers;
+    pub use crate::metrics::{FAMILIES, Figures, write};
+    pub use crate::server::Source;
+    pub use crate::stable_file::settle;
 }
 
 #[cfg(test)]

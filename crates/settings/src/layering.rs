@@ -1,0 +1,67 @@
+//! How what the program, the file and the environment say becomes one tree.
+
+use peregrine_config::{ConfigError, Kind, Layers, Origin, Value};
+
+/// What variables of the environment begin with.
+const PREFIX: &str = "PEREGRINE_";
+
+/// The same with where the setting was said, unless the program said it.
+pub(crate) fn placed(error: ConfigError, tree: Option<&Value>) -> ConfigError {
+    let setting = error.setting();
+    let leaves = tree.map(Value::leaves).unwrap_or_default();
+    match leaves.into_iter().find(|(name, _)| *name == setting) {
+        Some((_, value)) if value.origin != Origin::Code => error.at(&value.origin),
+        _ => error,
+    }
+}
+
+/// What `PEREGRINE_` stands for.
+#[must_use]
+pub fn layers() -> Layers {
+    Layers::new(PREFIX).variable_for("PEREGRINE_DRIVER", "driver.kind")
+}
+
+/// A listener's own sections say only what differs from the server's.
+pub(crate) fn inherit(tree: &mut Value) {
+    let sections = ["limits", "tls", "trusted_proxies"];
+    let of_server = sections.map(|name| (name, tree.get(name).cloned()));
+    let Some(listeners) = tree.get_mut("listeners") else { return };
+    let names: Vec<_> = listeners.entries().iter().map(|entry| entry.key.clone()).collect();
+    for name in names {
+        let Some(listener) = listeners.get_mut(&name) else { continue };
+        for (section, of_server) in &of_server {
+            if let (Some(own), Some(of_server)) = (listener.get_mut(section), of_server) {
+                // What is no table is told by whoever reads it.
+                if matches!(own.kind, Kind::Table(_)) {
+                    let said = std::mem::replace(own, of_server.clone());
+                    // Who names certificates means these, and none of the server's.
+                    let has_certificates = said.get("certificates").is_some();
+                    let has_domains =
+                        said.get("acme").is_some_and(|acme| acme.get("domains").is_some());
+                    let gone: &[&str] = match (has_certificates, has_domains) {
+                        (false, false) => &[],
+                        (true, false) => &["certificates", "default_certificate", "acme"],
+                        (_, true) => &["certificates", "default_certificate"],
+                    };
+                    for name in gone {
+                        if let Some(value) = own.get_mut(name) {
+                            value.kind = Kind::Nothing;
+                        }
+                    }
+                    own.overlay(said, true);
+                }
+            }
+        }
+    }
+}
+
+/// Variables cannot say hyphens, and no field of HTTP has underscores.
+pub(crate) fn name_fields(tree: &mut Value) {
+    let fields =
+        tree.get_mut("traces").and_then(|traces| traces.get_mut("otlp")?.get_mut("headers"));
+    if let Some(Value { kind: Kind::Table(entries), .. }) = fields {
+        for entry in entries.iter_mut().filter(|e| matches!(e.origin, Origin::Variable(_))) {
+            entry.key = entry.key.replace('_', "-");
+        }
+    }
+}
