@@ -2,6 +2,7 @@
 
 #[cfg(feature = "config")]
 use peregrine_settings::ConfigError;
+use peregrine_admin::internal::LogError;
 use peregrine_restart::internal::TakeOverError;
 use peregrine_tls::TlsError;
 use peregrine_web::BuildError;
@@ -72,6 +73,15 @@ pub enum Error {
 impl From<ConfigError> for Error {
     fn from(error: ConfigError) -> Self {
         Self::Config(error.to_string())
+    }
+}
+
+impl From<LogError> for Error {
+    fn from(error: LogError) -> Self {
+        match error {
+            LogError::Open { target, cause } => Self::Log { target, cause },
+            LogError::Thread(cause) => Self::Worker(cause),
+        }
     }
 }
 

@@ -68,20 +68,17 @@
 
 #[cfg(feature = "acme")]
 pub mod acme;
-pub mod admin;
+mod listen_admin;
 mod choice;
 mod deadline;
 mod entrances;
 mod error;
 mod listen;
 mod listener;
-pub mod log;
 mod make;
 mod memory;
 mod offload;
 mod orders;
-#[cfg(feature = "otlp")]
-pub mod otlp;
 mod reload;
 mod running;
 mod server;
@@ -100,7 +97,7 @@ mod upgrade;
 mod watch;
 mod worker;
 
-pub use admin::Admin;
+pub use listen_admin::Admin;
 pub use bytes;
 pub use choice::DriverChoice;
 pub use error::Error;
@@ -161,6 +158,33 @@ pub use stopped::Stopped;
 
 /// The result of [`Server::serve`] and similar functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// The listener for those who run the server: metrics, probes, and what it does at this moment.
+///
+/// It has a thread, limits and a few descriptors of its own, on tokio, so that it answers while all workers
+/// are blocked or flooded, and it ends after them. [`app`](admin::app) is for those who want its pages on
+/// their own listener.
+pub mod admin {
+    pub use crate::listen_admin::Admin;
+    pub use peregrine_admin::app;
+}
+
+/// The access log: a line for each request, written by a thread of its own.
+///
+/// Workers hand lines over and never wait. What cannot be written, because the disk is full, a pipe is not
+/// read or they make more than it takes, is dropped and counted.
+pub mod log {
+    pub use peregrine_admin::{Form, Log};
+}
+
+/// Spans to collectors of OpenTelemetry, by OTLP over HTTP. With the feature `otlp`.
+///
+/// [`Otlp`](otlp::Otlp) is the whole set-up. A thread of its own sends; what it cannot send is dropped, and
+/// no worker waits.
+#[cfg(feature = "otlp")]
+pub mod otlp {
+    pub use peregrine_admin::{Otlp, OtlpError};
+}
 
 /// What `peregrine-simulate` needs beyond the public interface. It may change in any release.
 #[doc(hidden)]

@@ -1,9 +1,9 @@
 //! Orders to a running server, and news from its threads for the one that waits for its end.
 
 use crate::error::Error;
-use crate::log::Place;
 use crate::signals::{Hears, Signals, Wish};
 use crate::tell::tell;
+use peregrine_admin::internal::Place;
 pub(crate) use peregrine_restart::internal::Reloading;
 use peregrine_restart::internal::{Restart, UpgradeHost};
 use peregrine_server::{Order, Report};

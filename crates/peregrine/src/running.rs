@@ -2,11 +2,9 @@
 
 #[cfg(feature = "acme")]
 use crate::acme::{Suppliers, Working};
-use crate::admin::Administering;
 use crate::deadline::Deadline;
 use crate::error::Error;
 use crate::listen::Place;
-use crate::log;
 use crate::make::Make;
 use crate::orders::{Ended, Handle, News, Orders, Reload};
 use crate::server::SocketFiles;
@@ -16,6 +14,7 @@ use crate::tell::{tell, url};
 use crate::threads;
 use crate::watch;
 use crate::worker::Worker;
+use peregrine_admin::internal::{Administering, Ending};
 use peregrine_restart::internal::Heir;
 use peregrine_server::{Limits, Order, Pulse, Snapshot};
 use peregrine_web::panics::contained;
@@ -43,8 +42,8 @@ pub struct Running {
     places: Vec<(Place, bool)>,
     shutdown_timeout: Duration,
     quiet: bool,
-    admin: Option<Administering>,
-    log: Option<log::Ending>,
+    admin: Option<(Administering, Place)>,
+    log: Option<Ending>,
     _files: SocketFiles,
     /// What reads files again, until the server has ended.
     _reload: Option<Arc<Reload>>,
@@ -129,24 +128,24 @@ impl Running {
     }
 
     /// This admin listener ends when the server has ended.
-    pub(crate) fn administered_by(&mut self, admin: Option<Administering>) {
+    pub(crate) fn administered_by(&mut self, admin: Option<(Administering, Place)>) {
         self.admin = admin;
     }
 
     /// The process before this one has left the admin listener to this one.
     pub(crate) fn open_admin(&self) {
-        self.admin.iter().for_each(Administering::open);
+        self.admin.iter().for_each(|(admin, _)| admin.open());
     }
 
     /// This log ends when the server has ended.
-    pub(crate) fn logged_by(&mut self, log: Option<log::Ending>) {
+    pub(crate) fn logged_by(&mut self, log: Option<Ending>) {
         self.log = log;
     }
 
     /// Where the admin listener is, if there is one, with the port that was chosen for port 0.
     #[must_use]
     pub fn admin_place(&self) -> Option<&Place> {
-        self.admin.as_ref().map(Administering::place)
+        self.admin.as_ref().map(|(_, place)| place)
     }
 
     /// Has this read files again, until it has ended.
@@ -245,8 +244,8 @@ impl Running {
             log.end();
         }
         #[cfg(feature = "otlp")]
-        crate::otlp::flush();
-        if let Some(admin) = self.admin.take() {
+        peregrine_admin::internal::flush();
+        if let Some((admin, _)) = self.admin.take() {
             admin.end();
         }
         let failed = self.failed.take();

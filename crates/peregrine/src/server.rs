@@ -7,19 +7,21 @@ mod start;
 #[cfg(all(feature = "config", feature = "tls"))]
 mod tls_config;
 
-use crate::admin::Admin;
+use crate::listen_admin::Admin;
 use crate::choice::DriverChoice;
 #[cfg(feature = "config")]
 use crate::reload::Configured;
 use crate::error::Error;
 use crate::listen::SocketFile;
 use crate::listener::Listener;
-use crate::log::Log;
 use crate::make::{MakeApplication, makes};
 use crate::orders::Orders;
 use crate::running::Running;
 use crate::signals::Hears;
 use crate::tell::report;
+use peregrine_admin::Log;
+#[cfg(all(feature = "otlp", feature = "config"))]
+use peregrine_admin::Otlp;
 use peregrine_driver::{Options, Socket, SocketOptions};
 #[cfg(all(target_os = "linux", feature = "restart"))]
 use peregrine_restart::Successor;
@@ -63,7 +65,7 @@ pub struct Server {
     log: Option<Log>,
     traces: Option<Traces>,
     #[cfg(all(feature = "otlp", feature = "config"))]
-    otlp: Option<crate::otlp::Otlp>,
+    otlp: Option<Otlp>,
     #[cfg(feature = "tls-watch")]
     watches_certificates: bool,
     successor: Successor,
@@ -378,7 +380,7 @@ impl Server {
 
     /// Sends spans there from its start on, unless the program does.
     #[cfg(all(feature = "otlp", feature = "config"))]
-    pub(crate) fn sending(mut self, otlp: crate::otlp::Otlp) -> Self {
+    pub(crate) fn sending(mut self, otlp: Otlp) -> Self {
         self.otlp = Some(otlp);
         self
     }

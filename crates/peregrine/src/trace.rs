@@ -29,7 +29,7 @@ pub fn headers() -> HeaderMap {
 /// The same in the fields of a request that exists.
 pub fn inject(fields: &mut HeaderMap) {
     #[cfg(feature = "otlp")]
-    if crate::otlp::inject(fields) {
+    if peregrine_admin::internal::inject(fields) {
         return;
     }
     if let Some(context) = TraceContext::current() {
@@ -40,6 +40,6 @@ pub fn inject(fields: &mut HeaderMap) {
 /// Lets the ids of spans be those of the system that records them, where there is one.
 pub(crate) fn recorded(traces: Traces) -> Traces {
     #[cfg(feature = "otlp")]
-    let traces = crate::otlp::recorded(traces);
+    let traces = peregrine_admin::internal::recorded(traces);
     traces
 }

@@ -1,10 +1,10 @@
 //! One worker's thread, from its application to its end.
 
-use crate::admin::Begun;
 use crate::choice::Seat;
 use crate::error::Error;
 use crate::make::Make;
 use crate::orders::{Ended, Handle, News};
+use peregrine_admin::internal::Begun;
 use peregrine_driver::{Driver, Options, Passed, Socket};
 use peregrine_driver_tokio::Tokio;
 use peregrine_restart::internal::Answering;

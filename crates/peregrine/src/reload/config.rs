@@ -3,14 +3,15 @@
 use crate::choice::DriverChoice;
 use crate::error::Error;
 use crate::listener::Listener;
-use crate::log::{Log, Place, Sink, Style};
 use crate::memory;
 use crate::orders::{Reload, Reloading};
 use crate::server::Server;
 use crate::tell::{complain, tell};
 use crate::worker::Patterns;
+use peregrine_admin::Log;
+use peregrine_admin::internal::{Place, Sink};
 use peregrine_driver::SocketOptions;
-use peregrine_server::{Limits, Live, MemoryMax, OverloadLimits, Traces};
+use peregrine_server::{Limits, Live, MemoryMax, OverloadLimits, Style, Traces};
 use peregrine_settings::{AccessLogConfig, ServerConfig};
 use peregrine_settings::internal::{Figures, changes, settle, summary};
 use peregrine_web::TrustedProxies;
@@ -415,7 +416,7 @@ impl Configured {
 
 /// Opens the place where lines go.
 fn open(log: &AccessLogConfig) -> Result<Option<Sink>, Error> {
-    log.target.as_ref().map(|target| Log::target(target).open()).transpose()
+    Ok(log.target.as_ref().map(|target| Log::target(target).open()).transpose()?)
 }
 
 fn replace<T: PartialEq>(sender: &watch::Sender<T>, value: T) {

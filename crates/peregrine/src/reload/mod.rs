@@ -14,8 +14,8 @@ pub(crate) use self::certificates::Keeper;
 #[cfg(feature = "config")]
 pub(crate) use self::config::{Began, Configured};
 
-use crate::log::Logging;
 use crate::orders::Reload;
+use peregrine_admin::internal::Logging;
 use peregrine_server::OverloadLimits;
 use std::io;
 use std::sync::Arc;

@@ -3,12 +3,12 @@
 use super::Server;
 #[cfg(feature = "tls")]
 use super::tls_config;
-use crate::admin::Admin;
+use crate::listen_admin::Admin;
 use crate::choice::DriverChoice;
 use crate::error::Error;
 use crate::listener::Listener;
-use crate::log::Log;
 use crate::reload::Configured;
+use peregrine_admin::Log;
 use peregrine_settings::{
     AccessLogConfig, AdminConfig, ConfigError, DriverKind, ListenerConfig, ServerConfig,
 };
@@ -68,7 +68,7 @@ impl Server {
             server = server.traces(traces);
         }
         #[cfg(feature = "otlp")]
-        if let Some(otlp) = crate::otlp::Otlp::from_config(&config) {
+        if let Some(otlp) = peregrine_admin::Otlp::from_config(&config) {
             server = server.sending(otlp);
         }
         server = with_watch(with_restart(server, &config), &config)?;
@@ -250,9 +250,9 @@ mod tests {
     #[test]
     fn the_defaults_of_the_tree_are_those_of_the_types_that_it_stands_for() {
         let ServerConfig { access_log, admin, .. } = ServerConfig::default();
-        assert_eq!(admin.live_within, crate::admin::LIVE_WITHIN);
-        assert_eq!(access_log.queue_bytes_max, crate::log::QUEUE_BYTES_MAX);
-        assert_eq!(access_log.end_timeout, crate::log::END_TIMEOUT);
+        assert_eq!(admin.live_within, crate::listen_admin::LIVE_WITHIN);
+        assert_eq!(access_log.queue_bytes_max, peregrine_admin::internal::QUEUE_BYTES_MAX);
+        assert_eq!(access_log.end_timeout, peregrine_admin::internal::END_TIMEOUT);
     }
 
     #[test]

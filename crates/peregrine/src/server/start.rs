@@ -3,7 +3,6 @@
 use super::Server;
 #[cfg(feature = "acme")]
 use crate::acme::Suppliers;
-use crate::admin::{Begun, Views};
 use crate::choice::Chosen;
 #[cfg(feature = "config")]
 use crate::reload::Began;
@@ -12,7 +11,6 @@ use crate::error::Error;
 #[cfg(feature = "tls")]
 use crate::reload::Keeper;
 use crate::listener::Listener;
-use crate::log::Logging;
 use crate::make::Make;
 use crate::memory;
 use crate::orders::{Handle, Orders, Reload};
@@ -22,9 +20,10 @@ use crate::tell::{first_line, tell};
 use crate::threads;
 use crate::trace;
 use crate::worker::{Patterns, Worker};
+use peregrine_admin::internal::{Begun, Ending, Logging, Views};
 use peregrine_driver::{Options, Passed, Socket, SocketOptions};
 use peregrine_restart::internal::Heir;
-use peregrine_server::{Limits, Listen, Member, WorkerLimits};
+use peregrine_server::{Limits, Listen, Log, Member, WorkerLimits};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
@@ -132,7 +131,7 @@ impl Server {
         let traces = self.traces.map(trace::recorded);
         let logging = self.log.map(|log| log.start(workers)).transpose()?;
         let reload = begin_reading(readers.logging_at(logging.as_ref()), &orders.handle)?;
-        let (logs, log) = Logging::deal(logging, workers, &orders.handle, views.as_deref());
+        let (logs, log) = deal_log(logging, workers, &orders.handle, views.as_deref());
         let members = members(&plans);
         let given = plans.into_iter().zip(options).zip(seats).zip(logs).zip(members).enumerate();
         let starts = given.map(|(number, ((((listeners, options), seat), log), member))| Worker {
@@ -252,6 +251,25 @@ fn begin_reading(readers: Readers, handle: &Handle) -> Result<Option<Arc<Reload>
         handle.reload_by(reload);
     }
     Ok(reload)
+}
+
+/// The log of each worker, and the end of the log. The handle can reopen the log from now on, and the
+/// admin listener shows its figures.
+fn deal_log(
+    logging: Option<Logging>,
+    workers: usize,
+    handle: &Handle,
+    views: Option<&Views>,
+) -> (Vec<Option<Log>>, Option<Ending>) {
+    if let Some(logging) = &logging {
+        if let Some(place) = logging.place() {
+            handle.logs_at(place);
+        }
+        if let Some(views) = views {
+            views.show_log(logging.figures());
+        }
+    }
+    Logging::deal(logging, workers)
 }
 
 /// What has begun, if there is a thread left for what blocks: tokio panics where there is none, in the middle of whatever

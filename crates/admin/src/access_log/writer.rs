@@ -1,6 +1,6 @@
 //! The thread that writes the access log.
 
-use super::figures::Figures;
+use super::metrics::Figures;
 use super::queue::{Bell, KEPT_BYTES_MAX, Life, Queue};
 use super::sink::Sink;
 use peregrine_web::panics::contained;

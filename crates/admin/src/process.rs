@@ -18,7 +18,7 @@ const fn family(
 }
 
 /// The families, in the order of the values of [`read`].
-pub(super) const FAMILIES: &[Family<'static>] = &[
+pub(crate) const FAMILIES: &[Family<'static>] = &[
     family("process_cpu_seconds", Kind::Counter, "seconds", "CPU time of the process."),
     family("process_resident_memory_bytes", Kind::Gauge, "bytes", "Memory in use."),
     family("process_virtual_memory_bytes", Kind::Gauge, "bytes", "Memory that has addresses."),
@@ -33,7 +33,7 @@ pub(super) const FAMILIES: &[Family<'static>] = &[
 ];
 
 /// Writes what the system tells.
-pub(super) fn write(page: &mut Page) {
+pub(crate) fn write(page: &mut Page) {
     for (family, value) in FAMILIES.iter().zip(read()) {
         page.family(family);
         if let Some(value) = value {
@@ -86,7 +86,7 @@ fn descriptors() -> Option<f64> {
 
 /// Seconds for which a thread of this process had a CPU, and for which it waited for one.
 #[cfg(target_os = "linux")]
-pub(super) fn schedule(thread: u32) -> Option<(f64, f64)> {
+pub(crate) fn schedule(thread: u32) -> Option<(f64, f64)> {
     let text = fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).ok()?;
     let mut fields = text.split_whitespace().map(|field| field.parse::<u64>().ok());
     let mut next = || Some(fields.next()?? as f64 / 1e9);
@@ -94,7 +94,7 @@ pub(super) fn schedule(thread: u32) -> Option<(f64, f64)> {
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(super) fn schedule(_: u32) -> Option<(f64, f64)> {
+pub(crate) fn schedule(_: u32) -> Option<(f64, f64)> {
     None
 }
 

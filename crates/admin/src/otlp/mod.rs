@@ -3,14 +3,14 @@
 //! [`Otlp`] is the whole set-up. A thread of its own sends; what it cannot send is dropped, and no worker waits.
 
 mod client;
-mod flow;
+mod span_queue;
 
 #[cfg(test)]
-pub(crate) use self::flow::FAMILIES;
-pub(crate) use self::flow::write;
+pub(crate) use self::span_queue::FAMILIES;
+pub(crate) use self::span_queue::write;
 
 use self::client::Client;
-use self::flow::Entrance;
+use self::span_queue::Entrance;
 use http::HeaderMap;
 use opentelemetry::propagation::TextMapPropagator as _;
 use opentelemetry::trace::{
@@ -195,8 +195,11 @@ impl Otlp {
     }
 
     /// The same, unless spans are sent already: by a layer that the program has added.
-    #[cfg(feature = "config")]
-    pub(crate) fn install_unless_done(self) -> Result<(), OtlpError> {
+    ///
+    /// # Errors
+    /// As [`install`](Self::install).
+    #[doc(hidden)]
+    pub fn install_unless_done(self) -> Result<(), OtlpError> {
         let is_done = !PROVIDERS.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
         if is_done { Ok(()) } else { self.install() }
     }
@@ -275,7 +278,7 @@ fn after(time: Duration) -> Instant {
 }
 
 /// Sends what is there, but does not wait for long.
-pub(crate) fn flush() {
+pub fn flush() {
     let providers = PROVIDERS.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let Some(timeout) = providers.iter().map(|(_, timeout)| *timeout).max() else { return };
     let (done, ended) = mpsc::channel();
@@ -305,7 +308,7 @@ pub(crate) fn flush() {
             }
         }
         Err(_) => {
-            let spans = flow::waiting();
+            let spans = span_queue::waiting();
             contained(|| {
                 tracing::warn!(target: "peregrine", ?timeout, spans,
                 "the last spans were not sent in time")
@@ -315,7 +318,7 @@ pub(crate) fn flush() {
 }
 
 /// Takes the ids of spans from OpenTelemetry.
-pub(crate) fn recorded(traces: Traces) -> Traces {
+pub fn recorded(traces: Traces) -> Traces {
     traces.recorder(Arc::new(Sdk))
 }
 
@@ -348,7 +351,7 @@ fn remote(parent: &TraceContext) -> SpanContext {
 
 /// Sets the fields for a request that is sent within the present span, which may be one of the handler's own. False if
 /// nobody records it.
-pub(crate) fn inject(fields: &mut HeaderMap) -> bool {
+pub fn inject(fields: &mut HeaderMap) -> bool {
     if is_unsampled() {
         return false;
     }

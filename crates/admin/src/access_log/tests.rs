@@ -95,7 +95,7 @@ fn a_log_says_where_it_goes() {
 }
 
 /// Pipes with a name, for readers that come and go.
-#[cfg(all(unix, feature = "config"))]
+#[cfg(unix)]
 mod pipes {
     use super::super::queue::Bell;
     use super::super::{Log, Sink};
@@ -138,7 +138,7 @@ mod pipes {
     }
 
     /// A log to `target` that nobody takes any more, with more lines than there is room for.
-    fn stuck(log: Log, lines: &[u8]) -> crate::log::Logging {
+    fn stuck(log: Log, lines: &[u8]) -> crate::access_log::Logging {
         let logging = log.start(1).expect("somebody reads it");
         for _ in 0..200 {
             logging.logs[0].lines.push(lines);

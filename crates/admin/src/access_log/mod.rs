@@ -5,42 +5,41 @@
 //!
 //! `queue.rs` is the way from a worker to the thread, `writer.rs` the thread, and `sink.rs` where lines go.
 
-mod figures;
+mod metrics;
 mod queue;
 mod sink;
 mod writer;
 
 pub use peregrine_server::Form;
-pub(crate) use peregrine_server::Style;
+use peregrine_server::Style;
 
 #[cfg(test)]
-pub(crate) use self::figures::FAMILIES;
-pub(crate) use self::figures::{Figures, write};
+pub(crate) use self::metrics::FAMILIES;
+pub use self::metrics::Figures;
+pub(crate) use self::metrics::write;
 
-pub(crate) use self::sink::Sink;
+pub use self::sink::Sink;
 
 use self::queue::{Bell, Producer, Queue};
 use self::writer::Writer;
-use crate::admin::Views;
-use crate::error::Error;
-use crate::orders::Handle;
-use crate::threads;
 use peregrine_server::Log as WorkerLog;
 use peregrine_web::panics::contained;
+use std::error::Error;
 use std::fmt;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
+use std::thread;
 use std::time::Duration;
 use tokio::sync::watch;
 
 /// How much may wait to be written, by default.
-pub(crate) const QUEUE_BYTES_MAX: usize = 1 << 20;
+pub const QUEUE_BYTES_MAX: usize = 1 << 20;
 
 /// How long the end of the server waits for what is not written, by default.
-pub(crate) const END_TIMEOUT: Duration = Duration::from_secs(5);
+pub const END_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Where the access log goes, and how its lines look ([`Server::access_log`](crate::Server::access_log)).
+/// Where the access log goes, and how its lines look (`Server::access_log`).
 ///
 /// Each request has one line, when its response is complete or it ended without one: also requests that were not
 /// understood, or whose peer left. A worker writes it into a buffer of its own and hands it over; it waits neither
@@ -66,6 +65,39 @@ pub struct Log {
     end_timeout: Duration,
 }
 
+/// Why an access log could not begin.
+#[derive(Debug)]
+pub enum LogError {
+    /// The place where it goes cannot be opened.
+    Open {
+        /// The path, or where else it was to go.
+        target: String,
+        /// What the system said.
+        cause: io::Error,
+    },
+    /// The process is out of threads.
+    Thread(io::Error),
+}
+
+impl fmt::Display for LogError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Open { target, cause } => {
+                write!(f, "cannot open the access log {target}: {cause}")
+            }
+            Self::Thread(cause) => write!(f, "cannot start the thread of the access log: {cause}"),
+        }
+    }
+}
+
+impl Error for LogError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Open { cause, .. } | Self::Thread(cause) => Some(cause),
+        }
+    }
+}
+
 enum Target {
     Stdout,
     File(PathBuf),
@@ -83,14 +115,14 @@ impl fmt::Debug for Target {
 }
 
 impl Target {
-    fn open(self) -> Result<Sink, Error> {
+    fn open(self) -> Result<Sink, LogError> {
         let name = format!("{self:?}");
         let sink = match self {
             Self::Stdout => Sink::stdout(),
             Self::File(path) => Sink::file(path),
             Self::Other(writer) => Ok(Sink::other(writer)),
         };
-        sink.map_err(|cause| Error::Log { target: name, cause })
+        sink.map_err(|cause| LogError::Open { target: name, cause })
     }
 }
 
@@ -100,8 +132,8 @@ impl Log {
         Self::at(Target::Stdout)
     }
 
-    /// Appends to a file, which is made if there is none. On SIGUSR1, where [`Server::serve`](crate::Server::serve)
-    /// is called, and by [`Handle::reopen_logs`](crate::Handle::reopen_logs) it is opened again, after `logrotate`
+    /// Appends to a file, which is made if there is none. On SIGUSR1, where `Server::serve`
+    /// is called, and by `Handle::reopen_logs` it is opened again, after `logrotate`
     /// or others have moved it away: no line is lost between the two files.
     pub fn file(path: impl Into<PathBuf>) -> Self {
         Self::at(Target::File(path.into()))
@@ -113,8 +145,8 @@ impl Log {
     }
 
     /// Goes where a tree of settings says: to `stdout`, or to a file.
-    #[cfg(feature = "config")]
-    pub(crate) fn target(text: &str) -> Self {
+    #[doc(hidden)]
+    pub fn target(text: &str) -> Self {
         if text == "stdout" { Self::stdout() } else { Self::file(text) }
     }
 
@@ -144,21 +176,24 @@ impl Log {
     }
 
     /// Looks so.
-    #[cfg(feature = "config")]
-    pub(crate) fn style(mut self, style: Style) -> Self {
+    #[doc(hidden)]
+    pub fn style(mut self, style: Style) -> Self {
         self.style = style;
         self
     }
 
     /// Looks from now on as this says last.
-    #[cfg(feature = "config")]
-    pub(crate) fn follow(&mut self, style: watch::Receiver<Style>) {
+    #[doc(hidden)]
+    pub fn follow(&mut self, style: watch::Receiver<Style>) {
         self.live = Some(style);
     }
 
     /// Opens the place where it goes.
-    #[cfg(feature = "config")]
-    pub(crate) fn open(self) -> Result<Sink, Error> {
+    ///
+    /// # Errors
+    /// The system cannot open it.
+    #[doc(hidden)]
+    pub fn open(self) -> Result<Sink, LogError> {
         self.target.open()
     }
 
@@ -176,12 +211,18 @@ impl Log {
     }
 
     /// Is it a file, which can be opened again, or may a reload make it one?
-    pub(crate) fn may_be_file(&self) -> bool {
+    #[doc(hidden)]
+    #[must_use]
+    pub fn may_be_file(&self) -> bool {
         matches!(self.target, Target::File(_)) || self.live.is_some()
     }
 
     /// Opens it for so many workers, and begins to write.
-    pub(crate) fn start(self, workers: usize) -> Result<Logging, Error> {
+    ///
+    /// # Errors
+    /// The place where it goes cannot be opened, or the process is out of threads.
+    #[doc(hidden)]
+    pub fn start(self, workers: usize) -> Result<Logging, LogError> {
         let may_be_file = self.may_be_file();
         let Self { target, style, live, queue_bytes_max, end_timeout } = self;
         let sink = target.open()?;
@@ -198,8 +239,9 @@ impl Log {
             figures: Arc::clone(&figures),
             done,
         };
-        let write = move || writer.run();
-        let thread = threads::start("peregrine-log", Box::new(write)).map_err(Error::Worker)?;
+        let write: Box<dyn FnOnce() + Send> = Box::new(move || writer.run());
+        let thread = thread::Builder::new().name("peregrine-log".to_owned()).spawn(write);
+        let thread = thread.map_err(LogError::Thread)?;
         bell.wakes(thread.thread().clone());
         let log = |queue| {
             let lines = Box::new(Producer(queue));
@@ -214,7 +256,7 @@ impl Log {
 }
 
 /// A log that has begun.
-pub(crate) struct Logging {
+pub struct Logging {
     /// For each worker.
     logs: Vec<WorkerLog>,
     /// Where the log is a file, or may become one.
@@ -224,52 +266,46 @@ pub(crate) struct Logging {
 
 impl Logging {
     /// Where its lines go.
-    #[cfg(feature = "config")]
-    pub(crate) fn place(&self) -> Option<Place> {
+    #[must_use]
+    pub fn place(&self) -> Option<Place> {
         self.place.clone()
     }
 
-    /// Deals the log out to so many workers, and lets the server's handle open it again and its page show it. Its end
-    /// is what remains.
-    pub(crate) fn deal(
-        logging: Option<Self>,
-        workers: usize,
-        handle: &Handle,
-        views: Option<&Views>,
-    ) -> (Vec<Option<WorkerLog>>, Option<Ending>) {
-        let Some(Self { logs, place, end }) = logging else {
+    /// What becomes of its lines.
+    #[must_use]
+    pub fn figures(&self) -> &Arc<Figures> {
+        &self.end.figures
+    }
+
+    /// Deals the log out to so many workers. Its end is what remains.
+    #[must_use]
+    pub fn deal(logging: Option<Self>, workers: usize) -> (Vec<Option<WorkerLog>>, Option<Ending>) {
+        let Some(Self { logs, end, .. }) = logging else {
             return ((0..workers).map(|_| None).collect(), None);
         };
-        if let Some(place) = place {
-            handle.logs_at(place);
-        }
-        if let Some(views) = views {
-            views.show_log(&end.figures);
-        }
         (logs.into_iter().map(Some).collect(), Some(end))
     }
 }
 
 /// Where lines go.
 #[derive(Clone, Debug)]
-pub(crate) struct Place(Arc<Bell>);
+pub struct Place(Arc<Bell>);
 
 impl Place {
     /// Opens the file again.
-    pub(crate) fn reopen(&self) {
+    pub fn reopen(&self) {
         self.0.reopen();
     }
 
     /// Has lines go elsewhere from now on. Those that were handed over by now are in one of the two places.
-    #[cfg(feature = "config")]
-    pub(crate) fn switch(&self, sink: Sink) {
+    pub fn switch(&self, sink: Sink) {
         self.0.switch(sink);
     }
 }
 
 /// The end of a log. When it is dropped, the thread goes on until the last worker is gone.
 #[derive(Debug)]
-pub(crate) struct Ending {
+pub struct Ending {
     bell: Arc<Bell>,
     /// Of the type that the admin listener has: each type of a channel is compiled anew.
     ended: mpsc::Receiver<io::Result<()>>,
@@ -279,7 +315,7 @@ pub(crate) struct Ending {
 
 impl Ending {
     /// Waits until everything is written, but not for long.
-    pub(crate) fn end(self) {
+    pub fn end(self) {
         self.bell.end();
         if let Err(mpsc::RecvTimeoutError::Timeout) = self.ended.recv_timeout(self.end_timeout) {
             let (timeout, lines) = (self.end_timeout, self.figures.unwritten());

@@ -68,7 +68,7 @@ const PANICS: Family<'_> = Family {
 
 /// All families that stand on the page.
 #[cfg(test)]
-pub(super) fn families() -> impl Iterator<Item = Family<'static>> {
+pub(crate) fn families() -> impl Iterator<Item = Family<'static>> {
     let own = [EXPIRY, RELOADS, RELOAD_ERRORS].into_iter();
     #[cfg(feature = "acme")]
     let own = own.chain([ORDERS, ERRORS, FAILURES, NEXT, PANICS]);
@@ -83,7 +83,7 @@ fn seconds(time: SystemTime) -> f64 {
 }
 
 /// Writes what is known of what listeners speak TLS with.
-pub(super) fn write(page: &mut Page, all: &[Tls]) {
+pub(crate) fn write(page: &mut Page, all: &[Tls]) {
     let each: Vec<_> = all.iter().map(Tls::status).collect();
     // Two listeners may have certificates with one label: the one that ends first is to be cared for.
     let mut ends: BTreeMap<&str, f64> = BTreeMap::new();
@@ -116,7 +116,7 @@ pub(super) fn write(page: &mut Page, all: &[Tls]) {
 #[cfg(feature = "acme")]
 fn write_orders(page: &mut Page, all: &[Tls]) {
     // Several listeners may have what one thread gets.
-    let getters = crate::acme::statuses(all.iter());
+    let getters = peregrine_acme::statuses(all.iter());
     let (mut issued, mut taken, mut failed, mut panics) = (0, 0, 0, 0);
     let mut names: BTreeMap<&str, (u64, Option<f64>)> = BTreeMap::new();
     for status in &getters {
@@ -139,8 +139,8 @@ fn write_orders(page: &mut Page, all: &[Tls]) {
         page.sample(&[("result", result)], count);
     }
     page.family(&ERRORS);
-    for reason in crate::acme::FailureReason::ALL {
-        let of = |status: &crate::acme::AcmeStatus| status.failed_by.get(&reason).copied();
+    for reason in peregrine_acme::FailureReason::ALL {
+        let of = |status: &peregrine_acme::AcmeStatus| status.failed_by.get(&reason).copied();
         let count = getters.iter().filter_map(of).sum::<u64>();
         page.sample(&[("reason", reason.label())], count);
     }

@@ -1,6 +1,6 @@
 //! The way of lines from one worker to the thread that writes them.
 
-use super::figures::Figures;
+use super::metrics::Figures;
 use super::sink::Sink;
 use peregrine_server::Lines;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -152,7 +152,6 @@ impl Bell {
     }
 
     /// The last one that is said counts.
-    #[cfg(feature = "config")]
     pub(super) fn switch(&self, sink: Sink) {
         *self.next.lock().unwrap_or_else(PoisonError::into_inner) = Some(sink);
         self.is_rung.store(true, Ordering::Release);

@@ -47,7 +47,7 @@ const BYTE_BOUNDS: [f64; 19] = [
 static RECORDER: OnceLock<Own> = OnceLock::new();
 
 /// Takes the place of the process's recorder, if it is free.
-pub(super) fn install() {
+pub(crate) fn install() {
     RECORDER.get_or_init(|| {
         if metrics::set_global_recorder(Facade).is_err() {
             tracing::warn!(target: "peregrine",
@@ -59,7 +59,7 @@ pub(super) fn install() {
 }
 
 /// Writes what the application counts.
-pub(super) fn write(page: &mut Page) {
+pub(crate) fn write(page: &mut Page) {
     if let Some(own) = RECORDER.get() {
         own.write(page);
     }

@@ -1,8 +1,8 @@
 //! The pages of the admin listener.
 
-use super::process;
-use super::view::{View, Views};
-use crate::log;
+use crate::access_log as log;
+use crate::process;
+use crate::state::{View, Views};
 use http::{HeaderMap, StatusCode, header};
 use peregrine_driver::TURN_BOUNDS;
 use peregrine_metrics::{Family, Format, Kind, Page, Value};
@@ -17,7 +17,7 @@ type Answer = (StatusCode, [(&'static str, &'static str); 2], String);
 type Shown = StateRef<Arc<Views>>;
 
 /// The application of the admin listener.
-pub(super) fn app(views: &Arc<Views>) -> App {
+pub(crate) fn app(views: &Arc<Views>) -> App {
     App::new()
         .state(Arc::clone(views))
         .get("/metrics", metrics)
@@ -48,8 +48,8 @@ fn livez(views: Shown) -> Answer {
     if stuck.is_empty() {
         return probe(true, "alive");
     }
-    let tell = |stuck: super::view::Stuck| {
-        let super::view::Stuck { worker, route, time } = stuck;
+    let tell = |stuck: crate::state::Stuck| {
+        let crate::state::Stuck { worker, route, time } = stuck;
         format!("worker {worker}: {route} has kept its thread for {:.1} s", time.as_secs_f64())
     };
     probe(false, stuck.into_iter().map(tell).collect::<Vec<_>>().join("\n"))
@@ -170,14 +170,14 @@ fn write(page: &mut Page, views: &Views) {
     page.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
     log::write(page, views.log());
     #[cfg(feature = "tls")]
-    super::tls::write(page, views.certificates());
+    crate::certificates::write(page, views.certificates());
     #[cfg(feature = "config")]
     peregrine_settings::internal::write(page, views.reloads.get().map(|figures| &**figures));
     #[cfg(feature = "otlp")]
     crate::otlp::write(page);
     process::write(page);
     #[cfg(feature = "metrics")]
-    super::user::write(page);
+    crate::recorder::write(page);
 }
 
 const BUILD: Family<'_> =
@@ -276,7 +276,7 @@ fn families() -> impl Iterator<Item = Family<'static>> {
     let rest = log::FAMILIES.iter().chain(process::FAMILIES).copied();
     let own = own.chain(workers).chain([TURNS, BUILD]).chain(rest);
     #[cfg(feature = "tls")]
-    let own = own.chain(super::tls::families());
+    let own = own.chain(crate::certificates::families());
     #[cfg(feature = "config")]
     let own = own.chain(peregrine_settings::internal::FAMILIES.iter().copied());
     #[cfg(feature = "otlp")]
@@ -317,7 +317,7 @@ mod tests {
 
     #[test]
     fn the_runbook_says_of_every_metric_and_no_other_what_it_is_looked_at_for() {
-        let runbook = include_str!("../../../../docs/operations.md");
+        let runbook = include_str!("../../../docs/operations.md");
         let (_, metrics) = runbook.split_once("\n## Metrics\n").expect("it has them");
         let metrics = metrics.split("\n## ").next().expect("there is a first piece");
         let told: Vec<_> = rows(metrics).map(|(name, _)| name.to_owned()).collect();
@@ -328,7 +328,7 @@ mod tests {
 
     #[test]
     fn the_guide_has_every_metric_with_its_kind_and_no_other() {
-        let guide = include_str!("../../../../docs/guide/observability.md");
+        let guide = include_str!("../../../docs/guide/observability.md");
         let told: BTreeSet<_> = rows(guide)
             .filter_map(|(name, rest)| {
                 Some((name.to_owned(), rest.split_once(" | ")?.0.to_owned()))

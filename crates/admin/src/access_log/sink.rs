@@ -12,7 +12,8 @@ use std::time::Duration;
 /// The pause before another try where a descriptor takes nothing at present and does not wait by itself.
 const PAUSE: Duration = Duration::from_millis(10);
 
-pub(crate) struct Sink {
+/// Where lines go: an open file, the standard output, or another writer.
+pub struct Sink {
     to: To,
     /// The last line that was written lacks its end.
     is_torn: bool,

@@ -1,6 +1,6 @@
 //! What workers show to the admin listener while they work.
 
-use crate::log;
+use crate::access_log as log;
 use peregrine_driver::{Driver, Figures};
 use peregrine_server::{Counts, Order, Pulse};
 use peregrine_web::application::Application;
@@ -18,9 +18,11 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// What one worker shows. Its thread writes, and any thread reads.
 #[derive(Debug)]
-pub(crate) struct View {
-    pub(crate) counts: Arc<Counts>,
-    pub(crate) figures: Arc<Figures>,
+pub struct View {
+    /// What its connections do.
+    pub counts: Arc<Counts>,
+    /// What its driver does.
+    pub figures: Arc<Figures>,
     pulse: OnceLock<Weak<Pulse>>,
     runtime: OnceLock<RuntimeMetrics>,
     /// The number by which the system knows the thread, where it tells.
@@ -44,7 +46,7 @@ impl View {
     }
 
     /// Shows the worker's pulse.
-    pub(crate) fn show_pulse(&self, pulse: &Arc<Pulse>) {
+    pub fn show_pulse(&self, pulse: &Arc<Pulse>) {
         // A worker begins once, here and below.
         let _ = self.pulse.set(Arc::downgrade(pulse));
     }
@@ -99,15 +101,16 @@ fn this_thread() -> Option<u32> {
 
 /// What all workers show, and the server's orders.
 #[derive(Debug)]
-pub(crate) struct Views {
-    pub(crate) workers: Vec<View>,
+pub struct Views {
+    /// What each worker shows.
+    pub workers: Vec<View>,
     orders: watched::Receiver<Order>,
     live_within: Duration,
     /// All settings that count, as text, if there is a tree of them.
-    pub(crate) config: OnceLock<Arc<Mutex<String>>>,
+    pub config: OnceLock<Arc<Mutex<String>>>,
     /// What became of reloads of it.
     #[cfg(feature = "config")]
-    pub(crate) reloads: OnceLock<Arc<peregrine_settings::internal::Figures>>,
+    pub reloads: OnceLock<Arc<peregrine_settings::internal::Figures>>,
     /// The poll that each worker was last seen at, and since when.
     seen: Mutex<Vec<Option<Seen>>>,
     log: OnceLock<Arc<log::Figures>>,
@@ -132,6 +135,18 @@ pub(crate) struct Stuck {
 }
 
 impl Views {
+    /// Begins to measure so many workers.
+    #[must_use]
+    pub fn begin(
+        workers: usize,
+        orders: watched::Receiver<Order>,
+        live_within: Duration,
+    ) -> Arc<Self> {
+        #[cfg(feature = "metrics")]
+        crate::recorder::install();
+        Arc::new(Self::new(workers, orders, live_within))
+    }
+
     pub(crate) fn new(
         workers: usize,
         orders: watched::Receiver<Order>,
@@ -154,18 +169,18 @@ impl Views {
     }
 
     /// Shows what became of the lines of the access log.
-    pub(crate) fn show_log(&self, figures: &Arc<log::Figures>) {
+    pub fn show_log(&self, figures: &Arc<log::Figures>) {
         // A server begins once.
         let _ = self.log.set(Arc::clone(figures));
     }
 
-    pub(super) fn log(&self) -> Option<&log::Figures> {
+    pub(crate) fn log(&self) -> Option<&log::Figures> {
         self.log.get().map(|figures| &**figures)
     }
 
     /// Shows what listeners speak TLS with.
     #[cfg(feature = "tls")]
-    pub(crate) fn show_certificates<'t>(&self, all: impl Iterator<Item = &'t peregrine_tls::Tls>) {
+    pub fn show_certificates<'t>(&self, all: impl Iterator<Item = &'t peregrine_tls::Tls>) {
         let mut each: Vec<peregrine_tls::Tls> = Vec::new();
         for tls in all {
             if !each.iter().any(|known| known.is_same(tls)) {
@@ -177,33 +192,33 @@ impl Views {
     }
 
     #[cfg(feature = "tls")]
-    pub(super) fn certificates(&self) -> &[peregrine_tls::Tls] {
+    pub(crate) fn certificates(&self) -> &[peregrine_tls::Tls] {
         self.certificates.get().map_or(&[], Vec::as_slice)
     }
 
     /// Do all workers serve?
-    pub(super) fn are_serving(&self) -> bool {
+    pub(crate) fn are_serving(&self) -> bool {
         self.workers.iter().all(|worker| worker.is_serving.load(Ordering::Acquire))
     }
 
     /// Do all workers refuse requests, for want of memory?
-    pub(super) fn are_short_of_memory(&self) -> bool {
+    pub(crate) fn are_short_of_memory(&self) -> bool {
         let mut workers = self.workers.iter();
         !self.workers.is_empty() && workers.all(|worker| worker.counts.is_short_of_memory())
     }
 
     /// What the server is ordered to do now.
-    pub(super) fn order(&self) -> Order {
+    pub(crate) fn order(&self) -> Order {
         *self.orders.borrow()
     }
 
     /// The orders that the server is given.
-    pub(super) fn orders(&self) -> watched::Receiver<Order> {
+    pub(crate) fn orders(&self) -> watched::Receiver<Order> {
         self.orders.clone()
     }
 
     /// Looks at all pulses, and returns handlers that have been seen for too long.
-    pub(super) fn stuck(&self, now: Instant) -> Vec<Stuck> {
+    pub(crate) fn stuck(&self, now: Instant) -> Vec<Stuck> {
         let mut all = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let mut stuck = Vec::new();
         for (number, (worker, seen)) in self.workers.iter().zip(&mut *all).enumerate() {
@@ -233,7 +248,7 @@ thread_local! {
 }
 
 /// What the workers show among which this thread is one; if it is none, that of no worker.
-pub(super) fn current() -> Arc<Views> {
+pub(crate) fn current() -> Arc<Views> {
     CURRENT.with_borrow(Clone::clone).unwrap_or_else(|| {
         let (_, orders) = watched::channel(Order::Serve);
         Arc::new(Views::new(0, orders, Duration::MAX))
@@ -241,30 +256,33 @@ pub(super) fn current() -> Arc<Views> {
 }
 
 /// A worker that shows what it does.
-pub(crate) struct Begun {
-    pub(crate) views: Arc<Views>,
-    pub(crate) number: usize,
+pub struct Begun {
+    /// What all workers show.
+    pub views: Arc<Views>,
+    /// Its number.
+    pub number: usize,
 }
 
 impl Begun {
     /// What it shows.
-    pub(crate) fn view(&self) -> &View {
+    #[must_use]
+    pub fn view(&self) -> &View {
         &self.views.workers[self.number]
     }
 
     /// Runs on the worker's thread before its application is made.
-    pub(crate) fn before(&self) {
+    pub fn before(&self) {
         CURRENT.set(Some(Arc::clone(&self.views)));
     }
 
     /// Runs on the worker's thread when it begins to serve.
-    pub(crate) fn serve(&self, application: &Application) {
+    pub fn serve(&self, application: &Application) {
         self.view().begin(application);
     }
 }
 
 /// Looks at pulses now and then, so that whoever asks is told at once how long a handler has its thread.
-pub(super) async fn watch(driver: impl Driver, views: Weak<Views>) {
+pub(crate) async fn watch(driver: impl Driver, views: Weak<Views>) {
     loop {
         let Some(now) = views.upgrade() else { return };
         let pause = (now.live_within / 4).clamp(PAUSE_MIN, PAUSE_MAX);

@@ -4,7 +4,7 @@ use peregrine_metrics::{Count, Family, Kind, Page};
 
 /// Counts of lines. Each worker writes its own, and the thread that writes lines its own.
 #[derive(Debug)]
-pub(crate) struct Figures {
+pub struct Figures {
     workers: Vec<OfWorker>,
     pub(super) written: Count,
     /// The system did not take them.
