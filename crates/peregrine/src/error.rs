@@ -1,9 +1,9 @@
 //! Why a server could not start: what is wrong, and how to fix it.
 
-#[cfg(feature = "config")]
-use peregrine_settings::ConfigError;
 use peregrine_admin::internal::LogError;
 use peregrine_restart::internal::TakeOverError;
+#[cfg(feature = "config")]
+use peregrine_settings::ConfigError;
 use peregrine_tls::TlsError;
 use peregrine_web::BuildError;
 use std::error::Error as StdError;
@@ -147,6 +147,13 @@ impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
+}
+
+/// A setting for which the program is built without what it needs.
+#[cfg(feature = "config")]
+pub(crate) fn missing(setting: &str, feature: &str) -> Error {
+    let text = format!("this program is built without it: the feature `{feature}` of `peregrine`");
+    ConfigError::of_setting(setting, text).into()
 }
 
 /// The usual remedies when an address cannot be listened on.

@@ -68,45 +68,24 @@
 
 #[cfg(feature = "acme")]
 pub mod acme;
-mod listen_admin;
-mod choice;
-mod deadline;
-mod entrances;
 mod error;
+#[cfg(doctest)]
+mod guide;
 mod listen;
-mod listener;
-mod make;
-mod memory;
-mod offload;
-mod orders;
 mod reload;
-mod running;
+mod runtime;
 mod server;
-mod serving;
-mod signals;
-mod socket_file;
-mod stopped;
-mod tell;
 pub mod test;
-mod threads;
 #[cfg(feature = "tower")]
 pub mod tower;
 pub mod trace;
-#[cfg(unix)]
-mod upgrade;
-mod watch;
-mod worker;
 
-pub use listen_admin::Admin;
 pub use bytes;
-pub use choice::DriverChoice;
 pub use error::Error;
 pub use http;
-pub use listen::Place;
-pub use listener::Listener;
-pub use make::MakeApplication;
-pub use offload::offload;
-pub use orders::Handle;
+pub use listen::admin::Admin;
+pub use listen::bind::Place;
+pub use listen::listener::Listener;
 #[cfg(feature = "auth")]
 pub use peregrine_auth as auth;
 #[cfg(feature = "cache")]
@@ -152,35 +131,39 @@ pub use peregrine_web::check_handler;
 pub use peregrine_web::client::TrustedProxies;
 #[cfg(feature = "websocket")]
 pub use peregrine_websocket as websocket;
-pub use running::Running;
-pub use server::{IntoApplication, Server, serve};
-pub use stopped::Stopped;
+pub use runtime::driver_choice::DriverChoice;
+pub use runtime::handle::Handle;
+pub use runtime::make_app::{IntoApplication, MakeApplication};
+pub use runtime::report::Stopped;
+pub use runtime::running::Running;
+pub use runtime::spawn_blocking::offload;
+pub use server::{Server, serve};
 
 /// The result of [`Server::serve`] and similar functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// The listener for those who run the server: metrics, probes, and what it does at this moment.
 ///
-/// It has a thread, limits and a few descriptors of its own, on tokio, so that it answers while all workers
-/// are blocked or flooded, and it ends after them. [`app`](admin::app) is for those who want its pages on
-/// their own listener.
+/// It has a thread, limits and a few descriptors of its own, on tokio, so that it answers while all
+/// workers are blocked or flooded, and it ends after them. [`app`](admin::app) is for those who
+/// want its pages on their own listener.
 pub mod admin {
-    pub use crate::listen_admin::Admin;
+    pub use crate::listen::admin::Admin;
     pub use peregrine_admin::app;
 }
 
 /// The access log: a line for each request, written by a thread of its own.
 ///
-/// Workers hand lines over and never wait. What cannot be written, because the disk is full, a pipe is not
-/// read or they make more than it takes, is dropped and counted.
+/// Workers hand lines over and never wait. What cannot be written, because the disk is full, a pipe
+/// is not read or they make more than it takes, is dropped and counted.
 pub mod log {
     pub use peregrine_admin::{Form, Log};
 }
 
 /// Spans to collectors of OpenTelemetry, by OTLP over HTTP. With the feature `otlp`.
 ///
-/// [`Otlp`](otlp::Otlp) is the whole set-up. A thread of its own sends; what it cannot send is dropped, and
-/// no worker waits.
+/// [`Otlp`](otlp::Otlp) is the whole set-up. A thread of its own sends; what it cannot send is
+/// dropped, and no worker waits.
 #[cfg(feature = "otlp")]
 pub mod otlp {
     pub use peregrine_admin::{Otlp, OtlpError};
@@ -189,10 +172,10 @@ pub mod otlp {
 /// What `peregrine-simulate` needs beyond the public interface. It may change in any release.
 #[doc(hidden)]
 pub mod internal {
-    pub use crate::listener::Settings;
-    pub use crate::make::{Make, makes};
+    pub use crate::listen::listener::Settings;
+    pub use crate::runtime::make_app::{Make, makes};
+    pub use crate::runtime::report::stopped;
     pub use crate::server::Simulated;
-    pub use crate::stopped::stopped;
 }
 
 /// Everything that most applications name.
@@ -204,158 +187,3 @@ pub mod prelude {
     pub use peregrine_tls::Tls;
     pub use peregrine_web::prelude::*;
 }
-
-/// The code in the guide and the README is compiled with the documentation's tests.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/README.md")]
-mod guide {}
-
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/first-steps.md")]
-mod first_steps {}
-
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/errors.md")]
-mod error_messages {}
-
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/extractors.md")]
-mod extractors {}
-
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/responses-and-errors.md")]
-mod responses_and_errors {}
-
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/middleware.md")]
-mod around_handlers {}
-
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/state-and-concurrency.md")]
-mod state_and_concurrency {}
-
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/testing.md")]
-mod testing {}
-
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/limits.md")]
-mod limits_and_ends {}
-
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/http2.md")]
-mod http2 {}
-
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/measuring.md")]
-mod measuring {}
-
-#[cfg(all(doctest, feature = "cors", feature = "csrf", feature = "security-headers"))]
-#[doc = include_str!("../../../docs/guide/browsers.md")]
-mod browsers {}
-
-#[cfg(all(doctest, feature = "compression"))]
-#[doc = include_str!("../../../docs/guide/compression.md")]
-mod packed {}
-
-#[cfg(all(doctest, feature = "cache"))]
-#[doc = include_str!("../../../docs/guide/responses.md")]
-mod responses {}
-
-#[cfg(all(
-    doctest,
-    feature = "cbor",
-    feature = "fast-json",
-    feature = "message-pack",
-    feature = "protobuf"
-))]
-#[doc = include_str!("../../../docs/guide/bodies.md")]
-mod bodies {}
-
-#[cfg(all(doctest, feature = "sessions", feature = "cookies-signed"))]
-#[doc = include_str!("../../../docs/guide/sessions.md")]
-mod sessions {}
-
-#[cfg(all(doctest, feature = "auth"))]
-#[doc = include_str!("../../../docs/guide/auth.md")]
-mod auth_of_requests {}
-
-#[cfg(all(doctest, feature = "rate-limit"))]
-#[doc = include_str!("../../../docs/guide/rate-limits.md")]
-mod rate_limits {}
-
-#[cfg(all(doctest, feature = "config"))]
-#[doc = include_str!("../../../docs/guide/configuration.md")]
-mod configuration {}
-
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/routing.md")]
-mod routing {}
-
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/from-go.md")]
-mod from_go {}
-
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/security.md")]
-mod security {}
-
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/events.md")]
-mod events {}
-
-#[cfg(all(doctest, feature = "proxy"))]
-#[doc = include_str!("../../../docs/guide/proxying.md")]
-mod proxying {}
-
-#[cfg(all(doctest, feature = "tls"))]
-#[doc = include_str!("../../../docs/guide/proxies.md")]
-mod proxies {}
-
-#[cfg(all(doctest, feature = "tls"))]
-#[doc = include_str!("../../../docs/guide/tls.md")]
-mod tls_in_operation {}
-
-#[cfg(all(doctest, target_os = "linux", feature = "restart"))]
-#[doc = include_str!("../../../docs/guide/deployment.md")]
-mod deployment {}
-
-#[cfg(all(doctest, feature = "websocket"))]
-#[doc = include_str!("../../../docs/guide/websocket.md")]
-mod websockets {}
-
-#[cfg(all(doctest, feature = "multipart"))]
-#[doc = include_str!("../../../docs/guide/forms.md")]
-mod forms {}
-
-#[cfg(all(doctest, feature = "validate"))]
-#[doc = include_str!("../../../docs/guide/validation.md")]
-mod validation {}
-
-#[cfg(all(doctest, feature = "openapi"))]
-#[doc = include_str!("../../../docs/guide/openapi.md")]
-mod documents {}
-
-#[cfg(all(doctest, feature = "files"))]
-#[doc = include_str!("../../../docs/guide/files.md")]
-mod files_and_pages {}
-
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/observability.md")]
-mod observability {}
-
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/overload.md")]
-mod overload {}
-
-#[cfg(all(doctest, feature = "tower"))]
-#[doc = include_str!("../../../docs/guide/from-axum.md")]
-mod from_axum {}
-
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/from-actix-web.md")]
-mod from_actix_web {}
-
-#[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-mod readme {}

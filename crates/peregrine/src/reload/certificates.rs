@@ -1,9 +1,9 @@
 //! The thread that looks after certificates: it reads them again when it is asked to, warns before they
 //! expire, and, where that is asked for, notices that their files have changed.
 
-use crate::orders::{Reload, Reloading};
 #[cfg(feature = "tls-watch")]
 use super::file_watcher::Files;
+use crate::runtime::handle::{Reload, Reloading};
 use peregrine_tls::Tls;
 use peregrine_web::panics::contained;
 use std::collections::HashMap;

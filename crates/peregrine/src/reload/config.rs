@@ -1,19 +1,18 @@
 //! Reading the file again while the server runs.
 
-use crate::choice::DriverChoice;
 use crate::error::Error;
-use crate::listener::Listener;
-use crate::memory;
-use crate::orders::{Reload, Reloading};
-use crate::server::Server;
-use crate::tell::{complain, tell};
-use crate::worker::Patterns;
+use crate::listen::listener::Listener;
+use crate::runtime::console::{complain, tell};
+use crate::runtime::driver_choice::DriverChoice;
+use crate::runtime::handle::{Reload, Reloading};
+use crate::runtime::memory_limits;
+use crate::runtime::worker::Patterns;
 use peregrine_admin::Log;
 use peregrine_admin::internal::{Place, Sink};
 use peregrine_driver::SocketOptions;
 use peregrine_server::{Limits, Live, MemoryMax, OverloadLimits, Style, Traces};
-use peregrine_settings::{AccessLogConfig, ServerConfig};
 use peregrine_settings::internal::{Figures, changes, settle, summary};
+use peregrine_settings::{AccessLogConfig, ServerConfig};
 use peregrine_web::TrustedProxies;
 use peregrine_web::panics::{contained, discard};
 use std::fmt::Write as _;
@@ -83,18 +82,6 @@ impl std::fmt::Debug for Configured {
     }
 }
 
-impl Server {
-    /// Calls this with the tree each time that a reload has changed something, on a thread of its own: for the level of
-    /// the log, and whatever else of the program follows settings. Only for a server
-    /// [from a tree](Server::from_config); without this, `logs.level` needs a restart.
-    pub fn on_reload(mut self, follow: impl Fn(&ServerConfig) + Send + Sync + 'static) -> Self {
-        if let Some(configured) = self.configured_mut() {
-            configured.follower = Some(Box::new(follow));
-        }
-        self
-    }
-}
-
 impl Configured {
     pub(crate) fn new(config: ServerConfig) -> Self {
         Self {
@@ -114,6 +101,11 @@ impl Configured {
             figures: Arc::new(Figures::begin()),
             quiet: false,
         }
+    }
+
+    /// Calls this with the tree each time that a reload has changed something.
+    pub(crate) fn followed_by(&mut self, follow: impl Fn(&ServerConfig) + Send + Sync + 'static) {
+        self.follower = Some(Box::new(follow));
     }
 
     pub(crate) fn follow(&mut self, name: &str, live: watch::Sender<Live>) {
@@ -203,7 +195,7 @@ impl Configured {
         }
         self.quiet = quiet;
         self.workers = count;
-        self.overload.send_replace(memory::settled(&self.config.limits.overload, count));
+        self.overload.send_replace(memory_limits::settled(&self.config.limits.overload, count));
         self.show();
     }
 
@@ -338,7 +330,7 @@ impl Configured {
         let is_elsewhere = next.access_log.target != self.config.access_log.target;
         let opens = self.place.is_some() && is_elsewhere;
         let sink = if opens { open(&next.access_log)? } else { None };
-        let overload = memory::settled(&next.limits.overload, self.workers);
+        let overload = memory_limits::settled(&next.limits.overload, self.workers);
         Ok(Next { lives, overload, sink, style, traces })
     }
 
@@ -403,7 +395,7 @@ impl Configured {
         for section in &self.in_code {
             let _ = writeln!(text, "# `{section}` is set by the program, which is stronger.");
         }
-        let memory = memory::text(&self.overload.borrow());
+        let memory = memory_limits::text(&self.overload.borrow());
         if self.config.limits.overload.memory_max == MemoryMax::Auto {
             let setting = "limits.overload.memory_max";
             let _ =

@@ -14,7 +14,7 @@ pub(crate) use self::certificates::Keeper;
 #[cfg(feature = "config")]
 pub(crate) use self::config::{Began, Configured};
 
-use crate::orders::Reload;
+use crate::runtime::handle::Reload;
 use peregrine_admin::internal::Logging;
 use peregrine_server::OverloadLimits;
 use std::io;

@@ -3,15 +3,13 @@
 use super::Server;
 #[cfg(feature = "tls")]
 use super::tls_config;
-use crate::listen_admin::Admin;
-use crate::choice::DriverChoice;
-use crate::error::Error;
-use crate::listener::Listener;
+use crate::error::{Error, missing};
+use crate::listen::admin::Admin;
+use crate::listen::listener::Listener;
 use crate::reload::Configured;
+use crate::runtime::driver_choice::DriverChoice;
 use peregrine_admin::Log;
-use peregrine_settings::{
-    AccessLogConfig, AdminConfig, ConfigError, DriverKind, ListenerConfig, ServerConfig,
-};
+use peregrine_settings::{AccessLogConfig, AdminConfig, DriverKind, ListenerConfig, ServerConfig};
 #[cfg(feature = "tls")]
 use peregrine_tls::Tls;
 use peregrine_web::TrustedProxies;
@@ -88,6 +86,16 @@ impl Server {
         }
         Ok(server.configured(configured))
     }
+
+    /// Calls this with the tree each time that a reload has changed something, on a thread of its own: for the level of
+    /// the log, and whatever else of the program follows settings. Only for a server
+    /// [from a tree](Server::from_config); without this, `logs.level` needs a restart.
+    pub fn on_reload(mut self, follow: impl Fn(&ServerConfig) + Send + Sync + 'static) -> Self {
+        if let Some(configured) = self.configured_mut() {
+            configured.followed_by(follow);
+        }
+        self
+    }
 }
 
 #[cfg(all(target_os = "linux", feature = "restart"))]
@@ -138,9 +146,8 @@ fn listener(name: &str, of: &ListenerConfig) -> Result<Listener, Error> {
     if let Some(proxies) = &of.trusted_proxies {
         // A section that names nobody means nobody.
         let proxies = proxies.made(&section("trusted_proxies"))?;
-        listener = listener.trusted_proxies(
-            proxies.unwrap_or_else(|| TrustedProxies::at(Vec::<String>::new())),
-        );
+        listener = listener
+            .trusted_proxies(proxies.unwrap_or_else(|| TrustedProxies::at(Vec::<String>::new())));
     }
     if let Some(settings) = of.proxy_protocol.made(&section("proxy_protocol"))? {
         listener = listener.proxy_protocol(settings);
@@ -171,7 +178,6 @@ fn tls(
     }
 }
 
-
 #[cfg(all(target_os = "linux", feature = "restart"))]
 fn place(of: &ListenerConfig) -> Option<Listener> {
     Some(match (&of.activated, &of.address) {
@@ -184,12 +190,6 @@ fn place(of: &ListenerConfig) -> Option<Listener> {
 #[cfg(not(all(target_os = "linux", feature = "restart")))]
 fn place(of: &ListenerConfig) -> Option<Listener> {
     of.activated.is_none().then(|| Listener::at(of.address.clone().unwrap_or_default()))
-}
-
-/// A setting for which the program is built without what it needs.
-pub(super) fn missing(setting: &str, feature: &str) -> Error {
-    let text = format!("this program is built without it: the feature `{feature}` of `peregrine`");
-    ConfigError::of_setting(setting, text).into()
 }
 
 /// `None` if there is no such listener.
@@ -237,6 +237,7 @@ impl From<DriverChoice> for DriverKind {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use peregrine_settings::ConfigError;
     use peregrine_settings::internal::layers;
 
     fn read(text: &str, variables: &[(&str, &str)]) -> Result<ServerConfig, ConfigError> {
@@ -250,7 +251,7 @@ mod tests {
     #[test]
     fn the_defaults_of_the_tree_are_those_of_the_types_that_it_stands_for() {
         let ServerConfig { access_log, admin, .. } = ServerConfig::default();
-        assert_eq!(admin.live_within, crate::listen_admin::LIVE_WITHIN);
+        assert_eq!(admin.live_within, crate::listen::admin::LIVE_WITHIN);
         assert_eq!(access_log.queue_bytes_max, peregrine_admin::internal::QUEUE_BYTES_MAX);
         assert_eq!(access_log.end_timeout, peregrine_admin::internal::END_TIMEOUT);
     }
@@ -261,17 +262,29 @@ mod tests {
         let listen = "[listeners.a]\naddress = '127.0.0.1:0'\n";
         let https = format!("{listen}https = true\n");
         for (text, expected) in [
-            ("[limits]\nhead_bytes_max = '1 MiB'", "`limits.head_bytes_max`: 1048576 is out of range"),
+            (
+                "[limits]\nhead_bytes_max = '1 MiB'",
+                "`limits.head_bytes_max`: 1048576 is out of range",
+            ),
             ("[limits]\nhead_timeout = '0s'", "`limits.head_timeout`: with no time at all"),
             ("[limits]\nlifetime_max = '0'", "`limits.lifetime_max`: with no time at all"),
             ("[limits]\npoll_budget = '0s'", "for no limit, write `off`"),
-            ("[sockets]\nuser_timeout = '0s'", "`sockets.user_timeout`: the kernel wants from `1s`"),
-            ("[sockets]\nuser_timeout = '25d'", "`sockets.user_timeout`: the kernel wants from `1s`"),
+            (
+                "[sockets]\nuser_timeout = '0s'",
+                "`sockets.user_timeout`: the kernel wants from `1s`",
+            ),
+            (
+                "[sockets]\nuser_timeout = '25d'",
+                "`sockets.user_timeout`: the kernel wants from `1s`",
+            ),
             ("[limits.http2]\nbudget_max = 0", "`limits.http2.budget_max`: 0 is out of range"),
             ("[limits.http2]\nstreams_max = 0", "`limits.http2.streams_max`: 0 is out of range"),
             ("[listeners.a]\n", "`listeners.a.address`: say where to listen"),
             ("[listeners.a]\nadress = ''", "did you mean `address`?"),
-            (&format!("{listen}[listeners.a.tls]"), "`listeners.a.https`: there is a section `tls`"),
+            (
+                &format!("{listen}[listeners.a.tls]"),
+                "`listeners.a.https`: there is a section `tls`",
+            ),
             (
                 &format!("{listen}[listeners.a.limits]\nfields_max = 0"),
                 "`listeners.a.limits.fields_max`",
@@ -319,7 +332,10 @@ mod tests {
             ("[traces]\nroutes.'/a' = -1", "`traces.routes./a`: -1 is no ratio"),
             ("[traces.otlp]\nendpoint = 'http://a'", "traces."),
             ("[traces.otlp]\nendpoint = 'collector:4318'", "`traces.otlp.endpoint`: write a URL"),
-            ("[traces.otlp]\nendpoint = 'http://me:word@a'", "a password in an address would be shown"),
+            (
+                "[traces.otlp]\nendpoint = 'http://me:word@a'",
+                "a password in an address would be shown",
+            ),
             ("[traces.otlp.headers]\n'a b' = 'x'", "`traces.otlp.headers.a b`: no field of HTTP"),
             ("[traces.otlp.headers]\na = '(hidden)'", "write the secret itself"),
             ("[tls.acme]\ndomains = ['a.test']", "`tls.acme.folder`: say where"),

@@ -2,7 +2,7 @@
 
 use super::Server;
 use crate::error::Error;
-use crate::listener::{Listener, Settings};
+use crate::listen::listener::{Listener, Settings};
 use peregrine_server::{Limits, MemoryMax, OverloadLimits, Traces};
 use std::num::NonZeroUsize;
 

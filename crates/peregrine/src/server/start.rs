@@ -3,23 +3,23 @@
 use super::Server;
 #[cfg(feature = "acme")]
 use crate::acme::Suppliers;
-use crate::choice::Chosen;
+use crate::error::Error;
+use crate::listen::listener::Listener;
+use crate::listen::listeners::Entrances;
 #[cfg(feature = "config")]
 use crate::reload::Began;
-use crate::entrances::Entrances;
-use crate::error::Error;
 #[cfg(feature = "tls")]
 use crate::reload::Keeper;
-use crate::listener::Listener;
-use crate::make::Make;
-use crate::memory;
-use crate::orders::{Handle, Orders, Reload};
 use crate::reload::Readers;
-use crate::running::{Running, Settings};
-use crate::tell::{first_line, tell};
-use crate::threads;
+use crate::runtime::console::{tell, url};
+use crate::runtime::driver_choice::Chosen;
+use crate::runtime::handle::{Handle, Orders, Reload};
+use crate::runtime::make_app::Make;
+use crate::runtime::memory_limits;
+use crate::runtime::running::{Running, Settings};
+use crate::runtime::threads;
+use crate::runtime::worker::{Patterns, Worker};
 use crate::trace;
-use crate::worker::{Patterns, Worker};
 use peregrine_admin::internal::{Begun, Ending, Logging, Views};
 use peregrine_driver::{Options, Passed, Socket, SocketOptions};
 use peregrine_restart::internal::Heir;
@@ -160,13 +160,13 @@ impl Server {
         running.reloads_by(with_thread_to_spare(reload).map_err(Error::Worker)?);
         running.logged_by(log);
         #[cfg(feature = "acme")]
-        running.certified_by(suppliers)?;
+        running.certified_by(suppliers.start(&running.handle())?);
         if let Some(heir) = heir {
             running.succeed(heir)?;
             running.open_admin();
         }
         if running.is_whole() {
-            let memory = memory::text(&limits.limits.overload);
+            let memory = memory_limits::text(&limits.limits.overload);
             let line = first_line(&running, &reason, workers, &memory);
             // Who reads the line may upgrade at once.
             let handle = running.handle();
@@ -180,7 +180,7 @@ impl Server {
 
     /// The limits of each worker, and where it hears of others.
     fn limits_of_worker(&self, workers: usize, readers: &Readers) -> WorkerLimits {
-        let overload = memory::settled(&self.limits.overload, workers);
+        let overload = memory_limits::settled(&self.limits.overload, workers);
         let limits = Limits { overload, ..self.limits.clone() };
         WorkerLimits { overload: readers.overload(), ..limits.into() }
     }
@@ -229,6 +229,26 @@ impl Server {
         let keeper = if self.watches_certificates { keeper.watching() } else { keeper };
         keeper
     }
+}
+
+/// One line that says what runs.
+fn first_line(running: &Running, reason: &str, workers: usize, memory: &str) -> String {
+    let urls: Vec<_> = running.urls().collect();
+    let plural = if workers == 1 { "" } else { "s" };
+    let memory = match memory {
+        "" => String::new(),
+        memory => format!(" of {memory} for peers"),
+    };
+    let tls =
+        if running.urls().any(|url| url.starts_with("https")) { "; TLS 1.3 and 1.2" } else { "" };
+    let admin = running
+        .admin_place()
+        .map_or_else(String::new, |place| format!("; admin {}", url(place, false)));
+    format!(
+        "peregrine {}: {}; {workers} worker{plural}{memory}; driver {reason}{tls}{admin}",
+        env!("CARGO_PKG_VERSION"),
+        urls.join(", "),
+    )
 }
 
 /// The part of each worker in spreading connections, where there are several. Workers listen at the same places, in

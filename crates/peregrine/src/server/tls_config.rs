@@ -1,10 +1,10 @@
 //! TLS as the tree of settings says.
 
-#[cfg(not(feature = "acme"))]
-use super::from_config::missing;
 #[cfg(feature = "acme")]
 use crate::acme::{Acme, Challenge};
 use crate::error::Error;
+#[cfg(not(feature = "acme"))]
+use crate::error::missing;
 #[cfg(feature = "acme")]
 use peregrine_settings::{AcmeConfig, ChallengeKind};
 use peregrine_settings::{Clients, MinimumVersion, TlsConfig};
@@ -51,9 +51,7 @@ fn certified(config: &TlsConfig, section: &str) -> Result<Tls, Error> {
     let first = config.default_certificate.as_ref().or(config.certificates.keys().next());
     let (mut tls, rest) = match (config.acme.domains.is_empty(), first) {
         (false, _) => (supplied(config, section)?, None),
-        (true, Some(first)) => {
-            (Tls::from_certificate(certificate(config, first))?, Some(first))
-        }
+        (true, Some(first)) => (Tls::from_certificate(certificate(config, first))?, Some(first)),
         (true, None) => {
             return Err(Error::Config(format!(
                 "`{section}`: there is no certificate: name one in `[{section}.certificates.main]`, with \

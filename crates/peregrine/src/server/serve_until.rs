@@ -1,12 +1,12 @@
 //! A server inside of a program that has a runtime of its own, and perhaps signals.
 
 use crate::error::Error;
-use crate::make::{Make, MakeApplication, makes};
-use crate::orders::{Handle, Orders};
-use crate::running::Running;
+use crate::runtime::console::report;
+use crate::runtime::handle::{Handle, Orders};
+use crate::runtime::make_app::{Make, MakeApplication, makes};
+use crate::runtime::report::Stopped;
+use crate::runtime::running::Running;
 use crate::server::Server;
-use crate::stopped::Stopped;
-use crate::tell::report;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::task::Poll;

@@ -1,8 +1,8 @@
 //! Orders to a running server, and news from its threads for the one that waits for its end.
 
 use crate::error::Error;
-use crate::signals::{Hears, Signals, Wish};
-use crate::tell::tell;
+use crate::runtime::console::tell;
+use crate::runtime::signals::{Hears, Signals, Wish};
 use peregrine_admin::internal::Place;
 pub(crate) use peregrine_restart::internal::Reloading;
 use peregrine_restart::internal::{Restart, UpgradeHost};

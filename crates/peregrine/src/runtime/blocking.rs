@@ -1,6 +1,6 @@
 //! The thread that looks for handlers that block their worker.
 
-use crate::threads;
+use crate::runtime::threads;
 use peregrine_server::{Pulse, Watch};
 use peregrine_web::panics::contained;
 use std::io;

@@ -1,10 +1,10 @@
 //! The settings of the admin listener, and where it listens.
 
-use crate::entrances::{AdminEntrance, Entrances};
 use crate::error::Error;
-use crate::listen::Place;
-use crate::listener::Source;
-use crate::socket_file::FileOwner;
+use crate::listen::bind::Place;
+use crate::listen::listener::Source;
+use crate::listen::listeners::{AdminEntrance, Entrances};
+use crate::listen::socket_file::FileOwner;
 use peregrine_admin::internal::{Administering, Views};
 use peregrine_driver::Socket;
 use peregrine_restart::internal::Heir;

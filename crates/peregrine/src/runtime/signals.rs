@@ -98,7 +98,7 @@ impl Signals {
             _ => Wish::End,
         };
         let obey = move || signals.forever().for_each(|signal| obey(wish(signal)));
-        crate::threads::start("peregrine-signals", Box::new(obey))?;
+        crate::runtime::threads::start("peregrine-signals", Box::new(obey))?;
         count.now += 1;
         IS_UNHEARD.store(false, Ordering::SeqCst);
         Ok(Self { listener })

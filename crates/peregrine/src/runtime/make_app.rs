@@ -1,10 +1,37 @@
 //! What makes the applications of a server's workers, at once or in time.
 
-use crate::server::IntoApplication;
-use peregrine_web::BuildError;
 use peregrine_web::application::Application;
+use peregrine_web::{App, BuildError};
 use std::future::ready;
 use std::pin::Pin;
+
+/// What [`Server::serve`](crate::Server::serve) can serve: an [`App`], or an application that is
+/// already built.
+pub trait IntoApplication {
+    /// Checks and builds the application.
+    ///
+    /// # Errors
+    /// The application contradicts itself.
+    fn into_application(self) -> Result<Application, BuildError>;
+}
+
+impl IntoApplication for App {
+    fn into_application(self) -> Result<Application, BuildError> {
+        self.build()
+    }
+}
+
+impl IntoApplication for Application {
+    fn into_application(self) -> Result<Application, BuildError> {
+        Ok(self)
+    }
+}
+
+impl<A: IntoApplication> IntoApplication for Result<A, BuildError> {
+    fn into_application(self) -> Result<Application, BuildError> {
+        self?.into_application()
+    }
+}
 
 /// What [`Server::serve`](crate::Server::serve) calls once on each worker's thread: a closure or a
 /// function without arguments that gives an application, or that does so in time, as an `async` one.

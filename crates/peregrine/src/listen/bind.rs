@@ -1,7 +1,7 @@
 //! Places to listen, the sockets there, and which worker accepts from which of them.
 
 use crate::error::Error;
-use crate::socket_file::FileOwner;
+use crate::listen::socket_file::FileOwner;
 use peregrine_driver::{Socket, SocketOptions};
 #[cfg(unix)]
 use peregrine_restart::internal::Identity;
@@ -106,6 +106,9 @@ pub(crate) struct SocketFile {
     #[cfg(unix)]
     pub(crate) shared: Shared,
 }
+
+/// The files of Unix sockets, for as long as the server runs.
+pub(crate) type SocketFiles = Vec<SocketFile>;
 
 #[cfg(unix)]
 impl SocketFile {

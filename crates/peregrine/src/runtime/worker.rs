@@ -1,9 +1,9 @@
 //! One worker's thread, from its application to its end.
 
-use crate::choice::Seat;
 use crate::error::Error;
-use crate::make::Make;
-use crate::orders::{Ended, Handle, News};
+use crate::runtime::driver_choice::Seat;
+use crate::runtime::handle::{Ended, Handle, News};
+use crate::runtime::make_app::Make;
 use peregrine_admin::internal::Begun;
 use peregrine_driver::{Driver, Options, Passed, Socket};
 use peregrine_driver_tokio::Tokio;

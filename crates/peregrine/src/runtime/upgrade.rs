@@ -1,8 +1,8 @@
 //! Upgrades in place, at an order of the program or at a signal.
 
-use crate::orders::Handle;
 #[cfg(all(target_os = "linux", feature = "restart"))]
-use crate::tell::complain;
+use crate::runtime::console::complain;
+use crate::runtime::handle::Handle;
 #[cfg(all(target_os = "linux", feature = "restart"))]
 use peregrine_restart::UpgradeError;
 #[cfg(all(target_os = "linux", feature = "restart"))]

@@ -1,7 +1,7 @@
 //! One place to listen, and what holds there.
 
 use crate::error::Error;
-use crate::socket_file::FileOwner;
+use crate::listen::socket_file::FileOwner;
 use peregrine_driver::Socket;
 use peregrine_restart::internal::Secrets;
 use peregrine_server::{Limits, Listen, Live, ProxyProtocol, Shared};
@@ -306,7 +306,7 @@ impl From<Socket> for Listener {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::entrances::Entrances;
+    use crate::listen::listeners::Entrances;
     use peregrine_driver::SocketOptions;
     use peregrine_web::App;
 

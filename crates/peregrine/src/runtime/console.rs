@@ -1,9 +1,8 @@
 //! What a server says to people.
 
 use crate::error::Error;
-use crate::listen::Place;
-use crate::running::Running;
-use crate::stopped::Stopped;
+use crate::listen::bind::Place;
+use crate::runtime::report::Stopped;
 use peregrine_web::panics::contained;
 use std::io::{self, Write as _};
 
@@ -42,26 +41,6 @@ pub(crate) fn report(stopped: &Stopped, quiet: bool) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::Blocked(blocked.into_iter().map(|(number, _)| number).collect()))
-}
-
-/// One line that says what runs.
-pub(crate) fn first_line(running: &Running, reason: &str, workers: usize, memory: &str) -> String {
-    let urls: Vec<_> = running.urls().collect();
-    let plural = if workers == 1 { "" } else { "s" };
-    let memory = match memory {
-        "" => String::new(),
-        memory => format!(" of {memory} for peers"),
-    };
-    let tls =
-        if running.urls().any(|url| url.starts_with("https")) { "; TLS 1.3 and 1.2" } else { "" };
-    let admin = running
-        .admin_place()
-        .map_or_else(String::new, |place| format!("; admin {}", url(place, false)));
-    format!(
-        "peregrine {}: {}; {workers} worker{plural}{memory}; driver {reason}{tls}{admin}",
-        env!("CARGO_PKG_VERSION"),
-        urls.join(", "),
-    )
 }
 
 /// A place as a URL; `is_tls` says whether TLS is spoken there.

@@ -1,19 +1,18 @@
 //! A server at work: its threads, its addresses, and its end.
 
-#[cfg(feature = "acme")]
-use crate::acme::{Suppliers, Working};
-use crate::deadline::Deadline;
 use crate::error::Error;
-use crate::listen::Place;
-use crate::make::Make;
-use crate::orders::{Ended, Handle, News, Orders, Reload};
-use crate::server::SocketFiles;
-use crate::signals::Hears;
-use crate::stopped::Stopped;
-use crate::tell::{tell, url};
-use crate::threads;
-use crate::watch;
-use crate::worker::Worker;
+use crate::listen::bind::{Place, SocketFiles};
+use crate::runtime::blocking;
+use crate::runtime::console::{tell, url};
+use crate::runtime::deadline::Deadline;
+use crate::runtime::handle::{Ended, Handle, News, Orders, Reload};
+use crate::runtime::make_app::Make;
+use crate::runtime::report::Stopped;
+use crate::runtime::signals::Hears;
+use crate::runtime::threads;
+use crate::runtime::worker::Worker;
+#[cfg(feature = "acme")]
+use peregrine_acme::Working;
 use peregrine_admin::internal::{Administering, Ending};
 use peregrine_restart::internal::Heir;
 use peregrine_server::{Limits, Order, Pulse, Snapshot};
@@ -95,7 +94,7 @@ impl Running {
         }
         running.await_start(count)?;
         if let Some(budget) = settings.limits.poll_budget {
-            watch::start(pulses, budget).map_err(Error::Worker)?;
+            blocking::start(pulses, budget).map_err(Error::Worker)?;
         }
         if let Some(watchdog) = watchdog {
             watchdog.start(running.handle()).map_err(Error::Worker)?;
@@ -158,9 +157,8 @@ impl Running {
 
     /// Has its certificates got by ACME until it is told to end.
     #[cfg(feature = "acme")]
-    pub(crate) fn certified_by(&mut self, suppliers: Suppliers) -> Result<(), Error> {
-        self.supplying = suppliers.start(&self.handle)?;
-        Ok(())
+    pub(crate) fn certified_by(&mut self, supplying: Vec<Working>) {
+        self.supplying = supplying;
     }
 
     /// Serves in place of the process before this one, as soon as that says so.
@@ -335,7 +333,7 @@ impl fmt::Debug for Running {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::deadline::GRACE;
+    use crate::runtime::deadline::GRACE;
     use peregrine_server::{Cut, Report};
     use std::thread;
 

@@ -1,9 +1,9 @@
 //! Everything that a server listens on, opened or inherited, and dealt out to its workers.
 
+use super::bind::{self, Bound, Place, SocketFile};
 use crate::error::Error;
-use crate::listen::{self, Bound, Place, SocketFile};
-use crate::listener::{Listener, Settings, Source};
-use crate::socket_file::FileOwner;
+use crate::listen::listener::{Listener, Settings, Source};
+use crate::listen::socket_file::FileOwner;
 use peregrine_driver::{Socket, SocketOptions};
 #[cfg(all(target_os = "linux", feature = "restart"))]
 use peregrine_restart::internal::activated;
@@ -118,7 +118,7 @@ impl Source {
         match self {
             Self::Address(address) => format!("address {address}"),
             Self::Bound(listener) => {
-                let place = listen::place_of(listener).map(|place| place.to_string());
+                let place = bind::place_of(listener).map(|place| place.to_string());
                 format!("listener {}", place.unwrap_or_default())
             }
             #[cfg(all(target_os = "linux", feature = "restart"))]
@@ -159,15 +159,15 @@ impl Source {
         sockets: &SocketOptions,
     ) -> Result<Vec<Bound>, Error> {
         let bound = match self {
-            Self::Address(address) => listen::bind(&address, owner, workers, sockets)?,
-            Self::Bound(listener) => listen::adopt(listener)?,
+            Self::Address(address) => bind::bind(&address, owner, workers, sockets)?,
+            Self::Bound(listener) => bind::adopt(listener)?,
             #[cfg(all(target_os = "linux", feature = "restart"))]
             Self::Activated(name, address) => {
                 let given = activated(&name, address.is_some());
                 let given = given.map_err(|error| Error::Config(error.to_string()))?;
                 match address.filter(|_| given.is_empty()) {
-                    Some(address) => listen::bind(&address, owner, workers, sockets)?,
-                    None => return given.into_iter().map(listen::adopt).collect(),
+                    Some(address) => bind::bind(&address, owner, workers, sockets)?,
+                    None => return given.into_iter().map(bind::adopt).collect(),
                 }
             }
         };

@@ -2,23 +2,23 @@
 
 #[cfg(feature = "config")]
 mod from_config;
+pub(crate) mod serve_until;
 mod simulated;
 mod start;
 #[cfg(all(feature = "config", feature = "tls"))]
 mod tls_config;
 
-use crate::listen_admin::Admin;
-use crate::choice::DriverChoice;
+use crate::error::Error;
+use crate::listen::admin::Admin;
+use crate::listen::listener::Listener;
 #[cfg(feature = "config")]
 use crate::reload::Configured;
-use crate::error::Error;
-use crate::listen::SocketFile;
-use crate::listener::Listener;
-use crate::make::{MakeApplication, makes};
-use crate::orders::Orders;
-use crate::running::Running;
-use crate::signals::Hears;
-use crate::tell::report;
+use crate::runtime::console::report;
+use crate::runtime::driver_choice::DriverChoice;
+use crate::runtime::handle::Orders;
+use crate::runtime::make_app::{MakeApplication, makes};
+use crate::runtime::running::Running;
+use crate::runtime::signals::Hears;
 use peregrine_admin::Log;
 #[cfg(all(feature = "otlp", feature = "config"))]
 use peregrine_admin::Otlp;
@@ -30,8 +30,7 @@ use peregrine_restart::internal::Successor;
 use peregrine_server::{Limits, Traces};
 #[cfg(feature = "tls")]
 use peregrine_tls::Tls;
-use peregrine_web::application::Application;
-use peregrine_web::{App, BuildError, TrustedProxies};
+use peregrine_web::TrustedProxies;
 use std::num::NonZeroUsize;
 use std::path::Path;
 
@@ -72,33 +71,6 @@ pub struct Server {
     tells_manager: bool,
     #[cfg(feature = "config")]
     configured: Option<Configured>,
-}
-
-/// What [`Server::serve`] can serve: an [`App`], or an application that is already built.
-pub trait IntoApplication {
-    /// Checks and builds the application.
-    ///
-    /// # Errors
-    /// The application contradicts itself.
-    fn into_application(self) -> Result<Application, BuildError>;
-}
-
-impl IntoApplication for App {
-    fn into_application(self) -> Result<Application, BuildError> {
-        self.build()
-    }
-}
-
-impl IntoApplication for Application {
-    fn into_application(self) -> Result<Application, BuildError> {
-        Ok(self)
-    }
-}
-
-impl<A: IntoApplication> IntoApplication for Result<A, BuildError> {
-    fn into_application(self) -> Result<Application, BuildError> {
-        self?.into_application()
-    }
 }
 
 impl Server {
@@ -422,9 +394,6 @@ impl Server {
         self.start_under(&mut makes(make), Orders::new())
     }
 }
-
-/// The files of Unix sockets, for as long as the server runs.
-pub(crate) type SocketFiles = Vec<SocketFile>;
 
 /// Serves an application until SIGTERM or Ctrl-C: the short form of [`Server::bind`] and
 /// [`Server::serve`].
