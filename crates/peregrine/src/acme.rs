@@ -2,8 +2,8 @@
 //! answers the HTTP requests with which the certificate authority validates domain names.
 
 use crate::error::Error;
-use crate::make::{Make, Making};
-use crate::orders::Handle;
+use crate::runtime::handle::Handle;
+use crate::runtime::make_app::{Make, Making};
 use http::Method;
 use http::header::CONTENT_TYPE;
 pub use peregrine_acme::*;

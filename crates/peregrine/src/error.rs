@@ -1,5 +1,9 @@
 //! [`Error`]: why a server could not start, or failed later, and how to fix the cause.
 
+use peregrine_admin::internal::LogError;
+use peregrine_restart::internal::TakeOverError;
+#[cfg(feature = "config")]
+use peregrine_settings::ConfigError;
 use peregrine_tls::TlsError;
 use peregrine_web::BuildError;
 use std::error::Error as StdError;
@@ -65,6 +69,28 @@ pub enum Error {
     TakeOver(io::Error),
 }
 
+#[cfg(feature = "config")]
+impl From<ConfigError> for Error {
+    fn from(error: ConfigError) -> Self {
+        Self::Config(error.to_string())
+    }
+}
+
+impl From<LogError> for Error {
+    fn from(error: LogError) -> Self {
+        match error {
+            LogError::Open { target, cause } => Self::Log { target, cause },
+            LogError::Thread(cause) => Self::Worker(cause),
+        }
+    }
+}
+
+impl From<TakeOverError> for Error {
+    fn from(TakeOverError(cause): TakeOverError) -> Self {
+        Self::TakeOver(cause)
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -121,6 +147,13 @@ impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
+}
+
+/// The error for a setting that needs a feature the program was built without.
+#[cfg(feature = "config")]
+pub(crate) fn missing(setting: &str, feature: &str) -> Error {
+    let text = format!("this program was built without the feature `{feature}` of `peregrine`");
+    ConfigError::of_setting(setting, text).into()
 }
 
 /// The usual remedies when the server cannot listen on an address.

@@ -57,7 +57,6 @@
 //! | `restart` | upgrades in place and socket activation, on Linux: `peregrine::restart` |
 //! | `security-headers` | `SecurityHeaders`: header fields that browsers enforce |
 //! | `sessions` | sessions in stores or in cookies: `peregrine::session` |
-//! | `simulate` | tests on a simulated network with virtual time: `peregrine::simulate` |
 //! | `tls` | HTTPS: `Server::tls`. Its cryptography takes most of the time of a clean build |
 //! | `tls-watch` | reloads certificates when files change: `Server::watch_certificates` |
 //! | `tower` | tower services and layers, including axum routers: `peregrine::tower` |
@@ -68,65 +67,26 @@
 //! | `websocket-deflate` | WebSockets with compressed messages |
 #![forbid(unsafe_code)]
 
-// A unit test contains code from the guide, which refers to this crate as `peregrine`.
-#[cfg(all(test, feature = "simulate"))]
-extern crate self as peregrine;
-
 #[cfg(feature = "acme")]
 pub mod acme;
-pub mod admin;
-mod choice;
-#[cfg(feature = "config")]
-pub mod config;
-mod deadline;
-mod entrances;
 mod error;
-#[cfg(feature = "tls")]
-mod keeper;
+#[cfg(doctest)]
+mod guide;
 mod listen;
-mod listener;
-pub mod log;
-mod make;
-mod memory;
-mod offload;
-mod orders;
-#[cfg(feature = "otlp")]
-pub mod otlp;
-mod readers;
-#[cfg(all(target_os = "linux", feature = "restart"))]
-pub mod restart;
-#[cfg(not(all(target_os = "linux", feature = "restart")))]
-#[path = "restart/absent.rs"]
-mod restart;
-mod running;
+mod reload;
+mod runtime;
 mod server;
-mod serving;
-mod signals;
-#[cfg(feature = "simulate")]
-pub mod simulate;
-mod socket_file;
-mod stopped;
-mod tell;
 pub mod test;
-mod threads;
 #[cfg(feature = "tower")]
 pub mod tower;
 pub mod trace;
-mod watch;
-#[cfg(feature = "tls-watch")]
-mod watched;
-mod worker;
 
-pub use admin::Admin;
 pub use bytes;
-pub use choice::DriverChoice;
 pub use error::Error;
 pub use http;
-pub use listen::Place;
-pub use listener::Listener;
-pub use make::MakeApplication;
-pub use offload::offload;
-pub use orders::Handle;
+pub use listen::admin::Admin;
+pub use listen::bind::Place;
+pub use listen::listener::Listener;
 #[cfg(feature = "auth")]
 pub use peregrine_auth as auth;
 #[cfg(feature = "cache")]
@@ -152,12 +112,16 @@ pub use peregrine_openapi as openapi;
 pub use peregrine_proxy as proxy;
 #[cfg(feature = "rate-limit")]
 pub use peregrine_rate_limit as rate_limit;
+#[cfg(all(target_os = "linux", feature = "restart"))]
+pub use peregrine_restart as restart;
 pub use peregrine_server::{
     Cut, Http1Limits, Http2Limits, Limits, MemoryMax, OverloadLimits, ProxyProtocol, Shutdown,
     Snapshot, Unfinished,
 };
 #[cfg(feature = "sessions")]
 pub use peregrine_session as session;
+#[cfg(feature = "config")]
+pub use peregrine_settings as config;
 #[cfg(feature = "tls")]
 pub use peregrine_tls as tls;
 #[cfg(feature = "validate")]
@@ -168,12 +132,52 @@ pub use peregrine_web::check_handler;
 pub use peregrine_web::client::TrustedProxies;
 #[cfg(feature = "websocket")]
 pub use peregrine_websocket as websocket;
-pub use running::Running;
-pub use server::{IntoApplication, Server, serve};
-pub use stopped::Stopped;
+pub use runtime::driver_choice::DriverChoice;
+pub use runtime::handle::Handle;
+pub use runtime::make_app::{IntoApplication, MakeApplication};
+pub use runtime::report::Stopped;
+pub use runtime::running::Running;
+pub use runtime::spawn_blocking::offload;
+pub use server::{Server, serve};
 
 /// The result of [`Server::serve`] and similar functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// The admin listener: metrics, probes, and the current state of the server, for operators.
+///
+/// It has its own thread, limits and reserved descriptors, and runs on tokio, so it responds even
+/// while all workers are blocked or flooded. It stops after the workers. Applications that want its
+/// pages on their own listener use [`app`](admin::app).
+pub mod admin {
+    pub use crate::listen::admin::Admin;
+    pub use peregrine_admin::app;
+}
+
+/// The access log: one line per request, written by a separate thread.
+///
+/// Workers put lines into a queue and never wait. Lines are dropped and counted if they cannot be
+/// written, because the disk is full, a pipe has no reader, or the queue is full.
+pub mod log {
+    pub use peregrine_admin::{Form, Log};
+}
+
+/// Exports spans to OpenTelemetry collectors, with OTLP over HTTP. Requires the feature `otlp`.
+///
+/// [`Otlp`](otlp::Otlp) is the complete setup. A separate thread sends the spans. Those that it
+/// cannot send are dropped, so that no worker waits.
+#[cfg(feature = "otlp")]
+pub mod otlp {
+    pub use peregrine_admin::{Otlp, OtlpError};
+}
+
+/// What `peregrine-simulate` needs beyond the public interface. It may change in any release.
+#[doc(hidden)]
+pub mod internal {
+    pub use crate::listen::listener::Settings;
+    pub use crate::runtime::make_app::{Make, makes};
+    pub use crate::runtime::report::stopped;
+    pub use crate::server::Simulated;
+}
 
 /// The types that most applications use.
 pub mod prelude {
@@ -184,162 +188,3 @@ pub mod prelude {
     pub use peregrine_tls::Tls;
     pub use peregrine_web::prelude::*;
 }
-
-/// Compiles the code in the guide and the README as documentation tests.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/README.md")]
-mod guide {}
-
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/first-steps.md")]
-mod first_steps {}
-
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/errors.md")]
-mod error_messages {}
-
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/extractors.md")]
-mod extractors {}
-
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/responses-and-errors.md")]
-mod responses_and_errors {}
-
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/middleware.md")]
-mod around_handlers {}
-
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/state-and-concurrency.md")]
-mod state_and_concurrency {}
-
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/testing.md")]
-mod testing {}
-
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/limits.md")]
-mod limits_and_ends {}
-
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/http2.md")]
-mod http2 {}
-
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/measuring.md")]
-mod measuring {}
-
-#[cfg(all(doctest, feature = "cors", feature = "csrf", feature = "security-headers"))]
-#[doc = include_str!("../../../docs/guide/browsers.md")]
-mod browsers {}
-
-#[cfg(all(doctest, feature = "compression"))]
-#[doc = include_str!("../../../docs/guide/compression.md")]
-mod packed {}
-
-#[cfg(all(doctest, feature = "cache"))]
-#[doc = include_str!("../../../docs/guide/responses.md")]
-mod responses {}
-
-#[cfg(all(
-    doctest,
-    feature = "cbor",
-    feature = "fast-json",
-    feature = "message-pack",
-    feature = "protobuf"
-))]
-#[doc = include_str!("../../../docs/guide/bodies.md")]
-mod bodies {}
-
-#[cfg(all(doctest, feature = "sessions", feature = "cookies-signed"))]
-#[doc = include_str!("../../../docs/guide/sessions.md")]
-mod sessions {}
-
-#[cfg(all(doctest, feature = "auth"))]
-#[doc = include_str!("../../../docs/guide/auth.md")]
-mod auth_of_requests {}
-
-#[cfg(all(doctest, feature = "simulate"))]
-#[doc = include_str!("../../../docs/guide/simulation.md")]
-mod simulated {}
-
-#[cfg(all(doctest, feature = "rate-limit"))]
-#[doc = include_str!("../../../docs/guide/rate-limits.md")]
-mod rate_limits {}
-
-#[cfg(all(doctest, feature = "config"))]
-#[doc = include_str!("../../../docs/guide/configuration.md")]
-mod configuration {}
-
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/routing.md")]
-mod routing {}
-
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/from-go.md")]
-mod from_go {}
-
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/security.md")]
-mod security {}
-
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/events.md")]
-mod events {}
-
-#[cfg(all(doctest, feature = "proxy"))]
-#[doc = include_str!("../../../docs/guide/proxying.md")]
-mod proxying {}
-
-#[cfg(all(doctest, feature = "tls"))]
-#[doc = include_str!("../../../docs/guide/proxies.md")]
-mod proxies {}
-
-#[cfg(all(doctest, feature = "tls"))]
-#[doc = include_str!("../../../docs/guide/tls.md")]
-mod tls_in_operation {}
-
-#[cfg(all(doctest, target_os = "linux", feature = "restart"))]
-#[doc = include_str!("../../../docs/guide/deployment.md")]
-mod deployment {}
-
-#[cfg(all(doctest, feature = "websocket"))]
-#[doc = include_str!("../../../docs/guide/websocket.md")]
-mod websockets {}
-
-#[cfg(all(doctest, feature = "multipart"))]
-#[doc = include_str!("../../../docs/guide/forms.md")]
-mod forms {}
-
-#[cfg(all(doctest, feature = "validate"))]
-#[doc = include_str!("../../../docs/guide/validation.md")]
-mod validation {}
-
-#[cfg(all(doctest, feature = "openapi"))]
-#[doc = include_str!("../../../docs/guide/openapi.md")]
-mod documents {}
-
-#[cfg(all(doctest, feature = "files"))]
-#[doc = include_str!("../../../docs/guide/files.md")]
-mod files_and_pages {}
-
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/observability.md")]
-mod observability {}
-
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/overload.md")]
-mod overload {}
-
-#[cfg(all(doctest, feature = "tower"))]
-#[doc = include_str!("../../../docs/guide/from-axum.md")]
-mod from_axum {}
-
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/from-actix-web.md")]
-mod from_actix_web {}
-
-#[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-mod readme {}

@@ -3,8 +3,8 @@
 //! Most tests do not need them: `App::test` calls the application in process, which is faster.
 
 use crate::error::Error;
-use crate::make::MakeApplication;
-use crate::running::Running;
+use crate::runtime::make_app::MakeApplication;
+use crate::runtime::running::Running;
 use crate::server::Server;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;

@@ -18,10 +18,10 @@
 //! into a tower service for hyper or axum.
 
 use crate::error::Error;
-use crate::make::makes;
-use crate::running::Running;
-use crate::server::{IntoApplication, Server};
-use crate::serving;
+use crate::runtime::make_app::{IntoApplication, makes};
+use crate::runtime::running::Running;
+use crate::server::Server;
+use crate::server::serve_until;
 use peregrine_driver::Socket;
 pub use peregrine_mount::*;
 #[cfg(feature = "tls")]
@@ -283,7 +283,7 @@ impl<R: Reach + Send> Serving<R> {
             End::Signals => None,
             End::Future(signal) => Some(signal),
         };
-        serving::serve(server?, makes(move || tower.clone()), end).await
+        serve_until::serve(server?, makes(move || tower.clone()), end).await
     }
 }
 

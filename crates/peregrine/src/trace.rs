@@ -31,7 +31,7 @@ pub fn headers() -> HeaderMap {
 /// Like [`headers`], but adds the fields to those of an existing request.
 pub fn inject(fields: &mut HeaderMap) {
     #[cfg(feature = "otlp")]
-    if crate::otlp::inject(fields) {
+    if peregrine_admin::internal::inject(fields) {
         return;
     }
     if let Some(context) = TraceContext::current() {
@@ -42,6 +42,6 @@ pub fn inject(fields: &mut HeaderMap) {
 /// With the feature `otlp`, makes `traces` take span ids from OpenTelemetry.
 pub(crate) fn recorded(traces: Traces) -> Traces {
     #[cfg(feature = "otlp")]
-    let traces = crate::otlp::recorded(traces);
+    let traces = peregrine_admin::internal::recorded(traces);
     traces
 }

@@ -131,7 +131,6 @@ fn main() -> peregrine::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use peregrine::simulate;
     use serde_json::json;
     use std::cell::RefCell;
     use std::collections::BTreeSet;
@@ -153,7 +152,7 @@ mod tests {
     /// A client that still displays a deleted todo must not change a newer one with the same id.
     #[test]
     fn an_id_is_never_given_to_another_todo() {
-        simulate::seeds(0..50, async |sim| {
+        peregrine_simulate::seeds(0..50, async |sim| {
             let todos = Todos::default();
             let server = sim.serve(move || app(todos.clone()));
             let known = Rc::new(RefCell::new(BTreeSet::new()));

@@ -2,7 +2,7 @@
 
 use super::Server;
 use crate::error::Error;
-use crate::listener::{Listener, Settings};
+use crate::listen::listener::{Listener, Settings};
 use peregrine_server::{Limits, MemoryMax, OverloadLimits, Traces};
 use std::num::NonZeroUsize;
 
@@ -14,17 +14,24 @@ const WORKERS: NonZeroUsize = NonZeroUsize::MIN.saturating_add(1);
 const MEMORY_BYTES_MAX: u64 = 1 << 30;
 
 /// The settings of a simulated server.
-pub(crate) struct Simulated {
-    pub(crate) workers: usize,
-    pub(crate) limits: Limits,
-    pub(crate) traces: Option<Traces>,
+pub struct Simulated {
+    /// The number of workers.
+    pub workers: usize,
+    /// The limits of each worker.
+    pub limits: Limits,
+    /// Which requests are sampled.
+    pub traces: Option<Traces>,
     /// At least one.
-    pub(crate) listeners: Vec<Settings>,
+    pub listeners: Vec<Settings>,
 }
 
 impl Server {
     /// Extracts the settings that apply in a simulation.
-    pub(crate) fn simulated(mut self) -> Result<Simulated, Error> {
+    ///
+    /// # Errors
+    /// A setting is invalid.
+    #[doc(hidden)]
+    pub fn simulated(mut self) -> Result<Simulated, Error> {
         if self.listeners.is_empty() {
             self.listeners.push(Listener::at("simulated"));
         }

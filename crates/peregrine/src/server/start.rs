@@ -3,28 +3,27 @@
 use super::Server;
 #[cfg(feature = "acme")]
 use crate::acme::Suppliers;
-use crate::admin::{Begun, Views};
-use crate::choice::Chosen;
-#[cfg(feature = "config")]
-use crate::config::Began;
-use crate::entrances::Entrances;
 use crate::error::Error;
+use crate::listen::listener::Listener;
+use crate::listen::listeners::Entrances;
+#[cfg(feature = "config")]
+use crate::reload::Began;
 #[cfg(feature = "tls")]
-use crate::keeper::Keeper;
-use crate::listener::Listener;
-use crate::log::Logging;
-use crate::make::Make;
-use crate::memory;
-use crate::orders::{Handle, Orders, Reload};
-use crate::readers::Readers;
-use crate::restart::Heir;
-use crate::running::{Running, Settings};
-use crate::tell::{first_line, tell};
-use crate::threads;
+use crate::reload::Keeper;
+use crate::reload::Readers;
+use crate::runtime::console::{tell, url};
+use crate::runtime::driver_choice::Chosen;
+use crate::runtime::handle::{Handle, Orders, Reload};
+use crate::runtime::make_app::Make;
+use crate::runtime::memory_limits;
+use crate::runtime::running::{Running, Settings};
+use crate::runtime::threads;
+use crate::runtime::worker::{Patterns, Worker};
 use crate::trace;
-use crate::worker::{Patterns, Worker};
+use peregrine_admin::internal::{Begun, Ending, Logging, Views};
 use peregrine_driver::{Options, Passed, Socket, SocketOptions};
-use peregrine_server::{Limits, Listen, Member, WorkerLimits};
+use peregrine_restart::internal::Heir;
+use peregrine_server::{Limits, Listen, Log, Member, WorkerLimits};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
@@ -133,7 +132,7 @@ impl Server {
         let traces = self.traces.map(trace::recorded);
         let logging = self.log.map(|log| log.start(workers)).transpose()?;
         let reload = begin_reading(readers.logging_at(logging.as_ref()), &orders.handle)?;
-        let (logs, log) = Logging::deal(logging, workers, &orders.handle, views.as_deref());
+        let (logs, log) = deal_log(logging, workers, &orders.handle, views.as_deref());
         let members = members(&plans);
         let given = plans.into_iter().zip(options).zip(seats).zip(logs).zip(members).enumerate();
         let starts = given.map(|(number, ((((listeners, options), seat), log), member))| Worker {
@@ -162,13 +161,13 @@ impl Server {
         running.reloads_by(with_thread_to_spare(reload).map_err(Error::Worker)?);
         running.logged_by(log);
         #[cfg(feature = "acme")]
-        running.certified_by(suppliers)?;
+        running.certified_by(suppliers.start(&running.handle())?);
         if let Some(heir) = heir {
             running.succeed(heir)?;
             running.open_admin();
         }
         if running.is_whole() {
-            let memory = memory::text(&limits.limits.overload);
+            let memory = memory_limits::text(&limits.limits.overload);
             let line = first_line(&running, &reason, workers, &memory);
             // Readers of the line may request an upgrade immediately.
             let handle = running.handle();
@@ -182,7 +181,7 @@ impl Server {
 
     /// The limits of each worker, and the channel with their changes.
     fn limits_of_worker(&self, workers: usize, readers: &Readers) -> WorkerLimits {
-        let overload = memory::settled(&self.limits.overload, workers);
+        let overload = memory_limits::settled(&self.limits.overload, workers);
         let limits = Limits { overload, ..self.limits.clone() };
         WorkerLimits { overload: readers.overload(), ..limits.into() }
     }
@@ -233,6 +232,26 @@ impl Server {
     }
 }
 
+/// The startup line: version, URLs, workers, driver.
+fn first_line(running: &Running, reason: &str, workers: usize, memory: &str) -> String {
+    let urls: Vec<_> = running.urls().collect();
+    let plural = if workers == 1 { "" } else { "s" };
+    let memory = match memory {
+        "" => String::new(),
+        memory => format!(" of {memory} for peers"),
+    };
+    let tls =
+        if running.urls().any(|url| url.starts_with("https")) { "; TLS 1.3 and 1.2" } else { "" };
+    let admin = running
+        .admin_place()
+        .map_or_else(String::new, |place| format!("; admin {}", url(place, false)));
+    format!(
+        "peregrine {}: {}; {workers} worker{plural}{memory}; driver {reason}{tls}{admin}",
+        env!("CARGO_PKG_VERSION"),
+        urls.join(", "),
+    )
+}
+
 /// Creates each worker's part in balancing connections, if there are several workers. All workers
 /// have the same listeners in the same order.
 fn members(plans: &[Vec<Listen<Socket>>]) -> Vec<Option<Member<Passed>>> {
@@ -253,6 +272,25 @@ fn begin_reading(readers: Readers, handle: &Handle) -> Result<Option<Arc<Reload>
         handle.reload_by(reload);
     }
     Ok(reload)
+}
+
+/// Distributes the log to the workers, and registers it with the server's handle, which can reopen
+/// it, and with the admin listener. The returned [`Ending`] ends the log.
+fn deal_log(
+    logging: Option<Logging>,
+    workers: usize,
+    handle: &Handle,
+    views: Option<&Views>,
+) -> (Vec<Option<Log>>, Option<Ending>) {
+    if let Some(logging) = &logging {
+        if let Some(place) = logging.place() {
+            handle.logs_at(place);
+        }
+        if let Some(views) = views {
+            views.show_log(logging.figures());
+        }
+    }
+    Logging::deal(logging, workers)
 }
 
 /// Returns `begun`, or an error if no further thread can be started: tokio would then panic in the

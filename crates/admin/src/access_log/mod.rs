@@ -1,0 +1,340 @@
+//! The access log: one line per request, written by a separate thread.
+//!
+//! Workers put lines into a queue and never wait. Lines are dropped and counted if they cannot be
+//! written, because the disk is full, a pipe has no reader, or the queue is full.
+//!
+//! `queue.rs` has the queues from the workers to the thread, `writer.rs` the thread, and `sink.rs`
+//! the output.
+
+mod metrics;
+mod queue;
+mod sink;
+mod writer;
+
+pub use peregrine_server::Form;
+use peregrine_server::Style;
+
+#[cfg(test)]
+pub(crate) use self::metrics::FAMILIES;
+pub use self::metrics::Figures;
+pub(crate) use self::metrics::write;
+
+pub use self::sink::Sink;
+
+use self::queue::{Bell, Producer, Queue};
+use self::writer::Writer;
+use peregrine_server::Log as WorkerLog;
+use peregrine_web::panics::contained;
+use std::error::Error;
+use std::fmt;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// The default size of a worker's queue.
+pub const QUEUE_BYTES_MAX: usize = 1 << 20;
+
+/// How long the shutdown waits for unwritten lines, by default.
+pub const END_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The output and the format of the access log (`Server::access_log`).
+///
+/// Each request is logged in one line when its response is complete or when it ends without one.
+/// This includes malformed requests and requests whose client disconnected. Workers put lines into
+/// a queue for another thread; they wait neither for the disk nor for that thread.
+///
+/// ```no_run
+/// use peregrine::log::{Log, Form};
+/// use peregrine::prelude::*;
+///
+/// fn main() -> peregrine::Result<()> {
+///     let log = Log::file("/var/log/app/access.log").form(Form::Json);
+///     Server::bind("127.0.0.1:8080").access_log(log).serve(|| App::new().get("/", || "hello"))
+/// }
+/// ```
+#[derive(Debug)]
+#[must_use = "a log does nothing until it is passed to `Server::access_log`"]
+pub struct Log {
+    target: Target,
+    style: Style,
+    /// The channel for changes of the style, if it can change.
+    live: Option<watch::Receiver<Style>>,
+    queue_bytes_max: usize,
+    end_timeout: Duration,
+}
+
+/// Why an access log could not be started.
+#[derive(Debug)]
+pub enum LogError {
+    /// The output cannot be opened.
+    Open {
+        /// The path, or a description of another target.
+        target: String,
+        /// The operating system's error.
+        cause: io::Error,
+    },
+    /// The thread cannot be started.
+    Thread(io::Error),
+}
+
+impl fmt::Display for LogError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Open { target, cause } => {
+                write!(f, "cannot open the access log {target}: {cause}")
+            }
+            Self::Thread(cause) => write!(f, "cannot start the thread of the access log: {cause}"),
+        }
+    }
+}
+
+impl Error for LogError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Open { cause, .. } | Self::Thread(cause) => Some(cause),
+        }
+    }
+}
+
+enum Target {
+    Stdout,
+    File(PathBuf),
+    Other(Box<dyn Write + Send>),
+}
+
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stdout => f.write_str("stdout"),
+            Self::File(path) => path.fmt(f),
+            Self::Other(_) => f.write_str("a writer"),
+        }
+    }
+}
+
+impl Target {
+    fn open(self) -> Result<Sink, LogError> {
+        let name = format!("{self:?}");
+        let sink = match self {
+            Self::Stdout => Sink::stdout(),
+            Self::File(path) => Sink::file(path),
+            Self::Other(writer) => Ok(Sink::other(writer)),
+        };
+        sink.map_err(|cause| LogError::Open { target: name, cause })
+    }
+}
+
+impl Log {
+    /// Writes to standard output, bypassing the buffer of `println!`.
+    pub fn stdout() -> Self {
+        Self::at(Target::Stdout)
+    }
+
+    /// Appends to a file, which is created if it does not exist. After log rotation has renamed the
+    /// file, it is reopened on SIGUSR1 (if the server runs through `Server::serve`) or by
+    /// `Handle::reopen_logs`. No line is lost between the two files.
+    pub fn file(path: impl Into<PathBuf>) -> Self {
+        Self::at(Target::File(path.into()))
+    }
+
+    /// Writes to any other writer, on a thread that may block. Each call gets many lines, all of
+    /// them complete.
+    pub fn to(writer: impl Write + Send + 'static) -> Self {
+        Self::at(Target::Other(Box::new(writer)))
+    }
+
+    /// Writes to the target of a configuration: `stdout`, or the path of a file.
+    #[doc(hidden)]
+    pub fn target(text: &str) -> Self {
+        if text == "stdout" { Self::stdout() } else { Self::file(text) }
+    }
+
+    fn at(target: Target) -> Self {
+        let (queue_bytes_max, end_timeout) = (QUEUE_BYTES_MAX, END_TIMEOUT);
+        Self { target, style: Style::default(), live: None, queue_bytes_max, end_timeout }
+    }
+
+    /// Sets the format of a line. Default: [`Form::Combined`].
+    pub fn form(mut self, form: Form) -> Self {
+        self.style.form = form;
+        self
+    }
+
+    /// Leaves out the query strings of request targets and of `Referer` fields, which may contain
+    /// secrets. By default they are logged, as in other servers.
+    pub fn without_queries(mut self) -> Self {
+        self.style.leaves_queries_out = true;
+        self
+    }
+
+    /// Leaves out the requests of the route with this pattern, such as `/health`. Starting the
+    /// server fails if the application has no such route.
+    pub fn without_route(mut self, pattern: impl Into<String>) -> Self {
+        self.style.routes_left_out.insert(pattern.into());
+        self
+    }
+
+    /// Sets the whole style.
+    #[doc(hidden)]
+    pub fn style(mut self, style: Style) -> Self {
+        self.style = style;
+        self
+    }
+
+    /// Takes the style from the latest value of this channel.
+    #[doc(hidden)]
+    pub fn follow(&mut self, style: watch::Receiver<Style>) {
+        self.live = Some(style);
+    }
+
+    /// Opens the output.
+    ///
+    /// # Errors
+    /// The output cannot be opened.
+    #[doc(hidden)]
+    pub fn open(self) -> Result<Sink, LogError> {
+        self.target.open()
+    }
+
+    /// Sets how many bytes of each worker may wait to be written. Further lines are dropped and
+    /// counted. Default: 1 MiB. The memory is allocated only while that much waits.
+    pub fn queue_bytes_max(mut self, bytes: usize) -> Self {
+        self.queue_bytes_max = bytes;
+        self
+    }
+
+    /// Sets how long the shutdown waits until everything is written. Default: 5 s.
+    pub fn end_timeout(mut self, timeout: Duration) -> Self {
+        self.end_timeout = timeout;
+        self
+    }
+
+    /// Whether the output is a file, which can be reopened, or may become one by a reload.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn may_be_file(&self) -> bool {
+        matches!(self.target, Target::File(_)) || self.live.is_some()
+    }
+
+    /// Opens the output and starts the thread, with a queue for each of `workers`.
+    ///
+    /// # Errors
+    /// The output cannot be opened, or the thread cannot be started.
+    #[doc(hidden)]
+    pub fn start(self, workers: usize) -> Result<Logging, LogError> {
+        let may_be_file = self.may_be_file();
+        let Self { target, style, live, queue_bytes_max, end_timeout } = self;
+        let sink = target.open()?;
+        let style = live.unwrap_or_else(|| watch::channel(style).1);
+        let bell = Arc::new(Bell::default());
+        let figures = Arc::new(Figures::new(workers));
+        let queue = |number| Queue::new(number, queue_bytes_max, &bell, &figures);
+        let queues: Vec<_> = (0..workers).map(|number| Arc::new(queue(number))).collect();
+        let (done, ended) = mpsc::channel();
+        let writer = Writer {
+            sink,
+            queues: queues.clone(),
+            bell: Arc::clone(&bell),
+            figures: Arc::clone(&figures),
+            done,
+        };
+        let write: Box<dyn FnOnce() + Send> = Box::new(move || writer.run());
+        let thread = thread::Builder::new().name("peregrine-log".to_owned()).spawn(write);
+        let thread = thread.map_err(LogError::Thread)?;
+        bell.wakes(thread.thread().clone());
+        let log = |queue| {
+            let lines = Box::new(Producer(queue));
+            WorkerLog { style: style.clone(), lines }
+        };
+        Ok(Logging {
+            logs: queues.into_iter().map(log).collect(),
+            place: may_be_file.then(|| Place(Arc::clone(&bell))),
+            end: Ending { bell, ended, figures, end_timeout },
+        })
+    }
+}
+
+/// An access log whose thread is running.
+pub struct Logging {
+    /// One for each worker.
+    logs: Vec<WorkerLog>,
+    /// Set if the output is a file or may become one.
+    place: Option<Place>,
+    end: Ending,
+}
+
+impl Logging {
+    /// The handle to the output, if it is a file or may become one.
+    #[must_use]
+    pub fn place(&self) -> Option<Place> {
+        self.place.clone()
+    }
+
+    /// The metrics of the log.
+    #[must_use]
+    pub fn figures(&self) -> &Arc<Figures> {
+        &self.end.figures
+    }
+
+    /// Distributes the log to the workers. The returned [`Ending`] ends it.
+    #[must_use]
+    pub fn deal(logging: Option<Self>, workers: usize) -> (Vec<Option<WorkerLog>>, Option<Ending>) {
+        let Some(Self { logs, end, .. }) = logging else {
+            return ((0..workers).map(|_| None).collect(), None);
+        };
+        (logs.into_iter().map(Some).collect(), Some(end))
+    }
+}
+
+/// A handle to the output of a running log.
+#[derive(Clone, Debug)]
+pub struct Place(Arc<Bell>);
+
+impl Place {
+    /// Reopens the file.
+    pub fn reopen(&self) {
+        self.0.reopen();
+    }
+
+    /// Switches to another output. Lines that are already queued go to one of the two.
+    pub fn switch(&self, sink: Sink) {
+        self.0.switch(sink);
+    }
+}
+
+/// Ends a log. If this is dropped instead, the thread keeps running until the last worker has
+/// ended.
+#[derive(Debug)]
+pub struct Ending {
+    bell: Arc<Bell>,
+    /// The same type as in the admin listener, because each channel type is compiled separately.
+    ended: mpsc::Receiver<io::Result<()>>,
+    figures: Arc<Figures>,
+    end_timeout: Duration,
+}
+
+impl Ending {
+    /// Waits until everything is written, for up to `end_timeout`.
+    pub fn end(self) {
+        self.bell.end();
+        if let Err(mpsc::RecvTimeoutError::Timeout) = self.ended.recv_timeout(self.end_timeout) {
+            let (timeout, lines) = (self.end_timeout, self.figures.unwritten());
+            contained(|| {
+                tracing::warn!(target: "peregrine", ?timeout, lines,
+                "the last lines of the access log were not written in time and are lost")
+            });
+        }
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.bell.leave();
+    }
+}
+
+#[cfg(test)]
+mod tests;

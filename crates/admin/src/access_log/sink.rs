@@ -1,0 +1,252 @@
+//! The output of the access log: a file, standard output, or another writer.
+
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Seek, Write};
+#[cfg(unix)]
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+
+/// How long to wait for a full non-blocking descriptor before the next attempt to write.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// The output: an open file, standard output, or another writer.
+pub struct Sink {
+    to: To,
+    /// Whether the last line was written only in part.
+    is_torn: bool,
+}
+
+enum To {
+    File {
+        path: PathBuf,
+        file: File,
+    },
+    #[cfg(unix)]
+    Stdout(Stdout),
+    Stream {
+        name: &'static str,
+        stream: Box<dyn Write + Send>,
+    },
+}
+
+impl Sink {
+    pub(super) fn file(path: PathBuf) -> io::Result<Self> {
+        let file = open(&path)?;
+        Ok(Self { to: To::File { path, file }, is_torn: false })
+    }
+
+    /// Standard output, without the lock and the buffer of `std::io::Stdout`.
+    pub(super) fn stdout() -> io::Result<Self> {
+        #[cfg(unix)]
+        let sink = Self::output(io::stdout().as_fd().try_clone_to_owned()?);
+        #[cfg(not(unix))]
+        let sink = Ok(Self::other(Box::new(io::stdout())));
+        sink
+    }
+
+    /// Like [`stdout`](Self::stdout), for a duplicate of the descriptor.
+    #[cfg(unix)]
+    pub(super) fn output(descriptor: OwnedFd) -> io::Result<Self> {
+        Ok(Self { to: To::Stdout(Stdout::new(descriptor)?), is_torn: false })
+    }
+
+    pub(super) fn other(stream: Box<dyn Write + Send>) -> Self {
+        Self { to: To::Stream { name: "a writer", stream }, is_torn: false }
+    }
+
+    /// Reopens the output if it is a file. If that fails, keeps the old file.
+    pub(super) fn reopen(&mut self) -> io::Result<bool> {
+        let To::File { path, file } = &mut self.to else { return Ok(false) };
+        *file = open(path)?;
+        self.is_torn = false;
+        Ok(true)
+    }
+
+    /// Writes lines. Returns how many bytes were written, up to the end of the last complete line.
+    /// If the output is full, waits until `gives_up` returns true, and then fails with
+    /// `WouldBlock`.
+    pub(super) fn write(
+        &mut self,
+        lines: &[u8],
+        gives_up: impl Fn() -> bool,
+    ) -> (usize, io::Result<()>) {
+        if self.is_torn {
+            // The next line must not be appended to an incomplete one.
+            if let (0, outcome) = self.write_bytes(b"\n", &gives_up) {
+                return (0, outcome);
+            }
+            self.is_torn = false;
+        }
+        let (written, outcome) = self.write_bytes(lines, &gives_up);
+        let last = lines[..written].iter().rposition(|byte| *byte == b'\n');
+        let whole = last.map_or(0, |at| at + 1);
+        self.is_torn = written > whole && !self.take_back(written - whole);
+        (whole, outcome.and_then(|()| self.flush()))
+    }
+
+    fn write_bytes(
+        &mut self,
+        bytes: &[u8],
+        gives_up: &impl Fn() -> bool,
+    ) -> (usize, io::Result<()>) {
+        let mut written = 0;
+        while written < bytes.len() {
+            let stream: &mut dyn Write = match &mut self.to {
+                To::File { file, .. } => file,
+                #[cfg(unix)]
+                To::Stdout(stdout) => stdout,
+                To::Stream { stream, .. } => stream,
+            };
+            match stream.write(&bytes[written..]) {
+                Ok(0) => return (written, Err(io::ErrorKind::WriteZero.into())),
+                Ok(count) => written += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // A pipe is full, or another process has made a shared descriptor non-blocking.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && !gives_up() => {
+                    self.pause();
+                }
+                Err(error) => return (written, Err(error)),
+            }
+        }
+        (written, Ok(()))
+    }
+
+    /// Waits for [`PAUSE`], or for less if the system reports that there is room.
+    fn pause(&self) {
+        #[cfg(unix)]
+        {
+            use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+            let descriptor = match &self.to {
+                To::File { file, .. } => Some(file.as_fd()),
+                To::Stdout(stdout) => Some(stdout.as_fd()),
+                To::Stream { .. } => None,
+            };
+            if let Some(descriptor) = descriptor {
+                let timeout = PollTimeout::try_from(PAUSE).expect("10 ms is in range");
+                if poll(&mut [PollFd::new(descriptor, PollFlags::POLLOUT)], timeout).is_ok() {
+                    return;
+                }
+            }
+        }
+        thread::sleep(PAUSE);
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match &mut self.to {
+            To::File { .. } => Ok(()),
+            #[cfg(unix)]
+            To::Stdout(_) => Ok(()),
+            To::Stream { stream, .. } => stream.flush(),
+        }
+    }
+
+    /// Removes the last bytes again, which are the beginning of a line. This only works for a file,
+    /// and only if no other process, such as a successor, has written to it since.
+    fn take_back(&mut self, bytes: usize) -> bool {
+        let To::File { file, .. } = &mut self.to else { return false };
+        let (Ok(metadata), Ok(end)) = (file.metadata(), file.stream_position()) else {
+            return false;
+        };
+        let is_last = metadata.is_file() && metadata.len() == end;
+        is_last && file.set_len(end.saturating_sub(bytes as u64)).is_ok()
+    }
+}
+
+/// Standard output, written to without blocking where possible, so that the thread can switch to
+/// another output while a pipe is full. The flags of the descriptor are not changed, because the
+/// rest of the program shares it.
+#[cfg(unix)]
+enum Stdout {
+    /// A pipe, which is opened a second time if possible, a file, or a terminal.
+    File(File),
+    /// A socket, usually of a service manager.
+    Socket(socket2::Socket),
+}
+
+#[cfg(unix)]
+impl Stdout {
+    fn new(descriptor: OwnedFd) -> io::Result<Self> {
+        use nix::libc::O_NONBLOCK;
+        use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+        let file = File::from(descriptor);
+        let kind = file.metadata()?.file_type();
+        if kind.is_socket() {
+            return Ok(Self::Socket(socket2::Socket::from(OwnedFd::from(file))));
+        }
+        // A second file description of the same pipe has its own flags. This needs /proc and write
+        // permission on the pipe; without them, the existing descriptor is used and may block.
+        let again = || {
+            let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+            OpenOptions::new().write(true).custom_flags(O_NONBLOCK).open(path)
+        };
+        let again = if kind.is_fifo() { again().ok() } else { None };
+        Ok(Self::File(again.unwrap_or(file)))
+    }
+}
+
+#[cfg(unix)]
+impl AsFd for Stdout {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::File(file) => file.as_fd(),
+            Self::Socket(socket) => socket.as_fd(),
+        }
+    }
+}
+
+#[cfg(unix)]
+impl Write for Stdout {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        use nix::libc::{MSG_DONTWAIT, MSG_NOSIGNAL};
+        match self {
+            Self::File(file) => file.write(bytes),
+            Self::Socket(socket) => socket.send_with_flags(bytes, MSG_DONTWAIT | MSG_NOSIGNAL),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn open(path: &PathBuf) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.append(true).create(true);
+    #[cfg(unix)]
+    {
+        use nix::libc::{ENXIO, O_NONBLOCK};
+        use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+        // Without O_NONBLOCK, opening a pipe that has no reader, and writing to a full pipe, would
+        // block.
+        let is_pipe = || std::fs::metadata(path).is_ok_and(|data| data.file_type().is_fifo());
+        options.custom_flags(O_NONBLOCK).open(path).map_err(|error| {
+            if error.raw_os_error() == Some(ENXIO) && is_pipe() {
+                let text = "no process reads this pipe: start its reader first";
+                return io::Error::new(io::ErrorKind::NotConnected, text);
+            }
+            error
+        })
+    }
+    #[cfg(not(unix))]
+    options.open(path)
+}
+
+impl fmt::Display for Sink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.to {
+            To::File { path, .. } => path.display().fmt(f),
+            #[cfg(unix)]
+            To::Stdout(_) => f.write_str("stdout"),
+            To::Stream { name, .. } => f.write_str(name),
+        }
+    }
+}
+
+impl fmt::Debug for Sink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}

@@ -1,0 +1,152 @@
+//! The thread that writes the access log.
+
+use super::metrics::Figures;
+use super::queue::{Bell, KEPT_BYTES_MAX, Life, Queue};
+use super::sink::Sink;
+use peregrine_web::panics::contained;
+use std::io;
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Lines that arrive within this time are written together. Under load, the thread wakes at this
+/// interval; without load, it sleeps.
+const GATHER: Duration = Duration::from_millis(10);
+
+pub(super) struct Writer {
+    pub(super) sink: Sink,
+    pub(super) queues: Vec<Arc<Queue>>,
+    pub(super) bell: Arc<Bell>,
+    pub(super) figures: Arc<Figures>,
+    pub(super) done: mpsc::Sender<io::Result<()>>,
+}
+
+impl Writer {
+    pub(super) fn run(mut self) {
+        let (mut batch, mut fails) = (Vec::new(), false);
+        let queues = std::mem::take(&mut self.queues);
+        loop {
+            self.wait();
+            self.bell.answer();
+            self.go_elsewhere(&mut fails);
+            self.reopen();
+            // Read before the queues are emptied, so that no line is queued after the last time.
+            let is_last = match self.bell.life() {
+                Life::On => false,
+                Life::Leaving => queues.iter().all(|queue| Arc::strong_count(queue) == 1),
+                Life::Ending => true,
+            };
+            let mut bytes = 0;
+            for queue in &queues {
+                for slot in 0..Queue::SLOTS {
+                    batch = queue.take(slot, batch);
+                    bytes += batch.len();
+                    self.write(&batch, &mut fails);
+                    batch.clear();
+                    if batch.capacity() > KEPT_BYTES_MAX {
+                        batch = Vec::new();
+                    }
+                }
+            }
+            if is_last && bytes == 0 {
+                break;
+            }
+        }
+        let _ = self.done.send(Ok(()));
+    }
+
+    /// Waits until there is something to do, and then for up to [`GATHER`] for more lines.
+    fn wait(&self) {
+        while self.bell.life() == Life::On && !self.bell.is_rung() {
+            thread::park();
+        }
+        // A wake-up during other work leaves a park token, which makes one pause return
+        // immediately.
+        let until = Instant::now() + GATHER;
+        while self.bell.life() != Life::Ending && !self.bell.is_urgent() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            thread::park_timeout(left);
+        }
+    }
+
+    /// Switches to the next output, if there is one.
+    fn go_elsewhere(&mut self, fails: &mut bool) {
+        if let Some(next) = self.bell.takes_next() {
+            // A failure of the new output is to be logged again.
+            (self.sink, *fails) = (next, false);
+            contained(|| {
+                tracing::info!(target: "peregrine", log = %self.sink,
+                "the access log has a new output")
+            });
+        }
+    }
+
+    /// Writes complete lines. If writing fails, the rest is lost. If a pipe is full, the rest goes
+    /// to the next output as soon as there is one, or to the reopened path.
+    fn write(&mut self, mut lines: &[u8], fails: &mut bool) {
+        let count = |bytes: &[u8]| bytes.iter().filter(|byte| **byte == b'\n').count() as u64;
+        while !lines.is_empty() {
+            let (written, outcome) = self.sink.write(lines, || self.bell.wants_another());
+            self.figures.written.add(count(&lines[..written]));
+            lines = &lines[written..];
+            if matches!(&outcome, Err(error) if error.kind() == io::ErrorKind::WouldBlock) {
+                self.go_elsewhere(fails);
+                self.reopen();
+                continue;
+            }
+            let lost = count(lines);
+            self.figures.failed.add(lost);
+            return tell(&self.sink, outcome, lost, fails);
+        }
+    }
+
+    /// Reopens the file, if requested.
+    fn reopen(&mut self) {
+        if !self.bell.takes_reopen() {
+            return;
+        }
+        match self.sink.reopen() {
+            Ok(false) => {
+                contained(|| {
+                    tracing::warn!(target: "peregrine", log = %self.sink,
+                    "there is no log file to reopen")
+                });
+            }
+            Ok(true) => {
+                self.figures.reopened.add(1);
+                contained(|| {
+                    tracing::info!(target: "peregrine", log = %self.sink,
+                    "the access log was reopened")
+                });
+            }
+            Err(error) => {
+                contained(|| {
+                    tracing::error!(target: "peregrine", log = %self.sink, %error,
+                    "the access log cannot be reopened; writing continues to the old file")
+                });
+            }
+        }
+    }
+}
+
+/// Logs the first failure and the recovery from it, instead of every lost line.
+fn tell(sink: &Sink, outcome: io::Result<()>, lost: u64, fails: &mut bool) {
+    match outcome {
+        Ok(()) if std::mem::replace(fails, false) => {
+            contained(|| {
+                tracing::info!(target: "peregrine", log = %sink,
+                "the access log can be written again")
+            });
+        }
+        Err(error) if !std::mem::replace(fails, true) => {
+            contained(|| {
+                tracing::error!(target: "peregrine", log = %sink, %error, lost,
+                "the access log cannot be written; lost lines are counted")
+            });
+        }
+        Ok(()) | Err(_) => {}
+    }
+}

@@ -1,0 +1,39 @@
+//! What operators see of a server: the pages of its admin listener, its access log, and its spans.
+//!
+//! Workers never wait for any of these. They publish their data in shared memory (`state.rs`),
+//! which the thread of the admin listener renders as pages (`pages.rs`). They queue log lines for
+//! the thread that writes the access log (`access_log/`), and spans for the thread that exports
+//! them over OTLP (`otlp/`). Lines and spans that do not fit into a queue are dropped and counted.
+//!
+//! This crate does not use the server's builder or its handle: `peregrine` passes it bound sockets
+//! and the channel of orders, and re-exports [`app`], `Log` and `Otlp`.
+#![forbid(unsafe_code)]
+
+mod access_log;
+#[cfg(feature = "tls")]
+mod certificates;
+mod listener;
+#[cfg(feature = "otlp")]
+mod otlp;
+mod pages;
+mod process;
+#[cfg(feature = "metrics")]
+mod recorder;
+mod state;
+
+pub use access_log::{Form, Log};
+pub use listener::app;
+#[cfg(feature = "otlp")]
+pub use otlp::{Otlp, OtlpError};
+
+/// What `peregrine` needs to start and end these. It may change in any release.
+#[doc(hidden)]
+pub mod internal {
+    pub use crate::access_log::{
+        END_TIMEOUT, Ending, Figures, LogError, Logging, Place, QUEUE_BYTES_MAX, Sink,
+    };
+    pub use crate::listener::Administering;
+    #[cfg(feature = "otlp")]
+    pub use crate::otlp::{flush, inject, recorded};
+    pub use crate::state::{Begun, View, Views};
+}

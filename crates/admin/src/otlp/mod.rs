@@ -1,0 +1,377 @@
+//! Exports spans to OpenTelemetry collectors, with OTLP over HTTP. Requires the feature `otlp`.
+//!
+//! [`Otlp`] is the complete setup. A separate thread sends the spans. Those that it cannot send are
+//! dropped, so that no worker waits.
+
+mod client;
+mod span_queue;
+
+#[cfg(test)]
+pub(crate) use self::span_queue::FAMILIES;
+pub(crate) use self::span_queue::write;
+
+use self::client::Client;
+use self::span_queue::Entrance;
+use http::HeaderMap;
+use opentelemetry::propagation::TextMapPropagator as _;
+use opentelemetry::trace::{
+    SpanContext, SpanId, TraceContextExt, TraceFlags, TraceId, TraceState, TracerProvider,
+};
+use opentelemetry::{Context, global};
+use opentelemetry_http::HeaderInjector;
+use opentelemetry_otlp::{Protocol, SpanExporter, WithExportConfig, WithHttpConfig};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
+use opentelemetry_sdk::propagation::TraceContextPropagator;
+use opentelemetry_sdk::trace::SdkTracerProvider;
+use peregrine_server::{Recorder, Traces};
+#[cfg(feature = "config")]
+use peregrine_settings::ServerConfig;
+use peregrine_web::panics::contained;
+use peregrine_web::trace::{TraceContext, is_unsampled};
+use std::collections::HashMap;
+use std::fmt;
+use std::str::FromStr as _;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+use tracing::level_filters::LevelFilter;
+use tracing::{Level, Metadata, Span, Subscriber};
+use tracing_opentelemetry::OpenTelemetrySpanExt;
+use tracing_subscriber::filter::{DynFilterFn, Targets};
+use tracing_subscriber::layer::{self, Layer, SubscriberExt};
+use tracing_subscriber::registry::LookupSpan;
+
+/// How long sending one batch may take, by default.
+const SEND_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long the shutdown waits for unsent spans, by default.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The targets of the exporter itself. Sending their spans would create more of them, without end.
+const OF_THE_WAY: [&str; 2] = ["opentelemetry", "rustls"];
+
+/// Exports spans to an OpenTelemetry collector, with OTLP over HTTP in Protobuf encoding.
+///
+/// ```no_run
+/// use peregrine::otlp::Otlp;
+/// use peregrine::prelude::*;
+/// use peregrine::trace::Traces;
+///
+/// fn main() -> Result<(), Box<dyn std::error::Error>> {
+///     Otlp::new("birds").endpoint("http://collector:4318").install()?;
+///     let server = Server::bind("0.0.0.0:8080").traces(Traces::new().ratio(0.1));
+///     Ok(server.serve(|| App::new().get("/", || "hello"))?)
+/// }
+/// ```
+///
+/// The environment can provide settings that are not set here: `OTEL_EXPORTER_OTLP_ENDPOINT`,
+/// `OTEL_EXPORTER_OTLP_HEADERS`, `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_BSP_MAX_QUEUE_SIZE` and the
+/// other variables of the OpenTelemetry SDKs. By default, the collector is at
+/// `http://localhost:4318`.
+///
+/// A separate thread sends spans in batches. If its queue is full (2,048 spans), spans are dropped;
+/// no worker waits. The shutdown of a server waits for up to 5 s
+/// ([`end_timeout`](Self::end_timeout)) until the queue is empty. The admin listener's metrics
+/// count sent and lost spans.
+///
+/// The thread has a small built-in HTTP/1.1 client, which supports HTTPS with the feature `tls`. No
+/// other HTTP client is linked, and no runtime is needed.
+#[derive(Clone)]
+#[must_use = "no spans are sent until `install` or `layer`"]
+pub struct Otlp {
+    service: Option<String>,
+    endpoint: Option<String>,
+    headers: HashMap<String, String>,
+    level: LevelFilter,
+    send_timeout: Duration,
+    end_timeout: Duration,
+}
+
+impl fmt::Debug for Otlp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { service, headers, level, .. } = self;
+        // Header values may be secrets, and the address may contain a password.
+        let names: Vec<_> = headers.keys().collect();
+        let mut debug = f.debug_struct("Otlp");
+        debug.field("service", service).field("headers", &names).field("level", level);
+        debug.finish_non_exhaustive()
+    }
+}
+
+/// Why spans cannot be sent.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum OtlpError {
+    /// The exporter has invalid settings, usually an invalid address of the collector.
+    Exporter(String),
+    /// The program already has a `tracing` subscriber: add [`Otlp::layer`] to it.
+    Subscriber,
+}
+
+impl fmt::Display for OtlpError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exporter(cause) => write!(
+                f,
+                "spans cannot be sent: {cause}; write the collector's address like \
+                 `http://collector:4318`"
+            ),
+            Self::Subscriber => f.write_str(
+                "the program already has a `tracing` subscriber: add `Otlp::layer` to it instead \
+                 of calling `install`; `Otlp::from_config` takes the values from a configuration",
+            ),
+        }
+    }
+}
+
+impl std::error::Error for OtlpError {}
+
+impl Otlp {
+    /// Exports spans of a service with this name.
+    pub fn new(service: impl Into<String>) -> Self {
+        Self::unnamed().service(service)
+    }
+
+    /// Exports spans of a service whose name comes from the environment (`OTEL_SERVICE_NAME`).
+    pub fn unnamed() -> Self {
+        Self {
+            service: None,
+            endpoint: None,
+            headers: HashMap::new(),
+            level: LevelFilter::INFO,
+            send_timeout: SEND_TIMEOUT,
+            end_timeout: FLUSH_TIMEOUT,
+        }
+    }
+
+    /// Sets the service's name.
+    pub fn service(mut self, service: impl Into<String>) -> Self {
+        self.service = Some(service.into());
+        self
+    }
+
+    /// Sets how long sending one batch of spans may take, from connecting to the collector's
+    /// response. When the time is over, the batch is lost and counted. Default: 10 s.
+    pub fn send_timeout(mut self, timeout: Duration) -> Self {
+        self.send_timeout = timeout;
+        self
+    }
+
+    /// Sets how long the shutdown of the server waits until all spans are sent. Default: 5 s.
+    pub fn end_timeout(mut self, timeout: Duration) -> Self {
+        self.end_timeout = timeout;
+        self
+    }
+
+    /// Sets the collector's address, such as `http://collector:4318`; `/v1/traces` is appended.
+    /// Default: from the environment, else `http://localhost:4318`.
+    pub fn endpoint(mut self, url: impl Into<String>) -> Self {
+        self.endpoint = Some(url.into());
+        self
+    }
+
+    /// Adds a header field to the requests to the collector, for example for authentication.
+    pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.headers.insert(name.into(), value.into());
+        self
+    }
+
+    /// Sets the most verbose level of the spans and events that are sent. Default: `INFO`.
+    pub fn level(mut self, level: Level) -> Self {
+        self.level = LevelFilter::from_level(level);
+        self
+    }
+
+    /// Installs a `tracing` subscriber for the whole program. It exports spans, and writes events
+    /// to standard error, filtered by the environment variable `RUST_LOG` (such as `info`, the
+    /// default, or `warn,birds=debug`).
+    ///
+    /// # Errors
+    /// The collector's address is invalid, or the program already has a subscriber.
+    pub fn install(self) -> Result<(), OtlpError> {
+        let said = std::env::var("RUST_LOG").ok();
+        let said = said.and_then(|said| Targets::from_str(&said).ok());
+        let shown = said.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
+        let terminal = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+        let subscriber = tracing_subscriber::registry().with(self.layer()?);
+        let subscriber = subscriber.with(terminal.with_filter(shown));
+        tracing::subscriber::set_global_default(subscriber).map_err(|_| OtlpError::Subscriber)
+    }
+
+    /// Like [`install`](Self::install), but does nothing if the program has already added a layer
+    /// that exports spans.
+    ///
+    /// # Errors
+    /// As [`install`](Self::install).
+    #[doc(hidden)]
+    pub fn install_unless_done(self) -> Result<(), OtlpError> {
+        let is_done = !PROVIDERS.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
+        if is_done { Ok(()) } else { self.install() }
+    }
+
+    /// Returns a layer for the program's own subscriber.
+    ///
+    /// # Errors
+    /// The collector's address is invalid.
+    pub fn layer<S>(self) -> Result<impl Layer<S>, OtlpError>
+    where
+        S: Subscriber + for<'span> LookupSpan<'span>,
+    {
+        let Self { service, endpoint, headers, level, send_timeout, end_timeout } = self;
+        let exporter = SpanExporter::builder().with_http().with_protocol(Protocol::HttpBinary);
+        let exporter = exporter.with_http_client(Client { timeout: send_timeout });
+        let exporter = exporter.with_timeout(send_timeout).with_headers(headers);
+        let exporter = match endpoint {
+            None => exporter,
+            Some(url) => exporter.with_endpoint(format!("{}/v1/traces", url.trim_end_matches('/'))),
+        };
+        let exporter = exporter.build().map_err(|error| OtlpError::Exporter(error.to_string()))?;
+        let resource = Resource::builder();
+        let resource = match service {
+            Some(service) => resource.with_service_name(service),
+            None => resource,
+        };
+        let provider = SdkTracerProvider::builder().with_span_processor(Entrance::to(exporter));
+        let provider = provider.with_resource(resource.build()).build();
+        let tracer = provider.tracer("peregrine");
+        PROVIDERS.lock().unwrap_or_else(PoisonError::into_inner).push((provider, end_timeout));
+        global::set_text_map_propagator(TraceContextPropagator::new());
+        let sends = tracing_opentelemetry::layer().with_tracer(tracer);
+        // Request spans already have all useful attributes.
+        let sends = sends.with_location(false).with_threads(false).with_tracked_inactivity(false);
+        let is_sent = move |metadata: &Metadata<'_>, _: &layer::Context<'_, S>| {
+            let is_of = |target: &&str| {
+                let rest = metadata.target().strip_prefix(target);
+                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with([':', '_']))
+            };
+            // If the request is not sampled, the spans of its handler would start traces of their
+            // own.
+            *metadata.level() <= level && !is_unsampled() && !OF_THE_WAY.iter().any(is_of)
+        };
+        Ok(sends.with_filter(DynFilterFn::new(is_sent).with_max_level_hint(level)))
+    }
+}
+
+#[cfg(feature = "config")]
+impl Otlp {
+    /// Creates the exporter from the configuration, or `None` if no endpoint is set. A program with
+    /// its own `tracing` subscriber adds the exporter's [layer](Self::layer) to it; otherwise the
+    /// server [installs](Self::install) a subscriber when it starts.
+    pub fn from_config(config: &ServerConfig) -> Option<Self> {
+        let of = &config.traces.otlp;
+        let otlp = Self::unnamed().endpoint(of.endpoint.as_ref()?);
+        let otlp = otlp.send_timeout(of.send_timeout).end_timeout(of.end_timeout);
+        let otlp =
+            of.headers.iter().fold(otlp, |otlp, (name, value)| otlp.header(name, value.expose()));
+        Some(match &of.service {
+            Some(service) => otlp.service(service),
+            None => otlp,
+        })
+    }
+}
+
+/// The exporters to flush at the end of a server, each with how long the shutdown waits for it.
+static PROVIDERS: Mutex<Vec<(SdkTracerProvider, Duration)>> = Mutex::new(Vec::new());
+
+/// Stands for times beyond the range of `Instant`.
+const NEVER: Duration = Duration::from_secs(30 * 365 * 86_400);
+
+/// The instant after `time` has passed.
+fn after(time: Duration) -> Instant {
+    let now = Instant::now();
+    now.checked_add(time).unwrap_or_else(|| now + NEVER)
+}
+
+/// Sends all queued spans, but waits no longer than the end timeout.
+pub fn flush() {
+    let providers = PROVIDERS.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let Some(timeout) = providers.iter().map(|(_, timeout)| *timeout).max() else { return };
+    let (done, ended) = mpsc::channel();
+    let until = after(timeout);
+    let flush = move || {
+        // `force_flush` has its own timeout, which may be shorter than ours.
+        let outcomes: Vec<_> = loop {
+            let all = providers.iter().map(|(provider, _)| provider.force_flush());
+            let outcomes: Vec<_> = all.collect();
+            let is_late =
+                |outcome: &OTelSdkResult| matches!(outcome, Err(OTelSdkError::Timeout(_)));
+            if !outcomes.iter().any(is_late) || Instant::now() >= until {
+                break outcomes;
+            }
+        };
+        let _ = done.send(outcomes);
+    };
+    if thread::Builder::new().name("peregrine-otlp".to_owned()).spawn(flush).is_err() {
+        return;
+    }
+    match ended.recv_timeout(timeout) {
+        Ok(outcomes) => {
+            for error in outcomes.into_iter().filter_map(Result::err) {
+                contained(|| {
+                    tracing::warn!(target: "peregrine", %error,
+                    "the last spans could not be sent")
+                });
+            }
+        }
+        Err(_) => {
+            let spans = span_queue::waiting();
+            contained(|| {
+                tracing::warn!(target: "peregrine", ?timeout, spans,
+                "the last spans were not sent in time")
+            });
+        }
+    }
+}
+
+/// Makes `traces` take the ids of spans from OpenTelemetry.
+pub fn recorded(traces: Traces) -> Traces {
+    traces.recorder(Arc::new(Sdk))
+}
+
+#[derive(Debug)]
+struct Sdk;
+
+impl Recorder for Sdk {
+    fn begin(&self, span: &Span, parent: Option<&TraceContext>) -> Option<([u8; 16], [u8; 8])> {
+        if let Some(parent) = parent {
+            // Fails if no layer records the span. The context below is then invalid.
+            let _ = span.set_parent(Context::new().with_remote_span_context(remote(parent)));
+        }
+        let context = span.context();
+        let span = context.span();
+        let own = span.span_context();
+        own.is_valid().then(|| (own.trace_id().to_bytes(), own.span_id().to_bytes()))
+    }
+}
+
+fn remote(parent: &TraceContext) -> SpanContext {
+    let state = parent.state().and_then(|state| TraceState::from_str(state).ok());
+    SpanContext::new(
+        TraceId::from_bytes(parent.trace_id()),
+        SpanId::from_bytes(parent.span_id()),
+        TraceFlags::new(parent.flags()),
+        true,
+        state.unwrap_or_default(),
+    )
+}
+
+/// Adds the trace context fields for a request that is sent within the current span, which may have
+/// been created by the handler. Returns false if no layer records that span.
+pub fn inject(fields: &mut HeaderMap) -> bool {
+    if is_unsampled() {
+        return false;
+    }
+    let context = Span::current().context();
+    let is_recorded = context.span().span_context().is_valid();
+    if is_recorded {
+        // Also inject W3C fields explicitly: a program with its own pipeline may not have set a
+        // global propagator.
+        let mut fields = HeaderInjector(fields);
+        TraceContextPropagator::new().inject_context(&context, &mut fields);
+        global::get_text_map_propagator(|propagator| {
+            propagator.inject_context(&context, &mut fields);
+        });
+    }
+    is_recorded
+}

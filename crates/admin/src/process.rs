@@ -1,0 +1,116 @@
+//! Metrics of the process, with the names used by Prometheus' own libraries. Only Linux provides
+//! them.
+
+use peregrine_metrics::{Family, Kind, Page};
+#[cfg(target_os = "linux")]
+use std::fs;
+
+/// Clock ticks per second in `/proc` (`USER_HZ`).
+#[cfg(target_os = "linux")]
+const TICKS: f64 = 100.0;
+
+const fn family(
+    name: &'static str,
+    kind: Kind,
+    unit: &'static str,
+    help: &'static str,
+) -> Family<'static> {
+    Family { name, kind, unit, help }
+}
+
+/// The families, in the order of the values of [`read`].
+pub(crate) const FAMILIES: &[Family<'static>] = &[
+    family("process_cpu_seconds", Kind::Counter, "seconds", "CPU time of the process."),
+    family("process_resident_memory_bytes", Kind::Gauge, "bytes", "Resident memory."),
+    family("process_virtual_memory_bytes", Kind::Gauge, "bytes", "Virtual memory."),
+    family("process_open_fds", Kind::Gauge, "", "Open file descriptors."),
+    family("process_max_fds", Kind::Gauge, "", "The limit of open file descriptors."),
+    family(
+        "process_start_time_seconds",
+        Kind::Gauge,
+        "seconds",
+        "When the process started, since the Unix epoch.",
+    ),
+];
+
+/// Writes the values that the system provides.
+pub(crate) fn write(page: &mut Page) {
+    for (family, value) in FAMILIES.iter().zip(read()) {
+        page.family(family);
+        if let Some(value) = value {
+            page.sample(&[], value);
+        }
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn read() -> [Option<f64>; 6] {
+    [None; 6]
+}
+
+#[cfg(target_os = "linux")]
+fn read() -> [Option<f64>; 6] {
+    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // The name in parentheses may contain any characters, including spaces and parentheses.
+    let fields: Vec<&str> =
+        stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().collect();
+    let field = |number: usize| fields.get(number - 3)?.parse::<f64>().ok();
+    let cpu = || Some((field(14)? + field(15)?) / TICKS);
+    let started = || Some(booted()? + field(22)? / TICKS);
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let resident = number_after(&status, "VmRSS:").map(|kib| kib * 1024.0);
+    let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
+    let most = number_after(&limits, "Max open files");
+    [cpu(), resident, field(23), descriptors(), most, started()]
+}
+
+/// The first number on the line that starts with `name`.
+#[cfg(target_os = "linux")]
+fn number_after(text: &str, name: &str) -> Option<f64> {
+    let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
+    rest.split_whitespace().next()?.parse().ok()
+}
+
+/// When the machine was booted, since the Unix epoch.
+#[cfg(target_os = "linux")]
+fn booted() -> Option<f64> {
+    number_after(&fs::read_to_string("/proc/stat").ok()?, "btime")
+}
+
+#[cfg(target_os = "linux")]
+fn descriptors() -> Option<f64> {
+    // Since Linux 6.2, the directory's size is the number of descriptors, without listing them.
+    let size = fs::metadata("/proc/self/fd").ok()?.len();
+    let count = if size > 0 { size } else { fs::read_dir("/proc/self/fd").ok()?.count() as u64 };
+    Some(count as f64)
+}
+
+/// The seconds that a thread of this process has run, and has waited for a CPU.
+#[cfg(target_os = "linux")]
+pub(crate) fn schedule(thread: u32) -> Option<(f64, f64)> {
+    let text = fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).ok()?;
+    let mut fields = text.split_whitespace().map(|field| field.parse::<u64>().ok());
+    let mut next = || Some(fields.next()?? as f64 / 1e9);
+    Some((next()?, next()?))
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn schedule(_: u32) -> Option<(f64, f64)> {
+    None
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_system_tells_everything() {
+        let values = read();
+        assert!(values.iter().all(Option::is_some), "{values:?}");
+        let [_, resident, virtual_memory, open, most, started] =
+            values.map(Option::unwrap_or_default);
+        assert!(resident > 100_000.0 && virtual_memory >= resident);
+        assert!((3.0..=most).contains(&open), "{open} of {most}");
+        assert!(started > 1e9, "{started}");
+    }
+}

@@ -1,0 +1,223 @@
+//! The settings of the admin listener, and where it listens.
+
+use crate::error::Error;
+use crate::listen::bind::Place;
+use crate::listen::listener::Source;
+use crate::listen::listeners::{AdminEntrance, Entrances};
+use crate::listen::socket_file::FileOwner;
+use peregrine_admin::internal::{Administering, Views};
+use peregrine_driver::Socket;
+use peregrine_restart::internal::Heir;
+use peregrine_server::Order;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch as watched;
+
+/// The default of [`Admin::live_within`].
+pub(crate) const LIVE_WITHIN: Duration = Duration::from_secs(30);
+
+/// Configures the admin listener ([`Server::admin`](crate::Server::admin)). Its pages are:
+///
+/// - `/metrics`: metrics for Prometheus, in OpenMetrics 1.0 if the client accepts it, otherwise in
+///   the classic text format.
+/// - `/livez`: 200; 503 if a handler has blocked a worker's thread for longer than
+///   [`live_within`](Self::live_within).
+/// - `/readyz`: 200 while the server serves; 503 before that, and once it is ordered to shut down.
+///   `/readyz?overload=unready` also responds with 503 while all workers refuse requests because
+///   memory is short.
+/// - `/startupz`: 200 once all workers serve.
+/// - `/routes`: the application's routes, in JSON.
+/// - `/connections`: the number of connections in each state, by worker, in JSON.
+/// - `/config`: all settings in effect, in TOML, if the server was built from a configuration (the
+///   feature `config`).
+///
+/// The pages require no authentication: choose an address that only authorized clients can reach,
+/// such as one of the loopback interface, or a Unix domain socket.
+///
+/// ```no_run
+/// use peregrine::{Admin, prelude::*};
+/// use std::time::Duration;
+///
+/// fn main() -> peregrine::Result<()> {
+///     let admin = Admin::at("127.0.0.1:9000").live_within(Duration::from_secs(60));
+///     Server::bind("0.0.0.0:8080").admin(admin).serve(|| App::new().get("/", || "hello"))
+/// }
+/// ```
+#[derive(Debug)]
+pub struct Admin {
+    /// `None` if the application serves the pages.
+    source: Option<Source>,
+    owner: FileOwner,
+    live_within: Duration,
+}
+
+impl Admin {
+    /// Listens at `address`, such as `127.0.0.1:9000` or `unix:/run/app/admin.sock`. Port 0 takes
+    /// any free port; [`Running::admin_place`](crate::Running::admin_place) returns it.
+    pub fn at(address: impl Into<String>) -> Self {
+        Self::from_source(Source::Address(address.into()))
+    }
+
+    /// Uses a listener that was bound elsewhere, for example by a service manager.
+    pub fn on(listener: impl Into<Socket>) -> Self {
+        Self::from_source(Source::Bound(listener.into()))
+    }
+
+    /// Listens on the sockets called `name` from a service manager; see
+    /// [`Server::activated`](crate::Server::activated).
+    #[cfg(all(target_os = "linux", feature = "restart"))]
+    pub fn activated(name: impl Into<String>) -> Self {
+        Self::from_source(Source::Activated(name.into(), None))
+    }
+
+    /// Like [`activated`](Self::activated), but listens at `address` if no sockets at all were
+    /// passed to this process.
+    #[cfg(all(target_os = "linux", feature = "restart"))]
+    pub fn activated_or(name: impl Into<String>, address: impl Into<String>) -> Self {
+        Self::from_source(Source::Activated(name.into(), Some(address.into())))
+    }
+
+    fn from_source(source: Source) -> Self {
+        Self { source: Some(source), owner: FileOwner::default(), live_within: LIVE_WITHIN }
+    }
+
+    /// Opens no listener: requests are measured, and the application serves the pages itself
+    /// ([`app`](crate::admin::app)). The pages then do not respond while workers are blocked or at
+    /// their limits.
+    pub fn mounted() -> Self {
+        Self { source: None, owner: FileOwner::default(), live_within: LIVE_WITHIN }
+    }
+
+    /// Sets how long a handler may block a worker's thread, without suspending at an `await`,
+    /// before `/livez` responds with 503. The default is 30 s. If failed liveness probes restart
+    /// the server, set it to more than the slowest handler needs.
+    #[must_use]
+    pub fn live_within(mut self, time: Duration) -> Self {
+        self.live_within = time;
+        self
+    }
+
+    /// Sets the permissions of a Unix domain socket's file; see
+    /// [`Listener::unix_mode`](crate::Listener::unix_mode).
+    #[must_use]
+    pub fn unix_mode(mut self, mode: u32) -> Self {
+        self.owner.mode = Some(mode);
+        self
+    }
+
+    /// Sets the owner of a Unix domain socket's file; see
+    /// [`Listener::unix_owner`](crate::Listener::unix_owner).
+    #[must_use]
+    pub fn unix_owner(mut self, user: impl Into<String>) -> Self {
+        self.owner.user = Some(user.into());
+        self
+    }
+
+    /// Sets the group of a Unix domain socket's file; see
+    /// [`Listener::unix_group`](crate::Listener::unix_group).
+    #[must_use]
+    pub fn unix_group(mut self, group: impl Into<String>) -> Self {
+        self.owner.group = Some(group.into());
+        self
+    }
+
+    /// Creates the data that workers publish.
+    pub(crate) fn views(&self, workers: usize, orders: watched::Receiver<Order>) -> Arc<Views> {
+        Views::begin(workers, orders, self.live_within)
+    }
+
+    /// Opens the listener, or inherits it if `heir` has it.
+    pub(crate) fn open(
+        self,
+        all: &mut Entrances,
+        heir: &mut Option<Heir>,
+    ) -> Result<Option<AdminEntrance>, Error> {
+        self.owner.check(self.source.as_ref().and_then(Source::address))?;
+        self.source.map(|source| all.open_admin(source, &self.owner, heir)).transpose()
+    }
+}
+
+impl AdminEntrance {
+    /// Serves the pages on a new thread.
+    pub(crate) fn start(self, views: &Arc<Views>) -> Result<(Administering, Place), Error> {
+        let Self { listens, place, shared, is_inherited } = self;
+        let admin = Administering::start(listens, shared, is_inherited, views);
+        Ok((admin.map_err(Error::Worker)?, place))
+    }
+}
+
+impl From<&str> for Admin {
+    fn from(address: &str) -> Self {
+        Self::at(address)
+    }
+}
+
+impl From<String> for Admin {
+    fn from(address: String) -> Self {
+        Self::at(address)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{DriverChoice, Limits, Place, Server};
+    use peregrine_server::OverloadLimits;
+    use std::io::{Read, Write};
+    use std::net::{SocketAddr, TcpStream};
+    use std::num::NonZeroUsize;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    /// The timeout of a test that hangs.
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    fn ask(address: SocketAddr, path: &str) -> String {
+        let mut peer = TcpStream::connect(address).expect("the server listens");
+        let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        peer.write_all(request.as_bytes()).expect("connected");
+        let mut answer = String::new();
+        peer.read_to_string(&mut answer).expect("a complete response");
+        answer
+    }
+
+    #[test]
+    fn a_worker_whom_nobody_asks_refuses_nobody() {
+        let queue_delay_target = Some(Duration::from_millis(2));
+        let overload = OverloadLimits { queue_delay_target, ..OverloadLimits::default() };
+        let server = Server::bind("127.0.0.1:0").driver(DriverChoice::Tokio).admin("127.0.0.1:0");
+        let server = server.limits(Limits { overload, ..Limits::default() }).quiet();
+        let server = server.workers(NonZeroUsize::MIN);
+        let block = || {
+            thread::sleep(Duration::from_millis(5));
+            "blocked"
+        };
+        let running = server.start(move || crate::App::new().get("/block", block));
+        let running = running.expect("the server starts");
+        let public = running.http_address().expect("an HTTP listener");
+        let Some(&Place::Tcp(admin)) = running.admin_place() else { panic!("not a TCP address") };
+        let until = |is_refusing: bool| {
+            let line =
+                format!("peregrine_worker_overloaded{{worker=\"0\"}} {}", u8::from(is_refusing));
+            let began = Instant::now();
+            while !ask(admin, "/metrics").contains(&line) {
+                assert!(began.elapsed() < PATIENCE, "timed out waiting for {line}");
+                thread::sleep(Duration::from_millis(5));
+            }
+        };
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for _ in 0..20 {
+                scope.spawn(|| {
+                    while !is_over.load(Ordering::Relaxed) {
+                        ask(public, "/block");
+                    }
+                });
+            }
+            until(true);
+            is_over.store(true, Ordering::Relaxed);
+        });
+        until(false);
+        running.shut_down().expect("a clean shutdown");
+    }
+}

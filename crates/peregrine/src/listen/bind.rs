@@ -1,0 +1,559 @@
+//! Binds listen addresses, and distributes their sockets over the workers.
+
+use crate::error::Error;
+use crate::listen::socket_file::FileOwner;
+use peregrine_driver::{Socket, SocketOptions};
+#[cfg(unix)]
+use peregrine_restart::internal::Identity;
+use peregrine_restart::internal::{Inherited, Secrets};
+use peregrine_server::Shared;
+use socket2::{Domain, Protocol, SockAddr, Type};
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+
+/// Whether the kernel distributes connections evenly among sockets with `SO_REUSEPORT`. On macOS
+/// and the BSDs the last socket gets all of them, and Windows has no such option: there, all
+/// workers accept from one queue.
+const DISTRIBUTES: bool = cfg!(any(target_os = "linux", target_os = "android"));
+
+/// The address that a server listens on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// A TCP socket with this address.
+    Tcp(SocketAddr),
+    /// A Unix domain socket at this path.
+    Unix(PathBuf),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// The sockets of one listen address. Each has its own accept queue in the kernel. There may be
+/// more or fewer sockets than workers.
+#[derive(Debug)]
+pub(crate) struct Bound {
+    pub(crate) place: Place,
+    pub(crate) sockets: Vec<Socket>,
+    /// Removes the file of a Unix socket when the server has ended.
+    pub(crate) file: Option<SocketFile>,
+    pub(crate) shared: Shared,
+    /// Whether the sockets were created outside of this server, by the application or by a service
+    /// manager, which keeps them open.
+    pub(crate) is_foreign: bool,
+    /// The secrets with which the previous process encrypted session tickets.
+    pub(crate) secrets: Secrets,
+}
+
+impl Bound {
+    fn own(place: Place, sockets: Vec<Socket>) -> Self {
+        Self {
+            place,
+            sockets,
+            file: None,
+            shared: Shared::default(),
+            is_foreign: false,
+            secrets: Secrets::default(),
+        }
+    }
+
+    /// The sockets that the previous process passed on.
+    pub(crate) fn inherited(one: Inherited) -> io::Result<Self> {
+        let first = one.sockets.first().ok_or(io::ErrorKind::NotFound)?;
+        let place = place_of(first)?;
+        #[cfg(unix)]
+        let file = match (&place, one.file) {
+            (Place::Unix(path), Some(identity)) => {
+                Some(SocketFile { path: path.clone(), identity, shared: one.shared.clone() })
+            }
+            _ => None,
+        };
+        #[cfg(not(unix))]
+        let file = None;
+        let Inherited { sockets, shared, is_foreign, secrets, .. } = one;
+        Ok(Self { place, sockets, file, shared, is_foreign, secrets })
+    }
+
+    /// Duplicates the sockets. Returns for each of the `workers` the sockets that it accepts from,
+    /// at least one, such that every socket belongs to at least one worker.
+    pub(crate) fn deal(&self, workers: usize) -> io::Result<Vec<Vec<Socket>>> {
+        let count = self.sockets.len();
+        // If the queues cannot be distributed evenly, all workers accept from all of them.
+        let is_even = count.is_multiple_of(workers);
+        let is_for = |worker, queue: usize| !is_even || queue % workers == worker;
+        let of = |worker| {
+            let queues = self.sockets.iter().enumerate();
+            let own = queues.filter(move |(queue, _)| is_for(worker, *queue));
+            own.map(|(_, socket)| duplicate(socket)).collect()
+        };
+        (0..workers).map(of).collect()
+    }
+}
+
+/// The file of a Unix domain socket. Dropping this removes the file, unless another file has
+/// replaced it or another process has the socket too.
+#[derive(Debug)]
+pub(crate) struct SocketFile {
+    #[cfg(unix)]
+    pub(crate) path: PathBuf,
+    #[cfg(unix)]
+    pub(crate) identity: Identity,
+    #[cfg(unix)]
+    pub(crate) shared: Shared,
+}
+
+/// The files of Unix domain sockets, which are removed when this is dropped.
+pub(crate) type SocketFiles = Vec<SocketFile>;
+
+#[cfg(unix)]
+impl SocketFile {
+    /// The socket that was just bound to `path`.
+    fn of(path: &Path, shared: Shared) -> io::Result<Self> {
+        let identity = identity(&std::fs::symlink_metadata(path)?);
+        Ok(Self { path: path.to_path_buf(), identity, shared })
+    }
+}
+
+#[cfg(unix)]
+fn identity(metadata: &std::fs::Metadata) -> Identity {
+    use std::os::unix::fs::MetadataExt;
+    (metadata.dev(), metadata.ino(), metadata.mtime(), metadata.mtime_nsec())
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        #[cfg(unix)]
+        if !self.shared.is_so()
+            && std::fs::symlink_metadata(&self.path)
+                .is_ok_and(|found| identity(&found) == self.identity)
+        {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Listens at `address`, with one socket per worker where that is possible.
+pub(crate) fn bind(
+    address: &str,
+    owner: &FileOwner,
+    workers: usize,
+    options: &SocketOptions,
+) -> Result<Bound, Error> {
+    let bind = |cause| Error::Bind { address: address.to_owned(), cause };
+    if let Some(path) = address.strip_prefix("unix:") {
+        return bind_unix(Path::new(path), owner, options);
+    }
+    let all = address
+        .to_socket_addrs()
+        .map_err(|cause| Error::Address { address: address.to_owned(), cause })?;
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for candidate in all {
+        match bind_tcp(candidate, workers, options) {
+            Ok(bound) => return Ok(bound),
+            Err(error) => last = error,
+        }
+    }
+    Err(bind(last))
+}
+
+fn bind_tcp(address: SocketAddr, workers: usize, options: &SocketOptions) -> io::Result<Bound> {
+    // All workers share one socket where several are impossible or not wanted.
+    let workers = if DISTRIBUTES && !options.one_queue { workers } else { 1 };
+    // A socket with SO_REUSEPORT could also be bound to a port on which another process of this
+    // user already listens, and would silently take half of its connections. So the first socket is
+    // bound without the option, which fails if the port is in use, and is closed before the others
+    // are bound. A port that the kernel chose is free: there, the first socket has the option and
+    // stays open, so that no other process can take the port in between.
+    let is_any_port = address.port() == 0;
+    let first = listener(address, is_any_port && workers > 1, options)?;
+    let address = first.local_addr()?;
+    if workers == 1 {
+        return Ok(Bound::own(Place::Tcp(address), vec![Socket::Tcp(first)]));
+    }
+    let mut sockets = Vec::with_capacity(workers);
+    if is_any_port {
+        sockets.push(Socket::Tcp(first));
+    } else {
+        drop(first);
+    }
+    while sockets.len() < workers {
+        sockets.push(Socket::Tcp(listener(address, true, options)?));
+    }
+    Ok(Bound::own(Place::Tcp(address), sockets))
+}
+
+fn listener(
+    address: SocketAddr,
+    is_shared: bool,
+    options: &SocketOptions,
+) -> io::Result<TcpListener> {
+    let kind = Type::STREAM;
+    let socket = socket2::Socket::new(Domain::for_address(address), kind, Some(Protocol::TCP))?;
+    #[cfg(unix)]
+    socket.set_reuse_address(true)?;
+    if is_shared {
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        socket.set_reuse_port(true)?;
+    }
+    if address.is_ipv6() {
+        // By default `[::]` includes IPv4, as in other servers.
+        socket.set_only_v6(options.ipv6_only)?;
+    }
+    set_buffers(&socket, options)?;
+    socket.bind(&SockAddr::from(address))?;
+    socket.listen(backlog(options))?;
+    // So that a worker can accept until the queue is empty.
+    socket.set_nonblocking(true)?;
+    Ok(socket.into())
+}
+
+/// Connections inherit the buffer sizes of their listening socket. They must be set before
+/// `listen`, because the kernel announces the TCP window scale during the handshake.
+fn set_buffers(socket: &socket2::Socket, options: &SocketOptions) -> io::Result<()> {
+    if let Some(bytes) = options.receive_buffer_bytes {
+        socket.set_recv_buffer_size(bytes)?;
+    }
+    if let Some(bytes) = options.send_buffer_bytes {
+        socket.set_send_buffer_size(bytes)?;
+    }
+    Ok(())
+}
+
+fn backlog(options: &SocketOptions) -> i32 {
+    i32::try_from(options.backlog).unwrap_or(i32::MAX)
+}
+
+/// Binds one socket, which all workers share: Unix domain sockets do not support SO_REUSEPORT.
+#[cfg(unix)]
+fn bind_unix(path: &Path, owner: &FileOwner, options: &SocketOptions) -> Result<Bound, Error> {
+    use std::os::unix::net::UnixListener;
+    let failed = |cause| Error::Bind { address: format!("unix:{}", path.display()), cause };
+    let owner = owner.resolve(path)?;
+    make_way(path).map_err(failed)?;
+    // No buffer sizes are set: connections of Unix domain sockets do not inherit them.
+    let socket = socket2::Socket::new(Domain::UNIX, Type::STREAM, None).map_err(failed)?;
+    let address = SockAddr::unix(path).map_err(failed)?;
+    socket.bind(&address).map_err(failed)?;
+    // From here on, dropping `file` on an error removes the file.
+    let shared = Shared::default();
+    let file = SocketFile::of(path, shared.clone()).map_err(failed)?;
+    // Before `listen`, so that no peer can connect that the file's mode is going to exclude.
+    owner.apply(path)?;
+    socket.listen(backlog(options)).map_err(failed)?;
+    socket.set_nonblocking(true).map_err(failed)?;
+    let sockets = vec![Socket::Unix(UnixListener::from(socket))];
+    let bound = Bound::own(Place::Unix(path.to_path_buf()), sockets);
+    Ok(Bound { file: Some(file), shared, ..bound })
+}
+
+/// Removes the socket file that a killed server has left at `path`.
+#[cfg(unix)]
+fn make_way(path: &Path) -> io::Result<()> {
+    use std::os::unix::fs::FileTypeExt;
+    if let Ok(found) = std::fs::symlink_metadata(path) {
+        // Connecting to a file that is not a socket is refused too. Its type must be checked, so
+        // that no such file is removed.
+        let is_stale = found.file_type().is_socket() && is_refused(path)?;
+        if !is_stale {
+            return Err(io::ErrorKind::AddrInUse.into());
+        }
+        std::fs::remove_file(path)?;
+    }
+    Ok(())
+}
+
+/// Whether no process listens at `path`. Does not block if a process listens but does not accept.
+#[cfg(unix)]
+fn is_refused(path: &Path) -> io::Result<bool> {
+    let socket = socket2::Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    let connected = socket.connect(&SockAddr::unix(path)?);
+    Ok(connected.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused))
+}
+
+#[cfg(not(unix))]
+fn bind_unix(path: &Path, _: &FileOwner, _: &SocketOptions) -> Result<Bound, Error> {
+    let cause = io::Error::new(io::ErrorKind::Unsupported, "this system has no Unix sockets");
+    Err(Error::Bind { address: format!("unix:{}", path.display()), cause })
+}
+
+/// Wraps a listener that was bound outside of this server and may remain in use elsewhere.
+pub(crate) fn adopt(listener: Socket) -> Result<Bound, Error> {
+    let failed = |cause| Error::Bind { address: "(a listener bound elsewhere)".to_owned(), cause };
+    // On a blocking socket, a driver may accept connections in advance. One that has just been
+    // accepted would be lost when the server stops listening.
+    unblock(&listener).map_err(failed)?;
+    let place = place_of(&listener).map_err(failed)?;
+    let shared = Shared::from(true);
+    Ok(Bound { shared, is_foreign: true, ..Bound::own(place, vec![listener]) })
+}
+
+fn unblock(listener: &Socket) -> io::Result<()> {
+    match listener {
+        Socket::Tcp(listener) => listener.set_nonblocking(true),
+        #[cfg(unix)]
+        Socket::Unix(listener) => listener.set_nonblocking(true),
+    }
+}
+
+pub(crate) fn place_of(listener: &Socket) -> io::Result<Place> {
+    Ok(match listener {
+        Socket::Tcp(listener) => Place::Tcp(listener.local_addr()?),
+        #[cfg(unix)]
+        Socket::Unix(listener) => {
+            let path = listener.local_addr()?.as_pathname().map(Path::to_path_buf);
+            // Sockets with a name in Linux's abstract namespace have no path.
+            Place::Unix(path.unwrap_or_else(|| PathBuf::from("(unnamed)")))
+        }
+    })
+}
+
+pub(crate) fn duplicate(listener: &Socket) -> io::Result<Socket> {
+    match listener {
+        Socket::Tcp(listener) => listener.try_clone().map(Socket::Tcp),
+        #[cfg(unix)]
+        Socket::Unix(listener) => listener.try_clone().map(Socket::Unix),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bind(address: &str, workers: usize) -> Result<Bound, Error> {
+        super::bind(address, &FileOwner::default(), workers, &SocketOptions::default())
+    }
+
+    #[test]
+    fn many_at_a_time_find_free_ports() {
+        let find = || (0..200).try_for_each(|_| bind("127.0.0.1:0", 3).map(drop));
+        let found = std::thread::scope(|scope| {
+            let all: Vec<_> = (0..8).map(|_| scope.spawn(find)).collect();
+            all.into_iter()
+                .map(|one| one.join().expect("binding does not panic"))
+                .collect::<Vec<_>>()
+        });
+        for one in found {
+            assert!(one.is_ok(), "{}", one.expect_err("an error"));
+        }
+    }
+
+    #[test]
+    fn a_port_that_another_socket_has_is_refused_though_ports_are_shared() {
+        let taken = bind("127.0.0.1:0", 2).expect("any free port");
+        let error = bind(&taken.place.to_string(), 2).expect_err("the port is taken");
+        let text = error.to_string();
+        assert!(text.contains("another process listens there"), "{text}");
+    }
+
+    #[test]
+    fn all_workers_listen_on_the_port_that_the_first_was_given() {
+        let bound = bind("127.0.0.1:0", 3).expect("any free port");
+        for socket in &bound.sockets {
+            assert_eq!(place_of(socket).expect("bound"), bound.place);
+        }
+    }
+
+    #[test]
+    fn with_one_queue_all_workers_take_from_it() {
+        let options = SocketOptions { one_queue: true, ..SocketOptions::default() };
+        let bound =
+            super::bind("127.0.0.1:0", &FileOwner::default(), 3, &options).expect("any free port");
+        assert_eq!(bound.sockets.len(), 1);
+        let dealt = bound.deal(3).expect("descriptors are available");
+        assert!(dealt.iter().all(|own| own.len() == 1), "{dealt:?}");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn sockets_have_the_options_that_were_asked_for() {
+        let options = SocketOptions {
+            receive_buffer_bytes: Some(20_000),
+            send_buffer_bytes: Some(30_000),
+            ipv6_only: true,
+            ..SocketOptions::default()
+        };
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            let Ok(bound) = super::bind(address, &FileOwner::default(), 2, &options) else {
+                // This machine may not have IPv6.
+                assert_eq!(address, "[::1]:0");
+                continue;
+            };
+            for socket in &bound.sockets {
+                let Socket::Tcp(listener) = socket else { panic!("{socket:?} is not TCP") };
+                let socket = socket2::SockRef::from(listener);
+                // Linux doubles the requested sizes.
+                assert_eq!(socket.recv_buffer_size().expect("a socket"), 40_000, "{address}");
+                assert_eq!(socket.send_buffer_size().expect("a socket"), 60_000, "{address}");
+                if address.starts_with('[') {
+                    assert!(socket.only_v6().expect("an IPv6 socket"));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_address_that_is_none_says_how_to_write_one() {
+        let text = bind("no port", 1).expect_err("not an address").to_string();
+        assert!(text.contains("`no port`") && text.contains("127.0.0.1:8080"), "{text}");
+    }
+
+    #[test]
+    fn every_queue_has_a_worker_and_every_worker_has_one() {
+        for (queues, workers, expected) in [
+            (1, 1, vec![vec![0]]),
+            (3, 3, vec![vec![0], vec![1], vec![2]]),
+            (1, 3, vec![vec![0]; 3]),
+            (2, 3, vec![vec![0, 1]; 3]),
+            (4, 2, vec![vec![0, 2], vec![1, 3]]),
+            (3, 2, vec![vec![0, 1, 2]; 2]),
+            (3, 1, vec![vec![0, 1, 2]]),
+        ] {
+            let one = |_| Socket::Tcp(TcpListener::bind("127.0.0.1:0").expect("a free port"));
+            let sockets: Vec<_> = (0..queues).map(one).collect();
+            let places: Vec<_> = sockets.iter().map(|one| place_of(one).expect("bound")).collect();
+            let bound = Bound::own(places[0].clone(), sockets);
+            let number = |socket| {
+                let place = place_of(&socket).expect("bound");
+                places.iter().position(|known| *known == place).expect("a known address")
+            };
+            let dealt = bound.deal(workers).expect("descriptors are available").into_iter();
+            let dealt = dealt.map(|own| own.into_iter().map(number).collect::<Vec<_>>());
+            assert_eq!(dealt.collect::<Vec<_>>(), expected, "{queues} for {workers}");
+        }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_stale_unix_socket_is_replaced_and_a_live_one_is_not() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let address = format!("unix:{}", folder.path().join("s").display());
+        let live = bind(&address, 1).expect("free");
+        assert!(bind(&address, 1).is_err());
+        let stale = Bound { file: None, ..live };
+        drop(stale.sockets);
+        bind(&address, 1).expect("the previous listener is closed");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_unix_socket_whose_owner_accepts_nobody_is_taken() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("s");
+        let address = SockAddr::unix(&path).expect("a short path");
+        let socket = || {
+            let socket = socket2::Socket::new(Domain::UNIX, Type::STREAM, None).expect("a socket");
+            socket.set_nonblocking(true).expect("any socket can be non-blocking");
+            socket
+        };
+        let owner = socket();
+        owner.bind(&address).expect("a new path");
+        owner.listen(1).expect("a bound socket");
+        let waiting: Vec<_> = std::iter::repeat_with(socket)
+            .take_while(|socket| socket.connect(&address).is_ok())
+            .take(1000)
+            .collect();
+        assert!(waiting.len() < 1000, "the backlog is full");
+        let (sender, result) = std::sync::mpsc::channel();
+        let address = format!("unix:{}", path.display());
+        std::thread::spawn(move || sender.send(bind(&address, 1).is_err()));
+        let patience = std::time::Duration::from_secs(20);
+        assert_eq!(result.recv_timeout(patience), Ok(true), "fails without blocking");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_file_that_is_no_socket_is_never_removed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("precious");
+        std::fs::write(&path, "data").expect("a new file");
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).expect("a new link");
+        for place in [&path, &link, &folder.path().to_path_buf()] {
+            let error = bind(&format!("unix:{}", place.display()), 2).expect_err("path is taken");
+            assert!(error.to_string().contains("is not a socket"), "{error}");
+        }
+        assert_eq!(std::fs::read_to_string(&link).expect("the file is unchanged"), "data");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn the_socket_of_a_successor_is_left_alone() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("s");
+        let address = format!("unix:{}", path.display());
+        let mut old = bind(&address, 1).expect("free");
+        old.sockets.clear();
+        // Longer than the resolution of file times.
+        std::thread::sleep(std::time::Duration::from_millis(30));
+        let successor = bind(&address, 1).expect("the previous listener is closed");
+        drop(old);
+        assert!(path.exists());
+        drop(successor);
+        assert!(!path.exists());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn the_file_of_an_inherited_socket_stays_while_the_predecessor_has_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("s");
+        let listener = std::os::unix::net::UnixListener::bind(&path).expect("a new path");
+        let file = identity(&std::fs::symlink_metadata(&path).expect("the file exists"));
+        for is_own in [false, true] {
+            let socket = Socket::Unix(listener.try_clone().expect("free descriptors"));
+            let shared = Shared::from(!is_own);
+            let (sockets, secrets) = (vec![socket], Secrets::default());
+            let one = Inherited { sockets, file: Some(file), shared, is_foreign: false, secrets };
+            drop(Bound::inherited(one).expect("a bound socket"));
+            assert_eq!(path.exists(), !is_own);
+        }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn the_file_of_a_socket_is_whose_and_for_whom_it_is_to_be() {
+        use std::os::unix::fs::{MetadataExt, PermissionsExt};
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("s");
+        let address = format!("unix:{}", path.display());
+        let bind = |owner: FileOwner| super::bind(&address, &owner, 1, &SocketOptions::default());
+        let own = std::fs::metadata(folder.path()).expect("a directory");
+        let is_root = own.uid() == 0;
+        // Only root can change the owner of a file.
+        let (user, group) = if is_root { (12_345, 54_321) } else { (own.uid(), own.gid()) };
+        for mode in [0o600, 0o660, 0o777, 0] {
+            let owner = FileOwner {
+                mode: Some(mode),
+                user: Some(user.to_string()),
+                group: Some(group.to_string()),
+            };
+            let _bound = bind(owner).expect("permitted");
+            let found = std::fs::symlink_metadata(&path).expect("a socket file");
+            assert_eq!(found.permissions().mode() & 0o7777, mode);
+            assert_eq!((found.uid(), found.gid()), (user, group));
+        }
+        for (user, group, expected) in [
+            (Some("no-such-user"), None, "has no user `no-such-user`"),
+            (None, Some("no-such-group"), "has no group `no-such-group`"),
+        ] {
+            let (user, group) = (user.map(str::to_owned), group.map(str::to_owned));
+            let error = bind(FileOwner { mode: None, user, group }).expect_err("no such name");
+            let text = error.to_string();
+            assert!(text.contains(expected) && text.contains(&address), "{text}");
+            assert!(!path.exists(), "an error leaves nothing behind");
+        }
+        if is_root {
+            let owner = FileOwner { user: Some("root".to_owned()), ..FileOwner::default() };
+            let _bound = bind(owner).expect("permitted");
+            assert_eq!(std::fs::metadata(&path).expect("a file").uid(), 0);
+        }
+    }
+}

@@ -1,0 +1,360 @@
+//! [`Listener`]: one listen address and the settings of its connections.
+
+use crate::error::Error;
+use crate::listen::socket_file::FileOwner;
+use peregrine_driver::Socket;
+use peregrine_restart::internal::Secrets;
+use peregrine_server::{Limits, Listen, Live, ProxyProtocol, Shared};
+#[cfg(feature = "tls")]
+use peregrine_tls::TicketKeys;
+use peregrine_tls::Tls;
+use peregrine_web::TrustedProxies;
+#[cfg(feature = "tls")]
+use peregrine_web::panics::contained;
+use std::net::{SocketAddr, TcpListener};
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// One listen address and the settings of its connections: TLS, limits, PROXY headers and trusted
+/// proxies.
+///
+/// ```
+/// use peregrine::{Limits, Listener, ProxyProtocol, Server};
+///
+/// let open = Limits { connections_max: 1000, ..Limits::default() };
+/// let server = Server::bind("0.0.0.0:80")
+///     .listen(Listener::at("0.0.0.0:8080").limits(open))
+///     .listen(Listener::at("10.0.0.1:81").proxy_protocol(ProxyProtocol::required()))
+///     .listen(Listener::at("unix:/run/app.sock").trusted_proxies(["unix:"]));
+/// # let _ = server;
+/// ```
+#[derive(Debug)]
+#[must_use = "a listener does nothing until it is passed to `Server::listen`"]
+pub struct Listener {
+    source: Source,
+    owner: FileOwner,
+    tls: Option<Tls>,
+    limits: Option<Limits>,
+    proxy_protocol: Option<ProxyProtocol>,
+    proxies: Option<TrustedProxies>,
+    /// The settings that can change while the server runs.
+    live: Option<watch::Receiver<Live>>,
+}
+
+/// The source of a listener's sockets.
+#[derive(Debug)]
+pub(crate) enum Source {
+    Address(String),
+    /// A socket that was bound elsewhere.
+    Bound(Socket),
+    /// The name of sockets of the service manager, and the address to bind if it passed none.
+    #[cfg(all(target_os = "linux", feature = "restart"))]
+    Activated(String, Option<String>),
+}
+
+impl Source {
+    /// The address that this process binds itself, if it may have to.
+    pub(crate) fn address(&self) -> Option<&str> {
+        match self {
+            Self::Address(address) => Some(address),
+            Self::Bound(_) => None,
+            #[cfg(all(target_os = "linux", feature = "restart"))]
+            Self::Activated(_, address) => address.as_deref(),
+        }
+    }
+}
+
+impl Listener {
+    /// Listens for plain HTTP at `address`: `127.0.0.1:8080`, `[::]:80`, `localhost:3000`, or
+    /// `unix:/run/app.sock`. Port 0 selects any free port.
+    pub fn at(address: impl Into<String>) -> Self {
+        Self::new(Source::Address(address.into()))
+    }
+
+    /// Listens on the sockets called `name` that a service manager created; see
+    /// [`Server::activated`](crate::Server::activated).
+    #[cfg(all(target_os = "linux", feature = "restart"))]
+    pub fn activated(name: impl Into<String>) -> Self {
+        Self::new(Source::Activated(name.into(), None))
+    }
+
+    /// Like [`activated`](Self::activated), but listens at `address` if this process was given no
+    /// sockets at all.
+    #[cfg(all(target_os = "linux", feature = "restart"))]
+    pub fn activated_or(name: impl Into<String>, address: impl Into<String>) -> Self {
+        Self::new(Source::Activated(name.into(), Some(address.into())))
+    }
+
+    /// The current `rate_slack` of this listener's own limits, if it has any.
+    pub(crate) fn rate_slack(&self) -> Option<Duration> {
+        let live = self.live.as_ref().map(|live| live.borrow().limits.rate_slack);
+        live.or_else(|| self.limits.as_ref().map(|limits| limits.rate_slack))
+    }
+
+    fn new(source: Source) -> Self {
+        Self {
+            source,
+            owner: FileOwner::default(),
+            tls: None,
+            limits: None,
+            proxy_protocol: None,
+            proxies: None,
+            live: None,
+        }
+    }
+
+    /// Sets the mode of a Unix domain socket's file, such as `0o660`. Users with write permission
+    /// may connect. Default: determined by the process's umask. No peer can connect before the mode
+    /// is set. Sockets inherited through an upgrade in place or from a service manager are not
+    /// changed.
+    pub fn unix_mode(mut self, mode: u32) -> Self {
+        self.owner.mode = Some(mode);
+        self
+    }
+
+    /// Sets the owner of a Unix domain socket's file, by user name or id. Only root may change
+    /// owners.
+    pub fn unix_owner(mut self, user: impl Into<String>) -> Self {
+        self.owner.user = Some(user.into());
+        self
+    }
+
+    /// Sets the group of a Unix domain socket's file, by name or id. It must be a group that this
+    /// process is in, unless the process runs as root.
+    pub fn unix_group(mut self, group: impl Into<String>) -> Self {
+        self.owner.group = Some(group.into());
+        self
+    }
+
+    /// Speaks HTTPS. Requires the feature `tls`, which is on by default.
+    #[cfg(feature = "tls")]
+    pub fn tls(mut self, tls: Tls) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+
+    /// Sets limits and timeouts for this listener, in place of the server's. Its connections and
+    /// handshakes are counted separately (`connections_max`, `handshakes_max`), so that this
+    /// listener and the others cannot exhaust each other's limits. Limits of the server as a whole
+    /// still come from the server: `poll_budget`, `lame_duck`, `shutdown_timeout`,
+    /// `background_timeout` and `overload`.
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.limits = Some(limits);
+        self
+    }
+
+    /// Expects connections to begin with a PROXY header, in which a proxy names the client's
+    /// address; see [`ProxyProtocol`].
+    pub fn proxy_protocol(mut self, settings: ProxyProtocol) -> Self {
+        self.proxy_protocol = Some(settings);
+        self
+    }
+
+    /// Sets the trusted proxies for this listener, in place of the server's
+    /// ([`Server::trusted_proxies`](crate::Server::trusted_proxies)).
+    pub fn trusted_proxies(mut self, proxies: impl Into<TrustedProxies>) -> Self {
+        self.proxies = Some(proxies.into());
+        self
+    }
+
+    /// Takes limits and trusted proxies from the latest value of this channel.
+    #[cfg(feature = "config")]
+    pub(crate) fn live(mut self, live: watch::Receiver<Live>) -> Self {
+        self.follow(live);
+        self
+    }
+
+    /// Like [`live`](Self::live), on a reference.
+    #[cfg(feature = "config")]
+    pub(crate) fn follow(&mut self, live: watch::Receiver<Live>) {
+        self.live = Some(live);
+    }
+
+    /// The limits and trusted proxies that the program set for this listener; `None` if they come
+    /// from a channel ([`live`](Self::live)).
+    #[cfg(feature = "config")]
+    pub(crate) fn own(&self) -> Option<(Option<Limits>, Option<TrustedProxies>)> {
+        self.live.is_none().then(|| (self.limits.clone(), self.proxies.clone()))
+    }
+
+    /// The TLS settings, if it speaks TLS.
+    #[cfg(feature = "tls")]
+    pub(crate) fn certificates(&self) -> Option<&Tls> {
+        self.tls.as_ref()
+    }
+
+    pub(crate) fn is_tls(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    /// Checks the settings and separates them from the source. `proxies` are those of the server.
+    pub(crate) fn parts(
+        self,
+        proxies: Option<&TrustedProxies>,
+    ) -> Result<(Source, Settings), Error> {
+        let proxies = self.proxies.or_else(|| proxies.cloned());
+        let place = || match &self.source {
+            Source::Address(address) => address.clone(),
+            Source::Bound(_) => "(a listener bound elsewhere)".to_owned(),
+            #[cfg(all(target_os = "linux", feature = "restart"))]
+            Source::Activated(name, _) => name.clone(),
+        };
+        let faults = [
+            ("PROXY protocol", self.proxy_protocol.as_ref().and_then(ProxyProtocol::fault)),
+            ("trusted proxies", proxies.as_ref().and_then(TrustedProxies::fault)),
+        ];
+        for (what, fault) in faults {
+            if let Some(fault) = fault {
+                return Err(Error::Config(format!("{what} of {}: {fault}", place())));
+            }
+        }
+        self.owner.check(self.source.address())?;
+        let Self { source, owner, tls, limits, proxy_protocol, live, .. } = self;
+        Ok((source, Settings { owner, tls, limits, proxy_protocol, proxies, live }))
+    }
+}
+
+/// The settings of a listener's connections, on every worker.
+pub struct Settings {
+    pub(crate) owner: FileOwner,
+    tls: Option<Tls>,
+    limits: Option<Limits>,
+    proxy_protocol: Option<ProxyProtocol>,
+    proxies: Option<TrustedProxies>,
+    live: Option<watch::Receiver<Live>>,
+}
+
+impl Settings {
+    /// Whether connections use TLS.
+    pub fn is_tls(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    /// Lets clients resume TLS sessions that they started with the previous process.
+    pub(crate) fn inherit(&self, Secrets(secrets): &Secrets) {
+        #[cfg(feature = "tls")]
+        if let (Some(keys), false) = (self.tickets(), secrets.is_empty())
+            && let Err(error) = keys.inherit(secrets.iter().copied())
+        {
+            contained(
+                || tracing::warn!(target: "peregrine", %error, "cannot use the old ticket keys"),
+            );
+        }
+        #[cfg(not(feature = "tls"))]
+        let _ = secrets;
+    }
+
+    #[cfg(feature = "tls")]
+    pub(crate) fn tickets(&self) -> Option<TicketKeys> {
+        self.tls.as_ref().and_then(Tls::ticket_keys)
+    }
+
+    /// The listener of one worker on this socket.
+    pub fn listen<S>(&self, socket: S, shared: Shared) -> Listen<S> {
+        Listen {
+            tls: self.tls.clone(),
+            shared,
+            limits: self.limits.clone(),
+            proxy_protocol: self.proxy_protocol.clone(),
+            proxies: self.proxies.clone(),
+            live: self.live.clone(),
+            ..Listen::on(socket)
+        }
+    }
+}
+
+impl From<&str> for Listener {
+    fn from(address: &str) -> Self {
+        Self::at(address)
+    }
+}
+
+impl From<String> for Listener {
+    fn from(address: String) -> Self {
+        Self::at(address)
+    }
+}
+
+impl From<&String> for Listener {
+    fn from(address: &String) -> Self {
+        Self::at(address)
+    }
+}
+
+impl From<SocketAddr> for Listener {
+    fn from(address: SocketAddr) -> Self {
+        Self::at(address.to_string())
+    }
+}
+
+/// A socket that was bound elsewhere, for example by a service manager. All workers share it.
+impl From<TcpListener> for Listener {
+    fn from(listener: TcpListener) -> Self {
+        Socket::from(listener).into()
+    }
+}
+
+/// A socket that was bound elsewhere, for example by a service manager. All workers share it, and
+/// the server does not remove its file.
+#[cfg(unix)]
+impl From<std::os::unix::net::UnixListener> for Listener {
+    fn from(listener: std::os::unix::net::UnixListener) -> Self {
+        Socket::from(listener).into()
+    }
+}
+
+/// A socket that was bound elsewhere, for example by a service manager. All workers share it.
+impl From<Socket> for Listener {
+    fn from(socket: Socket) -> Self {
+        Self::new(Source::Bound(socket))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::listen::listeners::Entrances;
+    use peregrine_driver::SocketOptions;
+    use peregrine_web::App;
+
+    fn fault(server: crate::Server) -> String {
+        let started = server.quiet().start(App::new);
+        started.map(|_| ()).expect_err("the settings are wrong").to_string()
+    }
+
+    #[test]
+    fn settings_that_cannot_be_meant_are_told_at_the_start_with_their_place() {
+        let at = |settings| Listener::at("127.0.0.1:0").proxy_protocol(settings);
+        for (listener, expected) in [
+            (at(ProxyProtocol::optional()), ".from("),
+            (at(ProxyProtocol::required().from([""; 0])), ".from("),
+            (at(ProxyProtocol::required().from(["10.0.0.0/33"])), "`10.0.0.0/33`"),
+            (Listener::at("127.0.0.1:0").trusted_proxies(["proxy.local"]), "`proxy.local`"),
+            (Listener::at("127.0.0.1:0").trusted_proxies(TrustedProxies::hops(0)), "0 hops"),
+            (Listener::at("127.0.0.1:0").unix_mode(0o600), "is not a Unix domain socket"),
+            (Listener::at("127.0.0.1:0").unix_group("www"), "is not a Unix domain socket"),
+        ] {
+            let text = fault(crate::Server::bind(listener));
+            assert!(text.contains(expected) && text.contains("127.0.0.1:0"), "{text}");
+        }
+        let text = fault(crate::Server::bind("127.0.0.1:0").trusted_proxies(["10.0.0/8"]));
+        assert!(text.contains("trusted proxies") && text.contains("`10.0.0/8`"), "{text}");
+    }
+
+    #[test]
+    fn a_place_is_whatever_can_be_listened_at() {
+        let address: SocketAddr = "127.0.0.1:0".parse().expect("an address");
+        let bound = TcpListener::bind(address).expect("a free port");
+        let text = "127.0.0.1:0".to_owned();
+        let all = [Listener::from("127.0.0.1:0"), (&text).into(), address.into(), bound.into()];
+        for (listener, is_shared) in all.into_iter().zip([false, false, false, true]) {
+            let all =
+                Entrances::open(vec![listener], None, 2, &SocketOptions::default(), &mut None)
+                    .expect("the port is free");
+            for plan in all.plans {
+                let shared: Vec<_> = plan.iter().map(|listen| listen.shared.is_so()).collect();
+                assert_eq!(shared, [is_shared], "each worker has one listener");
+            }
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! A running server: its workers, the orders to it, and its shutdown.
+
+pub(crate) mod blocking;
+pub(crate) mod console;
+pub(crate) mod deadline;
+pub(crate) mod driver_choice;
+pub(crate) mod handle;
+pub(crate) mod make_app;
+pub(crate) mod memory_limits;
+pub(crate) mod report;
+pub(crate) mod running;
+pub(crate) mod signals;
+pub(crate) mod spawn_blocking;
+pub(crate) mod threads;
+#[cfg(unix)]
+mod upgrade;
+pub(crate) mod worker;

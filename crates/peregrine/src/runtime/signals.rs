@@ -1,0 +1,162 @@
+//! Receives the signals that shut a server down, reload it, reopen its log, or upgrade it.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+
+/// Passes SIGTERM and Ctrl-C, and on request SIGHUP, SIGUSR1 and SIGUSR2, to a function on another
+/// thread. While a `Signals` exists, these signals do not end the process. When the last one is
+/// dropped, they have their previous effect again.
+pub(crate) struct Signals {
+    #[cfg(unix)]
+    listener: signal_hook::iterator::Handle,
+}
+
+/// The action that a signal requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wish {
+    /// SIGTERM or Ctrl-C.
+    End,
+    /// SIGHUP.
+    #[cfg_attr(not(unix), expect(dead_code, reason = "there is no such signal"))]
+    Reload,
+    /// SIGUSR1.
+    #[cfg(unix)]
+    Reopen,
+    /// SIGUSR2.
+    #[cfg(unix)]
+    Upgrade,
+}
+
+/// The optional signals to handle, in addition to those that shut down.
+#[derive(Clone, Copy, Debug, Default)]
+#[cfg_attr(not(unix), expect(dead_code, reason = "there are no such signals"))]
+pub(crate) struct Hears {
+    /// SIGHUP.
+    pub(crate) reload: bool,
+    /// SIGUSR2.
+    pub(crate) upgrade: bool,
+    /// SIGUSR1.
+    pub(crate) reopen: bool,
+}
+
+/// The number of [`Signals`] that exist.
+static LISTENING: Mutex<Count> = Mutex::new(Count {
+    now: 0,
+    #[cfg(unix)]
+    prepared: Vec::new(),
+    may: [None; 2],
+});
+
+/// Whether no [`Signals`] exists. If so, a signal has its default effect.
+static IS_UNHEARD: LazyLock<Arc<AtomicBool>> = LazyLock::new(|| Arc::new(AtomicBool::new(true)));
+
+struct Count {
+    now: usize,
+    /// The signals whose conditional default handler has been installed; see [`prepare`].
+    #[cfg(unix)]
+    prepared: Vec<i32>,
+    /// Whether SIGUSR2 and SIGUSR1 had no handlers of the program when they were first checked.
+    #[cfg_attr(not(unix), expect(dead_code, reason = "there are no such signals"))]
+    may: [Option<bool>; 2],
+}
+
+#[cfg(unix)]
+impl Signals {
+    /// # Errors
+    /// The process is out of descriptors or threads, or the system does not deliver signals.
+    pub(crate) fn listen(
+        hears: Hears,
+        mut obey: impl FnMut(Wish) + Send + 'static,
+    ) -> io::Result<Self> {
+        use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
+        let mut count = LISTENING.lock().unwrap_or_else(PoisonError::into_inner);
+        // If the program had its own handlers for these before, they stay the only ones.
+        let [upgrade, reopen] = &mut count.may;
+        let may_upgrade = hears.upgrade && *upgrade.get_or_insert_with(|| is_default(SIGUSR2));
+        let may_reopen = hears.reopen && *reopen.get_or_insert_with(|| is_default(SIGUSR1));
+        let further = [(hears.reload, SIGHUP), (may_upgrade, SIGUSR2), (may_reopen, SIGUSR1)];
+        let further =
+            further.into_iter().filter_map(|(is_heard, signal)| is_heard.then_some(signal));
+        let wanted = [SIGINT, SIGTERM].into_iter().chain(further);
+        let mut signals = signal_hook::iterator::Signals::new::<_, i32>([])?;
+        let listener = signals.handle();
+        for signal in wanted {
+            if !count.prepared.contains(&signal) {
+                // Before our first handler is installed, to recognize the program's own handlers.
+                prepare(signal)?;
+                count.prepared.push(signal);
+            }
+            listener.add_signal(signal)?;
+        }
+        let wish = |signal| match signal {
+            SIGHUP => Wish::Reload,
+            SIGUSR1 => Wish::Reopen,
+            SIGUSR2 => Wish::Upgrade,
+            _ => Wish::End,
+        };
+        let obey = move || signals.forever().for_each(|signal| obey(wish(signal)));
+        crate::runtime::threads::start("peregrine-signals", Box::new(obey))?;
+        count.now += 1;
+        IS_UNHEARD.store(false, Ordering::SeqCst);
+        Ok(Self { listener })
+    }
+}
+
+/// Installs a handler that performs the signal's default action while no [`Signals`] exists, unless
+/// the program already has its own handler. Handlers cannot be removed without `unsafe` code.
+#[cfg(unix)]
+fn prepare(signal: i32) -> io::Result<()> {
+    if is_default(signal) {
+        signal_hook::flag::register_conditional_default(signal, Arc::clone(&IS_UNHEARD))?;
+    }
+    Ok(())
+}
+
+/// Whether the signal is neither handled nor ignored. Assumes so if the system does not report it.
+#[cfg(unix)]
+fn is_default(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let is_in = |name: &str| {
+        let mask = status.lines().find_map(|line| line.strip_prefix(name));
+        let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+        mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
+    };
+    !is_in("SigCgt:") && !is_in("SigIgn:")
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        let mut count = LISTENING.lock().unwrap_or_else(PoisonError::into_inner);
+        count.now -= 1;
+        IS_UNHEARD.store(count.now == 0, Ordering::SeqCst);
+        #[cfg(unix)]
+        self.listener.close();
+    }
+}
+
+#[cfg(not(unix))]
+impl Signals {
+    /// # Errors
+    /// The system cannot start another thread.
+    pub(crate) fn listen(
+        _: Hears,
+        mut obey: impl FnMut(Wish) + Send + 'static,
+    ) -> io::Result<Self> {
+        let mut count = LISTENING.lock().unwrap_or_else(PoisonError::into_inner);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        // Where the system does not deliver signals, only a `Handle` can end the server.
+        let listen = move || {
+            while runtime.block_on(tokio::signal::ctrl_c()).is_ok() {
+                if IS_UNHEARD.load(Ordering::SeqCst) {
+                    std::process::exit(130);
+                }
+                obey(Wish::End);
+            }
+        };
+        std::thread::Builder::new().name("peregrine-signals".to_owned()).spawn(listen)?;
+        count.now += 1;
+        IS_UNHEARD.store(false, Ordering::SeqCst);
+        Ok(Self {})
+    }
+}

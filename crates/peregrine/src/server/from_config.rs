@@ -1,0 +1,369 @@
+//! Builds a server from the configuration.
+
+use super::Server;
+#[cfg(feature = "tls")]
+use super::tls_config;
+use crate::error::{Error, missing};
+use crate::listen::admin::Admin;
+use crate::listen::listener::Listener;
+use crate::reload::Configured;
+use crate::runtime::driver_choice::DriverChoice;
+use peregrine_admin::Log;
+use peregrine_settings::{AccessLogConfig, AdminConfig, DriverKind, ListenerConfig, ServerConfig};
+#[cfg(feature = "tls")]
+use peregrine_tls::Tls;
+use peregrine_web::TrustedProxies;
+use tokio::sync::watch;
+
+impl Server {
+    /// Creates a server from a configuration: see [`config`](crate::config). Certificates are read
+    /// immediately.
+    ///
+    /// Methods called on the server afterwards override the configuration, and a reload does not
+    /// undo them. [`listen`](Self::listen) and similar methods add to the configured listeners;
+    /// settings that they leave out follow the configuration, also on reload.
+    ///
+    /// ```no_run
+    /// use peregrine::config::ServerConfig;
+    /// use peregrine::{Limits, prelude::*};
+    /// use std::time::Duration;
+    ///
+    /// fn main() -> peregrine::Result<()> {
+    ///     // The file overrides this.
+    ///     let mut code = ServerConfig::default();
+    ///     code.limits.idle_timeout = Duration::from_secs(20);
+    ///     let config = ServerConfig::load_over(code, "/etc/app/app.toml")?;
+    ///     // The file cannot change the listener for the tests.
+    ///     let server = Server::from_config(config)?.listen("127.0.0.1:8081");
+    ///     server.serve(|| App::new().get("/", || "hello"))
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// A setting is invalid, or a certificate cannot be read.
+    pub fn from_config(config: ServerConfig) -> Result<Self, Error> {
+        config.check()?;
+        let mut server = Self::new()
+            .limits(config.limits.clone())
+            .driver(config.driver.kind.into())
+            .driver_options(config.options())
+            .pin_workers(config.pin_workers);
+        if let Some(workers) = config.workers {
+            server = server.workers(workers);
+        }
+        if config.quiet {
+            server = server.quiet();
+        }
+        if let Some(proxies) = config.proxies()? {
+            server = server.trusted_proxies(proxies);
+        }
+        if let Some(admin) = admin(&config.admin) {
+            server = server.admin(admin);
+        }
+        if let Some(log) = log(&config.access_log) {
+            server = server.access_log(log);
+        }
+        if let Some(traces) = config.traces.made() {
+            server = server.traces(traces);
+        }
+        #[cfg(feature = "otlp")]
+        if let Some(otlp) = peregrine_admin::Otlp::from_config(&config) {
+            server = server.sending(otlp);
+        }
+        server = with_watch(with_restart(server, &config), &config)?;
+        let mut configured = Configured::new(config.clone());
+        #[cfg(feature = "tls")]
+        let mut of_server = None;
+        for (name, of) in &config.listeners {
+            let listener = listener(name, of)?;
+            #[cfg(feature = "tls")]
+            let listener = match tls(&config, name, of, &mut of_server)? {
+                Some(tls) => listener.tls(tls),
+                None => listener,
+            };
+            let (live, changes) = watch::channel(config.live(name, of)?);
+            configured.follow(name, live);
+            server = server.listen(listener.live(changes));
+        }
+        Ok(server.configured(configured))
+    }
+
+    /// Calls `follow` with the configuration each time a reload has changed something, on the
+    /// reload thread. Use it to apply the log level and the program's own settings. It has an
+    /// effect only on a server [built from a configuration](Server::from_config); without it, a
+    /// change of `logs.level` needs a restart.
+    pub fn on_reload(mut self, follow: impl Fn(&ServerConfig) + Send + Sync + 'static) -> Self {
+        if let Some(configured) = self.configured_mut() {
+            configured.followed_by(follow);
+        }
+        self
+    }
+}
+
+#[cfg(all(target_os = "linux", feature = "restart"))]
+fn with_restart(server: Server, config: &ServerConfig) -> Server {
+    let of = &config.restart;
+    let mut successor = peregrine_restart::Successor::new().timeout(of.upgrade_timeout);
+    if let Some(program) = &of.program {
+        successor = successor.program(program);
+    }
+    if !of.upgrade_at_signal {
+        successor = successor.without_signal();
+    }
+    server.successor(successor)
+}
+
+#[cfg(not(all(target_os = "linux", feature = "restart")))]
+fn with_restart(server: Server, _: &ServerConfig) -> Server {
+    server
+}
+
+fn with_watch(server: Server, config: &ServerConfig) -> Result<Server, Error> {
+    let own = config.listeners.values().filter_map(|listener| listener.tls.as_ref());
+    let is_watched = config.tls.watch || own.into_iter().any(|tls| tls.watch);
+    #[cfg(feature = "tls-watch")]
+    return Ok(if is_watched { server.watch_certificates() } else { server });
+    #[cfg(not(feature = "tls-watch"))]
+    match is_watched {
+        false => Ok(server),
+        true => Err(missing("tls.watch", "tls-watch")),
+    }
+}
+
+fn listener(name: &str, of: &ListenerConfig) -> Result<Listener, Error> {
+    let section = |section: &str| format!("listeners.{name}.{section}");
+    let mut listener = place(of).ok_or_else(|| missing(&section("activated"), "restart"))?;
+    if let Some(limits) = &of.limits {
+        listener = listener.limits(limits.clone());
+    }
+    if let Some(mode) = of.unix_mode {
+        listener = listener.unix_mode(mode);
+    }
+    if let Some(user) = &of.unix_owner {
+        listener = listener.unix_owner(user);
+    }
+    if let Some(group) = &of.unix_group {
+        listener = listener.unix_group(group);
+    }
+    if let Some(proxies) = &of.trusted_proxies {
+        // An empty section trusts no proxies.
+        let proxies = proxies.made(&section("trusted_proxies"))?;
+        listener = listener
+            .trusted_proxies(proxies.unwrap_or_else(|| TrustedProxies::at(Vec::<String>::new())));
+    }
+    if let Some(settings) = of.proxy_protocol.made(&section("proxy_protocol"))? {
+        listener = listener.proxy_protocol(settings);
+    }
+    if of.https && cfg!(not(feature = "tls")) {
+        return Err(missing(&section("https"), "tls"));
+    }
+    Ok(listener)
+}
+
+/// The TLS settings of a listener. Listeners without their own section share one instance.
+#[cfg(feature = "tls")]
+fn tls(
+    config: &ServerConfig,
+    name: &str,
+    of: &ListenerConfig,
+    of_server: &mut Option<Tls>,
+) -> Result<Option<Tls>, Error> {
+    match (&of.tls, of.https) {
+        (_, false) => Ok(None),
+        (Some(own), true) => tls_config::make(own, &format!("listeners.{name}.tls")).map(Some),
+        (None, true) => {
+            if of_server.is_none() {
+                *of_server = Some(tls_config::make(&config.tls, "tls")?);
+            }
+            Ok(of_server.clone())
+        }
+    }
+}
+
+#[cfg(all(target_os = "linux", feature = "restart"))]
+fn place(of: &ListenerConfig) -> Option<Listener> {
+    Some(match (&of.activated, &of.address) {
+        (Some(name), Some(address)) => Listener::activated_or(name, address),
+        (Some(name), None) => Listener::activated(name),
+        (None, address) => Listener::at(address.clone().unwrap_or_default()),
+    })
+}
+
+#[cfg(not(all(target_os = "linux", feature = "restart")))]
+fn place(of: &ListenerConfig) -> Option<Listener> {
+    of.activated.is_none().then(|| Listener::at(of.address.clone().unwrap_or_default()))
+}
+
+/// Returns `None` if the admin listener is off.
+fn admin(of: &AdminConfig) -> Option<Admin> {
+    let mut admin = Admin::at(of.address.as_deref()?).live_within(of.live_within);
+    if let Some(mode) = of.unix_mode {
+        admin = admin.unix_mode(mode);
+    }
+    if let Some(user) = &of.unix_owner {
+        admin = admin.unix_owner(user);
+    }
+    if let Some(group) = &of.unix_group {
+        admin = admin.unix_group(group);
+    }
+    Some(admin)
+}
+
+/// Builds the log, unless it is off.
+fn log(of: &AccessLogConfig) -> Option<Log> {
+    let log = Log::target(of.target.as_ref()?);
+    let log = log.style(of.style()).queue_bytes_max(of.queue_bytes_max);
+    Some(log.end_timeout(of.end_timeout))
+}
+
+impl From<DriverKind> for DriverChoice {
+    fn from(kind: DriverKind) -> Self {
+        match kind {
+            DriverKind::Auto => Self::Auto,
+            DriverKind::Uring => Self::Uring,
+            DriverKind::Tokio => Self::Tokio,
+        }
+    }
+}
+
+impl From<DriverChoice> for DriverKind {
+    fn from(choice: DriverChoice) -> Self {
+        match choice {
+            DriverChoice::Auto => Self::Auto,
+            DriverChoice::Uring => Self::Uring,
+            DriverChoice::Tokio => Self::Tokio,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use peregrine_settings::ConfigError;
+    use peregrine_settings::internal::layers;
+
+    fn read(text: &str, variables: &[(&str, &str)]) -> Result<ServerConfig, ConfigError> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("app.toml");
+        std::fs::write(&path, text).expect("a new file");
+        let layers = layers().file(path).variables(variables.iter().copied());
+        ServerConfig::read(ServerConfig::default(), layers)
+    }
+
+    #[test]
+    fn the_defaults_of_the_tree_are_those_of_the_types_that_it_stands_for() {
+        let ServerConfig { access_log, admin, .. } = ServerConfig::default();
+        assert_eq!(admin.live_within, crate::listen::admin::LIVE_WITHIN);
+        assert_eq!(access_log.queue_bytes_max, peregrine_admin::internal::QUEUE_BYTES_MAX);
+        assert_eq!(access_log.end_timeout, peregrine_admin::internal::END_TIMEOUT);
+    }
+
+    #[test]
+    #[expect(clippy::too_many_lines, reason = "a table of cases")]
+    fn what_cannot_be_meant_is_told_with_its_name() {
+        let listen = "[listeners.a]\naddress = '127.0.0.1:0'\n";
+        let https = format!("{listen}https = true\n");
+        for (text, expected) in [
+            (
+                "[limits]\nhead_bytes_max = '1 MiB'",
+                "`limits.head_bytes_max`: 1048576 is out of range",
+            ),
+            ("[limits]\nhead_timeout = '0s'", "`limits.head_timeout`: with a timeout of zero"),
+            ("[limits]\nlifetime_max = '0'", "`limits.lifetime_max`: zero would expire"),
+            ("[limits]\npoll_budget = '0s'", "for no limit, write `off`"),
+            ("[sockets]\nuser_timeout = '0s'", "`sockets.user_timeout`: the kernel accepts `1s`"),
+            ("[sockets]\nuser_timeout = '25d'", "`sockets.user_timeout`: the kernel accepts `1s`"),
+            ("[limits.http2]\nbudget_max = 0", "`limits.http2.budget_max`: 0 is out of range"),
+            ("[limits.http2]\nstreams_max = 0", "`limits.http2.streams_max`: 0 is out of range"),
+            ("[listeners.a]\n", "`listeners.a.address`: set the address to listen"),
+            ("[listeners.a]\nadress = ''", "did you mean `address`?"),
+            (
+                &format!("{listen}[listeners.a.tls]"),
+                "`listeners.a.https`: the listener has a section",
+            ),
+            (
+                &format!("{listen}[listeners.a.limits]\nfields_max = 0"),
+                "`listeners.a.limits.fields_max`",
+            ),
+            (
+                &format!("{listen}[listeners.a.limits.overload]\nrequests_max = 9"),
+                "`listeners.a.limits.overload.requests_max`: it applies to the whole server: set \
+                 `limits.overload.requests_max`",
+            ),
+            (
+                &format!("{listen}[listeners.a.limits]\nshutdown_timeout = '1s'"),
+                "set `limits.shutdown_timeout`",
+            ),
+            ("[sockets]\nbacklog = 0", "`sockets.backlog`: 0 is out of range: it may be from 1"),
+            (
+                "[sockets]\nkeep_alive = '1500ms'",
+                "`sockets.keep_alive`: the kernel accepts whole seconds",
+            ),
+            (
+                "[driver]\nkind = 'epoll'",
+                "`driver.kind`: `epoll` is not a valid value; expected one of `auto`",
+            ),
+            ("workers = 0", "`workers`: expected a whole number above 0, or `auto`"),
+            ("[trusted_proxies]\nfrom = ['10.0.0.0/33']", "`trusted_proxies.from`: `10.0.0.0/33`"),
+            (
+                "[trusted_proxies]\nhops = 1\nfrom = ['::1']",
+                "`trusted_proxies.hops`: set either `from`",
+            ),
+            (
+                "[trusted_proxies]\nfrom = ['::1']\nfield = 'forwarded'\nhost = true",
+                "`trusted_proxies.field`",
+            ),
+            (
+                &format!("{listen}proxy_protocol.mode = 'optional'"),
+                "`listeners.a.proxy_protocol.from`: `ProxyProtocol::optional()`",
+            ),
+            (
+                "[access_log]\nform = 'apache'",
+                "`access_log.form`: `apache` is not a valid value; expected one of `common`",
+            ),
+            ("[access_log]\nformat = 'json'", "did you mean `form`?"),
+            ("[access_log]\nroutes_left_out = ['health']", "`health` is not a route pattern"),
+            ("[access_log]\nqueue_bytes_max = '10'", "`access_log.queue_bytes_max`: too small"),
+            ("[traces]\nratio = 1.5", "`traces.ratio`: 1.5 is out of range"),
+            ("[traces]\nroutes.'/a' = -1", "`traces.routes./a`: -1 is out of range"),
+            ("[traces.otlp]\nendpoint = 'http://a'", "traces."),
+            ("[traces.otlp]\nendpoint = 'collector:4318'", "`traces.otlp.endpoint`: write a URL"),
+            (
+                "[traces.otlp]\nendpoint = 'http://me:word@a'",
+                "a password in a URL would be printed",
+            ),
+            ("[traces.otlp.headers]\n'a b' = 'x'", "`traces.otlp.headers.a b`: not a valid HTTP"),
+            ("[traces.otlp.headers]\na = '(hidden)'", "write the secret itself"),
+            ("[tls.acme]\ndomains = ['a.test']", "`tls.acme.folder`: set the folder"),
+            ("[tls.acme]\nexternal_account.id = 'x'", "`id` and `key` belong together"),
+            ("[tls.acme]\nchallenges = ['dns-01']", "`dns-01` is not a valid value"),
+            (
+                &format!("{listen}unix_mode = '0660'"),
+                "`listeners.a.unix_mode`: this listener is not a Unix domain socket",
+            ),
+            (
+                "[listeners.a]\naddress = 'unix:/x'\nunix_mode = 660",
+                "`listeners.a.unix_mode`: expected the mode of a file in octal",
+            ),
+            ("[admin]\nunix_group = 'x'", "`admin.unix_group`: this listener is not a Unix domain"),
+            #[cfg(feature = "tls")]
+            (&https, "`tls`: there is no certificate: set `certificate` and `key`"),
+            #[cfg(feature = "tls")]
+            (
+                &format!("{https}[tls.certificates.a]\ncertificate = 'none.pem'\nkey = 'none.key'"),
+                "cannot read none.pem",
+            ),
+            #[cfg(feature = "tls")]
+            (
+                &format!(
+                    "{https}[tls]\ndefault_certificate = 'b'\n[tls.certificates.a]\ncertificate = ''\nkey = ''"
+                ),
+                "`tls`: `default_certificate = \"b\"` matches no label",
+            ),
+        ] {
+            let made = read(text, &[]).map_err(Error::from).and_then(Server::from_config);
+            let error = made.map(|_| ()).expect_err(text).to_string();
+            assert!(error.contains(expected), "{text}\n{error}");
+        }
+    }
+}

@@ -1,0 +1,422 @@
+//! The server's configuration in code, and the functions that run it.
+
+#[cfg(feature = "config")]
+mod from_config;
+pub(crate) mod serve_until;
+mod simulated;
+mod start;
+#[cfg(all(feature = "config", feature = "tls"))]
+mod tls_config;
+
+use crate::error::Error;
+use crate::listen::admin::Admin;
+use crate::listen::listener::Listener;
+#[cfg(feature = "config")]
+use crate::reload::Configured;
+use crate::runtime::console::report;
+use crate::runtime::driver_choice::DriverChoice;
+use crate::runtime::handle::Orders;
+use crate::runtime::make_app::{MakeApplication, makes};
+use crate::runtime::running::Running;
+use crate::runtime::signals::Hears;
+use peregrine_admin::Log;
+#[cfg(all(feature = "otlp", feature = "config"))]
+use peregrine_admin::Otlp;
+use peregrine_driver::{Options, Socket, SocketOptions};
+#[cfg(all(target_os = "linux", feature = "restart"))]
+use peregrine_restart::Successor;
+#[cfg(not(all(target_os = "linux", feature = "restart")))]
+use peregrine_restart::internal::Successor;
+use peregrine_server::{Limits, Traces};
+#[cfg(feature = "tls")]
+use peregrine_tls::Tls;
+use peregrine_web::TrustedProxies;
+use std::num::NonZeroUsize;
+use std::path::Path;
+
+pub use simulated::Simulated;
+
+/// Configures a server, then runs it.
+///
+/// ```no_run
+/// use peregrine::prelude::*;
+///
+/// fn main() -> peregrine::Result<()> {
+///     Server::bind("127.0.0.1:8080").serve(|| App::new().get("/", || async { "Hello, World!" }))
+/// }
+/// ```
+///
+/// Everything has a default: one worker per core that this process may use (CPU affinity and the
+/// cgroup's quota count), io_uring where the kernel allows it and tokio elsewhere, and all of
+/// [`Limits`].
+#[derive(Debug)]
+#[must_use = "a server does nothing until `serve` or `start`"]
+pub struct Server {
+    listeners: Vec<Listener>,
+    proxies: Option<TrustedProxies>,
+    limits: Limits,
+    workers: Option<NonZeroUsize>,
+    choice: DriverChoice,
+    options: Options,
+    pin: bool,
+    quiet: bool,
+    admin: Option<Admin>,
+    log: Option<Log>,
+    traces: Option<Traces>,
+    #[cfg(all(feature = "otlp", feature = "config"))]
+    otlp: Option<Otlp>,
+    #[cfg(feature = "tls-watch")]
+    watches_certificates: bool,
+    successor: Successor,
+    tells_manager: bool,
+    #[cfg(feature = "config")]
+    configured: Option<Configured>,
+}
+
+impl Server {
+    /// Creates a server that speaks HTTP at an address: `127.0.0.1:8080`, `[::]:80`,
+    /// `localhost:3000`, or `unix:/run/app.sock`. Port 0 takes any free port. For listeners with
+    /// other settings, pass a [`Listener`].
+    pub fn bind(place: impl Into<Listener>) -> Self {
+        Self::new().listen(place)
+    }
+
+    /// Creates a server without listeners.
+    #[expect(clippy::new_without_default, reason = "a server without listeners cannot start")]
+    pub fn new() -> Self {
+        Self {
+            listeners: Vec::new(),
+            proxies: None,
+            limits: Limits::default(),
+            workers: None,
+            choice: DriverChoice::default(),
+            options: Options::default(),
+            pin: false,
+            quiet: false,
+            admin: None,
+            log: None,
+            traces: None,
+            #[cfg(all(feature = "otlp", feature = "config"))]
+            otlp: None,
+            #[cfg(feature = "tls-watch")]
+            watches_certificates: false,
+            successor: Successor::new(),
+            tells_manager: false,
+            #[cfg(feature = "config")]
+            configured: None,
+        }
+    }
+
+    /// Adds a listener: an address, a socket bound elsewhere, or a [`Listener`] with its own
+    /// settings.
+    pub fn listen(mut self, place: impl Into<Listener>) -> Self {
+        self.listeners.push(place.into());
+        self
+    }
+
+    /// Sets the proxies that are trusted to report client addresses: their addresses, networks, and
+    /// `unix:` for all clients of Unix domain sockets. See [`TrustedProxies`] for the header
+    /// fields, and [`Client`](crate::web::Client) for the result. By default no proxy is trusted.
+    ///
+    /// ```
+    /// use peregrine::Server;
+    ///
+    /// let server = Server::bind("127.0.0.1:8080").trusted_proxies(["127.0.0.1", "10.0.0.0/8"]);
+    /// # let _ = server;
+    /// ```
+    pub fn trusted_proxies(mut self, proxies: impl Into<TrustedProxies>) -> Self {
+        self.proxies = Some(proxies.into());
+        self.sets("trusted_proxies");
+        self
+    }
+
+    /// Adds an HTTPS listener. Needs the feature `tls`, which is on by default.
+    #[cfg(feature = "tls")]
+    pub fn tls(self, place: impl Into<Listener>, tls: Tls) -> Self {
+        self.listen(place.into().tls(tls))
+    }
+
+    /// Adds an HTTP listener on a Unix domain socket at `path`. The file is removed on shutdown.
+    pub fn unix(self, path: impl AsRef<Path>) -> Self {
+        let address = format!("unix:{}", path.as_ref().display());
+        self.listen(address)
+    }
+
+    /// Adds an HTTP listener on a socket bound elsewhere, for example by a service manager: a
+    /// [`TcpListener`](std::net::TcpListener) or a `UnixListener` of the standard library. All
+    /// workers share it. The file of a Unix domain socket is not removed.
+    ///
+    /// ```no_run
+    /// use peregrine::prelude::*;
+    /// use std::os::unix::net::UnixListener;
+    ///
+    /// fn main() -> Result<(), Box<dyn std::error::Error>> {
+    ///     let listener = UnixListener::bind("/run/app.sock")?;
+    ///     Ok(Server::new().listener(listener).serve(|| App::new().get("/", || "hello"))?)
+    /// }
+    /// ```
+    pub fn listener(self, listener: impl Into<Socket>) -> Self {
+        self.listen(listener.into())
+    }
+
+    /// Adds an HTTPS listener on a socket bound elsewhere. Needs the feature `tls`.
+    #[cfg(feature = "tls")]
+    pub fn tls_listener(self, listener: impl Into<Socket>, tls: Tls) -> Self {
+        self.tls(listener.into(), tls)
+    }
+
+    /// Adds a separate listener for operators, with metrics for Prometheus, probes, routes and
+    /// connections; see [`Admin`]. By default there is none, and requests are not measured.
+    ///
+    /// It runs until the server has stopped. The other listeners do not serve its pages.
+    pub fn admin(mut self, admin: impl Into<Admin>) -> Self {
+        self.admin = Some(admin.into());
+        self
+    }
+
+    /// Writes an access log with one line per request. See [`Log`] for its targets, and
+    /// [`middleware::AccessLog`](crate::middleware::AccessLog) for `tracing` events instead. By
+    /// default there is none.
+    pub fn access_log(mut self, log: Log) -> Self {
+        self.log = Some(log);
+        self.sets("access_log");
+        self
+    }
+
+    /// Traces requests: sampled requests get `tracing` spans with OpenTelemetry's attributes, and
+    /// `traceparent` and `tracestate` are read and written. By default traces are off: requests
+    /// only get a span with method and route, for logs, if a subscriber enables it.
+    pub fn traces(mut self, traces: Traces) -> Self {
+        self.traces = Some(traces);
+        self.sets("traces");
+        self
+    }
+
+    /// Reloads certificates and their related files when the files change: see
+    /// [`Tls::reload`](crate::tls::Tls::reload) for the files that are read, and for the handling
+    /// of invalid ones. Files may be written in place, replaced, or swapped with symbolic links as
+    /// Kubernetes and certbot do; changes in quick succession cause one reload. Where the system
+    /// does not report changes, as on some network file systems, they are noticed within a minute.
+    /// Needs the feature `tls-watch`.
+    #[cfg(feature = "tls-watch")]
+    pub fn watch_certificates(mut self) -> Self {
+        self.watches_certificates = true;
+        self
+    }
+
+    /// Adds an HTTP listener on the sockets called `name` from a service manager, such as a systemd
+    /// socket unit with `FileDescriptorName=name`. The sockets stay open when this process ends, so
+    /// no client is refused while the next process starts. The manager determines their number and
+    /// kind, TCP or Unix. On Linux.
+    ///
+    /// A single socket without a name is given to the first caller, whatever `name` is: watchexec
+    /// and systemfd set no name, and systemd sets that of the unit. Several sockets need names.
+    ///
+    /// It is an error if there are no such sockets; [`activated_or`](Self::activated_or) has a
+    /// fallback.
+    #[cfg(all(target_os = "linux", feature = "restart"))]
+    pub fn activated(mut self, name: impl Into<String>) -> Self {
+        self.listeners.push(Listener::activated(name));
+        self
+    }
+
+    /// Like [`activated`](Self::activated), but listens at `address` if no sockets at all were
+    /// passed to this process, so one program runs under a service manager and by hand. If there
+    /// are sockets, but none with this name, it is an error.
+    #[cfg(all(target_os = "linux", feature = "restart"))]
+    pub fn activated_or(mut self, name: impl Into<String>, address: impl Into<String>) -> Self {
+        self.listeners.push(Listener::activated_or(name, address));
+        self
+    }
+
+    /// Adds an HTTPS listener on sockets from a service manager. Needs the feature `tls`.
+    #[cfg(all(target_os = "linux", feature = "restart", feature = "tls"))]
+    pub fn tls_activated(mut self, name: impl Into<String>, tls: Tls) -> Self {
+        self.listeners.push(Listener::activated(name).tls(tls));
+        self
+    }
+
+    /// Like [`tls_activated`](Self::tls_activated), but listens at `address` if no sockets at all
+    /// were passed to this process.
+    #[cfg(all(target_os = "linux", feature = "restart", feature = "tls"))]
+    pub fn tls_activated_or(
+        mut self,
+        name: impl Into<String>,
+        address: impl Into<String>,
+        tls: Tls,
+    ) -> Self {
+        self.listeners.push(Listener::activated_or(name, address).tls(tls));
+        self
+    }
+
+    /// Sets what an upgrade in place starts, and whether a signal triggers it. By default SIGUSR2
+    /// starts this program again if [`serve`](Self::serve) is used. See
+    /// [`restart`](crate::restart).
+    #[cfg(all(target_os = "linux", feature = "restart"))]
+    pub fn successor(mut self, successor: Successor) -> Self {
+        self.successor = successor;
+        self
+    }
+
+    /// Reports to the service manager (`NOTIFY_SOCKET`, as set by systemd for `Type=notify`) when
+    /// the server serves, upgrades and stops, and notifies its watchdog while every worker
+    /// responds. [`serve`](Self::serve) always does this, since such a program waits only for the
+    /// server; a program that calls [`start`](Self::start) may have more to prepare before it is
+    /// ready. On Linux.
+    #[cfg(all(target_os = "linux", feature = "restart"))]
+    pub fn tell_service_manager(mut self) -> Self {
+        self.tells_manager = true;
+        self
+    }
+
+    /// Replaces all limits and timeouts. A [`Listener`] may have its own.
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self.sets("limits");
+        self
+    }
+
+    /// Sets the number of workers, each with its own thread. The default is one per core that this
+    /// process may use.
+    pub fn workers(mut self, workers: NonZeroUsize) -> Self {
+        self.workers = Some(workers);
+        self
+    }
+
+    /// Sets the driver. The environment variable `PEREGRINE_DRIVER` (`uring`, `tokio`, `auto`)
+    /// takes precedence.
+    pub fn driver(mut self, choice: DriverChoice) -> Self {
+        self.choice = choice;
+        self
+    }
+
+    /// Sets options of the driver, such as receive buffers and spinning; see [`Options`].
+    pub fn driver_options(mut self, options: Options) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Sets options of the listening sockets and their connections; see [`SocketOptions`].
+    pub fn sockets(mut self, sockets: SocketOptions) -> Self {
+        self.options.sockets = sockets;
+        self
+    }
+
+    /// Pins each worker's thread to its own core, among those that the process may use (its
+    /// affinity mask: `taskset`, cpusets of containers). Cores are assigned one NUMA node after
+    /// another, so workers share a node while it has free cores. If there are more workers than
+    /// cores, assignment starts over, and some cores get more workers than others. By default the
+    /// kernel schedules the threads.
+    pub fn pin_workers(mut self, pin: bool) -> Self {
+        self.pin = pin;
+        self
+    }
+
+    /// Does not print the startup line and the final report. If a `tracing` subscriber enables
+    /// target `peregrine` at level `INFO`, both are logged in any case, and never printed.
+    pub fn quiet(mut self) -> Self {
+        self.quiet = true;
+        self
+    }
+
+    /// Serves until SIGTERM or Ctrl-C, then shuts down gracefully. It stops accepting connections,
+    /// closes idle ones after `Limits::drain_idle_timeout`, closes the others after their response,
+    /// waits for tasks and blocking functions that outlive them, and aborts the rest when
+    /// [`Limits::shutdown_timeout`] has passed. A second signal aborts immediately. A signal during
+    /// startup aborts the startup without waiting for workers that are not ready.
+    ///
+    /// When the server has stopped, signals have their previous effect again. A program that
+    /// continues after that, and only then installs its own handlers, should use [`Server::start`]
+    /// and a [`Handle`](crate::Handle) instead.
+    ///
+    /// On SIGHUP, a server built from a configuration (the feature `config`) reads it again, and
+    /// TLS listeners reload their certificates. The log contains what changed, or why the old
+    /// values remain.
+    ///
+    /// `make` is called once on each worker's thread, inside its tokio runtime, so clients that
+    /// connect on first use (such as sqlx's `connect_lazy`) and the worker's own tasks can be
+    /// started in it. It may be `async`, for clients that connect immediately; the server is ready
+    /// when all workers have their application. Create values that workers share before the call,
+    /// and clone them inside.
+    ///
+    /// On Linux, SIGUSR2 upgrades in place ([`restart`](crate::restart)), and the state of the
+    /// server is reported to a service manager.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn serve<Via, M: MakeApplication<Via>>(self, make: M) -> Result<(), Error> {
+        let quiet = self.quiet;
+        let orders = Orders::new();
+        // Handle signals before the start: it may take long, and a signal may arrive as soon as the
+        // startup line is printed.
+        let _signals = orders.handle.obey_signals(self.hears())?;
+        orders.handle.restart().tell_manager();
+        let stopped = self.start_under(&mut makes(make), orders)?.wait_obeying()?;
+        report(&stopped, quiet)
+    }
+
+    /// Marks a section as set in code, so that the configuration no longer applies to it.
+    fn sets(&mut self, section: &'static str) {
+        #[cfg(feature = "config")]
+        if let Some(configured) = &mut self.configured {
+            configured.set_by_program(section);
+        }
+        #[cfg(not(feature = "config"))]
+        let _ = section;
+    }
+
+    /// Sends spans with this exporter once the server starts, unless the program has installed one.
+    #[cfg(all(feature = "otlp", feature = "config"))]
+    pub(crate) fn sending(mut self, otlp: Otlp) -> Self {
+        self.otlp = Some(otlp);
+        self
+    }
+
+    #[cfg(feature = "config")]
+    pub(crate) fn configured(mut self, configured: Configured) -> Self {
+        self.configured = Some(configured);
+        self
+    }
+
+    #[cfg(feature = "config")]
+    pub(crate) fn configured_mut(&mut self) -> Option<&mut Configured> {
+        self.configured.as_mut()
+    }
+
+    /// The signals that the server handles.
+    pub(crate) fn hears(&self) -> Hears {
+        let reload = self.listeners.iter().any(Listener::is_tls);
+        #[cfg(feature = "config")]
+        let reload = reload || self.configured.as_ref().is_some_and(Configured::is_read);
+        let reopen = self.log.as_ref().is_some_and(Log::may_be_file);
+        // A reload may change the log's target to a file.
+        #[cfg(feature = "config")]
+        let reopen = reopen
+            || self.log.is_some() && self.configured.as_ref().is_some_and(Configured::is_read);
+        Hears { reload, upgrade: self.successor.is_by_signal(), reopen }
+    }
+
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.quiet
+    }
+
+    /// Starts serving, and blocks until all sockets are bound and all workers are ready. Signals
+    /// and the service manager are left to the caller.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn start<Via, M: MakeApplication<Via>>(self, make: M) -> Result<Running, Error> {
+        self.start_under(&mut makes(make), Orders::new())
+    }
+}
+
+/// Serves an application until SIGTERM or Ctrl-C: short for [`Server::bind`] and [`Server::serve`].
+///
+/// # Errors
+/// See [`Error`].
+pub fn serve<Via, M: MakeApplication<Via>>(
+    place: impl Into<Listener>,
+    make: M,
+) -> Result<(), Error> {
+    Server::bind(place).serve(make)
+}

@@ -1,0 +1,124 @@
+//! Serving from within an `async` program, which has its own runtime and may handle signals itself.
+
+use crate::error::Error;
+use crate::runtime::console::report;
+use crate::runtime::handle::{Handle, Orders};
+use crate::runtime::make_app::{Make, MakeApplication, makes};
+use crate::runtime::report::Stopped;
+use crate::runtime::running::Running;
+use crate::server::Server;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::task::Poll;
+use std::thread;
+use tokio::sync::oneshot;
+
+impl Server {
+    /// Serves from within an `async` program until `end` completes, then shuts down gracefully. The
+    /// server installs no signal handlers: a signal has an effect only if it completes `end`.
+    ///
+    /// The workers have their own threads, each with its own runtime. The caller's runtime, of
+    /// whatever kind, only waits and is never blocked. Dropping the future cuts all connections.
+    ///
+    /// ```no_run
+    /// use peregrine::prelude::*;
+    ///
+    /// #[tokio::main]
+    /// async fn main() -> peregrine::Result<()> {
+    ///     let app = || App::new().get("/", || "hello");
+    ///     let stop = async { tokio::signal::ctrl_c().await.unwrap() };
+    ///     Server::bind("127.0.0.1:8080").serve_until(app, stop).await
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn serve_until<Via, M, F>(self, make: M, end: F) -> Result<(), Error>
+    where
+        Via: 'static,
+        M: MakeApplication<Via>,
+        F: Future<Output = ()>,
+    {
+        serve(self, makes(make), Some(end)).await
+    }
+}
+
+impl Running {
+    /// [`wait`](Self::wait), without blocking the caller's thread. Dropping the future cuts all
+    /// connections.
+    ///
+    /// # Errors
+    /// A worker failed or panicked; the other workers are then shut down.
+    pub async fn ended(self) -> Result<Stopped, Error> {
+        let _cut = CutOnDrop(self.handle());
+        beside(move || self.wait())?.await.expect(SENT)
+    }
+}
+
+/// Why the receiver that [`beside`] returns never fails.
+const SENT: &str = "the thread sends before it ends";
+
+/// Serves until `end` completes or, if `end` is `None`, until a signal.
+pub(crate) async fn serve(
+    server: Server,
+    mut makes: impl FnMut() -> Make + Send + 'static,
+    end: Option<impl Future<Output = ()>>,
+) -> Result<(), Error> {
+    let quiet = server.is_quiet();
+    let orders = Orders::new();
+    let handle = orders.handle.clone();
+    let signals = match end {
+        None => {
+            handle.restart().tell_manager();
+            Some(handle.obey_signals(server.hears())?)
+        }
+        Some(_) => None,
+    };
+    let _cut = CutOnDrop(handle.clone());
+    let mut ended = beside(move || {
+        // On the other thread too, because building the application may take long and may depend on
+        // the caller's runtime.
+        let running = server.start_under(&mut makes, orders)?;
+        match signals {
+            Some(_) => running.wait_obeying(),
+            None => running.wait(),
+        }
+    })?;
+    if let Some(end) = end {
+        let mut end = pin!(end);
+        let early = poll_fn(|context| {
+            if let Poll::Ready(stopped) = Pin::new(&mut ended).poll(context) {
+                return Poll::Ready(Some(stopped));
+            }
+            end.as_mut().poll(context).map(|()| None)
+        });
+        if let Some(stopped) = early.await {
+            return report(&stopped.expect(SENT)?, quiet);
+        }
+        handle.shut_down();
+    }
+    report(&ended.await.expect(SENT)?, quiet)
+}
+
+/// Runs blocking `work` on its own thread and sends its result.
+fn beside(
+    work: impl FnOnce() -> Result<Stopped, Error> + Send + 'static,
+) -> Result<oneshot::Receiver<Result<Stopped, Error>>, Error> {
+    let (sender, ended) = oneshot::channel();
+    let wait = move || {
+        // Fails if the receiving future was dropped.
+        let _ = sender.send(work());
+    };
+    let name = "peregrine-wait".to_owned();
+    thread::Builder::new().name(name).spawn(wait).map_err(Error::Worker)?;
+    Ok(ended)
+}
+
+/// Cuts a server's connections when its future is dropped.
+struct CutOnDrop(Handle);
+
+impl Drop for CutOnDrop {
+    fn drop(&mut self) {
+        self.0.cut();
+    }
+}

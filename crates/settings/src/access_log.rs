@@ -1,0 +1,121 @@
+//! The settings of the access log and of the program's log.
+
+use super::server::ServerConfig;
+use peregrine_config::{ConfigError, MaybeText, Size, Time};
+use peregrine_server::{Form, Style};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// Settings of the program's log.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct LogsConfig {
+    /// The filter of the program's log, in the syntax of `tracing-subscriber`: `info`, or
+    /// `info,peregrine=debug`. The program must pass it to its subscriber.
+    pub level: String,
+}
+
+impl Default for LogsConfig {
+    fn default() -> Self {
+        Self { level: "info".to_owned() }
+    }
+}
+
+/// The access log: one line per request.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct AccessLogConfig {
+    /// Where to write lines: `stdout`, the path of a file, or `off`. A reload can change the
+    /// target, but cannot turn the log on or off.
+    #[serde(with = "MaybeText")]
+    pub target: Option<String>,
+    /// The line format: `common`, `combined`, or `json`. Applied on reload.
+    pub form: LineForm,
+    /// Whether lines contain query strings, which may hold secrets. Applied on reload.
+    pub queries: bool,
+    /// Patterns of routes whose requests are not logged, such as `/health`. Applied on reload.
+    pub routes_left_out: Vec<String>,
+    /// The maximum number of unwritten bytes per worker. Lines beyond it are dropped and counted.
+    #[serde(with = "Size")]
+    pub queue_bytes_max: usize,
+    /// How long shutdown waits until all lines are written.
+    #[serde(with = "Time")]
+    pub end_timeout: Duration,
+}
+
+impl Default for AccessLogConfig {
+    fn default() -> Self {
+        Self {
+            target: None,
+            form: LineForm::Combined,
+            queries: true,
+            routes_left_out: Vec::new(),
+            queue_bytes_max: 1 << 20,
+            end_timeout: Duration::from_secs(5),
+        }
+    }
+}
+
+/// The line format of the access log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum LineForm {
+    /// The Common Log Format.
+    Common,
+    /// The Common Log Format with the `Referer` and `User-Agent` fields.
+    #[default]
+    Combined,
+    /// A JSON object with OpenTelemetry's attribute names.
+    Json,
+}
+
+impl AccessLogConfig {
+    /// The line format.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn style(&self) -> Style {
+        Style {
+            form: match self.form {
+                LineForm::Common => Form::Common,
+                LineForm::Combined => Form::Combined,
+                LineForm::Json => Form::Json,
+            },
+            leaves_queries_out: !self.queries,
+            routes_left_out: self.routes_left_out.iter().cloned().collect(),
+        }
+    }
+
+    /// These settings with the changes in `read` that a running server can apply: all but turning
+    /// the log on or off, the queue size, and the timeout.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn changed_to(&self, read: &Self) -> Self {
+        Self {
+            target: read.target.clone().or_else(|| self.target.clone()),
+            queue_bytes_max: self.queue_bytes_max,
+            end_timeout: self.end_timeout,
+            ..read.clone()
+        }
+    }
+}
+
+impl ServerConfig {
+    pub(crate) fn check_access_log(&self) -> Result<(), ConfigError> {
+        let wrong = |name: &str, text: &str| {
+            Err(ConfigError::of_setting(&format!("access_log.{name}"), text))
+        };
+        let of = &self.access_log;
+        // A line contains only a few fields of up to 8 KiB each.
+        if of.queue_bytes_max < 1024 {
+            return wrong("queue_bytes_max", "too small for a line: use at least `1 KiB`");
+        }
+        if let Some(pattern) = of.routes_left_out.iter().find(|pattern| !pattern.starts_with('/')) {
+            let text = format!("`{pattern}` is not a route pattern: patterns start with `/`");
+            return wrong("routes_left_out", &text);
+        }
+        Ok(())
+    }
+}

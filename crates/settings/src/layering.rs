@@ -1,0 +1,68 @@
+//! Merges the settings of the program, the file and the environment into one configuration.
+
+use peregrine_config::{ConfigError, Kind, Layers, Origin, Value};
+
+/// The prefix of environment variables.
+const PREFIX: &str = "PEREGRINE_";
+
+/// Adds where the setting was set, unless that was in code.
+pub(crate) fn placed(error: ConfigError, tree: Option<&Value>) -> ConfigError {
+    let setting = error.setting();
+    let leaves = tree.map(Value::leaves).unwrap_or_default();
+    match leaves.into_iter().find(|(name, _)| *name == setting) {
+        Some((_, value)) if value.origin != Origin::Code => error.at(&value.origin),
+        _ => error,
+    }
+}
+
+/// The layers without a file: variables with the standard prefix.
+#[must_use]
+pub fn layers() -> Layers {
+    Layers::new(PREFIX).variable_for("PEREGRINE_DRIVER", "driver.kind")
+}
+
+/// Fills in what a listener's own sections leave out from the server's sections.
+pub(crate) fn inherit(tree: &mut Value) {
+    let sections = ["limits", "tls", "trusted_proxies"];
+    let of_server = sections.map(|name| (name, tree.get(name).cloned()));
+    let Some(listeners) = tree.get_mut("listeners") else { return };
+    let names: Vec<_> = listeners.entries().iter().map(|entry| entry.key.clone()).collect();
+    for name in names {
+        let Some(listener) = listeners.get_mut(&name) else { continue };
+        for (section, of_server) in &of_server {
+            if let (Some(own), Some(of_server)) = (listener.get_mut(section), of_server) {
+                // The loader reports sections that are not tables.
+                if matches!(own.kind, Kind::Table(_)) {
+                    let said = std::mem::replace(own, of_server.clone());
+                    // A listener with its own certificates uses none of the server's.
+                    let has_certificates = said.get("certificates").is_some();
+                    let has_domains =
+                        said.get("acme").is_some_and(|acme| acme.get("domains").is_some());
+                    let gone: &[&str] = match (has_certificates, has_domains) {
+                        (false, false) => &[],
+                        (true, false) => &["certificates", "default_certificate", "acme"],
+                        (_, true) => &["certificates", "default_certificate"],
+                    };
+                    for name in gone {
+                        if let Some(value) = own.get_mut(name) {
+                            value.kind = Kind::Nothing;
+                        }
+                    }
+                    own.overlay(said, true);
+                }
+            }
+        }
+    }
+}
+
+/// Replaces underscores with hyphens in header field names set by variables, which cannot contain
+/// hyphens.
+pub(crate) fn name_fields(tree: &mut Value) {
+    let fields =
+        tree.get_mut("traces").and_then(|traces| traces.get_mut("otlp")?.get_mut("headers"));
+    if let Some(Value { kind: Kind::Table(entries), .. }) = fields {
+        for entry in entries.iter_mut().filter(|e| matches!(e.origin, Origin::Variable(_))) {
+            entry.key = entry.key.replace('_', "-");
+        }
+    }
+}

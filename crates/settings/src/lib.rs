@@ -1,0 +1,76 @@
+//! Server settings as one configuration tree, read from code, a file, and environment variables.
+//!
+//! ```no_run
+//! use peregrine::config::ServerConfig;
+//! use peregrine::prelude::*;
+//!
+//! fn main() -> peregrine::Result<()> {
+//!     let config = ServerConfig::load("app.toml")?;
+//!     Server::from_config(config)?.serve(|| App::new().get("/", || "hello"))
+//! }
+//! ```
+//!
+//! # Precedence
+//!
+//! Later sources override earlier ones:
+//!
+//! 1. The defaults.
+//! 2. Settings in code, passed to [`ServerConfig::load_over`].
+//! 3. The file.
+//! 4. Environment variables: `PEREGRINE_LIMITS__IDLE_TIMEOUT=75s` for `limits.idle_timeout`, and
+//!    `PEREGRINE_DRIVER` for `driver.kind`.
+//! 5. Methods called on the `Server` after `Server::from_config`, for settings that operators must
+//!    not change.
+//!
+//! # Reloading
+//!
+//! SIGHUP and `Handle::reload` read the configuration again, if it was read from a file or the
+//! environment, and then the certificates. Limits, trusted proxies, the access log, sampling, and
+//! whatever the callback of `Server::on_reload` applies then change for connections accepted from
+//! then on. One log line names each setting that changed and each that needs a restart. If any
+//! setting is invalid, nothing changes, and the log says why.
+//!
+//! Needs the feature `config`. Applications can read their own settings with [`Layers`], [`Time`]
+//! and the other re-exported types.
+#![forbid(unsafe_code)]
+
+mod access_log;
+mod acme;
+mod convert;
+mod diff;
+mod layering;
+mod metrics;
+mod server;
+mod stable_file;
+mod text;
+mod tls;
+mod traces;
+mod validate;
+
+pub use self::access_log::{AccessLogConfig, LineForm, LogsConfig};
+pub use self::acme::{AcmeConfig, ChallengeKind, ExternalAccountConfig};
+pub use self::server::{
+    AdminConfig, DriverConfig, DriverKind, Field, ListenerConfig, ProxiesConfig, ProxyHeader,
+    ProxyProtocolConfig, RestartConfig, ServerConfig, SocketsConfig,
+};
+#[cfg(feature = "schema")]
+pub use self::text::schema;
+pub use self::tls::{CertificateConfig, ClientAuthConfig, Clients, MinimumVersion, TlsConfig};
+pub use self::traces::{OtlpConfig, TracesConfig};
+pub use peregrine_config::{
+    Automatic, ConfigError, Kind, Layers, MaybeCount, MaybeMode, MaybeSize, MaybeText, MaybeTime,
+    Origin, Secret, Size, Time, Value, print, print_with,
+};
+
+/// What `peregrine` needs to apply a configuration and to reload it. It may change in any release.
+#[doc(hidden)]
+pub mod internal {
+    pub use crate::diff::{changes, summary};
+    pub use crate::layering::layers;
+    pub use crate::metrics::{FAMILIES, Figures, write};
+    pub use crate::server::Source;
+    pub use crate::stable_file::settle;
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,448 @@
+//! The configuration tree.
+//!
+//! The doc comments of the fields are shown to operators: they appear in the JSON schema and in the
+//! commented configuration file of the guide.
+
+use super::access_log::{AccessLogConfig, LogsConfig};
+use super::layering::{inherit, layers, name_fields, placed};
+use super::tls::TlsConfig;
+use super::traces::TracesConfig;
+use peregrine_config::{
+    Automatic, ConfigError, Layers, MaybeCount, MaybeMode, MaybeSize, MaybeText, MaybeTime, Size,
+    Time,
+};
+use peregrine_driver::{Options, SocketOptions};
+use peregrine_server::Limits;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// All settings of a server. [The module](super) describes their sources and precedence.
+///
+/// To add a setting, add a field with a doc comment and a default. Tests name whatever else must be
+/// updated.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct ServerConfig {
+    /// The number of worker threads, or `auto` for one per core that the process may use.
+    #[serde(with = "Automatic")]
+    pub workers: Option<NonZeroUsize>,
+    /// Pins each worker thread to its own core.
+    pub pin_workers: bool,
+    /// Does not print the startup line and the final report on stderr. If a `tracing` subscriber is
+    /// installed, both are logged in any case.
+    pub quiet: bool,
+    /// Listeners, by a name of your choice.
+    pub listeners: BTreeMap<String, ListenerConfig>,
+    /// TLS settings of listeners that have `https = true` and no `tls` section.
+    pub tls: TlsConfig,
+    /// Proxies that are trusted to report client addresses. Applied on reload.
+    pub trusted_proxies: ProxiesConfig,
+    /// Limits and timeouts. Applied on reload, except `poll_budget`, `lame_duck`,
+    /// `shutdown_timeout` and `background_timeout`.
+    pub limits: Limits,
+    /// The I/O driver.
+    pub driver: DriverConfig,
+    /// Socket options.
+    pub sockets: SocketsConfig,
+    /// The program's log. Applied on reload if the program supports it.
+    pub logs: LogsConfig,
+    /// The access log: one line per request.
+    pub access_log: AccessLogConfig,
+    /// Traces of requests, and the collector that receives them.
+    pub traces: TracesConfig,
+    /// The listener for operators: metrics, probes, and this configuration.
+    pub admin: AdminConfig,
+    /// In-place upgrades. On Linux.
+    pub restart: RestartConfig,
+    /// Where the configuration was read from.
+    #[serde(skip)]
+    pub(crate) source: Option<Source>,
+}
+
+/// The sources that a reload reads again.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// The file and the environment.
+    pub layers: Layers,
+    /// The settings in code.
+    pub code: Box<ServerConfig>,
+}
+
+/// All sources are equal, so that comparing configurations compares only settings.
+impl PartialEq for Source {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl ServerConfig {
+    /// Reads a TOML file, which must exist, and then environment variables, over the defaults. A
+    /// reload reads them again.
+    ///
+    /// # Errors
+    /// A [`ConfigError`] names the file and line or the variable, the setting, and what was
+    /// expected.
+    pub fn load(path: impl Into<PathBuf>) -> Result<Self, ConfigError> {
+        Self::load_over(Self::default(), path)
+    }
+
+    /// Like [`load`](Self::load), with the settings in `code` in place of the defaults.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn load_over(code: Self, path: impl Into<PathBuf>) -> Result<Self, ConfigError> {
+        Self::read(code, layers().file(path).environment())
+    }
+
+    /// Reads only environment variables, over the settings in `code`.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn from_environment(code: Self) -> Result<Self, ConfigError> {
+        Self::read(code, layers().environment())
+    }
+
+    /// Reads custom layers, for example with another prefix for variables, or without variables.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn read(code: Self, layers: Layers) -> Result<Self, ConfigError> {
+        let (mut said, mut misplaced) = (None, None);
+        let read: Self = layers.load_with(&code, |tree| {
+            misplaced = super::validate::of_the_server(tree);
+            inherit(tree);
+            name_fields(tree);
+            said = Some(tree.clone());
+        })?;
+        if let Some(error) = misplaced {
+            return Err(error);
+        }
+        read.check().map_err(|error| placed(error, said.as_ref()))?;
+        Ok(Self { source: Some(Source { layers, code: Box::new(code) }), ..read })
+    }
+
+    /// Where the configuration was read from, if it was read.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn source(&self) -> Option<&Source> {
+        self.source.as_ref()
+    }
+}
+
+/// A listener.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct ListenerConfig {
+    /// The address: `127.0.0.1:8080`, `[::]:80`, `localhost:3000`, or `unix:/run/app.sock`. With
+    /// `activated`, the address to use if the service manager passed no sockets at all.
+    #[serde(with = "MaybeText")]
+    pub address: Option<String>,
+    /// The name of sockets passed by a service manager (`FileDescriptorName=` of systemd). On
+    /// Linux.
+    #[serde(with = "MaybeText")]
+    pub activated: Option<String>,
+    /// Permissions of the Unix domain socket's file, as an octal string such as `"0660"`; `off`:
+    /// determined by the process's umask. Sockets inherited in an upgrade or from a service manager
+    /// are not changed.
+    #[serde(with = "MaybeMode")]
+    pub unix_mode: Option<u32>,
+    /// The owner of the socket file, by name or number; `off`: the user that runs the server. Only
+    /// root can change the owner.
+    #[serde(with = "MaybeText")]
+    pub unix_owner: Option<String>,
+    /// The group of the socket file, by name or number; `off`: the group that runs the server.
+    #[serde(with = "MaybeText")]
+    pub unix_group: Option<String>,
+    /// Whether the listener uses TLS.
+    pub https: bool,
+    /// TLS settings of this listener. Settings that are left out are inherited from the server's
+    /// `tls` section.
+    pub tls: Option<TlsConfig>,
+    /// Limits of this listener. Settings that are left out are inherited from the server's `limits`
+    /// section. The listener then counts its connections separately.
+    pub limits: Option<Limits>,
+    /// Trusted proxies of this listener. Settings that are left out are inherited from the server's
+    /// `trusted_proxies` section.
+    pub trusted_proxies: Option<ProxiesConfig>,
+    /// Whether connections start with a PROXY protocol header.
+    pub proxy_protocol: ProxyProtocolConfig,
+}
+
+/// Proxies that are trusted to report client addresses.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct ProxiesConfig {
+    /// Addresses (`10.0.0.7`) and networks (`10.0.0.0/8`) of the proxies, and `unix:` for all
+    /// clients of Unix domain sockets.
+    pub from: Vec<String>,
+    /// The number of proxies in front of the server, at any addresses, if clients can reach it only
+    /// through them. Use it in place of `from`.
+    #[serde(with = "MaybeCount")]
+    pub hops: Option<usize>,
+    /// The maximum number of proxies in a chain to trust.
+    #[serde(with = "MaybeCount")]
+    pub hops_max: Option<usize>,
+    /// The header fields that the proxies write: `x-forwarded`, or `forwarded` (RFC 7239).
+    pub field: Field,
+    /// Also reads `X-Forwarded-Host` and `X-Forwarded-Port`. The proxies must set or remove them.
+    pub host: bool,
+    /// Also reads `X-Forwarded-Prefix`. The proxies must set or remove it.
+    pub prefix: bool,
+}
+
+/// The header fields that trusted proxies write.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum Field {
+    /// `X-Forwarded-For` and `X-Forwarded-Proto`.
+    #[default]
+    XForwarded,
+    /// `Forwarded`.
+    Forwarded,
+}
+
+/// Whether a listener's connections start with a PROXY protocol header.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct ProxyProtocolConfig {
+    /// `off`, `required`, or `optional`.
+    pub mode: ProxyHeader,
+    /// Peers that may send a header: addresses, networks, and `unix:`. Default with `required`:
+    /// this machine, private networks, and Unix domain sockets.
+    pub from: Vec<String>,
+    /// The maximum length of a version 2 header.
+    #[serde(with = "Size")]
+    pub header_bytes_max: usize,
+}
+
+impl Default for ProxyProtocolConfig {
+    fn default() -> Self {
+        Self { mode: ProxyHeader::Off, from: Vec::new(), header_bytes_max: 4096 }
+    }
+}
+
+/// Whether connections start with a PROXY protocol header.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum ProxyHeader {
+    /// No header is read.
+    #[default]
+    #[serde(alias = "none")]
+    Off,
+    /// Every connection starts with a header.
+    Required,
+    /// Connections from trusted peers may start with a header.
+    Optional,
+}
+
+/// Settings of the I/O driver.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct DriverConfig {
+    /// `auto`: io_uring if the kernel allows it, otherwise tokio. `uring`: io_uring, or an error at
+    /// startup. `tokio`: tokio. The variable `PEREGRINE_DRIVER` sets the same.
+    pub kind: DriverKind,
+    /// Receive buffers shared by all connections of a worker: a power of two from 16 to 32,768.
+    pub receive_buffers: u32,
+    /// The size of a receive buffer, from 512 B to 64 KiB.
+    #[serde(with = "Size")]
+    pub receive_buffer_bytes: usize,
+    /// The number of unread receive buffers that one connection may hold before the driver stops
+    /// receiving for it.
+    pub receive_ahead_max: usize,
+    /// The size of a receive on a connection that fills its buffers, from 4 KiB to 1 MiB.
+    #[serde(with = "Size")]
+    pub receive_large_bytes: usize,
+    /// How long to poll for completions before sleeping in the kernel. It trades idle CPU time for
+    /// lower latency. Only with io_uring.
+    #[serde(with = "Time")]
+    pub spin: Duration,
+}
+
+/// The I/O driver.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum DriverKind {
+    /// io_uring if the kernel allows it, otherwise tokio.
+    #[default]
+    Auto,
+    /// io_uring.
+    Uring,
+    /// tokio.
+    Tokio,
+}
+
+impl Default for DriverConfig {
+    fn default() -> Self {
+        // Names every field, so that a new option cannot be forgotten: `sockets` is a section, and
+        // `cpu` is `pin_workers`.
+        let Options {
+            receive_buffers,
+            receive_buffer_bytes,
+            receive_ahead_max,
+            receive_large_bytes,
+            spin_us,
+            cpu: _,
+            sockets: _,
+            figures: _,
+        } = Options::default();
+        Self {
+            kind: DriverKind::Auto,
+            receive_buffers,
+            receive_buffer_bytes,
+            receive_ahead_max,
+            receive_large_bytes,
+            spin: Duration::from_micros(spin_us.into()),
+        }
+    }
+}
+
+/// Options of listening sockets and their connections.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct SocketsConfig {
+    /// The maximum number of connections waiting in the kernel to be accepted. The kernel may lower
+    /// it (`net.core.somaxconn`).
+    pub backlog: u32,
+    /// Sends small segments immediately (`TCP_NODELAY`).
+    pub nodelay: bool,
+    /// The maximum number of unsent bytes that the kernel buffers per connection
+    /// (`TCP_NOTSENT_LOWAT`).
+    #[serde(with = "Size")]
+    pub unsent_bytes_max: u32,
+    /// How long a connection may be idle before the kernel sends keep-alive probes (`SO_KEEPALIVE`,
+    /// `TCP_KEEPIDLE`).
+    #[serde(with = "MaybeTime")]
+    pub keep_alive: Option<Duration>,
+    /// The time between two unanswered probes.
+    #[serde(with = "Time")]
+    pub keep_alive_interval: Duration,
+    /// The number of unanswered probes after which the kernel closes the connection. On Linux, only
+    /// used with `user_timeout = "off"`.
+    pub keep_alive_probes: u32,
+    /// How long data or probes may stay unacknowledged, or the client's receive window closed,
+    /// before the kernel closes the connection (`TCP_USER_TIMEOUT`, on Linux). The server raises it
+    /// above `rate_slack`.
+    #[serde(with = "MaybeTime")]
+    pub user_timeout: Option<Duration>,
+    /// The size of the kernel's receive buffer (`SO_RCVBUF`); `off`: chosen by the kernel.
+    #[serde(with = "MaybeSize")]
+    pub receive_buffer_bytes: Option<usize>,
+    /// The size of the kernel's send buffer (`SO_SNDBUF`); `off`: chosen by the kernel.
+    #[serde(with = "MaybeSize")]
+    pub send_buffer_bytes: Option<usize>,
+    /// Whether IPv6 addresses accept only IPv6. Otherwise `[::]` also accepts IPv4.
+    pub ipv6_only: bool,
+    /// Whether all workers accept from one queue per address, as they always do on systems other
+    /// than Linux. See the guide.
+    pub one_queue: bool,
+}
+
+impl Default for SocketsConfig {
+    fn default() -> Self {
+        SocketOptions::default().into()
+    }
+}
+
+impl From<SocketOptions> for SocketsConfig {
+    fn from(options: SocketOptions) -> Self {
+        let SocketOptions {
+            backlog,
+            nodelay,
+            unsent_bytes_max,
+            keep_alive,
+            keep_alive_interval,
+            keep_alive_probes,
+            user_timeout,
+            receive_buffer_bytes,
+            send_buffer_bytes,
+            ipv6_only,
+            one_queue,
+        } = options;
+        Self {
+            backlog,
+            nodelay,
+            unsent_bytes_max,
+            keep_alive,
+            keep_alive_interval,
+            keep_alive_probes,
+            user_timeout,
+            receive_buffer_bytes,
+            send_buffer_bytes,
+            ipv6_only,
+            one_queue,
+        }
+    }
+}
+
+/// The listener for operators.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct AdminConfig {
+    /// The address: `127.0.0.1:9000`, `unix:/run/app/admin.sock`, or `off`. Anyone who can connect
+    /// to it can read everything it shows.
+    #[serde(with = "MaybeText")]
+    pub address: Option<String>,
+    /// How long a handler may block a worker's thread before `/livez` responds with 503.
+    #[serde(with = "Time")]
+    pub live_within: Duration,
+    /// Permissions of the Unix domain socket's file, as an octal string such as `"0660"`; `off`:
+    /// determined by the process's umask. Inherited sockets are not changed.
+    #[serde(with = "MaybeMode")]
+    pub unix_mode: Option<u32>,
+    /// The owner of the socket file, by name or number; `off`: the user that runs the server. Only
+    /// root can change the owner.
+    #[serde(with = "MaybeText")]
+    pub unix_owner: Option<String>,
+    /// The group of the socket file, by name or number; `off`: the group that runs the server.
+    #[serde(with = "MaybeText")]
+    pub unix_group: Option<String>,
+}
+
+impl Default for AdminConfig {
+    fn default() -> Self {
+        Self {
+            address: None,
+            live_within: Duration::from_secs(30),
+            unix_mode: None,
+            unix_owner: None,
+            unix_group: None,
+        }
+    }
+}
+
+/// In-place upgrades.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct RestartConfig {
+    /// Whether SIGUSR2 starts a new process of the program, which takes over once it serves.
+    pub upgrade_at_signal: bool,
+    /// How long the new process may take to start serving. After that it is killed, and this
+    /// process keeps serving.
+    #[serde(with = "Time")]
+    pub upgrade_timeout: Duration,
+    /// The program to start in an upgrade; `off`: this program.
+    #[serde(with = "MaybeText")]
+    pub program: Option<String>,
+}
+
+impl Default for RestartConfig {
+    fn default() -> Self {
+        Self { upgrade_at_signal: true, upgrade_timeout: Duration::from_secs(60), program: None }
+    }
+}

@@ -1,0 +1,143 @@
+//! The settings of traces and of the collector that receives them.
+
+use super::server::ServerConfig;
+use peregrine_config::{ConfigError, MaybeText, Secret, Time};
+use peregrine_server::Traces;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Traces of requests.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct TracesConfig {
+    /// Whether sampled requests get a span with OpenTelemetry's attributes.
+    pub enabled: bool,
+    /// The share of new traces that are sampled, from 0.0 (none) to 1.0 (all). Applied on reload.
+    pub ratio: f64,
+    /// Whether a request follows the sampling decision of the trace that it belongs to. Set `false`
+    /// if untrusted clients can reach the server: they could force it to record everything. Applied
+    /// on reload.
+    pub follow_parents: bool,
+    /// Sampling ratios for individual routes, by pattern: `"/health" = 0.0`. With 0.0, no request
+    /// is sampled, even if its trace is. Applied on reload.
+    pub routes: BTreeMap<String, f64>,
+    /// The collector to send spans to. Needs the feature `otlp`.
+    pub otlp: OtlpConfig,
+}
+
+impl Default for TracesConfig {
+    fn default() -> Self {
+        Self {
+            enabled: false,
+            ratio: 1.0,
+            follow_parents: true,
+            routes: BTreeMap::new(),
+            otlp: OtlpConfig::default(),
+        }
+    }
+}
+
+/// The OpenTelemetry collector that receives spans, by OTLP over HTTP.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct OtlpConfig {
+    /// The collector's URL, such as `http://collector:4318`; `off`: no spans are sent. A program
+    /// with its own `tracing` subscriber adds the layer of `Otlp::from_config` to it.
+    #[serde(with = "MaybeText")]
+    pub endpoint: Option<String>,
+    /// The service name; `off`: the value of `OTEL_SERVICE_NAME`.
+    #[serde(with = "MaybeText")]
+    pub service: Option<String>,
+    /// Header fields of requests to the collector, for example for authentication:
+    /// `authorization = "Bearer .."`. The values are never printed.
+    pub headers: BTreeMap<String, Secret>,
+    /// The timeout for sending one batch of spans.
+    #[serde(with = "Time")]
+    pub send_timeout: Duration,
+    /// How long shutdown waits until all spans are sent.
+    #[serde(with = "Time")]
+    pub end_timeout: Duration,
+}
+
+impl Default for OtlpConfig {
+    fn default() -> Self {
+        Self {
+            endpoint: None,
+            service: None,
+            headers: BTreeMap::new(),
+            send_timeout: Duration::from_secs(10),
+            end_timeout: Duration::from_secs(5),
+        }
+    }
+}
+
+impl TracesConfig {
+    /// Builds the sampling settings, if traces are enabled.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn made(&self) -> Option<Traces> {
+        self.enabled.then(|| {
+            let traces = Traces::new().ratio(self.ratio);
+            let traces = if self.follow_parents { traces } else { traces.ignore_parents() };
+            self.routes
+                .iter()
+                .fold(traces, |traces, (pattern, ratio)| traces.route(pattern, *ratio))
+        })
+    }
+
+    /// These settings with the changes in `read` that a running server can apply: all but `enabled`
+    /// and `otlp`.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn changed_to(&self, read: &Self) -> Self {
+        Self { enabled: self.enabled, otlp: self.otlp.clone(), ..read.clone() }
+    }
+}
+
+impl ServerConfig {
+    pub(crate) fn check_traces(&self) -> Result<(), ConfigError> {
+        let wrong =
+            |name: &str, text: &str| Err(ConfigError::of_setting(&format!("traces.{name}"), text));
+        let of = &self.traces;
+        let routes = of.routes.iter().map(|(pattern, ratio)| (format!("routes.{pattern}"), *ratio));
+        for (name, ratio) in std::iter::once(("ratio".to_owned(), of.ratio)).chain(routes) {
+            if !(0.0..=1.0).contains(&ratio) {
+                let text = format!("{ratio} is out of range: use 0.0 (none) to 1.0 (all)");
+                return wrong(&name, &text);
+            }
+        }
+        if of.otlp.send_timeout.is_zero() {
+            return wrong("otlp.send_timeout", "a timeout of zero would send nothing");
+        }
+        for (name, value) in &of.otlp.headers {
+            let is_field = http::HeaderName::try_from(name.as_str()).is_ok()
+                && http::HeaderValue::try_from(value.expose()).is_ok();
+            if !is_field {
+                return wrong(&format!("otlp.headers.{name}"), "not a valid HTTP header field");
+            }
+        }
+        let Some(endpoint) = &of.otlp.endpoint else { return Ok(()) };
+        // The URL may hold a password, so the error does not show it.
+        let url = http::Uri::try_from(endpoint.as_str()).ok();
+        let url = url.filter(|url| matches!(url.scheme_str(), Some("http" | "https")));
+        match url.as_ref().and_then(http::Uri::authority) {
+            None => wrong("otlp.endpoint", "write a URL, such as `http://collector:4318`"),
+            Some(authority) if authority.as_str().contains('@') => {
+                let text = "a password in a URL would be printed: set `authorization` in \
+                            `traces.otlp.headers` instead";
+                wrong("otlp.endpoint", text)
+            }
+            Some(_) if cfg!(not(feature = "otlp")) => {
+                let text = "this program was built without the feature `otlp` of `peregrine`";
+                wrong("otlp.endpoint", text)
+            }
+            Some(_) if !of.enabled => {
+                wrong("enabled", "a collector is set, but traces are off: write `enabled = true`")
+            }
+            Some(_) => Ok(()),
+        }
+    }
+}

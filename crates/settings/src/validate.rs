@@ -1,0 +1,225 @@
+//! Checks the values of settings.
+
+use super::server::{AdminConfig, ListenerConfig, ServerConfig, SocketsConfig};
+use super::tls::TlsConfig;
+use peregrine_config::{ConfigError, Origin, Value};
+use peregrine_server::Limits;
+use std::time::Duration;
+
+impl ServerConfig {
+    /// Checks for invalid settings: numbers out of range, and settings that contradict each other.
+    /// [`load`](Self::load) and `Server::from_config` also do this.
+    ///
+    /// # Errors
+    /// A [`ConfigError`] names the setting and its allowed values.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        check_limits("limits", &self.limits)?;
+        self.check_access_log()?;
+        self.check_traces()?;
+        check_acme("tls", &self.tls)?;
+        for (name, listener) in &self.listeners {
+            let of = |section: &str| format!("listeners.{name}.{section}");
+            if let Some(limits) = &listener.limits {
+                check_limits(&of("limits"), limits)?;
+            }
+            if listener.address.is_none() && listener.activated.is_none() {
+                let text = "set the address to listen on: `address = \"127.0.0.1:8080\"`";
+                return Err(ConfigError::of_setting(&of("address"), text));
+            }
+            let ListenerConfig { unix_mode, unix_owner, unix_group, .. } = listener;
+            let said = [unix_mode.is_some(), unix_owner.is_some(), unix_group.is_some()];
+            check_owner(&of(""), listener.address.as_deref(), said)?;
+            if let Some(tls) = &listener.tls {
+                check_acme(&of("tls"), tls)?;
+            }
+            if listener.tls.is_some() && !listener.https {
+                let text = "the listener has a section `tls`, but no `https = true`";
+                return Err(ConfigError::of_setting(&of("https"), text));
+            }
+        }
+        let AdminConfig { unix_mode, unix_owner, unix_group, .. } = &self.admin;
+        let said = [unix_mode.is_some(), unix_owner.is_some(), unix_group.is_some()];
+        check_owner("admin.", self.admin.address.as_deref(), said)?;
+        let (driver, sockets) = (&self.driver, &self.sockets);
+        let kib = |count: u64| count * 1024;
+        for (setting, number, least, most) in [
+            ("workers", self.workers.map_or(1, |workers| workers.get() as u64), 1, 4096),
+            ("driver.receive_buffers", driver.receive_buffers.into(), 16, 32_768),
+            ("driver.receive_buffer_bytes", driver.receive_buffer_bytes as u64, 512, kib(64)),
+            ("driver.receive_ahead_max", driver.receive_ahead_max as u64, 1, 32_768),
+            ("driver.receive_large_bytes", driver.receive_large_bytes as u64, kib(4), kib(1024)),
+            ("sockets.backlog", sockets.backlog.into(), 1, i32::MAX as u64),
+            ("sockets.unsent_bytes_max", sockets.unsent_bytes_max.into(), 1, i32::MAX as u64),
+            ("sockets.keep_alive_probes", sockets.keep_alive_probes.into(), 1, 127),
+            (
+                "sockets.receive_buffer_bytes",
+                sockets.receive_buffer_bytes.map_or(kib(4), |bytes| bytes as u64),
+                1,
+                i32::MAX as u64,
+            ),
+            (
+                "sockets.send_buffer_bytes",
+                sockets.send_buffer_bytes.map_or(kib(4), |bytes| bytes as u64),
+                1,
+                i32::MAX as u64,
+            ),
+        ] {
+            check_range(setting, number, least, most)?;
+        }
+        check_socket_times(sockets)?;
+        if driver.spin > Duration::from_secs(1) {
+            let text = "spinning for more than `1s` makes no sense";
+            return Err(ConfigError::of_setting("driver.spin", text));
+        }
+        Ok(())
+    }
+}
+
+fn check_socket_times(sockets: &SocketsConfig) -> Result<(), ConfigError> {
+    // Linux accepts whole seconds, up to 32,767.
+    let second = Duration::from_secs(1);
+    let most = Duration::from_secs(32_767);
+    for (setting, time) in [
+        ("sockets.keep_alive", sockets.keep_alive.unwrap_or(second)),
+        ("sockets.keep_alive_interval", sockets.keep_alive_interval),
+    ] {
+        if !(second..=most).contains(&time) || time.subsec_nanos() > 0 {
+            let text = "the kernel accepts whole seconds, from `1s` to `32767s`";
+            return Err(ConfigError::of_setting(setting, text));
+        }
+    }
+    let most = Duration::from_millis(i32::MAX as u64);
+    if !(second..=most).contains(&sockets.user_timeout.unwrap_or(second)) {
+        let text = "the kernel accepts `1s` to `24d`";
+        return Err(ConfigError::of_setting("sockets.user_timeout", text));
+    }
+    Ok(())
+}
+
+fn check_range(setting: &str, number: u64, least: u64, most: u64) -> Result<(), ConfigError> {
+    if (least..=most).contains(&number) {
+        return Ok(());
+    }
+    let text = format!("{number} is out of range: it may be from {least} to {most}");
+    Err(ConfigError::of_setting(setting, text))
+}
+
+fn check_limits(section: &str, limits: &Limits) -> Result<(), ConfigError> {
+    let of = |name: &str| format!("{section}.{name}");
+    let http2 = &limits.http2;
+    let table_max = u64::from(u16::MAX);
+    let window_max = (1 << 31) - 1;
+    for (name, number, least, most) in [
+        ("head_bytes_max", limits.head_bytes_max as u64, 64, u64::from(u16::MAX)),
+        ("request_line_bytes_max", limits.request_line_bytes_max as u64, 16, u64::MAX),
+        ("field_bytes_max", limits.field_bytes_max as u64, 16, u64::MAX),
+        ("fields_max", limits.fields_max as u64, 1, u64::MAX),
+        ("connections_max", limits.connections_max as u64, 1, u64::MAX),
+        ("handshakes_max", limits.handshakes_max as u64, 1, u64::MAX),
+        ("pending_output_bytes_max", limits.pending_output_bytes_max as u64, 1, u64::MAX),
+        ("unread_body_bytes_max", limits.unread_body_bytes_max as u64, 1, u64::MAX),
+        ("http2.streams_max", http2.streams_max.into(), 1, 32_768),
+        ("http2.stream_window", http2.stream_window.into(), 1, window_max),
+        ("http2.stream_window_max", http2.stream_window_max.into(), 1, window_max),
+        ("http2.connection_window", http2.connection_window.into(), table_max, window_max),
+        ("http2.connection_window_max", http2.connection_window_max.into(), table_max, window_max),
+        ("http2.decoder_table_bytes_max", http2.decoder_table_bytes_max.into(), 0, table_max),
+        ("http2.encoder_table_bytes_max", http2.encoder_table_bytes_max.into(), 0, table_max),
+        ("http2.block_bytes_max", http2.block_bytes_max.into(), 64, u64::MAX),
+        ("http2.budget_max", http2.budget_max.into(), 1, u64::MAX),
+        ("http2.answers_max", http2.answers_max.into(), 1, u64::MAX),
+    ] {
+        check_range(&of(name), number, least, most)?;
+    }
+    for (name, time) in [
+        ("first_byte_timeout", limits.first_byte_timeout),
+        ("head_timeout", limits.head_timeout),
+        ("handshake_timeout", limits.handshake_timeout),
+        ("rate_slack", limits.rate_slack),
+    ] {
+        if time.is_zero() {
+            let text = "with a timeout of zero, no client could be served";
+            return Err(ConfigError::of_setting(&of(name), text));
+        }
+    }
+    if let Some(fault) = limits.overload.fault() {
+        return Err(ConfigError::of_setting(&of("overload"), fault));
+    }
+    // In other servers, zero often means no limit. Here it would expire at once.
+    for (name, time) in [
+        ("exchange_timeout", limits.exchange_timeout),
+        ("lifetime_max", limits.lifetime_max),
+        ("upgraded_idle_timeout", limits.upgraded_idle_timeout),
+        ("poll_budget", limits.poll_budget),
+        ("http2.ping_after", http2.ping_after),
+    ] {
+        if time.is_some_and(|time| time.is_zero()) {
+            let text = "zero would expire at once; for no limit, write `off`";
+            return Err(ConfigError::of_setting(&of(name), text));
+        }
+    }
+    Ok(())
+}
+
+/// Reports a limit set for one listener that applies only to the whole server
+/// (`Listener::limits`).
+pub(crate) fn of_the_server(tree: &Value) -> Option<ConfigError> {
+    const SETTINGS: [&str; 5] =
+        ["poll_budget", "lame_duck", "shutdown_timeout", "background_timeout", "overload"];
+    let leaves = tree.leaves();
+    leaves.iter().find_map(|(name, value)| {
+        let (_, setting) = name.strip_prefix("listeners.")?.split_once(".limits.")?;
+        let section = setting.split('.').next()?;
+        if value.origin == Origin::Code || !SETTINGS.contains(&section) {
+            return None;
+        }
+        // A printed configuration repeats the server's values for each listener.
+        let of_server = format!("limits.{setting}");
+        if leaves.iter().any(|(name, other)| *name == of_server && other.kind == value.kind) {
+            return None;
+        }
+        let text = format!("it applies to the whole server: set `limits.{setting}`");
+        Some(ConfigError::of_setting(name, text).at(&value.origin))
+    })
+}
+
+/// Checks that only Unix domain sockets have settings for their file.
+fn check_owner(prefix: &str, address: Option<&str>, said: [bool; 3]) -> Result<(), ConfigError> {
+    let is_unix = address.is_some_and(|address| address.starts_with("unix:"));
+    for (name, is_said) in ["unix_mode", "unix_owner", "unix_group"].into_iter().zip(said) {
+        if is_said && !is_unix {
+            let text = "this listener is not a Unix domain socket: remove the setting, or write \
+                        `address = \"unix:/run/app.sock\"`";
+            return Err(ConfigError::of_setting(&format!("{prefix}{name}"), text));
+        }
+    }
+    Ok(())
+}
+
+fn check_acme(section: &str, tls: &TlsConfig) -> Result<(), ConfigError> {
+    let of = &tls.acme;
+    let wrong =
+        |name: &str, text: &str| Err(ConfigError::of_setting(&format!("{section}.{name}"), text));
+    if of.external_account.id.is_some() == of.external_account.key.expose().is_empty() {
+        return wrong("acme.external_account", "`id` and `key` belong together: set both or none");
+    }
+    if of.domains.is_empty() {
+        return Ok(());
+    }
+    if of.folder.is_none() {
+        let text = "set the folder that stores the account and the certificates: authorities limit \
+                    how many certificates they issue";
+        return wrong("acme.folder", text);
+    }
+    if of.challenges.is_empty() {
+        return wrong(
+            "acme.challenges",
+            "list `tls-alpn-01` or `http-01`: without a challenge there is no proof",
+        );
+    }
+    if tls.default_certificate.is_some() {
+        let text = "with `acme`, the certificate of its first domain is the default";
+        return wrong("default_certificate", text);
+    }
+    Ok(())
+}

@@ -1,0 +1,114 @@
+//! [`SimClient`]: an HTTP/1.1 client of a simulated server.
+
+use super::connection::SimConnection;
+use super::request::SimRequest;
+use super::response::Reading;
+use super::server::SimServer;
+use super::sim::Sim;
+use http::Method;
+use std::cell::RefCell;
+use std::fmt;
+use std::rc::Rc;
+
+/// An HTTP/1.1 client. It keeps its connections alive, as browsers do, and opens another one if all
+/// of them are in use. This is a handle: clones share connections.
+///
+/// The client never retries: if the connection of a request breaks, the request is
+/// [lost](super::Lost).
+#[derive(Clone)]
+pub struct SimClient(Rc<Inner>);
+
+struct Inner {
+    server: SimServer,
+    listener: usize,
+    number: u64,
+    /// Idle connections.
+    idle: RefCell<Vec<Reading>>,
+}
+
+impl SimClient {
+    pub(super) fn new(server: SimServer, listener: usize) -> Self {
+        let number = server.sim().next_client();
+        Self(Rc::new(Inner { server, listener, number, idle: RefCell::default() }))
+    }
+
+    /// A request. `target` is written into the request line unchanged.
+    pub fn request(&self, method: Method, target: &str) -> SimRequest {
+        SimRequest::new(self.clone(), method, target.to_owned())
+    }
+
+    /// A GET request.
+    pub fn get(&self, target: &str) -> SimRequest {
+        self.request(Method::GET, target)
+    }
+
+    /// A HEAD request.
+    pub fn head(&self, target: &str) -> SimRequest {
+        self.request(Method::HEAD, target)
+    }
+
+    /// A POST request.
+    pub fn post(&self, target: &str) -> SimRequest {
+        self.request(Method::POST, target)
+    }
+
+    /// A PUT request.
+    pub fn put(&self, target: &str) -> SimRequest {
+        self.request(Method::PUT, target)
+    }
+
+    /// A PATCH request.
+    pub fn patch(&self, target: &str) -> SimRequest {
+        self.request(Method::PATCH, target)
+    }
+
+    /// A DELETE request.
+    pub fn delete(&self, target: &str) -> SimRequest {
+        self.request(Method::DELETE, target)
+    }
+
+    /// Closes all idle connections.
+    pub fn close(&self) {
+        drop(self.0.idle.take());
+    }
+
+    /// The client's number in the events.
+    pub(super) fn number(&self) -> u64 {
+        self.0.number
+    }
+
+    pub(super) fn sim(&self) -> &Sim {
+        self.0.server.sim()
+    }
+
+    /// An idle connection, or a new one.
+    pub(super) fn connection(&self) -> Reading {
+        loop {
+            let idle = self.0.idle.borrow_mut().pop();
+            match idle {
+                // The server has closed it in the meantime.
+                Some(idle) if idle.has_something() => {}
+                Some(idle) => return idle,
+                None => return Reading::new(self.connect()),
+            }
+        }
+    }
+
+    fn connect(&self) -> SimConnection {
+        let connection = self.0.server.connect_to(self.0.listener);
+        let (client, number) = (self.number(), connection.number());
+        self.sim().note(format!("client {client}: has connection {number}"));
+        connection
+    }
+
+    /// Returns a connection to the pool of idle ones.
+    pub(super) fn keep(&self, connection: Reading) {
+        self.0.idle.borrow_mut().push(connection);
+    }
+}
+
+impl fmt::Debug for SimClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SimClient").field("number", &self.number()).finish_non_exhaustive()
+    }
+}

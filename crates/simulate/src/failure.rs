@@ -1,0 +1,154 @@
+//! [`Failure`]: the report of a failed run.
+
+use peregrine_driver_sim::{Network, Stuck};
+use std::fmt;
+use std::time::Duration;
+
+/// A failed run: its cause, and details about it. The `Display` form is the panic message of the
+/// test.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Failure {
+    seed: u64,
+    cause: String,
+    now: Duration,
+    steps: u64,
+    pub(super) trace: u64,
+    /// Requests without a response, and how long they had waited.
+    waiting: Vec<(String, Duration)>,
+    story: Vec<(Duration, String)>,
+    /// The outcome of the second run with this seed.
+    repeated: Option<Repeated>,
+    /// The name of the test, if it is known.
+    test: Option<String>,
+}
+
+/// The outcome of the second run with a seed that failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Repeated {
+    /// It failed in the same way.
+    Same,
+    /// It failed in a different way, with this cause.
+    Otherwise(String),
+    /// It passed.
+    Passed,
+}
+
+impl Failure {
+    pub(super) fn of(network: &Network, cause: String, asked: Vec<(String, Duration)>) -> Self {
+        let now = network.stuck().map_or_else(|| network.now(), |stuck| stuck.since);
+        let since = |(request, since): (String, Duration)| (request, now.saturating_sub(since));
+        Self {
+            seed: network.seed(),
+            cause,
+            now,
+            steps: network.polls(),
+            trace: network.trace(),
+            waiting: asked.into_iter().map(since).collect(),
+            story: network.story(),
+            repeated: None,
+            test: None,
+        }
+    }
+
+    pub(super) fn repeated(self, repeated: Repeated, test: Option<String>) -> Self {
+        Self { repeated: Some(repeated), test, ..self }
+    }
+
+    /// Two runs with the same seed passed, but differed.
+    pub(super) fn differing(seed: u64, test: Option<String>) -> Self {
+        let cause = "two runs with this seed passed, but their events differ".to_owned();
+        let (waiting, story) = (Vec::new(), Vec::new());
+        let (now, steps, trace) = (Duration::ZERO, 0, 0);
+        let repeated = Some(Repeated::Passed);
+        Self { seed, cause, now, steps, trace, waiting, story, repeated, test }
+    }
+
+    /// The seed.
+    #[must_use]
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// The cause: the message of a panic, or the limit that was reached.
+    #[must_use]
+    pub fn cause(&self) -> &str {
+        &self.cause
+    }
+
+    /// The virtual time of the failure.
+    #[must_use]
+    pub fn now(&self) -> Duration {
+        self.now
+    }
+
+    /// The last events before the failure, with their virtual times.
+    #[must_use]
+    pub fn events(&self) -> &[(Duration, String)] {
+        &self.story
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { seed, now, steps, .. } = self;
+        let now = now.as_secs_f64();
+        writeln!(f, "seed {seed} fails at {now:.3} s of virtual time, after {steps} steps:")?;
+        self.cause.lines().try_for_each(|line| writeln!(f, "  {line}"))?;
+        if !self.waiting.is_empty() {
+            writeln!(f, "requests without a response:")?;
+        }
+        for (request, time) in &self.waiting {
+            writeln!(f, "  {request}, for {:.3} s", time.as_secs_f64())?;
+        }
+        writeln!(f, "last events:")?;
+        for (time, text) in &self.story {
+            writeln!(f, "  {:>10.3} s  {text}", time.as_secs_f64())?;
+        }
+        match &self.repeated {
+            None => return Ok(()),
+            Some(Repeated::Same) => {
+                writeln!(f, "A second run with this seed failed in the same way.")?
+            }
+            Some(Repeated::Otherwise(cause)) => writeln!(
+                f,
+                "A second run with this seed failed differently, so something other than the seed \
+                 affects the run (see \"What breaks repetition\" in peregrine_simulate): {cause}"
+            )?,
+            Some(Repeated::Passed) => writeln!(
+                f,
+                "Another run with this seed passed, so something other than the seed affects the \
+                 run (see \"What breaks repetition\" in peregrine_simulate)."
+            )?,
+        }
+        let test = self.test.as_deref().unwrap_or("NAME_OF_THE_TEST");
+        write!(f, "To run it alone: PEREGRINE_SEEDS={seed} cargo test {test}")
+    }
+}
+
+impl fmt::Debug for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// Explains a limit that was reached, and how to raise it.
+pub(super) fn cause_of(stuck: &Stuck, (time_max, steps_max): (Duration, u64)) -> String {
+    let Stuck { what, tasks, tokio_tasks, waiting, .. } = stuck;
+    let first = match *what {
+        "deadlock" => "deadlock: the test waits, but no event is pending".to_owned(),
+        "time is over" => format!(
+            "the test has not ended after {time_max:?} of virtual time; if it may take this long, \
+             raise Simulation::time_max"
+        ),
+        _ => format!(
+            "the test has not ended after {steps_max} steps, so a task may be in an endless loop; \
+             if it may take this many steps, raise Simulation::steps_max"
+        ),
+    };
+    format!(
+        "{first}\nbesides the test, {tasks} network tasks and {tokio_tasks} tokio tasks have not \
+         ended; waiting: {waiting}"
+    )
+}

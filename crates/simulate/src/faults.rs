@@ -1,0 +1,119 @@
+//! [`Faults`]: the faults of the simulated network, and their probabilities.
+
+use peregrine_driver_sim::Faults as Network;
+use std::time::Duration;
+
+/// The faults of the simulated network. Probabilities are per mille of the segments of
+/// data, or of the attempts: 0 is never, 1,000 is always.
+///
+/// For a fault at an exact point, use the clients: see [`SimRequest`](super::SimRequest) and
+/// [`SimConnection`](super::SimConnection).
+///
+/// ```
+/// use peregrine_simulate::Faults;
+/// use std::time::Duration;
+///
+/// let faults = Faults::harmless().delays(900, Duration::from_millis(300)).resets(5);
+/// # let _ = faults;
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use = "faults do nothing until they are passed to a simulation"]
+pub struct Faults(Network);
+
+impl Faults {
+    /// Nothing goes wrong, and nothing takes time.
+    pub fn none() -> Self {
+        Self(Network::none())
+    }
+
+    /// Faults without loss, as on any real network. Data is split anywhere, delayed by up to 20 ms,
+    /// and sent in small segments; buffers are small; accepting fails temporarily; timers of the
+    /// server are up to 3 ms late; futures are polled without a reason. This is the default.
+    pub fn harmless() -> Self {
+        Self(Network::harmless())
+    }
+
+    /// Like [`harmless`](Self::harmless), and in addition connections are refused, break, and stall
+    /// for up to a minute.
+    pub fn hostile() -> Self {
+        Self(Network { half_close_per_mille: 0, refuse_per_mille: 10, ..Network::hostile() })
+    }
+
+    /// A segment of data is delayed by up to `most`.
+    pub fn delays(self, per_mille: u32, most: Duration) -> Self {
+        self.change(|faults| {
+            (faults.delay_per_mille, faults.delay_ms_max) = (per_mille, milliseconds(most));
+        })
+    }
+
+    /// A segment of data is split at a random byte, on sending and on receiving: short reads and
+    /// writes.
+    pub fn cuts(self, per_mille: u32) -> Self {
+        self.change(|faults| faults.cut_per_mille = per_mille)
+    }
+
+    /// A send pauses after a segment, as if the kernel's buffer was full.
+    pub fn short_sends(self, per_mille: u32) -> Self {
+        self.change(|faults| faults.short_send_per_mille = per_mille)
+    }
+
+    /// After a segment of data, that direction of the connection stalls for up to `most`.
+    pub fn stalls(self, per_mille: u32, most: Duration) -> Self {
+        self.change(|faults| {
+            (faults.stall_per_mille, faults.stall_ms_max) = (per_mille, milliseconds(most));
+        })
+    }
+
+    /// A segment of data is lost, and the connection breaks: both ends see a reset.
+    pub fn resets(self, per_mille: u32) -> Self {
+        self.change(|faults| faults.reset_per_mille = per_mille)
+    }
+
+    /// An attempt to connect is refused.
+    pub fn refusals(self, per_mille: u32) -> Self {
+        self.change(|faults| faults.refuse_per_mille = per_mille)
+    }
+
+    /// The server fails to accept a connection, as if it was out of descriptors, and retries.
+    pub fn failed_accepts(self, per_mille: u32) -> Self {
+        self.change(|faults| faults.accept_error_per_mille = per_mille)
+    }
+
+    /// Timers of the server fire up to `most` late. Timers of tokio are on time.
+    pub fn late_timers(self, most: Duration) -> Self {
+        self.change(|faults| faults.timer_late_ms_max = milliseconds(most))
+    }
+
+    /// A random task of the server or of the test is polled without a reason. At most 900.
+    pub fn spurious_polls(self, per_mille: u32) -> Self {
+        self.change(|faults| faults.spurious_wake_per_mille = per_mille.min(900))
+    }
+
+    /// Each direction of a connection buffers up to this many bytes before its sender has to wait.
+    /// Default: 65,536 for [`none`](Self::none), else a random number up to that for each
+    /// connection.
+    pub fn buffers(self, bytes_max: usize) -> Self {
+        self.change(|faults| {
+            (faults.pipe_bytes_max, faults.pipe_varies) = (bytes_max.max(1), false);
+        })
+    }
+
+    pub(super) fn of_network(&self) -> Network {
+        self.0.clone()
+    }
+
+    fn change(mut self, change: impl FnOnce(&mut Network)) -> Self {
+        change(&mut self.0);
+        self
+    }
+}
+
+impl Default for Faults {
+    fn default() -> Self {
+        Self::harmless()
+    }
+}
+
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX / 2000)
+}

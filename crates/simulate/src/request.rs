@@ -1,0 +1,266 @@
+//! [`SimRequest`]: builds and sends a request over the simulated network.
+
+use super::client::SimClient;
+use super::error::{Lost, Why};
+use super::response::{Head, Reading};
+use bytes::Bytes;
+use http::{HeaderMap, Method, StatusCode};
+use peregrine_web::body::{Body, BodyError};
+use peregrine_web::pipe::{PIPE_BYTES_MAX, Writer, pipe};
+use peregrine_web::test::TestResponse;
+use peregrine_web::{Fields, Response};
+use serde::Serialize;
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+/// The `Host` field of requests that do not set it.
+const HOST: &str = "sim.example";
+
+/// A request to be sent.
+#[must_use = "a request does nothing until it is sent"]
+pub struct SimRequest {
+    client: SimClient,
+    method: Method,
+    target: String,
+    fields: Vec<(String, Vec<u8>)>,
+    body: Option<Bytes>,
+    patience: Option<Duration>,
+    cut_request: Option<u64>,
+    cut_response: Option<u64>,
+}
+
+impl SimRequest {
+    pub(super) fn new(client: SimClient, method: Method, target: String) -> Self {
+        let (fields, body, patience) = (Vec::new(), None, None);
+        let (cut_request, cut_response) = (None, None);
+        Self { client, method, target, fields, body, patience, cut_request, cut_response }
+    }
+
+    /// Adds a header field. `Host` and `Content-Length` are added automatically if they are not
+    /// set.
+    pub fn header(mut self, name: impl Into<String>, value: impl Into<Vec<u8>>) -> Self {
+        self.fields.push((name.into(), value.into()));
+        self
+    }
+
+    /// Sets the body.
+    pub fn body(mut self, body: impl Into<Bytes>) -> Self {
+        self.body = Some(body.into());
+        self
+    }
+
+    /// Sets a JSON body, with its `Content-Type`.
+    ///
+    /// # Panics
+    /// If the value cannot be serialized as JSON.
+    pub fn json(self, value: &(impl Serialize + ?Sized)) -> Self {
+        let json = serde_json::to_vec(value).expect("the value is serializable as JSON");
+        self.header("content-type", "application/json").body(json)
+    }
+
+    /// Limits how long the client waits for the response before it disconnects. Default: no limit.
+    pub fn patience(mut self, time: Duration) -> Self {
+        self.patience = Some(time);
+        self
+    }
+
+    /// Breaks the connection after this many bytes of the request have been sent. The request uses
+    /// a new connection.
+    pub fn cut_request_after(mut self, bytes: u64) -> Self {
+        self.cut_request = Some(bytes);
+        self
+    }
+
+    /// Breaks the connection after this many bytes of the response have been received. The request
+    /// uses a new connection.
+    pub fn cut_response_after(mut self, bytes: u64) -> Self {
+        self.cut_response = Some(bytes);
+        self
+    }
+
+    /// Sends the request and waits for the complete response. Dropping the future closes the
+    /// connection, like a client that disconnects.
+    ///
+    /// # Errors
+    /// If there is no complete response; see [`Why`].
+    pub async fn send(self) -> Result<TestResponse, Lost> {
+        self.told(async |request| {
+            let (mut reading, mut head) = request.ask().await?;
+            let mut body = Vec::new();
+            while let Some(piece) = reading.piece(&mut head.rest).await? {
+                body.extend_from_slice(&piece);
+            }
+            request.keep(reading, &head);
+            Ok(TestResponse::received(head.response(Body::from(body)), head.interims, None))
+        })
+        .await
+    }
+
+    /// Sends the request and waits for the response's head. Use it for endless streams: read the
+    /// body with [`TestResponse::chunk`], [`event`](TestResponse::event) or
+    /// [`collect`](TestResponse::collect).
+    ///
+    /// Do not call `text()` or similar methods before `collect()`: they would block the thread on
+    /// which the network runs.
+    ///
+    /// # Errors
+    /// If there is no response; see [`Why`].
+    pub async fn open(self) -> Result<TestResponse, Lost> {
+        self.told(async |request| {
+            let (reading, mut head) = request.ask().await?;
+            let (writer, reader) = pipe(PIPE_BYTES_MAX, None);
+            let response = head.response(Body::incoming(reader, u64::MAX));
+            let interims = std::mem::take(&mut head.interims);
+            let client = request.client.clone();
+            let rest = Box::pin(pump(client, reading, head, writer));
+            Ok(TestResponse::received(response, interims, Some(rest)))
+        })
+        .await
+    }
+
+    /// Sends the request through `ask`, and records it and its outcome as events.
+    async fn told(
+        self,
+        ask: impl AsyncFnOnce(&Self) -> Result<TestResponse, Why>,
+    ) -> Result<TestResponse, Lost> {
+        let request = format!("{} {}", self.method, self.target);
+        let (sim, client) = (self.client.sim().clone(), self.client.number());
+        sim.note(format!("client {client}: {request}"));
+        let waits = sim.asks(format!("{request} of client {client}"));
+        let began = sim.now();
+        let result = match self.patience {
+            Some(time) => sim.timeout(time, ask(&self)).await.unwrap_or(Err(Why::GaveUp(time))),
+            None => ask(&self).await,
+        };
+        drop(waits);
+        let took = sim.now() - began;
+        sim.note(match &result {
+            Ok(response) => {
+                format!("client {client}: {} to {request}, after {took:?}", response.status())
+            }
+            Err(why) => format!("client {client}: no answer to {request}: {why}"),
+        });
+        result.map_err(|why| Lost { request, why })
+    }
+
+    /// Sends the request, and reads the response's head at the same time.
+    async fn ask(&self) -> Result<(Reading, Head), Why> {
+        let is_cut = self.cut_request.is_some() || self.cut_response.is_some();
+        if is_cut {
+            self.client.close();
+        }
+        let mut reading = self.client.connection();
+        let connection = reading.connection();
+        self.cut_request.into_iter().for_each(|bytes| connection.cut_after_sent(bytes));
+        self.cut_response.into_iter().for_each(|bytes| connection.cut_after_received(bytes));
+        let bytes = self.bytes();
+        let mut unsent = Some(Ok(()));
+        let head = {
+            let mut sending = pin!(connection.send(&bytes));
+            let mut receiving = pin!(reading.head(self.method == Method::HEAD));
+            poll_fn(|context| {
+                if let Some(Ok(())) = unsent
+                    && let Poll::Ready(sent) = sending.as_mut().poll(context)
+                {
+                    unsent = sent.err().map(Err);
+                }
+                let head = receiving.as_mut().poll(context);
+                match &mut unsent {
+                    // Sending failed. There may still be a response: a server may answer without
+                    // reading the whole request.
+                    Some(Err(_)) if head.is_pending() => {
+                        let error = unsent.take().and_then(Result::err);
+                        Poll::Ready(Err(error.map_or(Why::Reset, Why::from)))
+                    }
+                    _ => head,
+                }
+            })
+            .await
+        };
+        let mut head = head?;
+        // If the request was not sent completely, the connection cannot be reused.
+        head.is_last |= unsent.is_some() || is_cut;
+        Ok((reading, head))
+    }
+
+    fn keep(&self, reading: Reading, head: &Head) {
+        if !head.is_last {
+            self.client.keep(reading);
+        }
+    }
+
+    /// The bytes of the request.
+    fn bytes(&self) -> Vec<u8> {
+        let has = |wanted: &str| {
+            self.fields.iter().any(|(present, _)| present.eq_ignore_ascii_case(wanted))
+        };
+        let mut bytes = format!("{} {} HTTP/1.1\r\n", self.method, self.target).into_bytes();
+        if !has("host") {
+            bytes.extend_from_slice(format!("host: {HOST}\r\n").as_bytes());
+        }
+        for (name, value) in &self.fields {
+            bytes.extend_from_slice(name.as_bytes());
+            bytes.extend_from_slice(b": ");
+            bytes.extend_from_slice(value);
+            bytes.extend_from_slice(b"\r\n");
+        }
+        if let Some(body) = &self.body
+            && !has("content-length")
+            && !has("transfer-encoding")
+        {
+            bytes.extend_from_slice(format!("content-length: {}\r\n", body.len()).as_bytes());
+        }
+        bytes.extend_from_slice(b"\r\n");
+        bytes.extend_from_slice(self.body.as_deref().unwrap_or_default());
+        bytes
+    }
+}
+
+impl Head {
+    fn response(&mut self, body: Body) -> Response {
+        let mut response = Response::new(self.status).with_body(body);
+        let mut fields = Fields::new();
+        for (name, value) in std::mem::take(&mut self.fields) {
+            if let Some(name) = name {
+                fields.append(name, value);
+            }
+        }
+        *response.headers_mut() = fields;
+        response
+    }
+}
+
+/// Receives the rest of a response, as fast as the test reads it.
+async fn pump(client: SimClient, mut reading: Reading, mut head: Head, writer: Writer) {
+    loop {
+        if poll_fn(|context| writer.poll_room(context)).await.is_err() {
+            return;
+        }
+        match reading.piece(&mut head.rest).await {
+            Ok(Some(piece)) => writer.push(piece),
+            Ok(None) => break,
+            Err(_) => return writer.fail(BodyError::Disconnected),
+        }
+    }
+    if !head.is_last {
+        client.keep(reading);
+    }
+    writer.finish(HeaderMap::new());
+}
+
+impl fmt::Debug for SimRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SimRequest({} {})", self.method, self.target)
+    }
+}
+
+/// Parses a status line.
+pub(super) fn status(line: &str) -> Option<StatusCode> {
+    let (version, rest) = line.split_once(' ')?;
+    let digits = rest.split(' ').next()?;
+    let known = version == "HTTP/1.1" && digits.len() == 3;
+    known.then(|| StatusCode::from_bytes(digits.as_bytes()).ok()).flatten()
+}

@@ -1,0 +1,239 @@
+//! [`SimServer`]: a server on the simulated network.
+
+use super::client::SimClient;
+use super::connection::SimConnection;
+use super::sim::{Sim, caught};
+use peregrine::Stopped;
+use peregrine::internal::{Make, Settings, Simulated, stopped};
+use peregrine_driver_sim::{Passed, Port};
+use peregrine_server::{
+    Listen, Locals, Member, Observed, Order, Report, Shared, Snapshot, WorkerLimits,
+};
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use tokio::sync::{Notify, watch};
+
+/// A server on the simulated network. It serves until it is shut down or the test ends. This is a
+/// handle: clones refer to the same server.
+#[derive(Clone)]
+pub struct SimServer {
+    sim: Sim,
+    running: Rc<Running>,
+}
+
+/// The shared state of a running server.
+pub(super) struct Running {
+    orders: watch::Sender<Order>,
+    /// For each listener, the port of each worker, and whether it speaks TLS.
+    places: Vec<(Vec<u64>, bool)>,
+    workers: Vec<Rc<Observed>>,
+    reports: RefCell<Vec<Option<Report>>>,
+    ended: Notify,
+    is_cut_ordered: Cell<bool>,
+}
+
+impl SimServer {
+    pub(super) fn start(sim: &Sim, settings: Simulated, makes: &mut dyn FnMut() -> Make) -> Self {
+        let Simulated { workers, limits, traces, listeners } = settings;
+        let network = &sim.shared().network;
+        let count = workers;
+        let mut places: Vec<_> =
+            listeners.iter().map(|listener| (Vec::new(), listener.is_tls())).collect();
+        let (orders, _) = watch::channel(Order::Serve);
+        let members = Member::all(count, listeners.len()).into_iter();
+        let members = members.map(|member| (count > 1).then_some(member));
+        let mut starts = Vec::new();
+        for member in members {
+            let bind = |(listener, (ports, _)): (&Settings, &mut (Vec<u64>, bool))| {
+                let port = network.bind();
+                ports.push(port.id());
+                listener.listen(port, Shared::default())
+            };
+            let listens = listeners.iter().zip(&mut places).map(bind).collect();
+            let observed = Rc::new(Observed::new(Arc::default()).tracing(traces.clone()));
+            let limits = limits.clone().into();
+            let orders = orders.subscribe();
+            starts.push(Worker { make: makes(), listens, limits, observed, orders, member });
+        }
+        let running = Rc::new(Running {
+            orders,
+            places,
+            workers: starts.iter().map(|worker| Rc::clone(&worker.observed)).collect(),
+            reports: RefCell::new((0..count).map(|_| None).collect()),
+            ended: Notify::new(),
+            is_cut_ordered: Cell::new(false),
+        });
+        for (number, worker) in starts.into_iter().enumerate() {
+            let (sim, running) = (sim.clone(), Rc::clone(&running));
+            network.spawn(async move {
+                let ran = caught(worker.run(&sim)).await;
+                match ran.unwrap_or_else(|text| Err(format!("a worker panicked: {text}"))) {
+                    Ok(report) => {
+                        running.reports.borrow_mut()[number] = Some(report);
+                        running.ended.notify_waiters();
+                    }
+                    Err(cause) => sim.fail(cause),
+                }
+            });
+        }
+        sim.shared().servers.borrow_mut().push(Rc::clone(&running));
+        Self { sim: sim.clone(), running }
+    }
+
+    /// An HTTP/1.1 client for the first listener that speaks plain HTTP.
+    ///
+    /// # Panics
+    /// If there is no such listener.
+    #[must_use]
+    pub fn client(&self) -> SimClient {
+        let plain = self.running.places.iter().position(|(_, is_tls)| !is_tls);
+        let listener = plain.expect("a client needs plain HTTP, but all listeners speak TLS");
+        SimClient::new(self.clone(), listener)
+    }
+
+    /// Connects to the first listener. The connection transfers raw bytes.
+    #[must_use]
+    pub fn connect(&self) -> SimConnection {
+        self.connect_to(0)
+    }
+
+    /// Connects to a listener, by its index among those of the server. The connection transfers raw
+    /// bytes. The seed determines which worker accepts it.
+    ///
+    /// # Panics
+    /// If there is no listener with this index.
+    #[must_use]
+    pub fn connect_to(&self, listener: usize) -> SimConnection {
+        let places = &self.running.places;
+        let (ports, _) = places.get(listener).unwrap_or_else(|| {
+            panic!("there is no listener {listener}: the server has {}", places.len())
+        });
+        let port = *self.sim.choose(ports);
+        SimConnection::new(self.sim.shared().network.connect_to(port), self.sim.clone())
+    }
+
+    /// Shuts down gracefully, like SIGTERM, and waits until the server has ended. Connections that
+    /// are left after [`Limits::shutdown_timeout`](peregrine::Limits::shutdown_timeout) are cut,
+    /// and listed in the result.
+    pub async fn shut_down(&self) -> Stopped {
+        self.order(Order::Drain);
+        self.ended().await
+    }
+
+    /// Ends the server immediately, like a second signal: handlers are dropped at their current
+    /// `await`, and connections are closed.
+    pub async fn cut(&self) -> Stopped {
+        self.running.is_cut_ordered.set(true);
+        self.order(Order::Cut);
+        self.ended().await
+    }
+
+    /// The current counters of each worker.
+    #[must_use]
+    pub fn snapshots(&self) -> Vec<Snapshot> {
+        self.running.workers.iter().map(|observed| observed.snapshot()).collect()
+    }
+
+    /// The simulation that this server is part of.
+    #[must_use]
+    pub fn sim(&self) -> &Sim {
+        &self.sim
+    }
+
+    fn order(&self, order: Order) {
+        self.sim.note(match order {
+            Order::Cut => "a server is ordered to cut its connections",
+            _ => "a server is ordered to shut down",
+        });
+        self.running.order(order);
+    }
+
+    async fn ended(&self) -> Stopped {
+        self.running.ended().await;
+        let reports = self.running.reports.borrow();
+        let reports = reports.iter().flatten();
+        let workers = reports.clone().map(|report| Some(report.snapshot.clone())).collect();
+        let cut = reports.flat_map(|report| report.cut.iter().cloned()).collect();
+        stopped(workers, cut, self.running.is_cut_ordered.get())
+    }
+}
+
+impl fmt::Debug for SimServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SimServer").field("workers", &self.snapshots()).finish_non_exhaustive()
+    }
+}
+
+impl Running {
+    /// Gives an order, unless a later one was given before.
+    pub(super) fn order(&self, order: Order) {
+        self.orders.send_if_modified(|present| {
+            let is_further = order > *present;
+            *present = order.max(*present);
+            is_further
+        });
+    }
+
+    /// Completes when all workers have ended.
+    pub(super) async fn ended(&self) {
+        loop {
+            let mut ended = pin!(self.ended.notified());
+            ended.as_mut().enable();
+            if self.reports.borrow().iter().all(Option::is_some) {
+                return;
+            }
+            ended.await;
+        }
+    }
+}
+
+/// The inputs of one worker.
+struct Worker {
+    make: Make,
+    listens: Vec<Listen<Port>>,
+    limits: WorkerLimits,
+    observed: Rc<Observed>,
+    orders: watch::Receiver<Order>,
+    member: Option<Member<Passed>>,
+}
+
+impl Worker {
+    /// Runs the worker until it ends. Returns an error if it cannot start.
+    async fn run(self, sim: &Sim) -> Result<Report, String> {
+        let Self { make, listens, limits, observed, orders, member } = self;
+        let wrong = |error: &dyn fmt::Display| format!("the server cannot start: {error}");
+        let application = make().await.map_err(|error| wrong(&error))?;
+        // All workers share this thread, so each announces its worker-local state before it is
+        // polled.
+        let locals = Rc::new(RefCell::new(None::<Locals>));
+        let mine = Rc::clone(&locals);
+        let announce = move || {
+            if let Some(locals) = &*mine.borrow() {
+                locals.announce();
+            }
+        };
+        let driver = sim.driver().before_polls(announce.clone());
+        let counts = Rc::clone(&observed);
+        let mut running = pin!(peregrine_server::run(
+            driver,
+            listens,
+            application,
+            limits,
+            observed,
+            orders,
+            member
+        ));
+        let report = poll_fn(|context| {
+            announce();
+            let polled = running.as_mut().poll(context);
+            locals.borrow_mut().get_or_insert_with(Locals::current);
+            polled
+        });
+        let report = report.await.map_err(|error| wrong(&error))?;
+        Ok(Report { snapshot: counts.snapshot(), ..report })
+    }
+}

@@ -1,0 +1,283 @@
+//! [`Sim`]: a test's interface to its simulation.
+
+use super::faults::Faults;
+use super::server::{Running, SimServer};
+use peregrine::internal::makes;
+use peregrine::{MakeApplication, Server};
+use peregrine_driver_sim::{Network, Sim as Driver};
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::{Duration, SystemTime};
+use tokio::sync::{Notify, oneshot};
+
+/// The simulated Unix time at the start of a run.
+const EPOCH: Duration = Duration::from_secs(1_700_000_000);
+
+/// One run of a test: its network, its clock, and its source of randomness. This is a handle:
+/// clones refer to the same run.
+#[derive(Clone)]
+pub struct Sim(Rc<Shared>);
+
+pub(super) struct Shared {
+    pub(super) network: Network,
+    driver: OnceCell<Driver>,
+    allows_panics: bool,
+    /// The first failure.
+    failure: RefCell<Option<String>>,
+    failed: Notify,
+    pub(super) servers: RefCell<Vec<Rc<Running>>>,
+    /// Requests without a response, and when they started.
+    asked: RefCell<BTreeMap<u64, (String, Duration)>>,
+    last_number: Cell<u64>,
+    last_client: Cell<u64>,
+}
+
+impl Sim {
+    pub(super) fn new(network: Network, allows_panics: bool) -> Self {
+        Self(Rc::new(Shared {
+            network,
+            driver: OnceCell::new(),
+            allows_panics,
+            failure: RefCell::default(),
+            failed: Notify::new(),
+            servers: RefCell::default(),
+            asked: RefCell::default(),
+            last_number: Cell::new(0),
+            last_client: Cell::new(0),
+        }))
+    }
+
+    /// Serves an application like [`Server::serve`], with two workers and default limits, until the
+    /// test ends. `make` is called once for each worker, and may be `async`. Clients may connect
+    /// immediately.
+    ///
+    /// A test may start several servers, one after the other or at the same time.
+    pub fn serve<Via, M: MakeApplication<Via>>(&self, make: M) -> SimServer {
+        self.serve_with(|server| server, make)
+    }
+
+    /// Like [`serve`](Self::serve), with a server that `configure` changes first; best with the
+    /// same function as in production. Limits, workers, trusted proxies, traces and the settings of
+    /// each listener take effect. Addresses are not bound, and settings of features that are [not
+    /// simulated](crate#what-is-not-simulated) are ignored.
+    ///
+    /// # Panics
+    /// If a setting is invalid.
+    pub fn serve_with<Via, M: MakeApplication<Via>>(
+        &self,
+        configure: impl FnOnce(Server) -> Server,
+        make: M,
+    ) -> SimServer {
+        match configure(Server::new()).simulated() {
+            Ok(settings) => SimServer::start(self, settings, &mut makes(make)),
+            Err(error) => panic!("the server cannot be simulated: {error}"),
+        }
+    }
+
+    /// Starts a task that runs concurrently with the test, such as a client. If it panics, the run
+    /// fails. The task keeps running when the returned [`Task`] is dropped, and is dropped when the
+    /// test ends.
+    pub fn spawn<F>(&self, future: F) -> Task<F::Output>
+    where
+        F: Future + 'static,
+        F::Output: 'static,
+    {
+        let (sender, receiver) = oneshot::channel();
+        let sim = self.clone();
+        self.0.network.spawn(async move {
+            match caught(future).await {
+                Ok(output) => drop(sender.send(output)),
+                Err(text) => sim.fail(format!("a task of the test panicked: {text}")),
+            }
+        });
+        Task(receiver)
+    }
+
+    /// Waits until `time` has passed on the virtual clock.
+    pub async fn sleep(&self, time: Duration) {
+        self.0.network.sleep(time).await;
+    }
+
+    /// Awaits `future` for up to `time`. Returns `None`, and drops `future`, if it takes longer.
+    pub async fn timeout<F: Future>(&self, time: Duration, future: F) -> Option<F::Output> {
+        let (mut future, mut over) = (pin!(future), pin!(self.sleep(time)));
+        poll_fn(|context| match future.as_mut().poll(context) {
+            Poll::Ready(output) => Poll::Ready(Some(output)),
+            Poll::Pending => over.as_mut().poll(context).map(|()| None),
+        })
+        .await
+    }
+
+    /// The virtual time since the start of the run.
+    #[must_use]
+    pub fn now(&self) -> Duration {
+        self.0.network.now()
+    }
+
+    /// The virtual wall clock, which the `Date` field of responses shows. It starts on 14 November
+    /// 2023.
+    #[must_use]
+    pub fn unix_time(&self) -> SystemTime {
+        SystemTime::UNIX_EPOCH + EPOCH + self.now()
+    }
+
+    /// A random number below `limit`, determined by the seed; 0 if `limit` is 0.
+    #[must_use]
+    pub fn random(&self, limit: u64) -> u64 {
+        self.0.network.random(limit)
+    }
+
+    /// A random element of `items`, determined by the seed.
+    ///
+    /// # Panics
+    /// If `items` is empty.
+    #[must_use]
+    pub fn choose<'a, T>(&self, items: &'a [T]) -> &'a T {
+        assert!(!items.is_empty(), "cannot choose from an empty list");
+        let count = u64::try_from(items.len()).expect("a length has at most 64 bits");
+        &items[usize::try_from(self.random(count)).expect("less than the length")]
+    }
+
+    /// The seed of this run.
+    #[must_use]
+    pub fn seed(&self) -> u64 {
+        self.0.network.seed()
+    }
+
+    /// Changes the faults from now on, for example to let the network recover. Existing connections
+    /// keep their buffer sizes.
+    pub fn set_faults(&self, faults: &Faults) {
+        self.0.network.set_faults(faults.of_network());
+    }
+
+    /// Adds a line to the events that a failure report lists.
+    pub fn note(&self, text: impl Into<String>) {
+        self.0.network.note(text);
+    }
+
+    /// Fails the run with this cause, unless it has already failed.
+    pub(super) fn fail(&self, cause: String) {
+        self.0.network.freeze();
+        self.0.failure.borrow_mut().get_or_insert(cause);
+        self.0.failed.notify_one();
+    }
+
+    /// Called when a handler or another part of the application panics.
+    pub(super) fn panicked(&self, message: &str) {
+        self.note(format!("the application panics: {message}"));
+        if !self.0.allows_panics {
+            // tokio's message about a socket does not help here.
+            let hint = if message.contains("IO is disabled") {
+                "\nThere are no sockets in a simulation: see \"What is not simulated\" in \
+                 peregrine_simulate."
+            } else {
+                ""
+            };
+            self.fail(format!("the application panicked: {message}{hint}"));
+        }
+    }
+
+    pub(super) fn begin(&self, driver: Driver) {
+        // Never set before: a run starts only once.
+        let _ = self.0.driver.set(driver);
+    }
+
+    pub(super) fn driver(&self) -> &Driver {
+        self.0.driver.get().expect("the run has begun before its test")
+    }
+
+    pub(super) fn shared(&self) -> &Shared {
+        &self.0
+    }
+
+    /// Completes when the run has failed.
+    pub(super) async fn failed(&self) {
+        while self.0.failure.borrow().is_none() {
+            self.0.failed.notified().await;
+        }
+    }
+
+    pub(super) fn failure(&self) -> Option<String> {
+        self.0.failure.borrow().clone()
+    }
+
+    pub(super) fn next_client(&self) -> u64 {
+        self.0.last_client.set(self.0.last_client.get() + 1);
+        self.0.last_client.get()
+    }
+
+    /// Records that a request waits for its response, until the result is dropped.
+    pub(super) fn asks(&self, request: String) -> Asked {
+        let number = self.0.last_number.get() + 1;
+        self.0.last_number.set(number);
+        self.0.asked.borrow_mut().insert(number, (request, self.now()));
+        Asked { sim: self.clone(), number }
+    }
+
+    /// Requests without a response, with the time at which they started.
+    pub(super) fn asked(&self) -> Vec<(String, Duration)> {
+        self.0.asked.borrow().values().cloned().collect()
+    }
+}
+
+impl fmt::Debug for Sim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (seed, now) = (self.seed(), self.now());
+        f.debug_struct("Sim").field("seed", &seed).field("now", &now).finish_non_exhaustive()
+    }
+}
+
+/// A request that waits for its response.
+pub(super) struct Asked {
+    sim: Sim,
+    number: u64,
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        // After a failure, the entry stays for the report.
+        if !self.sim.0.network.is_frozen() {
+            self.sim.0.asked.borrow_mut().remove(&self.number);
+        }
+    }
+}
+
+/// A task that [`Sim::spawn`] has started. Awaiting it returns its result.
+#[derive(Debug)]
+pub struct Task<T>(oneshot::Receiver<T>);
+
+impl<T> Future for Task<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        match Pin::new(&mut self.0).poll(context) {
+            Poll::Ready(Ok(output)) => Poll::Ready(output),
+            // An error means that the task panicked, and the run is about to fail because of that.
+            Poll::Ready(Err(_)) | Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+/// Awaits `future`, and turns its panic into an error with the panic's message.
+pub(super) async fn caught<F: Future>(future: F) -> Result<F::Output, String> {
+    let mut future = pin!(future);
+    let polled =
+        poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
+            Ok(polled) => polled.map(Ok),
+            Err(panic) => Poll::Ready(Err(message(&*panic))),
+        });
+    polled.await
+}
+
+/// The message of a panic.
+pub(super) fn message(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    text.unwrap_or("(no message)").to_owned()
+}

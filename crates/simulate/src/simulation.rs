@@ -1,0 +1,279 @@
+//! [`Simulation`] runs a test with many seeds.
+
+use super::failure::{Failure, Repeated, cause_of};
+use super::faults::Faults;
+use super::seeds::Seeds;
+use super::sim::{Sim, message};
+use peregrine_driver::Options;
+use peregrine_driver_sim::Network;
+use peregrine_server::{Locals, Order};
+use peregrine_web::panics;
+use std::fmt::Debug;
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+/// Runs a test once for each of many seeds, with faults and limits. [`seeds`](super::seeds) is the
+/// short form.
+///
+/// ```
+/// use peregrine::prelude::*;
+/// use peregrine_simulate::{Faults, Simulation};
+///
+/// Simulation::seeds(0..20).faults(Faults::hostile()).run(async |sim| {
+///     let server = sim.serve(|| App::new().get("/", || "hello"));
+///     match server.client().get("/").send().await {
+///         Ok(response) if response.status() == 200 => assert_eq!(response.text(), "hello"),
+///         // On such a network, a request may arrive too late or be lost.
+///         Ok(late) => assert_eq!(late.status(), 408),
+///         Err(lost) => sim.note(lost.to_string()),
+///     }
+/// });
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a simulation does nothing until `run`"]
+pub struct Simulation {
+    seeds: Seeds,
+    faults: Option<Faults>,
+    time_max: Duration,
+    steps_max: u64,
+    allows_panics: bool,
+    twice: bool,
+}
+
+/// The return value of a test: nothing, or a `Result` whose error fails the test.
+pub trait Verdict {
+    /// The error, if there is one.
+    #[doc(hidden)]
+    fn fault(self) -> Option<String>;
+}
+
+impl Verdict for () {
+    fn fault(self) -> Option<String> {
+        None
+    }
+}
+
+impl<E: Debug> Verdict for Result<(), E> {
+    fn fault(self) -> Option<String> {
+        self.err().map(|error| format!("the test returned an error: {error:?}"))
+    }
+}
+
+/// A successful run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Passed {
+    /// A digest of all events. Two runs with the same seed have the same digest, unless something
+    /// other than the seed [affects them](crate#what-breaks-repetition).
+    pub trace: u64,
+    /// How long the run took, on the virtual clock.
+    pub time: Duration,
+    /// How often a task was polled.
+    pub steps: u64,
+}
+
+impl Simulation {
+    /// One run for each of these seeds. The environment variable `PEREGRINE_SEEDS` takes
+    /// precedence.
+    pub fn seeds(seeds: impl Into<Seeds>) -> Self {
+        Self {
+            seeds: seeds.into(),
+            faults: None,
+            time_max: Duration::from_secs(7 * 24 * 60 * 60),
+            steps_max: 10_000_000,
+            allows_panics: false,
+            twice: false,
+        }
+    }
+
+    /// Sets the network's faults, for every seed. Default: [`Faults::harmless`], and none for seed
+    /// 0.
+    pub fn faults(self, faults: Faults) -> Self {
+        Self { faults: Some(faults), ..self }
+    }
+
+    /// Sets how long a run may take, on the virtual clock. Default: one week.
+    pub fn time_max(self, time_max: Duration) -> Self {
+        Self { time_max, ..self }
+    }
+
+    /// Sets how often network tasks may be polled in a run. Default: 10 million.
+    pub fn steps_max(self, steps_max: u64) -> Self {
+        Self { steps_max, ..self }
+    }
+
+    /// Allows the application to panic, as in production, where the client then gets a 500.
+    /// Default: a panic of the application fails the run.
+    pub fn allow_panics(self) -> Self {
+        Self { allows_panics: true, ..self }
+    }
+
+    /// Runs each seed twice, and fails if the two runs differ. Something other than the seed then
+    /// affects them, and failures could not be reproduced.
+    pub fn twice(self) -> Self {
+        Self { twice: true, ..self }
+    }
+
+    /// Runs `test` with all seeds, up to the first one with which it fails.
+    ///
+    /// # Panics
+    /// If the test fails with one of the seeds, see [`seeds`](super::seeds); if `PEREGRINE_SEEDS`
+    /// is invalid; or if there are no seeds.
+    #[track_caller]
+    pub fn run<V: Verdict>(&self, test: impl AsyncFn(Sim) -> V) {
+        let seeds = match self.seeds.or_told() {
+            Ok(seeds) => seeds,
+            Err(text) => panic!("{text}"),
+        };
+        assert!(seeds.iter().next().is_some(), "a simulation needs a seed, such as `0..100`");
+        if let Err(failure) = self.run_all(&seeds, &test) {
+            panic!("{failure}");
+        }
+    }
+
+    fn run_all<V: Verdict>(
+        &self,
+        seeds: &Seeds,
+        test: &impl AsyncFn(Sim) -> V,
+    ) -> Result<(), Box<Failure>> {
+        for seed in seeds.iter() {
+            let first = self.run_one(seed, test);
+            let failure = match first {
+                Ok(_) if !self.twice => continue,
+                Ok(passed) => match self.run_one(seed, test) {
+                    Ok(again) if again == passed => continue,
+                    Ok(_) => Failure::differing(seed, test_name()),
+                    Err(failure) => failure.repeated(Repeated::Passed, test_name()),
+                },
+                Err(failure) => {
+                    eprintln!(
+                        "seed {seed} fails; running it again, to see whether the failure repeats"
+                    );
+                    let repeated = match self.run_one(seed, test) {
+                        Ok(_) => Repeated::Passed,
+                        Err(again) if again == failure => Repeated::Same,
+                        Err(again) => Repeated::Otherwise(again.cause().to_owned()),
+                    };
+                    failure.repeated(repeated, test_name())
+                }
+            };
+            return Err(Box::new(failure));
+        }
+        Ok(())
+    }
+
+    /// Runs `test` with one seed.
+    ///
+    /// # Errors
+    /// If the test fails.
+    pub fn run_one<V: Verdict>(
+        &self,
+        seed: u64,
+        test: &impl AsyncFn(Sim) -> V,
+    ) -> Result<Passed, Box<Failure>> {
+        let faults = match &self.faults {
+            Some(faults) => faults.clone(),
+            None if seed == 0 => Faults::none(),
+            None => Faults::harmless(),
+        };
+        let network = Network::new(seed, faults.of_network());
+        network.set_time_max(self.time_max);
+        network.set_polls_max(self.steps_max);
+        network.set_silent();
+        let sim = Sim::new(network.clone(), self.allows_panics);
+        let hears = sim.clone();
+        let hearing = Hearing::begin(move |message| hears.panicked(message));
+        let run = || {
+            network.run(&Options::default(), async |driver| {
+                sim.begin(driver);
+                live(&sim, test).await;
+            })
+        };
+        let ended = catch_unwind(AssertUnwindSafe(run));
+        drop(hearing);
+        let cause = match (ended, network.stuck(), sim.failure()) {
+            (_, _, Some(cause)) => cause,
+            (Err(_), Some(stuck), _) => cause_of(&stuck, (self.time_max, self.steps_max)),
+            (Err(panic), None, _) => of_run(message(&*panic)),
+            (Ok(Ok(())), ..) => {
+                let (trace, time) = (network.trace(), network.now());
+                return Ok(Passed { trace, time, steps: network.polls() });
+            }
+            (Ok(Err(error)), ..) => format!("cannot create a tokio runtime: {error}"),
+        };
+        Err(Box::new(Failure::of(&network, cause, sim.asked())))
+    }
+}
+
+/// Runs the test and then shuts down its servers. Reports failures to `sim`.
+async fn live<V: Verdict>(sim: &Sim, test: impl AsyncFn(Sim) -> V) {
+    let (mut failed, mut tested) = (pin!(sim.failed()), pin!(test(sim.clone())));
+    let has_passed = poll_fn(|context| {
+        if failed.as_mut().poll(context).is_ready() {
+            return Poll::Ready(false);
+        }
+        // Caught here, so that the report shows the state before unwinding dropped the servers.
+        let run = AssertUnwindSafe(|| tested.as_mut().poll(context));
+        let fault = match catch_unwind(run) {
+            Ok(Poll::Pending) => return Poll::Pending,
+            Ok(Poll::Ready(verdict)) => verdict.fault(),
+            Err(panic) => Some(message(&*panic)),
+        };
+        let has_passed = fault.is_none();
+        fault.into_iter().for_each(|fault| sim.fail(fault));
+        Poll::Ready(has_passed)
+    });
+    if !has_passed.await {
+        return;
+    }
+    let servers = sim.shared().servers.take();
+    servers.iter().for_each(|server| server.order(Order::Drain));
+    for server in &servers {
+        let mut ended = pin!(server.ended());
+        let is_over = poll_fn(|context| match failed.as_mut().poll(context) {
+            Poll::Ready(()) => Poll::Ready(false),
+            Poll::Pending => ended.as_mut().poll(context).map(|()| true),
+        });
+        if !is_over.await {
+            return;
+        }
+    }
+}
+
+/// Installs a panic listener for this thread. Dropping it restores the previous listener, and
+/// resets the thread's worker state.
+struct Hearing(Option<panics::Listener>);
+
+impl Hearing {
+    fn begin(hear: impl Fn(&str) + 'static) -> Self {
+        Self(panics::hear(Some(Rc::new(hear))))
+    }
+}
+
+impl Drop for Hearing {
+    fn drop(&mut self) {
+        drop(panics::hear(self.0.take()));
+        Locals::default().announce();
+    }
+}
+
+/// The cause of a panic that was not caught in the run, with its remedy if known.
+fn of_run(message: String) -> String {
+    if message.contains("runtime from within a runtime") {
+        return "a simulation creates its own runtime, but this thread is already in one: call it \
+                from a plain #[test], not from #[tokio::test], and not from within another \
+                simulation"
+            .to_owned();
+    }
+    message
+}
+
+/// The test's name, which is the name of its thread.
+fn test_name() -> Option<String> {
+    let thread = std::thread::current();
+    thread.name().filter(|name| *name != "main").map(str::to_owned)
+}
