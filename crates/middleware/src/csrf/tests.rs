@@ -12,7 +12,8 @@ fn client(csrf: Csrf) -> TestClient {
     let app = app.get("/token", |token: CsrfToken| token.to_string());
     let read =
         |Form(form): Form<HashMap<String, String>>| form.get("name").cloned().unwrap_or_default();
-    app.post("/form", read).post("/small", read.body_limit(10)).test()
+    let limit = |request: Request| request.body.whole_limit().to_string();
+    app.post("/form", read).post("/small", read.body_limit(10)).post("/limit", limit).test()
 }
 
 fn kind(response: &TestResponse) -> String {
@@ -162,6 +163,14 @@ fn a_token_lets_old_browsers_pass_in_a_field_or_in_a_form() {
     );
     let large = client.post("/form").form(&[("name", "a".repeat(1 << 20))]).send_now();
     assert_eq!(kind(&large), "413 body-too-large");
+}
+
+#[test]
+fn a_form_with_a_token_keeps_the_limit_of_its_body() {
+    let client = client(Csrf::new().tokens(key(1))).body_limit(1000);
+    let (token, cookie) = issued(&client, &[]);
+    let request = client.post("/limit").header("cookie", cookie);
+    assert_eq!(request.form(&[("csrf_token", token)]).send_now().text(), "1000");
 }
 
 #[test]

@@ -1,17 +1,21 @@
 //! A response of a mounted service, or of a handler inside a tower layer, to one client is not sent
 //! to another.
 
+use axum::body::Body as AxumBody;
 use axum::routing::{get, post};
 use axum::{Extension, Router};
 use http::HeaderMap;
+use http_body_util::BodyExt;
 use peregrine::cache::{Cache, CacheStore, Idempotency, MemoryStore};
-use peregrine_mount::{Mount, into_tower, layer, tower};
+use peregrine_mount::{Mount, into_tower, layer, spawn_tower, tower};
 use peregrine_web::App;
 use peregrine_web::connection::{ClientIdentity, ConnectionInfo, TlsInfo};
 use peregrine_web::extract::Extension as Ours;
 use peregrine_web::test::{TestClient, TestResponse};
+use std::convert::Infallible;
 use std::sync::Arc;
 use tower::util::MapRequestLayer;
+use tower::{Layer, Service, ServiceExt};
 
 const FOR_A_MINUTE: [(&str, &str); 1] = [("cache-control", "max-age=60")];
 
@@ -34,15 +38,16 @@ fn router() -> Router {
 #[derive(Clone)]
 struct Name(String);
 
+fn identify<B>(mut request: http::Request<B>) -> http::Request<B> {
+    let name = name_in(request.headers(), request.extensions().get::<ConnectionInfo>());
+    request.extensions_mut().insert(Name(name));
+    request
+}
+
 /// A native handler inside a layer that identifies the client, as those of tower-sessions and
 /// axum-login do.
 fn layered(app: App) -> App {
-    let find = |mut request: http::Request<_>| {
-        let name = name_in(request.headers(), request.extensions().get::<ConnectionInfo>());
-        request.extensions_mut().insert(Name(name));
-        request
-    };
-    app.with(layer(MapRequestLayer::new(find)).extension(ConnectionInfo::clone))
+    app.with(layer(MapRequestLayer::new(identify)).extension(ConnectionInfo::clone))
         .get("/page", |Ours(Name(name)): Ours<Name>| (FOR_A_MINUTE, name))
         .post("/pay", |Ours(Name(name)): Ours<Name>| name)
 }
@@ -205,4 +210,69 @@ fn applications_that_share_a_store_of_keys_carry_out_each_request_once() {
     let pay = |path: &str| client.post(path).header("idempotency-key", "\"a\"").send_now();
     assert_eq!((pay("/a/pay").text(), pay("/a/pay").text()), ("a".to_owned(), "a".to_owned()));
     assert_eq!(pay("/b/pay").status(), 422, "it is a different request");
+}
+
+#[test]
+fn a_guard_around_services_at_the_root_keeps_their_pages_apart() {
+    let store = CacheStore::new();
+    let one = |name: &'static str| {
+        let app = App::new().with(Cache::new(store.clone()));
+        let app = app.get("/page", move || (FOR_A_MINUTE, name));
+        tower(into_tower(app).expect("the application is valid"))
+    };
+    let by_field = peregrine_web::guard::header("x-version", "2");
+    let client = App::new()
+        .scope("", |scope| scope.when(by_field).mount("/", one("two")))
+        .mount("/", one("one"))
+        .test();
+    for age in [None, Some("0")] {
+        let old = client.get("/page").send_now();
+        let new = client.get("/page").header("x-version", "2").send_now();
+        assert_eq!((old.text().as_str(), old.header("age")), ("one", age));
+        assert_eq!((new.text().as_str(), new.header("age")), ("two", age));
+    }
+}
+
+/// Requests a page from a service under a server that is not Peregrine's. Returns the content, and
+/// whether the response is private.
+async fn ask_service<S, B>(service: &S, path: &str, name: Option<&str>) -> (String, bool)
+where
+    S: Service<http::Request<AxumBody>, Response = http::Response<B>, Error = Infallible> + Clone,
+    B: http_body::Body<Error: std::fmt::Debug>,
+{
+    let request = http::Request::get(path);
+    let request = name.into_iter().fold(request, |all, name| all.header("cookie", name));
+    let request = request.body(AxumBody::empty()).expect("a request");
+    let (parts, body) = service.clone().oneshot(request).await.expect("a response").into_parts();
+    let content = body.collect().await.expect("a body").to_bytes();
+    let is_private = parts.headers.get_all("cache-control").iter().any(|value| value == "private");
+    (String::from_utf8_lossy(&content).into_owned(), is_private)
+}
+
+#[test]
+fn under_another_server_each_client_is_given_its_own_page() {
+    let app = || {
+        App::new()
+            .with(Cache::new(CacheStore::new()))
+            .get("/page", |Ours(Name(name)): Ours<Name>| (FOR_A_MINUTE, name))
+            .get("/own", |fields: HeaderMap| (FOR_A_MINUTE, name_in(&fields, None)))
+    };
+    let layer = || MapRequestLayer::new(identify::<AxumBody>);
+    let local = layer().layer(into_tower(app()).expect("the application is valid"));
+    let remote = spawn_tower(app).expect("the application is valid");
+    let router = Router::new().fallback_service(remote).layer(layer());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime").block_on(async {
+        for path in ["/page", "/own"] {
+            for name in [Some("ali"), Some("bob"), None, Some("ali")] {
+                let alone = ask_service(&local, path, name).await;
+                let in_axum = ask_service(&router, path, name).await;
+                for (page, is_private) in [alone, in_axum] {
+                    assert_eq!(page, name.unwrap_or("nobody"), "{path}");
+                    // The application cannot see that the layer has identified the client.
+                    assert_eq!(is_private, name.is_some() && path == "/own", "{path}");
+                }
+            }
+        }
+    });
 }

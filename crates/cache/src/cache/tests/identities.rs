@@ -5,7 +5,7 @@ use crate::{Idempotency, MemoryStore};
 use http::HeaderMap;
 use peregrine::auth::{ApiKey, BasicAuth, BearerToken};
 use peregrine::middleware::RequireClientIdentity;
-use peregrine_web::connection::{ClientIdentity, ConnectionInfo, TlsInfo};
+use peregrine_web::connection::{ClientIdentity, ConnectionInfo, Proxied, ProxiedTls, TlsInfo};
 use peregrine_web::cookies::{Cookie, CookieKeys, Cookies, PrivateCookies, SignedCookies};
 use std::sync::Arc;
 
@@ -69,6 +69,7 @@ fn by_credentials(scope: peregrine_web::Scope) -> peregrine_web::Scope {
             page_for(token.map(|BearerToken(token)| token))
         })
         .get("/key", |key: Option<ApiKey>| page_for(key.map(|ApiKey(key)| key)))
+        .get("/key/field", |request: Request| page_for(request.header("x-api-key")))
 }
 
 fn by_certificate(scope: peregrine_web::Scope) -> peregrine_web::Scope {
@@ -95,6 +96,13 @@ fn connection(name: &str) -> ConnectionInfo {
     };
     let tls = TlsInfo { client: Some(Arc::new(client)), ..TlsInfo::default() };
     ConnectionInfo { tls: Some(Arc::new(tls)), ..ConnectionInfo::default() }
+}
+
+/// The connection of a proxy that names the client's certificate in a PROXY header.
+fn proxied(name: &str) -> ConnectionInfo {
+    let tls = ProxiedTls { common_name: Some(name.to_owned()), ..ProxiedTls::default() };
+    let proxy = Proxied { tls: Some(tls), ..Proxied::default() };
+    ConnectionInfo { proxy: Some(Arc::new(proxy)), ..ConnectionInfo::default() }
 }
 
 /// Requests the page as this client.
@@ -126,7 +134,7 @@ fn ask(client: &TestClient, path: &str, name: Option<&str>) -> TestResponse {
     }
 }
 
-const PATHS: [&str; 16] = [
+const PATHS: [&str; 17] = [
     "/cookie/private",
     "/cookie/signed",
     "/cookie/plain",
@@ -137,6 +145,7 @@ const PATHS: [&str; 16] = [
     "/basic",
     "/bearer",
     "/key",
+    "/key/field",
     "/tls/info",
     "/tls/shared",
     "/tls/tls",
@@ -159,6 +168,22 @@ fn each_client_is_given_its_own_page_from_behind_a_cache() {
                 assert!(is_private || name.is_none(), "{path} for {name:?}: {:?}", page.headers());
             }
         }
+    }
+}
+
+#[test]
+fn a_page_that_requires_an_identity_is_not_sent_to_another_client() {
+    let client = App::new()
+        .with(Cache::new(CacheStore::new()))
+        .get("/tls/tls", |tls: TlsInfo| of_certificate(tls.client.as_ref()))
+        .get("/tls/client", |client: ClientIdentity| page_for(Some(client.subject)))
+        .get("/tls/shared-client", |client: Arc<ClientIdentity>| of_certificate(Some(&client)))
+        .test();
+    for path in ["/tls/tls", "/tls/client", "/tls/shared-client"] {
+        for name in ["ali", "bob", "ali"] {
+            assert_eq!(ask(&client, path, Some(name)).text(), name, "{path}");
+        }
+        assert_eq!(ask(&client, path, None).status(), 403, "{path}");
     }
 }
 
@@ -224,7 +249,7 @@ fn who_looks_at_an_address_does_not_keep_cookies_out_of_the_cache() {
 #[test]
 fn a_key_of_one_client_carries_nothing_to_another() {
     for is_mine in [true, false] {
-        for by in ["cookie", "certificate"] {
+        for by in ["cookie", "certificate", "PROXY header"] {
             let pay = |request: Request| {
                 let cookie = request.header("cookie").unwrap_or_default();
                 let certificate = request.parts.connection().client();
@@ -236,6 +261,7 @@ fn a_key_of_one_client_carries_nothing_to_another() {
                 let send = |name: &str| {
                     let client = match by {
                         "certificate" => client.clone().on(connection(name)),
+                        "PROXY header" => client.clone().on(proxied(name)),
                         _ => client.clone(),
                     };
                     let request = client.post(path).header("idempotency-key", format!("k{path}"));

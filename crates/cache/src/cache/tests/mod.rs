@@ -234,7 +234,9 @@ fn a_client_that_is_obeyed_gets_a_new_response_which_is_kept() {
 fn credentials_make_no_response_for_others() {
     let store = CacheStore::new();
     let (client, _) = app(Cache::new(store).ttl(60 * SECOND));
-    for (name, value) in [("cookie", "session=1"), ("authorization", "Bearer a")] {
+    for (name, value) in
+        [("cookie", "session=1"), ("authorization", "Bearer a"), ("x-api-key", "a")]
+    {
         let first = with(&client, "/mine", name, value).text();
         assert_ne!(with(&client, "/mine", name, value).text(), first, "{name}");
         assert_ne!(get(&client, "/mine"), first, "{name}");

@@ -81,6 +81,36 @@ fn a_field_that_a_guard_looks_at_tells_responses_apart() {
     }
 }
 
+/// Caches between the client and the server need the same information.
+#[test]
+fn without_a_cache_a_response_says_by_which_fields_guards_decide() {
+    for (client, vary) in [
+        (versions(App::new(), guard::header("x-version", "2")), "x-version"),
+        (versions(App::new(), is_two), "*"),
+    ] {
+        for sent in [Some("2"), None] {
+            assert_eq!(version(&client, sent).header("vary"), Some(vary), "{sent:?}");
+        }
+    }
+}
+
+#[test]
+fn a_response_to_get_does_not_answer_head_where_a_guard_decides() {
+    let by = |name: &'static str| move || ([("x-by", name)], "");
+    let opaque = |asked: &Asked<'_>| is_two(asked);
+    for app in [
+        cache().head("/v", by("head").when(guard::header("x-version", "2"))),
+        cache().head("/v", by("head").when(opaque)),
+    ] {
+        let client = app.get("/v", || (FOR_A_MINUTE, [("x-by", "get")], "page")).test();
+        assert_eq!(get(&client, "/v"), "page");
+        assert!(version(&client, None).header("age").is_some(), "the response is stored");
+        let guarded = client.head("/v").header("x-version", "2").send_now();
+        assert_eq!((guarded.header("x-by"), guarded.header("age")), (Some("head"), None));
+        assert_eq!(client.head("/v").send_now().header("x-by"), Some("get"));
+    }
+}
+
 #[test]
 fn what_a_closure_decides_about_is_not_kept_unless_it_says_by_what() {
     let client = versions(cache(), is_two);

@@ -9,13 +9,16 @@ use tracing::{Event, Level, Metadata, Subscriber, span};
 /// `/page` does not look for an identity, `/mine` does; each answers with as many bytes as its body
 /// says.
 fn pages(store: &MemoryStore) -> TestClient {
+    pages_with(Idempotency::new(store.clone()))
+}
+
+fn pages_with(once: Idempotency<MemoryStore>) -> TestClient {
     let content = |body: String| "x".repeat(body.parse().expect("a number"));
     let mine = move |cookies: Cookies, body: String| {
         drop(cookies);
         content(body)
     };
-    let once = Idempotency::new(store.clone()).keep_for(100 * SECOND);
-    App::new().with(once).post("/page", content).post("/mine", mine).test()
+    App::new().with(once.keep_for(100 * SECOND)).post("/page", content).post("/mine", mine).test()
 }
 
 /// Sends a request with this key from a client with this cookie.
@@ -63,6 +66,16 @@ fn strangers_fill_their_quarter_and_keep_nobody_else_out() {
 }
 
 #[test]
+fn requests_with_an_empty_scope_fill_a_quarter_only() {
+    let store = MemoryStore::new().bytes_max(40_000);
+    let scope = |parts: &Parts| parts.head.field_text("cookie").unwrap_or_default().to_owned();
+    let client = pages_with(Idempotency::new(store.clone()).scope(scope));
+    let taken = (0..1000).take_while(|key| status(&send(&client, "/page", None, *key, 0)) == 200);
+    assert!(taken.count() <= 32, "{store:?}");
+    assert_eq!(status(&send(&client, "/page", Some("user=ali"), 2000, 0)), 200);
+}
+
+#[test]
 fn who_invents_an_identity_where_none_is_looked_at_has_none() {
     let store = MemoryStore::new().bytes_max(40_000);
     let client = pages(&store);
@@ -99,6 +112,53 @@ fn responses_give_way_to_keys_and_no_key_does() {
         );
     }
     assert_eq!(status(&send(&client, "/mine", user, 0, 1)), 422);
+}
+
+#[test]
+fn responses_to_requests_without_an_identity_are_evicted_first() {
+    let store = MemoryStore::new().bytes_max(20_000);
+    let client = pages(&store);
+    let mine = |key: u32| send(&client, "/mine", Some("user=ali"), key, 2000);
+    let anonymous = || send(&client, "/page", None, 1, 1000);
+    assert_eq!((status(&mine(0)), status(&anonymous())), (200, 200));
+    let evicted = (10..30).find(|key| {
+        assert_eq!(status(&mine(*key)), 200, "{key}");
+        assert_eq!(status(&mine(0)), 200, "it is older, but has an identity: {key}");
+        status(&anonymous()) == 409
+    });
+    assert!(evicted.is_some(), "{store:?}");
+}
+
+#[test]
+fn a_response_of_more_than_half_the_store_evicts_no_others() {
+    let store = MemoryStore::new().bytes_max(20_000);
+    let client = pages(&store);
+    let mine = |key: u32, length: usize| send(&client, "/mine", Some("user=ali"), key, length);
+    for key in 0..4 {
+        assert_eq!(status(&mine(key, 2000)), 200);
+    }
+    assert_eq!((status(&mine(4, 12_000)), status(&mine(4, 12_000))), (200, 409));
+    assert_eq!([0, 1, 2, 3].map(|key| status(&mine(key, 2000))), [200; 4]);
+}
+
+#[test]
+fn a_full_quarter_has_room_when_one_of_its_own_keys_ends() {
+    run(async {
+        let client = pages(&MemoryStore::new().bytes_max(8_000));
+        let post = |path: &'static str, key: u32| {
+            client.post(path).header("idempotency-key", key.to_string()).body("0")
+        };
+        let mine = post("/mine", 1000).header("cookie", "user=ali");
+        assert_eq!(mine.send().await.status(), 200);
+        sleep(30 * SECOND).await;
+        for key in 0.. {
+            let response = post("/page", key).send().await;
+            if response.status() != 200 {
+                assert_eq!((key, response.header("retry-after")), (6, Some("100")));
+                break;
+            }
+        }
+    });
 }
 
 #[test]

@@ -364,6 +364,29 @@ fn nobody_is_given_what_is_about_another_that_no_scope_tells_apart() {
     assert_eq!(twice(&cookie, &[("authorization", "Bearer ali")]), REPLAYED);
 }
 
+/// A body that identifies the client when it is sent.
+struct Identifies(Head);
+
+impl http_body::Body for Identifies {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Personal::depends_on(&self.0, IdentitySource::Other);
+        Poll::Ready(None)
+    }
+}
+
+#[test]
+fn a_response_whose_body_identifies_the_client_is_not_replayed() {
+    let body = |request: Request| Body::new(Identifies(request.parts.head.share()));
+    let app = App::new().with(Idempotency::new(MemoryStore::new())).post("/", body);
+    assert_eq!(twice(&app.test(), &[]), [(200, false), (409, false)]);
+}
+
 #[test]
 fn content_is_charged_while_its_handler_runs() {
     let app = App::new().with(Idempotency::new(MemoryStore::new())).post("/", || {
