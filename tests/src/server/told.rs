@@ -1,7 +1,7 @@
 //! Events that servers emit through `tracing`, for cases that check the access log.
 //!
-//! One subscriber, that of [`traced`], serves all cases of a process. A case finds its own events by
-//! the IDs of its requests.
+//! One subscriber, that of [`traced`], serves all cases of a process. A case finds its own events
+//! by the IDs of its requests.
 
 use super::traced;
 use peregrine::middleware::access_log::ACCESS_LOG_TARGET;

@@ -6,6 +6,7 @@ use http_body::Frame;
 use peregrine::auth::{ApiKey, ApiKeyPlace, Authenticate, User};
 use peregrine::cache::{Cache, CacheStore, Idempotency, MemoryStore};
 use peregrine::prelude::*;
+use peregrine::proxy::{Proxy, Upstreams};
 use peregrine::tower::{Mount, RemoteService, into_tower, layer_with_body, spawn_tower};
 use peregrine::web::Head;
 use peregrine::web::connection::ConnectionInfo;
@@ -15,6 +16,8 @@ use peregrine_tests::client::{field, receive, send, started};
 use peregrine_tests::on_both_drivers;
 use std::convert::Infallible;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
 on_both_drivers! {
@@ -24,6 +27,7 @@ on_both_drivers! {
     an_application_in_a_mounted_service_knows_its_connection,
     a_body_that_reads_the_identity_is_for_its_client,
     fields_that_a_client_names_in_connection_do_not_change_what_others_get,
+    a_proxied_page_is_shared_among_identified_clients_only_if_the_upstream_says_so,
 }
 
 fn serve(driver: DriverChoice) -> Option<Running> {
@@ -377,4 +381,51 @@ fn fields_that_a_client_names_in_connection_do_not_change_what_others_get(driver
     assert_eq!(body(&ask("Connection: close")), "en");
     assert_eq!(body(&ask(named)), "xx");
     running.shut_down().expect("the shutdown succeeds");
+}
+
+/// Each response has another number. The upstream does not say whether it depends on the client.
+fn upstream(driver: DriverChoice) -> Option<Running> {
+    let made = Arc::new(AtomicUsize::new(0));
+    let app = move || {
+        let made = Arc::clone(&made);
+        App::new().get("/{control}", move |Path(control): Path<String>| {
+            let number = made.fetch_add(1, Ordering::Relaxed);
+            let control = HeaderValue::try_from(control).expect("the test sends text");
+            ([("cache-control", control)], number.to_string())
+        })
+    };
+    started(Server::bind("127.0.0.1:0").driver(driver).start(app))
+}
+
+fn a_proxied_page_is_shared_among_identified_clients_only_if_the_upstream_says_so(
+    driver: DriverChoice,
+) {
+    let Some(upstream) = upstream(driver) else { return };
+    let address = upstream.http_address().expect("it speaks HTTP");
+    let upstreams = Upstreams::new([format!("http://{address}")]).expect("a URL");
+    let pages = CacheStore::new();
+    let app = move || {
+        App::new().with(Cache::new(pages.clone())).subtree("/", Proxy::new(upstreams.clone()))
+    };
+    let Some(running) = started(Server::bind("127.0.0.1:0").driver(driver).start(app)) else {
+        return;
+    };
+    let get = |path: &str, identity: &str| {
+        let head = format!("GET {path} HTTP/1.1\r\nHost: a\r\n{identity}Connection: close\r\n\r\n");
+        body(&receive(send(&running, head))).to_owned()
+    };
+    for name in ["Cookie", "Authorization"] {
+        let [ali, bob] = ["ali", "bob"].map(|user| format!("{name}: {user}\r\n"));
+        for (path, is_for_all) in
+            [("/max-age=60", false), ("/max-age=60,public", true), ("/s-maxage=60", true)]
+        {
+            let path = &format!("{path},x-{name}");
+            let mine = get(path, &ali);
+            let others = [&*ali, &*bob, ""].map(|identity| get(path, identity) == mine);
+            assert_eq!(others, [is_for_all; 3], "{path}");
+            assert_eq!(get(path, ""), get(path, ""), "{path}: shared by clients without identity");
+        }
+    }
+    running.shut_down().expect("the shutdown succeeds");
+    upstream.shut_down().expect("the shutdown succeeds");
 }

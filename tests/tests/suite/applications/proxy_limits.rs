@@ -1,15 +1,18 @@
 //! Limits on the proxy's resources that clients can occupy by not reading their responses.
 
+use peregrine::bytes::Bytes;
 use peregrine::prelude::*;
 use peregrine::proxy::{Proxy, Upstreams};
+use peregrine::tower::{Mount, into_tower};
 use peregrine::web::account;
 use peregrine::web::test::block_on;
-use peregrine::{DriverChoice, Place, Running};
+use peregrine::{DriverChoice, Limits, MemoryMax, OverloadLimits, Place, Running};
 use peregrine_proto::h2::frame::setting;
 use peregrine_tests::client::{connect, field, started, wait_for};
 use peregrine_tests::on_both_drivers;
-use peregrine_tests::server::SocketWire;
 use peregrine_tests::server::streams::Streams;
+use peregrine_tests::server::{SocketWire, held};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::{Read, Write};
 use std::num::NonZeroUsize;
 use std::time::Duration;
@@ -18,6 +21,7 @@ on_both_drivers! {
     clients_that_read_nothing_occupy_a_bounded_number_of_connections_and_counted_memory,
     a_single_unread_response_is_not_displaced,
     a_request_waits_for_a_connection_and_then_is_a_503,
+    a_client_with_many_requests_does_not_keep_others_out_of_the_queue,
 }
 
 /// The memory that is reserved for one request in progress.
@@ -149,4 +153,95 @@ fn a_single_unread_response_is_not_displaced(choice: DriverChoice) {
     client.open_window_by(1, 1 << 20);
     let answer = block_on(client.answer(1));
     assert_eq!(answer.text().len(), 1 << 20, "the response is still whole");
+}
+
+/// A proxy with two places in its queue. Inside a mounted service, each request has its own copy of
+/// the facts about its connection.
+fn queue_of_two(choice: DriverChoice, upstreams: &Upstreams, is_mounted: bool) -> Option<Running> {
+    if !is_mounted {
+        return front(choice, upstreams, (2, Duration::from_secs(3600)));
+    }
+    let upstreams = upstreams.clone();
+    serve(choice, move || {
+        let proxy = Proxy::new(upstreams.clone()).connections_max(CONNECTIONS);
+        let inner = App::new().subtree("/", proxy.queue(2, Duration::from_secs(3600)));
+        App::new().mount("/", into_tower(inner).expect("the application is valid"))
+    })
+}
+
+fn a_client_with_many_requests_does_not_keep_others_out_of_the_queue(choice: DriverChoice) {
+    // The streams of a client's requests after those that have a connection.
+    let stream = |number| u32::try_from(2 * (CONNECTIONS + number) + 1).expect("it is small");
+    let (waiting, displaced, refused) = (stream(0), stream(1), stream(2));
+    for is_mounted in [false, true] {
+        let Some((_upstream, upstreams)) = upstream(choice) else { return };
+        let Some(front) = queue_of_two(choice, &upstreams, is_mounted) else { return };
+        let mut busy = stalled(&front, "/quiet", CONNECTIONS + 3);
+        block_on(busy.expect_head(refused));
+        let mut other = connect(&front);
+        let request = b"GET /small HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+        other.write_all(request).expect("connected");
+        block_on(busy.expect_head(displaced));
+        let statuses = [waiting, displaced, refused].map(|stream| busy.so_far(stream).status());
+        assert_eq!(statuses, [0, 503, 503], "mounted: {is_mounted}");
+        // The next connection goes to the client with the fewest requests.
+        busy.reset(1);
+        let mut all = String::new();
+        other.read_to_string(&mut all).expect("an answer");
+        assert!(all.ends_with("\r\n\r\nsmall"), "mounted: {is_mounted}: {all}");
+    }
+}
+
+mod in_own_process {
+    use super::clients_that_read_nothing_leave_descriptors_and_memory_to_others;
+    use peregrine_tests::on_both_drivers;
+
+    on_both_drivers! {
+        @isolated clients_that_read_nothing_leave_descriptors_and_memory_to_others,
+    }
+}
+
+/// More than two descriptors for each connection that the proxy opens by default.
+const DESCRIPTORS_MAX: u64 = 1024;
+const DEFAULT_CONNECTIONS: usize = 256;
+const MEMORY_MAX: usize = 32 << 20;
+/// Memory that is not counted: pools, and the structures of connections and tasks.
+const UNCOUNTED_BYTES_MAX: usize = 32 << 20;
+
+fn clients_that_read_nothing_leave_descriptors_and_memory_to_others(choice: DriverChoice) {
+    static LARGE: [u8; 1 << 20] = [b'x'; 1 << 20];
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(DESCRIPTORS_MAX), ..limit })
+        .expect("a process may lower its own limit");
+    held::begin();
+    for is_http2 in [false, true] {
+        let large = || {
+            held::this_is_a_client();
+            App::new().get("/large", || Bytes::from_static(&LARGE)).get("/small", || "small")
+        };
+        let Some(upstream) = serve(choice, large) else { return };
+        let address = upstream.http_address().expect("it speaks HTTP");
+        let upstreams = Upstreams::new([format!("http://{address}")]).expect("a URL");
+        let upstreams = if is_http2 { upstreams.http2() } else { upstreams };
+        let memory_max = MemoryMax::Bytes(MEMORY_MAX as u64);
+        let overload = OverloadLimits { memory_max, ..OverloadLimits::default() };
+        let server = Server::bind("127.0.0.1:0").driver(choice).workers(NonZeroUsize::MIN).quiet();
+        let server = server.limits(Limits { overload, ..Limits::default() });
+        let to = upstreams.clone();
+        let front = started(server.start(move || App::new().subtree("/", Proxy::new(to.clone()))));
+        let Some(front) = front else { return };
+        let before = held::bytes().expect("the allocator counts");
+        let clients: Vec<_> = (0..20).map(|_| stalled(&front, "/large", 50)).collect();
+        wait_for(|| upstreams.states()[0].busy == DEFAULT_CONNECTIONS);
+        let mut most = 0;
+        wait_for(|| {
+            let is_served = get(&front, "/small").ends_with("\r\n\r\nsmall");
+            most = most.max(held::bytes().expect("the allocator counts") - before);
+            is_served
+        });
+        println!("{choice:?}, HTTP/2 upstream: {is_http2}: {most} bytes");
+        let allowed = MEMORY_MAX + UNCOUNTED_BYTES_MAX;
+        assert!(most <= allowed.cast_signed(), "HTTP/2 upstream: {is_http2}: {most} bytes");
+        drop(clients);
+    }
 }
