@@ -1,15 +1,15 @@
 //! Events that servers emit through `tracing`, for cases that check the access log.
 //!
-//! One subscriber, that of [`traced`], serves all cases of a process. A case finds its own events
-//! by the IDs of its requests.
+//! One subscriber serves all cases of a process and records only the access log. A case finds its
+//! own events by the IDs of its requests.
 
-use super::traced;
 use peregrine::middleware::access_log::ACCESS_LOG_TARGET;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, Once, PoisonError};
 use tracing::field::{Field, Visit};
-use tracing::{Event, Metadata};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
 
 /// The fields of an event.
 pub type Told = BTreeMap<&'static str, String>;
@@ -21,19 +21,10 @@ static TOLD: Mutex<Vec<Told>> = Mutex::new(Vec::new());
 /// # Panics
 /// If the program has another subscriber.
 pub fn listen() {
-    traced::listen();
-}
-
-/// Whether the subscriber passes such events to [`record`].
-pub(super) fn is_wanted(metadata: &Metadata<'_>) -> bool {
-    metadata.target() == ACCESS_LOG_TARGET
-}
-
-pub(super) fn record(event: &Event<'_>) {
-    let mut fields = Fields(Told::new());
-    event.record(&mut fields);
-    fields.0.insert("level", event.metadata().level().to_string());
-    TOLD.lock().unwrap_or_else(PoisonError::into_inner).push(fields.0);
+    static LISTENER: Once = Once::new();
+    LISTENER.call_once(|| {
+        tracing::subscriber::set_global_default(Listener).expect("no other test sets a subscriber");
+    });
 }
 
 /// Removes and returns the events of the request with this ID, in order.
@@ -56,4 +47,28 @@ impl Visit for Fields {
     fn record_str(&mut self, field: &Field, value: &str) {
         self.0.insert(field.name(), value.to_owned());
     }
+}
+
+struct Listener;
+
+impl Subscriber for Listener {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() == ACCESS_LOG_TARGET
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let mut fields = Fields(Told::new());
+        event.record(&mut fields);
+        fields.0.insert("level", event.metadata().level().to_string());
+        TOLD.lock().unwrap_or_else(PoisonError::into_inner).push(fields.0);
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
 }

@@ -5,7 +5,6 @@
 use crate::server::bench::{Bench, Gate, Served};
 use crate::server::client::{Length, Way};
 use crate::server::secure::server_tls;
-use crate::server::told;
 use bytes::Bytes;
 use futures_core::Stream;
 use peregrine::Limits;
@@ -62,8 +61,7 @@ impl Visit for Read<'_> {
 
 impl Subscriber for Listener {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        let is_request = metadata.is_span() && metadata.target() == "peregrine::request";
-        is_request || told::is_wanted(metadata)
+        metadata.is_span() && metadata.target() == "peregrine::request"
     }
 
     fn new_span(&self, attributes: &Attributes<'_>) -> Id {
@@ -88,21 +86,10 @@ impl Subscriber for Listener {
         true
     }
 
-    fn event(&self, event: &Event<'_>) {
-        told::record(event);
-    }
-
+    fn event(&self, _: &Event<'_>) {}
     fn record_follows_from(&self, _: &Id, _: &Id) {}
     fn enter(&self, _: &Id) {}
     fn exit(&self, _: &Id) {}
-}
-
-/// Installs the subscriber, once per process.
-pub(super) fn listen() {
-    static LISTENER: Once = Once::new();
-    LISTENER.call_once(|| {
-        tracing::subscriber::set_global_default(Listener).expect("no other test sets a subscriber");
-    });
 }
 
 fn limits() -> Limits {
@@ -177,8 +164,11 @@ struct Site<B: Bench> {
 }
 
 fn begin<B: Bench>(bench: &B, way: Way, traces: Traces) -> Site<B> {
+    static LISTENER: Once = Once::new();
     static RUN: AtomicUsize = AtomicUsize::new(0);
-    listen();
+    LISTENER.call_once(|| {
+        tracing::subscriber::set_global_default(Listener).expect("no other test sets a subscriber");
+    });
     let (waiting, at_end) = (Arc::<AtomicUsize>::default(), Arc::<Mutex<String>>::default());
     let (shared, told) = (Arc::clone(&waiting), Arc::clone(&at_end));
     let tls = way.is_secure().then(server_tls);
