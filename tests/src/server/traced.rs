@@ -328,19 +328,42 @@ pub async fn a_trace_goes_through<B: Bench>(bench: &B, way: Way) {
     site.end().await;
 }
 
-/// Tests traces on a driver: `traced!(name, benches)` generates the module `name`.
+/// Tests traces on a driver: `traced!(name, benches)` generates the module `name`. Each case runs
+/// in its own process, because its subscriber is global and records the spans of all requests.
 #[macro_export]
 macro_rules! traced {
     ($name:ident, $benches:expr) => {
-        $crate::suite!(
-            traced, $name, $benches,
-            [http1 = HTTP1, http1_tls = HTTP1_TLS, http2 = HTTP2, http2_tls = HTTP2_TLS],
-            each [
+        mod $name {
+            use super::*;
+
+            $crate::traced!(@over http1, HTTP1, $benches);
+            $crate::traced!(@over http1_tls, HTTP1_TLS, $benches);
+            $crate::traced!(@over http2, HTTP2, $benches);
+            $crate::traced!(@over http2_tls, HTTP2_TLS, $benches);
+        }
+    };
+    (@over $over:ident, $way:ident, $benches:expr) => {
+        mod $over {
+            use super::*;
+            use $crate::server::client::Way;
+
+            $crate::traced!(@cases $way, $benches, [
                 a_sampled_request_has_one_span,
                 an_unsampled_request_builds_nothing,
                 a_trace_goes_through,
-            ],
-            once [],
-        );
+            ]);
+        }
+    };
+    (@cases $way:ident, $benches:expr, [$($case:ident,)*]) => {
+        $(
+            #[test]
+            fn $case() {
+                $crate::isolated(|| {
+                    $benches.check(async |bench| {
+                        $crate::server::traced::$case(bench, Way::$way).await;
+                    });
+                });
+            }
+        )*
     };
 }
