@@ -33,22 +33,22 @@ use tower_layer::Layer;
 /// Converts a tower layer into a middleware, for whole applications and for scopes.
 ///
 /// As with every middleware here, the layer applies to the routes that are added **after** it; in
-/// axum, `layer` applies to the routes before it. State inside a layer (such as the permits of a
-/// `ConcurrencyLimitLayer`) exists once for each route, as in axum. A layer with shared state
-/// (`GlobalConcurrencyLimitLayer`) shares it among the routes of a worker, or of all workers if it
-/// is cloned into them.
+/// axum, `layer` applies to the routes before it. The state of a layer's service (such as the
+/// permits of a `ConcurrencyLimitLayer`) exists once for each route, as in axum. The state of the
+/// layer itself (such as the permits of a `GlobalConcurrencyLimitLayer`) is shared by all routes of
+/// a worker, and by all workers if each of them gets a clone of the layer.
 ///
-/// Neither the layer, nor its service, nor the handlers need to be `Send`. The service inside the
-/// layer *is* `Send`, and so are its futures and bodies, so layers that require `Send` work, such
-/// as those of tower-sessions and axum-login. The handler's future stays on the request's thread,
-/// even if the layer polls its call or reads a body on another one. Layers that do not move work to
-/// other threads use no channel. Layers made for axum's bodies work with
-/// [`layer_with_body`](crate::layer_with_body).
+/// Neither the layer, nor its service, nor the handlers need to be `Send`. The service that the
+/// layer wraps *is* `Send`, and so are its futures and bodies. This is enough for layers that
+/// require `Send`, such as those of tower-sessions and axum-login. The handler's future stays on
+/// the request's thread, even if the layer polls its call or reads a body on another one. Channels
+/// are used only for work that the layer moves to another thread. Layers made for axum's bodies
+/// work with [`layer_with_body`](crate::layer_with_body).
 ///
-/// The layer's service must be `Clone`, because a request that waits for readiness takes its own
-/// instance. An error of the layer becomes a 500, or a 503 if `poll_ready` returned it. A panic of
-/// the handler resumes where the layer polls its call. If the layer first polls a call after it has
-/// responded, that call gets a 500.
+/// The layer's service must be `Clone`: a request that finds it not ready waits with that instance,
+/// and a clone replaces it for other requests. An error of the layer becomes a 500, or a 503 if
+/// `poll_ready` returned it. A handler's panic propagates to the code of the layer that polls the
+/// call. If the layer does not poll a call until it has responded, that call gets a 500.
 ///
 /// ```
 /// use peregrine::tower::layer;
@@ -140,8 +140,8 @@ where
     S::Error: Into<BoxError>,
     B: HttpBody<Error: Into<BoxError>> + 'static,
 {
-    /// A caller of `run` instead of `around` has a service that lives for one request only, so the
-    /// layer's service does too.
+    /// Creates the layer's service for this request only, because `next` is borrowed for one
+    /// request. [`Middleware::around`] creates it once for each route.
     async fn run<N: Service>(&self, request: Request, next: &N) -> Response {
         let service = Direct::new(self.layer.layer(Inner(())));
         // A layer may call its inner service several times, in sequence or concurrently.
@@ -209,7 +209,7 @@ where
 {
     let polled = poll_fn(|context| Poll::Ready(service.poll_shared(context))).await;
     let (mut parts, body) = request.into_parts();
-    // A layer may set a field that the client has named in `Connection`.
+    // Otherwise, a client could remove a field that a layer sets, by naming it in `Connection`.
     parts.head.drop_nominated();
     Personal::served_elsewhere(&parts);
     let mut request = parts.head.to_http(SendBody::default());
@@ -293,7 +293,7 @@ where
     }
 }
 
-/// Begins a call that was made on another thread.
+/// Begins a call that the layer made on another thread.
 fn begin(request: http::Request<Sent>) -> Call<'static> {
     Box::pin(async move {
         let pass = request.extensions().get::<Pass>().cloned();
@@ -337,9 +337,10 @@ fn lost() -> http::Response<SendBody> {
 pub struct InnerFuture<B>(State<B>);
 
 enum State<B> {
-    /// The call has not begun. Boxed, because layers move their futures, which contain this one.
+    /// The call has not begun. The request is boxed to keep this future small, because layers move
+    /// the futures that contain it.
     Asked(Box<http::Request<B>>),
-    /// The call is stored in the row of its request.
+    /// The call is stored in its request's row (module `passage`).
     Here(Handle),
     /// The request's [`Home`] makes the call.
     Elsewhere(oneshot::Receiver<Outcome>),
@@ -347,7 +348,7 @@ enum State<B> {
     Lost,
 }
 
-/// Everything that is polled here is pinned elsewhere.
+/// No field is pinned: a call is boxed, and a oneshot receiver is `Unpin`.
 impl<B> Unpin for InnerFuture<B> {}
 
 impl<B> InnerFuture<B>

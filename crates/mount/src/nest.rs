@@ -21,11 +21,12 @@ use peregrine_web::{App, Handler, Request, Response, Scope};
 /// assert_eq!(client.get("/birds/7").send_now().text(), "one");
 /// ```
 pub trait Mount: Sized {
-    /// Passes all requests for `prefix`, for `prefix/` and for all paths below it to `service`,
-    /// with any method, unless a native route matches the path more specifically. The service sees
-    /// the path without the prefix, beginning with `/`, as in axum's `nest_service`;
-    /// [`OriginalUri`] in the request's extensions has the full path. The prefix may have
-    /// parameters.
+    /// Passes requests for `prefix`, `prefix/` and all paths below it to `service`, with any
+    /// method. Native routes that match a path more specifically take precedence.
+    ///
+    /// As in axum's `nest_service`, the service sees the path without the prefix, beginning with
+    /// `/`. The full path is in [`OriginalUri`], in the request's extensions. The prefix may
+    /// contain parameters.
     ///
     /// [`OriginalUri`]: crate::OriginalUri
     #[track_caller]

@@ -1,7 +1,7 @@
-//! The original request, kept while a tower layer has it as an `http::Request`.
+//! The original request, kept while a tower layer holds the `http::Request` made from it.
 //!
-//! It stays in the request's row (module `passage`). The module `restore` puts it there, and
-//! converts the layer's request back.
+//! It is stored in the request's row of the thread-local table in the module `passage`. The module
+//! `restore` stores it there, and later restores it from the layer's request.
 
 use peregrine_web::service::Erased;
 use peregrine_web::upgrade::OnUpgrade;
@@ -10,14 +10,15 @@ use peregrine_web::{Parts, Response};
 /// The kept request.
 pub(crate) struct Origin {
     parts: Parts,
-    /// The rest of the application; `None` if another owner has it and makes the calls.
+    /// The rest of the application; `None` if the middleware's `run` only borrows it. The layer's
+    /// calls are then passed to `run`.
     next: Option<Erased>,
-    /// The upgrades of responses inside the layer.
+    /// The upgrades of the responses that the layer got from its inner service.
     upgrades: Vec<OnUpgrade>,
 }
 
-/// The index of a response's upgrade, stored in its extensions: a layer that retries can have
-/// several upgrades.
+/// The index of a response's upgrade in `Origin::upgrades`. It is stored in the response's
+/// extensions, because a layer that retries gets several responses.
 #[derive(Clone)]
 struct Number(usize);
 
