@@ -12,7 +12,8 @@ pub struct Limits {
     /// The head's limit is announced to the peer (SETTINGS_MAX_HEADER_LIST_SIZE).
     pub request: crate::Limits,
     /// How many streams may be open at once. Default 128: RFC 9113 §6.5.2 recommends at least 100,
-    /// which is also used by load generators and browsers. Others are refused. At most 32,768.
+    /// the number that browsers and load generators use. Streams over the limit are refused. At
+    /// most 32,768.
     pub streams_max: u32,
     /// The initial window of a stream. Default 65,535, which needs no setting: how much an upload
     /// can send in the first round trip.

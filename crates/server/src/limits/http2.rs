@@ -20,9 +20,9 @@ use std::time::Duration;
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 pub struct Http2Limits {
     /// Whether a connection without TLS may start with HTTP/2, as curl's `--http2-prior-knowledge`
-    /// and gRPC without TLS do. Default true. If false, the server treats it as an HTTP/1.1 request
-    /// with an unknown version: 505 and close. With TLS, the protocols offered by ALPN decide:
-    /// `Tls::with_alpn`.
+    /// and gRPC without TLS do. Default true. If false, the server treats the client's preface as
+    /// an HTTP/1.1 request with an unknown version: 505 and close. With TLS, the protocols offered
+    /// by ALPN decide: `Tls::with_alpn`.
     pub prior_knowledge: bool,
     /// Whether a client may request another protocol on a stream (RFC 8441), as browsers do for a
     /// WebSocket when they already have an HTTP/2 connection. Default true. To handlers, layers and
@@ -30,13 +30,13 @@ pub struct Http2Limits {
     /// If false, browsers open an HTTP/1.1 connection for each WebSocket.
     pub connect_protocol: bool,
     /// How long a client with open streams may be silent before the server sends it a PING. If the
-    /// client then sends nothing for `rate_slack`, and does not receive anything that waits to be
-    /// sent to it, the connection is closed. Default 60 s; `None` disables the PING. Without it, a
-    /// long conversation, or a response that waits for events, keeps its handler long after the
-    /// client has lost its network.
+    /// client then remains silent for `rate_slack`, and receives none of the output that is queued
+    /// for it, the server closes the connection. Default 60 s; `None` disables the PING. Without
+    /// the PING, the handler of a conversation, or of a response that waits for events, keeps
+    /// running long after the client has lost its network.
     #[cfg_attr(feature = "config", serde(with = "MaybeTime"))]
     pub ping_after: Option<Duration>,
-    /// Open streams at a time. Default 128: RFC 9113 recommends at least 100, which is what
+    /// Open streams at a time. Default 128: RFC 9113 recommends at least 100, the number that
     /// browsers and load generators use. At most 32,768. Streams over the limit are refused, and
     /// the client may retry them.
     pub streams_max: u32,
@@ -73,11 +73,11 @@ pub struct Http2Limits {
     /// Acknowledgements and resets that may be queued for a client that does not read. Default
     /// 1,000. Over the limit: GOAWAY and close.
     pub answers_max: u16,
-    /// How much work a client may cause for nothing. A request that it resets at once costs 10 and
-    /// a PING costs 2; a complete response earns 10, and 256 bytes of content earn 1. A connection
-    /// starts with this budget and cannot save up more. Default 2,000, which is 200 requests that
-    /// are reset at once; a browser that leaves a page resets about 100. When it is used up: GOAWAY
-    /// (ENHANCE_YOUR_CALM) and close.
+    /// The budget for work that a client causes without a benefit. A request that it resets at once
+    /// costs 10 and a PING costs 2; a complete response earns 10, and 256 bytes of content earn 1.
+    /// A connection starts with this budget, which is also the maximum. Default 2,000, which is 200
+    /// requests that are reset at once; a browser that leaves a page resets about 100. When the
+    /// budget is used up: GOAWAY (ENHANCE_YOUR_CALM) and close.
     pub budget_max: u32,
     /// How much of `budget_max` is restored each second. Default 50.
     pub budget_per_second: u32,
