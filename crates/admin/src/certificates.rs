@@ -9,7 +9,7 @@ const EXPIRY: Family<'_> = Family {
     name: "peregrine_tls_certificate_expiry_timestamp_seconds",
     kind: Kind::Gauge,
     unit: "seconds",
-    help: "When a certificate expires, since the Unix epoch.",
+    help: "Expiry time of a certificate, since the Unix epoch.",
 };
 
 const RELOADS: Family<'_> = Family {
@@ -47,7 +47,7 @@ const NEXT: Family<'_> = Family {
     name: "peregrine_acme_next_order_timestamp_seconds",
     kind: Kind::Gauge,
     unit: "seconds",
-    help: "When the next certificate for a name will be ordered, since the Unix epoch.",
+    help: "Time of the next certificate order for a name, since the Unix epoch.",
 };
 
 #[cfg(feature = "acme")]

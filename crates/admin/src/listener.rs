@@ -24,16 +24,17 @@ use std::thread;
 use std::time::Duration;
 use tokio::sync::watch as watched;
 
-/// Connections that idle clients cannot occupy: when only these are left, the oldest connection
-/// without a request is closed for a new one. Probes can therefore always connect.
+/// Reserved connection slots, for new connections when all other slots are in use. If no reserved
+/// slot is free either, the server closes the oldest connection in one of them that has not sent a
+/// request. Probes can therefore always connect, even if idle clients hold all other slots.
 const SPARE_CONNECTIONS: usize = 64;
 
 /// The shutdown timeout of the admin listener.
 const END_MAX: Duration = Duration::from_secs(2);
 
 /// The pages of the admin listener, for an application that serves them itself, under a prefix or
-/// behind authentication middleware. They show the server whose worker builds the application, if
-/// it has `Server::admin`, and an empty state in a test without a server.
+/// behind authentication middleware. They show the state of the server whose worker builds the
+/// application, if it has `Server::admin`. Without a server, as in a test, that state is empty.
 ///
 /// ```no_run
 /// use peregrine::{Admin, admin, prelude::*};
@@ -134,7 +135,7 @@ fn limits() -> Limits {
         idle_timeout: Duration::from_secs(30),
         rate_slack: Duration::from_secs(10),
         exchange_timeout: Some(Duration::from_secs(10)),
-        // Just accepted connections still get a response.
+        // A connection that has just been accepted has time to send its request.
         drain_idle_timeout: Duration::from_millis(500),
         linger_timeout: Duration::from_millis(100),
         linger_max: Duration::from_millis(500),
@@ -151,7 +152,7 @@ fn limits() -> Limits {
 #[derive(Debug)]
 pub struct Administering {
     orders: watched::Sender<Order>,
-    /// Disconnected when the thread has ended.
+    /// Receives `Ok` when the thread starts serving, or its error. Disconnected when it has ended.
     told: mpsc::Receiver<io::Result<()>>,
 }
 
@@ -166,7 +167,7 @@ impl Administering {
         is_inherited: bool,
         views: &Arc<Views>,
     ) -> io::Result<Self> {
-        // An inherited listener is served by the predecessor until it stops.
+        // The predecessor serves an inherited listener until the predecessor stops.
         let first = if is_inherited { Order::Wait } else { Order::Serve };
         let orders = watched::Sender::new(first);
         let own = orders.clone();

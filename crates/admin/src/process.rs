@@ -1,5 +1,5 @@
-//! Metrics of the process, with the names used by Prometheus' own libraries. Only Linux provides
-//! them.
+//! Metrics of the process, named as in Prometheus' client libraries. They are available on Linux
+//! only.
 
 use peregrine_metrics::{Family, Kind, Page};
 #[cfg(target_os = "linux")]
@@ -24,12 +24,12 @@ pub(crate) const FAMILIES: &[Family<'static>] = &[
     family("process_resident_memory_bytes", Kind::Gauge, "bytes", "Resident memory."),
     family("process_virtual_memory_bytes", Kind::Gauge, "bytes", "Virtual memory."),
     family("process_open_fds", Kind::Gauge, "", "Open file descriptors."),
-    family("process_max_fds", Kind::Gauge, "", "The limit of open file descriptors."),
+    family("process_max_fds", Kind::Gauge, "", "The limit on open file descriptors."),
     family(
         "process_start_time_seconds",
         Kind::Gauge,
         "seconds",
-        "When the process started, since the Unix epoch.",
+        "Start time of the process, since the Unix epoch.",
     ),
 ];
 
@@ -71,7 +71,7 @@ fn number_after(text: &str, name: &str) -> Option<f64> {
     rest.split_whitespace().next()?.parse().ok()
 }
 
-/// When the machine was booted, since the Unix epoch.
+/// The machine's boot time, in seconds since the Unix epoch.
 #[cfg(target_os = "linux")]
 fn booted() -> Option<f64> {
     number_after(&fs::read_to_string("/proc/stat").ok()?, "btime")
@@ -85,7 +85,7 @@ fn descriptors() -> Option<f64> {
     Some(count as f64)
 }
 
-/// The seconds that a thread of this process has run, and has waited for a CPU.
+/// How long a thread of this process has run, and how long it has waited for a CPU, in seconds.
 #[cfg(target_os = "linux")]
 pub(crate) fn schedule(thread: u32) -> Option<(f64, f64)> {
     let text = fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).ok()?;

@@ -1,4 +1,5 @@
-//! The application's own metrics, recorded with the `metrics` facade and shown on the same page.
+//! The application's own metrics, recorded with the `metrics` facade and shown on the server's
+//! metrics page.
 //!
 //! The facade has one recorder per process. The server installs its own unless the application has
 //! already installed another. Counters and histograms consist of several parts, so that threads
@@ -18,7 +19,7 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 /// The number of parts of a counter or histogram.
 const PARTS: usize = 8;
 
-/// The bounds of histograms, except those whose name ends with `bytes`.
+/// The bucket bounds of histograms, except those whose name ends with `bytes`.
 const BOUNDS: [f64; 19] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 100.0,
     250.0, 1_000.0, 10_000.0, 100_000.0,
@@ -52,8 +53,9 @@ pub(crate) fn install() {
     RECORDER.get_or_init(|| {
         if metrics::set_global_recorder(Facade).is_err() {
             tracing::warn!(target: "peregrine",
-                "another recorder of the crate `metrics` is installed, so its metrics are not on \
-                 the admin listener's page: remove it, or disable the feature `metrics`");
+                "another recorder of the crate `metrics` is installed, so the application's \
+                 metrics are not on the admin listener's page: remove that recorder, or disable \
+                 the feature `metrics`");
         }
         Own::default()
     });
@@ -112,7 +114,7 @@ struct Part(AtomicU64);
 #[derive(Default)]
 struct CounterCell {
     parts: [Part; PARTS],
-    /// The value set by `absolute`, which is added to the increments.
+    /// The highest value passed to `absolute`. It is added to the increments.
     absolute: AtomicU64,
 }
 
@@ -131,7 +133,8 @@ struct HistogramPart {
     sum: AtomicU64,
 }
 
-/// A thread's handle of a cell. Separate handles keep threads from sharing a reference count.
+/// A thread's handle to a cell. Each thread has its own, because threads would contend for the
+/// reference count of a shared one.
 struct Handle<C> {
     cell: Arc<C>,
     part: usize,
@@ -224,7 +227,7 @@ fn known<C>(
         handles.insert(key.clone(), Arc::clone(&handle));
         handle
     });
-    // While a thread ends, its cache is gone, but it may still update metrics.
+    // While a thread exits, it may update metrics after its cache has been destroyed.
     found.unwrap_or_else(|_| Arc::new(Handle { cell: cells.find(key, &make), part: 0 }))
 }
 

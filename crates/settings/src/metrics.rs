@@ -56,7 +56,7 @@ const TAKEN_AT: Family<'_> = Family {
     name: "peregrine_config_last_reload_success_timestamp_seconds",
     kind: Kind::Gauge,
     unit: "seconds",
-    help: "When the configuration was last loaded, at startup or on reload, since the Unix epoch.",
+    help: "Time of the last configuration load, at startup or on reload, since the Unix epoch.",
 };
 const RELOADS: Family<'_> = Family {
     name: "peregrine_config_reloads",

@@ -88,7 +88,7 @@ pub(crate) struct Told {
 pub(super) struct Entry<'e> {
     pub(super) key: &'e Key,
     pub(super) told: &'e Told,
-    /// When the request's head was complete, since the Unix epoch.
+    /// The time at which the request's head was complete, since the Unix epoch.
     pub(super) began: Duration,
     pub(super) took: Duration,
     /// The second of `began`.
