@@ -187,9 +187,9 @@ fn exhaustion(cause: &io::Error) -> &'static str {
         Some(23 | 24) => {
             "; raise the descriptor limit with `ulimit -n`, or LimitNOFILE= of the service"
         }
-        // EAGAIN: of the operations that are reported here, only starting a thread returns it.
+        // EAGAIN: among the operations reported here, only starting a thread fails with it.
         _ if cause.kind() == io::ErrorKind::WouldBlock => {
-            "; the limit of threads is reached: raise TasksMax= of the service, pids.max of the \
+            "; the thread limit is reached: raise TasksMax= of the service, pids.max of the \
              cgroup, or `ulimit -u`"
         }
         _ => "",
@@ -226,8 +226,8 @@ impl From<TlsError> for Error {
     }
 }
 
-/// For a `main` that returns an `io::Result`, as with other frameworks. Keeps the kind of the
-/// operating system's error, if there was one.
+/// Lets a `main` that returns `io::Result`, as with other frameworks, use `?` on this error. Keeps
+/// the kind of the operating system's error, if there was one.
 impl From<Error> for io::Error {
     fn from(error: Error) -> Self {
         let kind = match &error {

@@ -45,8 +45,7 @@ pub(crate) struct Bound {
     /// Removes the file of a Unix socket when the server has ended.
     pub(crate) file: Option<SocketFile>,
     pub(crate) shared: Shared,
-    /// Whether the sockets were created outside of this server, by the application or by a service
-    /// manager, which keeps them open.
+    /// Whether the application or a service manager created the sockets and may keep them open.
     pub(crate) is_foreign: bool,
     /// The secrets with which the previous process encrypted session tickets.
     pub(crate) secrets: Secrets,
@@ -81,8 +80,8 @@ impl Bound {
         Ok(Self { place, sockets, file, shared, is_foreign, secrets })
     }
 
-    /// Duplicates the sockets. Returns for each of the `workers` the sockets that it accepts from,
-    /// at least one, such that every socket belongs to at least one worker.
+    /// Duplicates the sockets and distributes them over the workers: returns one list for each of
+    /// the `workers`. Each list has at least one socket, and each socket is in at least one list.
     pub(crate) fn deal(&self, workers: usize) -> io::Result<Vec<Vec<Socket>>> {
         let count = self.sockets.len();
         // If the queues cannot be distributed evenly, all workers accept from all of them.
@@ -114,7 +113,7 @@ pub(crate) type SocketFiles = Vec<SocketFile>;
 
 #[cfg(unix)]
 impl SocketFile {
-    /// The socket that was just bound to `path`.
+    /// The file of the socket that was just bound to `path`.
     fn of(path: &Path, shared: Shared) -> io::Result<Self> {
         let identity = identity(&std::fs::symlink_metadata(path)?);
         Ok(Self { path: path.to_path_buf(), identity, shared })
@@ -169,8 +168,9 @@ fn bind_tcp(address: SocketAddr, workers: usize, options: &SocketOptions) -> io:
     // A socket with SO_REUSEPORT could also be bound to a port on which another process of this
     // user already listens, and would silently take half of its connections. So the first socket is
     // bound without the option, which fails if the port is in use, and is closed before the others
-    // are bound. A port that the kernel chose is free: there, the first socket has the option and
-    // stays open, so that no other process can take the port in between.
+    // are bound. If the kernel chooses the port, it chooses a free one. The first socket then has
+    // the option and stays open, so that no other process can take the port before the other
+    // sockets are bound.
     let is_any_port = address.port() == 0;
     let first = listener(address, is_any_port && workers > 1, options)?;
     let address = first.local_addr()?;
@@ -209,7 +209,7 @@ fn listener(
     set_buffers(&socket, options)?;
     socket.bind(&SockAddr::from(address))?;
     socket.listen(backlog(options))?;
-    // So that a worker can accept until the queue is empty.
+    // A worker accepts until the queue is empty. The last attempt must not block.
     socket.set_nonblocking(true)?;
     Ok(socket.into())
 }
@@ -244,7 +244,7 @@ fn bind_unix(path: &Path, owner: &FileOwner, options: &SocketOptions) -> Result<
     // From here on, dropping `file` on an error removes the file.
     let shared = Shared::default();
     let file = SocketFile::of(path, shared.clone()).map_err(failed)?;
-    // Before `listen`, so that no peer can connect that the file's mode is going to exclude.
+    // Before `listen`: otherwise, a peer could connect before the file's mode excludes it.
     owner.apply(path)?;
     socket.listen(backlog(options)).map_err(failed)?;
     socket.set_nonblocking(true).map_err(failed)?;
@@ -258,8 +258,8 @@ fn bind_unix(path: &Path, owner: &FileOwner, options: &SocketOptions) -> Result<
 fn make_way(path: &Path) -> io::Result<()> {
     use std::os::unix::fs::FileTypeExt;
     if let Ok(found) = std::fs::symlink_metadata(path) {
-        // Connecting to a file that is not a socket is refused too. Its type must be checked, so
-        // that no such file is removed.
+        // Connecting to a file of another type is refused too. The type is checked, so that only
+        // sockets are removed.
         let is_stale = found.file_type().is_socket() && is_refused(path)?;
         if !is_stale {
             return Err(io::ErrorKind::AddrInUse.into());
@@ -287,8 +287,8 @@ fn bind_unix(path: &Path, _: &FileOwner, _: &SocketOptions) -> Result<Bound, Err
 /// Wraps a listener that was bound outside of this server and may remain in use elsewhere.
 pub(crate) fn adopt(listener: Socket) -> Result<Bound, Error> {
     let failed = |cause| Error::Bind { address: "(a listener bound elsewhere)".to_owned(), cause };
-    // On a blocking socket, a driver may accept connections in advance. One that has just been
-    // accepted would be lost when the server stops listening.
+    // On a blocking socket, a driver may accept connections ahead of the server. If the server
+    // stops listening, such a connection would be lost.
     unblock(&listener).map_err(failed)?;
     let place = place_of(&listener).map_err(failed)?;
     let shared = Shared::from(true);

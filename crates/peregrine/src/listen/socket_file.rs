@@ -15,8 +15,8 @@ pub(crate) struct FileOwner {
 }
 
 impl FileOwner {
-    /// Returns an error if these attributes are invalid or cannot apply at `address`, which is
-    /// `None` for a socket that this server does not create.
+    /// Returns an error if the mode is invalid, or if an attribute is set although this server does
+    /// not create a Unix domain socket at `address`. `None` stands for a socket bound elsewhere.
     pub(crate) fn check(&self, address: Option<&str>) -> Result<(), Error> {
         if let Some(mode) = self.mode.filter(|mode| *mode > 0o777) {
             let text = format!("the mode {mode:o} of a socket's file must be from 0 to 777");

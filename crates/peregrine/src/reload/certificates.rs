@@ -80,8 +80,8 @@ impl Keeper {
         Self { watches: true, ..self }
     }
 
-    /// Starts the thread, unless there are no certificates. It ends when the returned function is
-    /// dropped.
+    /// Starts the thread. Returns the function that requests a reload, or `None` if there are no
+    /// certificates. Dropping the function ends the thread.
     ///
     /// # Errors
     /// The system cannot start another thread.

@@ -219,8 +219,8 @@ impl Configured {
         self.added.push((limits, proxies, live));
     }
 
-    /// Starts the reload thread, which ends when the returned function is dropped. `certificates`
-    /// reloads the certificates.
+    /// Starts the reload thread, and returns the function that requests a reload. Dropping the
+    /// function ends the thread. `certificates` reloads the certificates.
     pub(crate) fn start(
         mut self,
         certificates: Option<Arc<Reload>>,

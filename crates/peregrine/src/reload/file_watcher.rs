@@ -2,8 +2,8 @@
 //!
 //! A file may be written in place, be replaced by a rename, or be reached through a symbolic link
 //! that is swapped. So this module watches the directory of the file and the directory of every
-//! link on the path to it. On an event, it compares the file's stamp to see whether the file has
-//! changed.
+//! link on the path to it. After an event, it compares the file's stamp with the previous one to
+//! see whether the file has changed.
 
 use notify::event::{AccessKind, AccessMode};
 use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
@@ -64,7 +64,7 @@ impl Files {
         }
         let mut watched = BTreeSet::new();
         for folder in wanted {
-            // Watches it anew, because another directory may have replaced it under this name.
+            // The watch is renewed, because another directory may now have this path.
             if self.folders.contains(&folder) {
                 let _ = watcher.unwatch(&folder);
             }

@@ -1,4 +1,4 @@
-//! Combines what a reload reads while the server runs: certificates and settings.
+//! Reloads certificates and settings while the server runs.
 
 #[cfg(feature = "tls")]
 mod certificates;
@@ -51,8 +51,8 @@ impl Readers {
         self
     }
 
-    /// Starts the reloaders, unless there is nothing to reload. They end when the returned function
-    /// is dropped.
+    /// Starts the reloaders. Returns the function that requests a reload, or `None` if there is
+    /// nothing to reload. Dropping the function ends the reloaders.
     ///
     /// # Errors
     /// The system cannot start another thread.

@@ -67,8 +67,8 @@ where
 {
     fn make(self) -> Making {
         let application = self().into_application();
-        // A captured value, such as a channel's sender, must not keep tasks alive that are to end
-        // with the application.
+        // Drops the captured values. A captured channel sender, for example, would keep a task
+        // alive that ends when the application has dropped its senders.
         drop(self);
         Box::pin(ready(application))
     }
@@ -91,8 +91,8 @@ where
 /// Builds a worker's application, on the worker's thread.
 pub type Make = Box<dyn FnOnce() -> Making + Send>;
 
-/// Erases the type of `make`, so that the server is compiled once with this crate and not with each
-/// application.
+/// Erases the type of `make`, so that the server is compiled once, with this crate, and not again
+/// for each application.
 pub fn makes<Via, M: MakeApplication<Via>>(make: M) -> impl FnMut() -> Make + Send {
     move || {
         let make = make.clone();
