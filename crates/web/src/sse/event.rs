@@ -30,7 +30,7 @@ pub struct Event {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InvalidEvent {
-    /// The id has a line break, or a NUL, for which readers would ignore it.
+    /// The id has a line break, or a NUL. Readers would ignore an id with a NUL.
     Id,
     /// The name has a line break.
     Name,
@@ -70,7 +70,7 @@ impl Event {
         }
     }
 
-    /// Sets the name, for which readers register listeners. Without one it is `message`.
+    /// Sets the name under which readers listen for the event. Default `message`.
     #[must_use]
     pub fn event(mut self, name: impl AsRef<str>) -> Self {
         let name = name.as_ref();
@@ -99,8 +99,8 @@ impl Event {
         self
     }
 
-    /// Sets how long the reader waits before it reconnects, from now on, with a resolution of 1 ms.
-    /// If no event sets it, the reader decides: usually a few seconds.
+    /// Sets how long the reader waits before it reconnects, from now on. Rounded down to
+    /// milliseconds. If no event sets it, the reader decides: usually a few seconds.
     #[must_use]
     pub fn retry(mut self, pause: Duration) -> Self {
         let milliseconds = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
@@ -118,7 +118,7 @@ impl Event {
     /// Returns the event if it is valid. Use this for ids and names that come from elsewhere.
     ///
     /// # Errors
-    /// The event is invalid; the error is the first reason.
+    /// The event is invalid. If there are several reasons, the error is the first one.
     pub fn checked(self) -> Result<Self, InvalidEvent> {
         self.invalid.clone().map_or(Ok(self), Err)
     }
@@ -126,7 +126,7 @@ impl Event {
     /// The bytes to send, with the empty line that ends an event.
     ///
     /// # Errors
-    /// The event is invalid; the error is the first reason.
+    /// The event is invalid. If there are several reasons, the error is the first one.
     pub fn wire(mut self) -> Result<Bytes, InvalidEvent> {
         self.wire.push(b'\n');
         self.invalid.map_or(Ok(Bytes::from(self.wire)), Err)

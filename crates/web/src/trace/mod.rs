@@ -169,7 +169,7 @@ impl TraceContext {
         format!("00-{}-{}-{flags:02x}", Hex(trace_id), Hex(span_id))
     }
 
-    /// Sets both fields of a request that is to be sent, replacing earlier ones.
+    /// Sets both fields of an outgoing request, replacing earlier ones.
     pub fn inject(&self, fields: &mut HeaderMap) {
         let value = |text: &str| HeaderValue::from_str(text).expect("the value is visible ASCII");
         fields.insert(TRACEPARENT, value(&self.traceparent()));
