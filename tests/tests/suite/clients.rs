@@ -238,7 +238,7 @@ fn go_is_served(choice: DriverChoice) {
     running.shut_down().expect("the worker shuts down cleanly");
 }
 
-/// Raises the limit of descriptors as far as allowed. Returns how many connections it permits.
+/// Raises the descriptor limit as far as allowed. Returns how many connections it permits.
 fn connections_possible() -> u64 {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);

@@ -427,7 +427,7 @@ fn is_of_the_peer(error: &io::Error) -> bool {
 /// A hint for the log on how to fix the error.
 fn remedy(error: &io::Error) -> &'static str {
     if is_exhausted(error) {
-        "; raise the limit of descriptors (ulimit -n) or lower connections_max"
+        "; raise the descriptor limit (ulimit -n) or lower connections_max"
     } else {
         ""
     }

@@ -1,6 +1,6 @@
 //! A log that cannot be written, and whose subscriber then panics, as that of `tracing-subscriber`
 //! does when standard error has no reader any more. Nothing else may fail with it. This needs its
-//! own process, because the subscriber and the limit of descriptors are process-wide.
+//! own process, because the subscriber and the descriptor limit are process-wide.
 #![cfg(unix)]
 
 use peregrine::cache::{Begun, Fingerprint, Idempotency, IdempotencyStore, Outcome, StoreError};
