@@ -3,8 +3,8 @@
 use http::{HeaderName, HeaderValue};
 use peregrine_web::{Middleware, Request, Response, Service};
 
-/// Sets and removes header fields of all responses of the wrapped handlers, in the order of the
-/// calls. For the fields with which browsers protect a site, use `SecurityHeaders` (feature
+/// Sets and removes header fields of all responses that pass through it, in the order of the calls.
+/// For the fields with which browsers protect a site, use `SecurityHeaders` (feature
 /// `security-headers`).
 ///
 /// ```
