@@ -188,9 +188,9 @@ impl Upstreams {
         self.set(|set| set.failures_max = failures.max(1))
     }
 
-    /// Sets how long a failing upstream is skipped. After that one request tries it, while the
-    /// others keep skipping it until it has responded to that request, or for the same time again.
-    /// Default: 10 s.
+    /// Sets how long a failing upstream is skipped. After that, a single request is sent to it as a
+    /// trial. All other requests still skip the upstream until it has responded to the trial, or
+    /// until the same time has passed again. Default: 10 s.
     ///
     /// # Panics
     /// The set was already cloned.

@@ -21,14 +21,15 @@ const ASKED_METHOD: &str = "access-control-request-method";
 const ASKED_HEADERS: &str = "access-control-request-headers";
 const ASKED_PRIVATE_NETWORK: &str = "access-control-request-private-network";
 
-/// Allows pages of other origins to call the routes inside, by Cross-Origin Resource Sharing.
+/// Allows pages of other origins to call the wrapped routes, by Cross-Origin Resource Sharing.
 ///
 /// A browser lets a script read a response of another origin only if the response allows it. Before
 /// requests that a plain form could not send, it asks with a *preflight*, an OPTIONS request. This
 /// middleware answers preflights for all paths that have a route, whatever the route's methods, and
-/// adds the header fields to every response from inside, including problems, 404 and 405. It does
-/// not reject requests: clients other than browsers are not bound by it, and simple requests of any
-/// page arrive, although the page cannot read the response. [`Csrf`](crate::Csrf) rejects those.
+/// adds the header fields to every response that passes through it, including problems, 404 and
+/// 405. It does not reject requests: clients other than browsers are not bound by it, and simple
+/// requests of any page arrive, although the page cannot read the response. [`Csrf`](crate::Csrf)
+/// rejects those.
 ///
 /// ```
 /// use peregrine::middleware::Cors;

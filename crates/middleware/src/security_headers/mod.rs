@@ -28,7 +28,7 @@ const PERMISSIONS_POLICY: HeaderName = HeaderName::from_static("permissions-poli
 const YEAR: Duration = Duration::from_secs(31_536_000);
 
 /// Sets the header fields with which browsers protect a site and its visitors, on every response
-/// from inside. A field that a response already has is kept.
+/// that passes through it. A field that a response already has is kept.
 ///
 /// | field | default |
 /// |---|---|

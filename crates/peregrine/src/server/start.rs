@@ -238,7 +238,7 @@ fn first_line(running: &Running, reason: &str, workers: usize, memory: &str) -> 
     let plural = if workers == 1 { "" } else { "s" };
     let memory = match memory {
         "" => String::new(),
-        memory => format!(" of {memory} for peers"),
+        memory => format!(", memory_max {memory} per worker"),
     };
     let tls =
         if running.urls().any(|url| url.starts_with("https")) { "; TLS 1.3 and 1.2" } else { "" };
