@@ -151,9 +151,9 @@ impl<'de> Deserializer<'de> for Probe<'_> {
     }
 }
 
-/// A struct with every field except one, which shows whether the type requires that field. Each
-/// other field gets a value that most types accept. If its type rejects the value, this check finds
-/// nothing, and the first request will show the mismatch.
+/// A struct with every field except one. If reading it fails, the type requires the missing field.
+/// Each other field gets a value that most types accept. If its type rejects the value, this check
+/// finds nothing, and the first request will show the mismatch.
 struct Without {
     field: &'static str,
 }
