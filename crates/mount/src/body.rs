@@ -48,7 +48,7 @@ enum Kind {
     #[default]
     Empty,
     Whole(Bytes),
-    /// A complete body that keeps its buffer from the thread's pool, or its size limit.
+    /// A complete body in Peregrine's own type, which keeps a pooled buffer or a size limit.
     Ours(WholeBody),
     Kept(Kept),
     Bridged(Bridged),

@@ -118,8 +118,9 @@ impl<L> Layered<L> {
 
     /// Inserts the value that `make` creates from the client's address into the extensions of each
     /// request, unless they already contain a value of its type. If the peer is a trusted proxy
-    /// (`Server::trusted_proxies`), this is the address that the proxy reports. Otherwise it is the
-    /// address of a peer on TCP. If neither address is known, no value is inserted.
+    /// (`Server::trusted_proxies`), the client's address is the one that the proxy reports.
+    /// Otherwise it is the peer's address, if the peer connected over TCP. If there is no address,
+    /// no value is inserted.
     ///
     /// Layers made for axum, such as those that limit rates by address, read
     /// `ConnectInfo<SocketAddr>`; for them use `.connect_info(ConnectInfo)`.

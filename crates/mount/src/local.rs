@@ -25,7 +25,8 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// Converts an application into a tower service, for hyper, axum, or tests written for tower.
+/// Converts an application into a tower service, for hyper, for axum, or for tests that call tower
+/// services.
 ///
 /// Handlers need not be `Send`, so neither the service nor its future is `Send`. Run the service
 /// where futures stay on one thread: on a current-thread runtime or in a `LocalSet`. For servers
@@ -59,8 +60,8 @@ use std::time::Duration;
 /// servers drop the body with the response, and the task's next read fails with
 /// [`BodyError::Disconnected`].
 ///
-/// If the request's extensions contain a [`ConnectionInfo`], handlers see it as their connection.
-/// Otherwise they see the default one.
+/// If the request's extensions contain a [`ConnectionInfo`], handlers see this value as their
+/// connection. Otherwise they see `ConnectionInfo::default()`.
 ///
 /// A cache in the application sees only the request that reaches the application. If middleware of
 /// the surrounding server reads cookies or credentials and then removes them, the application's
@@ -69,7 +70,7 @@ use std::time::Duration;
 /// [`BodyError::Disconnected`]: peregrine_web::BodyError::Disconnected
 ///
 /// # Errors
-/// The application contradicts itself; see [`App::build`].
+/// The application has faults, such as conflicting routes; see [`App::build`].
 pub fn into_tower(app: App) -> Result<LocalService, BuildError> {
     app.build().map(LocalService::new)
 }
@@ -78,7 +79,7 @@ pub fn into_tower(app: App) -> Result<LocalService, BuildError> {
 /// connection.
 ///
 /// # Errors
-/// The application contradicts itself; see [`App::build`].
+/// The application has faults, such as conflicting routes; see [`App::build`].
 ///
 /// ```
 /// use peregrine::tower::into_make_service;
@@ -107,8 +108,8 @@ impl LocalService {
         Self { application: Rc::new(application), body_bytes_max: BODY_BYTES_MAX }
     }
 
-    /// Sets the body limit, in bytes, of routes that set none themselves. Default: 2 MiB. Reading a
-    /// body over the limit fails, and extractors respond with 413.
+    /// Sets the body limit, in bytes, for routes that have no limit of their own. Default: 2 MiB.
+    /// Reading a body over the limit fails, and extractors respond with 413.
     #[must_use]
     pub fn body_limit(self, bytes_max: u64) -> Self {
         Self { body_bytes_max: bytes_max, ..self }

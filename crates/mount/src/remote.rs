@@ -25,7 +25,7 @@ const CALLS_MAX: usize = 1024;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum SpawnError {
-    /// The application contradicts itself.
+    /// The application has faults, such as conflicting routes.
     Build(BuildError),
     /// The thread or its runtime could not be started.
     Thread(io::Error),
@@ -48,8 +48,8 @@ impl std::error::Error for SpawnError {}
 /// Each request goes to that thread through a channel, and its response returns through another.
 /// This wakes another thread twice and costs some microseconds. All requests share one core. Bodies
 /// move one frame at a time, when they are read. To use more cores, spawn several applications and
-/// distribute the load. It is better to do the reverse: run the tower service under the Peregrine
-/// server with [`crate::tower`].
+/// distribute the load. It is better to do the reverse: let the Peregrine server run the axum
+/// router or other tower service, with [`crate::tower`].
 ///
 /// The application does not notice when the surrounding server drains. Its event streams continue
 /// until they end or the server closes them.
@@ -66,7 +66,7 @@ impl std::error::Error for SpawnError {}
 /// ```
 ///
 /// # Errors
-/// The application contradicts itself, or no thread could be started for it.
+/// The application has faults, such as conflicting routes, or its thread could not be started.
 pub fn spawn_tower<M>(make: M) -> Result<RemoteService, SpawnError>
 where
     M: FnOnce() -> App + Send + 'static,

@@ -85,7 +85,8 @@ pub use peregrine_router::SlashPolicy;
 /// - OPTIONS for a path: status 204 with `Allow`. `OPTIONS *`: status 204.
 /// - A path with routes, but none for the method: 405 with `Allow`. If several patterns match the
 ///   path, `Allow` lists the methods of all of them.
-/// - A path without a route: 404, unless there is an [`App::fallback`].
+/// - A path without a route: 404, unless there is a fallback ([`App::fallback`],
+///   [`Scope::fallback`](crate::Scope::fallback)).
 ///
 /// # Coming from axum
 ///
@@ -356,7 +357,8 @@ fn conditions(entries: &[Box<Entry>], router: &Router) -> Box<[Conditions]> {
     entries.iter().map(|entry| &**entry).zip(0..).map(conditions).collect()
 }
 
-/// The patterns of named routes. A name stands for one written pattern, whatever the methods.
+/// The patterns of named routes. Routes with the same name must have the same written pattern;
+/// their methods may differ.
 fn names(entries: &[Box<Entry>], faults: &mut Vec<Fault>) -> Names {
     let mut names = Names::default();
     let mut firsts: HashMap<(Rc<str>, bool), &Entry> = HashMap::new();
@@ -370,7 +372,7 @@ fn names(entries: &[Box<Entry>], faults: &mut Vec<Fault>) -> Names {
         let is_elsewhere = first.pattern != entry.pattern && first.place != entry.place;
         let (first, is_again) = match firsts.entry((Rc::clone(name), true)) {
             _ if is_elsewhere || !is_whole(entry) => (first, false),
-            // The same call may add routes in two places, for example a function that is called
+            // One source line may add several routes, for example in a function that is called
             // twice.
             first => {
                 let first = *first.or_insert(entry);
@@ -394,7 +396,8 @@ fn check_path(entry: &Entry, faults: &mut Vec<Fault>) {
     };
     for shape in entry.requirements.paths() {
         let takes = match shape {
-            // An omitted parameter is `None`.
+            // The type may also take the parameters that this pattern omits: they are read as
+            // `None`.
             PathShape::Count(count)
                 if (names.len()..=names.len() + entry.absent).contains(count) =>
             {

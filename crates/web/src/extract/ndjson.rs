@@ -195,7 +195,7 @@ impl<T: DeserializeOwned> NdJson<T> {
 }
 
 impl NdJson<()> {
-    /// Creates a response with one line for each item, and sends each line when its item is
+    /// Creates a response with one line for each item, and sends the lines as the items are
     /// produced. Items that are ready at the same time share a frame. If an item is an error or
     /// cannot be serialized, the response is aborted, so that the client does not mistake it for
     /// complete.
@@ -267,7 +267,7 @@ struct Lines<S> {
     is_over: bool,
     /// Items since the task last yielded.
     unbroken: u32,
-    /// An item's error, which is reported after the lines before it are sent.
+    /// The error of an item. It is reported after the lines before that item are sent.
     error: Option<BodyError>,
 }
 

@@ -156,7 +156,7 @@ impl Application {
         })
     }
 
-    /// Returns the target if the router found a guarded route or no route.
+    /// Finds the target if the route is guarded, the path may be ambiguous, or there is no route.
     #[inline(never)]
     fn find_rest(&self, head: &mut Head, connection: &ConnectionInfo, found: Match) -> Target<'_> {
         let target = match found {
@@ -185,11 +185,10 @@ impl Application {
     }
 
     /// Returns the target for a CORS preflight. Returns `None` if the request is not a preflight,
-    /// or if the normal lookup finds its route.
+    /// or if its route is a handler for OPTIONS or also answers the announced request.
     ///
-    /// A handler for OPTIONS takes precedence. Otherwise the preflight goes to the middleware
-    /// around the route that would answer the announced request, because each scope may have its
-    /// own CORS rules.
+    /// The preflight goes to the middleware around the route that would answer the announced
+    /// request, because each scope may have its own CORS rules.
     #[cold]
     fn find_preflight(&self, head: &mut Head, connection: &ConnectionInfo) -> Option<Target<'_>> {
         let announced = self.table.announced(head, connection)?;
@@ -263,8 +262,8 @@ impl Application {
     }
 
     /// Answers one request with this application's routes and states, even if another application
-    /// has already seen it. Body limits of routes apply; their other server options do not, because
-    /// no server is involved.
+    /// has already seen the request. The body limits of routes apply. The other server options of
+    /// routes do not apply, because no server is involved.
     pub async fn call(&self, mut request: Request) -> Response {
         request.parts.set_states(self.states());
         let connection = Rc::clone(request.parts.peek_connection());
@@ -301,8 +300,8 @@ impl Application {
 impl Signature<ViaApplication> for Application {}
 
 /// An application used as a handler of another one. It answers with its own routes and states. The
-/// server applies only the options of the handler as a whole, so building the outer application
-/// fails if a route inside sets a `timeout` or `run_to_end` that the handler does not have.
+/// server applies only the options of the whole handler. So if a route inside sets a `timeout` or
+/// `run_to_end` that the handler does not have, building the outer application fails.
 impl Handler<ViaApplication, ()> for Application {
     fn call(&self, request: Request) -> impl Future<Output = Response> {
         Application::call(self, request)
