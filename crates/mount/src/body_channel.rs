@@ -13,7 +13,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// The maximum number of frames moved in one poll, so that a body that is always ready does not
+/// The maximum number of frames moved in one poll. Without it, a body that is always ready would
 /// starve other tasks.
 const FRAMES_PER_POLL_MAX: usize = 32;
 

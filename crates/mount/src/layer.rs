@@ -275,7 +275,7 @@ fn failed(error: &BoxError, status: StatusCode) -> Response {
 }
 
 /// The service inside a layer: a tower service that takes a request with any body and calls the
-/// rest of the application. It is `Send`, as are its futures and bodies; the rest of the
+/// rest of the application. It is `Send`, and so are its futures and bodies. The rest of the
 /// application runs on the request's thread.
 #[derive(Clone)]
 pub struct Inner(());

@@ -24,7 +24,7 @@ pub(crate) struct Plan {
     pub(crate) faults: Vec<Fault>,
     /// The requirements of fallbacks and middleware.
     pub(crate) needs: Vec<Need>,
-    /// Checks that [`App::inspect`](crate::App::inspect) adds, to run on the built application.
+    /// The checks of [`App::inspect`](crate::App::inspect), which run on the built application.
     pub(crate) inspectors: Vec<Box<Inspector>>,
     pub(crate) states: States,
     pub(crate) shared: Rc<Shared>,
@@ -87,7 +87,8 @@ pub(crate) struct Entry {
     pub(crate) unrouted: Rc<dyn Endpoint>,
     pub(crate) options: RouteOptions,
     pub(crate) requirements: Requirements,
-    /// The shared part of the application that the route belongs to, which may be a merged one.
+    /// The shared part of the application that the route belongs to. This may be a merged
+    /// application.
     pub(crate) shared: Rc<Shared>,
     /// The pattern is another entry's pattern with a trailing slash. If the slash policy ignores
     /// trailing slashes, this entry is dropped.

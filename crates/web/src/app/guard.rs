@@ -96,8 +96,7 @@ fn fields_of(left: &impl Guard, right: &impl Guard) -> Option<Vec<HeaderName>> {
 
 /// Declares which header fields `guard` reads. Besides these, it must depend only on the method,
 /// host, scheme, path and query. A closure by itself declares no fields. So caches may not store
-/// the responses of its route, nor those of other routes that are chosen only after the closure has
-/// run.
+/// the responses of its route, nor those of other routes whose choice depends on the closure.
 ///
 /// ```
 /// use peregrine::web::guard::{self, Asked};
@@ -136,9 +135,9 @@ fn by(kind: &str, of: impl fmt::Debug) -> Option<String> {
 /// Accepts requests for this host, compared without regard to case. Behind trusted proxies, this is
 /// the host that the client requested ([`Client::host`](crate::Client::host)).
 ///
-/// `example.org` matches this host on any port; `example.org:8080` matches only this port (a
-/// request without a port counts as having the scheme's default port); `*.example.org` matches
-/// every subdomain, but not `example.org` itself.
+/// `example.org` matches this host on any port. `example.org:8080` matches only this port; a
+/// request without a port has the scheme's default port. `*.example.org` matches every subdomain,
+/// but not `example.org` itself.
 pub fn host(host: impl Into<String>) -> impl Guard + fmt::Debug {
     let host = host.into().to_ascii_lowercase();
     let name = format!("the host is {host}");
@@ -234,7 +233,7 @@ pub fn secure() -> impl Guard + fmt::Debug {
     told(name, by("secure", ()), |asked| asked.client().is_secure())
 }
 
-/// Accepts requests with one of these methods. For guarding a scope, or a handler of
+/// Accepts requests with one of these methods. Use it to guard a scope, or a handler of
 /// [`App::any`](crate::App::any).
 pub fn methods(methods: impl Into<Vec<Method>>) -> impl Guard + fmt::Debug {
     let methods = methods.into();

@@ -84,8 +84,8 @@ pub trait Handler<Args, Via>: Signature<Args> {
     /// Answers a request.
     fn call(&self, request: Request) -> impl Future<Output = Response>;
 
-    /// Declares what the arguments need from the application, which is checked when the application
-    /// is built.
+    /// Declares what the arguments need from the application. Building the application checks these
+    /// requirements.
     fn require(&self, requirements: &mut Requirements);
 
     /// Sets the handler's server options.
@@ -138,9 +138,9 @@ pub trait HandlerExt<Args>: Signature<Args> + Sized {
     }
 
     /// Limits how many requests to this route each worker processes at once. A request counts from
-    /// its head to the end of its response, a WebSocket until it is closed. Requests over the limit
-    /// get a 503 with `Retry-After` before their bodies are read. Use it for routes that need a
-    /// scarce resource.
+    /// the arrival of its head until the end of its response. A WebSocket counts until it is
+    /// closed. Requests over the limit get a 503 with `Retry-After` before their bodies are read.
+    /// Use it for routes that need a scarce resource.
     ///
     /// ```
     /// use peregrine::prelude::*;
@@ -155,8 +155,9 @@ pub trait HandlerExt<Args>: Signature<Args> + Sized {
         Configured { handler: self, setting: Setting::RequestsMax(most) }
     }
 
-    /// Exempts the route from load shedding, for health checks, which matter most under overload.
-    /// The server then does not limit the cost of these requests, so the handler must be cheap.
+    /// Exempts the route from load shedding. Use it for health checks, which matter most under
+    /// overload. The server then does not limit the cost of these requests, so the handler must be
+    /// cheap.
     ///
     /// ```
     /// use peregrine::prelude::*;

@@ -73,8 +73,8 @@ pub trait Middleware {
     /// Answers a request, usually by calling `next`.
     fn run<S: Service>(&self, request: Request, next: &S) -> impl Future<Output = Response>;
 
-    /// Declares what this middleware needs from the application, which is checked when the
-    /// application is built.
+    /// Declares what this middleware needs from the application. Building the application checks
+    /// these requirements.
     fn require(&self, _requirements: &mut Requirements) {}
 
     /// Wraps one route in this middleware. Called once for each route, when the application is

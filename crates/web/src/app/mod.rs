@@ -267,8 +267,8 @@ impl App {
         let mut builder = Builder::new();
         builder.slash_policy(slash_policy);
         let all = plan.entries.iter().zip(bits.unwrap_or_default()).zip(0..);
-        // Guarded routes are checked in the order of insertion, and a HEAD handler before a GET
-        // handler.
+        // The router checks guarded routes in the order of insertion. HEAD handlers are inserted
+        // first, so that they are checked before GET handlers.
         let is_for_head = |entry: &Entry| entry.methods == Methods::One(Method::HEAD);
         let (heads, others): (Vec<_>, Vec<_>) = all.partition(|((entry, _), _)| is_for_head(entry));
         let mut order = Vec::with_capacity(plan.entries.len());
@@ -435,7 +435,8 @@ fn translate(problem: &RouterProblem, entries: &[Box<Entry>], index: &MethodInde
             };
             Fault::Conflict { first: name(first.id), second: name(second.id), methods }
         }
-        // Ids index the entries, and every entry has methods, so only their number can be wrong.
+        // The only other problem that can occur here is too many routes: ids are unique indexes of
+        // entries, and every entry has methods.
         other => Fault::TooMany { what: other.to_string() },
     }
 }

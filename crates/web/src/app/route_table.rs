@@ -179,12 +179,12 @@ impl Table {
         if known == Known::Extension { self.extension(head.method_name()) } else { known as u8 }
     }
 
-    /// The route that would answer the request that a CORS preflight announces. `None` if `head` is
-    /// not a preflight or no route would answer.
+    /// Returns the route that would answer the request that a CORS preflight announces. Returns
+    /// `None` if `head` is not a preflight or no route would answer.
     ///
     /// Guards see the announced method. They cannot see the announced request's header fields,
-    /// which a preflight lacks. So if the guards reject all routes, the first route for the path is
-    /// used, regardless of its guards.
+    /// because a preflight does not contain them. So if the guards reject all routes, the first
+    /// route for the path is used, regardless of its guards.
     pub(crate) fn announced(&self, head: &Head, connection: &ConnectionInfo) -> Option<u32> {
         let name = head.field_text("access-control-request-method")?;
         let known = Known::find(name.as_bytes());

@@ -250,8 +250,8 @@ impl Scope {
             self.fallback = Some(Fallback { endpoint, ..fallback });
         }
         let needs_around = self.needs_around();
-        // Endpoints that several entries share stay shared, so that the entries still count as one
-        // route.
+        // If several entries share an endpoint, they also share the wrapped endpoint, so that they
+        // still count as one route.
         let mut wrapped: HashMap<*const (), [Rc<dyn Endpoint>; 2]> = HashMap::new();
         let mut wrap = |inner: Rc<dyn Endpoint>| {
             let pair = wrapped.entry(Rc::as_ptr(&inner).cast()).or_insert_with(|| {
@@ -318,8 +318,8 @@ impl Scope {
         (self.plan, Unmatched { missing, missing_options, has_fallback, ambiguous })
     }
 
-    /// Wraps `service` in the scope's middleware, with its type erased and problems rendered by the
-    /// application.
+    /// Wraps `service` in the scope's middleware and erases its type. The application renders its
+    /// problems.
     fn endpoint<S: Service + 'static>(&self, service: S) -> Rc<dyn Endpoint> {
         self.chain.render(service, &self.plan.shared)
     }

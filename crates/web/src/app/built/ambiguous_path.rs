@@ -33,8 +33,8 @@ impl Application {
     }
 
     /// Whether another server may read the path as a path of another route or fallback. Routes with
-    /// different handlers or middleware have different endpoints. A reading without a route is
-    /// ignored, because there is nothing to protect.
+    /// different handlers or middleware have different endpoints. If the path that the other server
+    /// reads has no route here, there is nothing to protect.
     fn leads_elsewhere(
         &self,
         head: &Head,

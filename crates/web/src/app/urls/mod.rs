@@ -59,8 +59,8 @@ impl Urls {
         Ok(format!("{}{path}", self.prefix))
     }
 
-    /// The full URL, with the scheme and host that the client used: for emails and other uses
-    /// outside the page.
+    /// The full URL, with the scheme and host that the client used. Use it in emails and other
+    /// places outside the page.
     ///
     /// # Errors
     /// As for [`Urls::path`].
