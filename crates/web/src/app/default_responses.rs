@@ -43,7 +43,7 @@ impl Shared {
     }
 
     /// Sets the states of this application. Each merged application sees its own states. For types
-    /// that it lacks, it sees the states of the enclosing application.
+    /// that a merged application lacks, it sees the states of the enclosing application.
     pub(crate) fn set_states(&self, states: States) {
         for (follower, own) in &mut *self.followers.borrow_mut() {
             let mut own = std::mem::take(own);

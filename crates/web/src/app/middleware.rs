@@ -176,8 +176,8 @@ impl<M: Middleware> IntoMiddleware<ViaType> for M {
 /// request, and [`Next`]. Only code that requires a [`Middleware`] needs it:
 /// [`App::with`](crate::App::with) takes the function itself.
 ///
-/// The extractors must not read the body. If an extractor rejects the request, its problem is the
-/// response.
+/// The extractors must not read the body. If an extractor rejects the request, the extractor's
+/// problem is the response.
 ///
 /// ```
 /// use peregrine::http::Method;
@@ -303,7 +303,7 @@ impl Chain {
         self.links().fold(endpoint, |endpoint, link| link.middleware.wrap(Erased(endpoint)))
     }
 
-    /// Wraps `service` in all middleware, with problems rendered by the application.
+    /// Wraps `service` in all middleware. The application renders the problems of the result.
     pub(crate) fn render<S: Service + 'static>(
         &self,
         service: S,

@@ -55,7 +55,7 @@ impl<'a> Target<'a> {
         Rc::clone(self.endpoint).hold(slot, self.lift_limit(request))
     }
 
-    /// The request with the server's body limit lifted, if the handler asks for that.
+    /// Removes the server's body limit from `request`, if the handler's options lift it.
     #[doc(hidden)]
     #[inline]
     #[must_use]

@@ -23,9 +23,8 @@ use smallvec::SmallVec;
 /// - a map, or a `Vec` of pairs, of all parameters
 ///
 /// If a value cannot be read as its type, the problem has status 400 and names the parameter, the
-/// value and the expected type. If the pattern's parameters do not fit `T`, that is the
-/// application's mistake. Building the application reports most such mistakes; for the rest, the
-/// extractor responds 500.
+/// value and the expected type. If the pattern's parameters do not fit `T`, the application is
+/// wrong. Building it reports most of these mistakes. For the others, the extractor responds 500.
 ///
 /// `Option<Path<T>>` is `None` for a path without parameters.
 ///
