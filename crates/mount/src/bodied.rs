@@ -11,9 +11,9 @@ use std::task::{Context, Poll};
 use tower_layer::Layer;
 use tower_service::Service;
 
-/// Converts a tower layer that requires one body type, usually axum's, into a middleware:
-/// `axum::middleware::from_fn`, `login_required!` of axum-login, or `GovernorLayer`. `body`
-/// converts a [`SendBody`] into that type.
+/// Converts a tower layer that requires one body type, usually axum's, into a middleware. Examples
+/// are `axum::middleware::from_fn`, `login_required!` of axum-login, and `GovernorLayer`. `body`
+/// converts a [`SendBody`] into the required type.
 ///
 /// ```
 /// use axum::body::Body;
@@ -34,12 +34,12 @@ use tower_service::Service;
 /// assert_eq!((response.header("x-stamp"), response.text().as_str()), (Some("1"), "hello"));
 /// ```
 ///
-/// In all other respects this is [`layer()`], which takes layers that accept any body.
+/// Otherwise it works like [`layer()`], which takes layers that accept any body type.
 ///
 /// # Cost
 ///
-/// The cost of [`layer()`], plus the cost of `body`: axum boxes bodies that are not empty, and a
-/// boxed body is read as a stream.
+/// The cost is that of [`layer()`] plus that of `body`. `axum::body::Body::new` boxes each body
+/// that is not empty, and Peregrine reads a boxed body as a stream.
 pub fn layer_with_body<L, B, S, R>(
     body: fn(SendBody) -> B,
     layer_of_it: L,
@@ -98,7 +98,7 @@ impl<S: Service<http::Request<B>>, B> Service<http::Request<SendBody>> for Outer
     }
 }
 
-/// [`Inner`] with response bodies of one type.
+/// [`Inner`], with its response bodies converted to `B`.
 pub struct InnerWithBody<B> {
     body: fn(SendBody) -> B,
     inner: Inner,

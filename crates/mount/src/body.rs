@@ -1,10 +1,11 @@
 //! Request bodies that are `Send`, as mounted services and tower layers require.
 //!
-//! Our bodies stay on their thread. For a mounted service, a body that is already complete is
-//! converted to bytes, and one that is still arriving is read through a channel (`body_channel`).
+//! Peregrine's own bodies are not `Send`. For a mounted service, this module converts a complete
+//! body to bytes, and moves the frames of an incomplete body through a channel (`body_channel`).
 //!
-//! A tower layer usually returns its body unchanged, on the same thread. So a layer's body stays in
-//! the request's row (`passage`), and uses a channel only when it is read on another thread.
+//! A tower layer usually passes the body on unchanged, on the same thread. So the body of a layer's
+//! request stays in a thread-local table (`passage`). It moves through a channel only if another
+//! thread reads it.
 
 use crate::body_channel::{Bridged, Framed, Pump};
 use crate::error::{BoxError, told_to_tower};
@@ -18,18 +19,18 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
-/// A whole body up to this size is copied, so that its buffer returns to the thread's buffer pool;
-/// a larger one keeps its buffer.
+/// A complete body of up to this size is copied, so that its buffer returns to the thread's buffer
+/// pool. A larger body keeps its buffer.
 const COPIED_BYTES_MAX: usize = 8 * 1024;
 
 /// A body that is `Send`, for requests to mounted services and tower layers, and for responses of
-/// [`spawn_tower`](crate::spawn_tower). Bytes and text convert into one.
+/// [`spawn_tower`](crate::spawn_tower). Bytes and strings convert into it.
 ///
-/// A body that was complete before the service was called costs nothing beside its bytes. Any other
-/// body requests one frame at a time from the connection's thread: nothing is read before the
-/// service polls the body. Trailers arrive as the last frame. An error is a [`BodyError`], such as
-/// [`BodyError::Disconnected`] if the connection ends. A body over one of our limits fails with the
-/// `LengthLimitError` of `http-body-util`, which axum and tower's layers convert to a 413.
+/// A body that was complete before the service was called consists of its bytes only. Any other
+/// body requests one frame at a time from the connection's thread, and only when the service polls
+/// the body. Trailers arrive as the last frame. An error is a [`BodyError`], such as
+/// [`BodyError::Disconnected`] if the connection ends. A body over one of Peregrine's limits fails
+/// with the `LengthLimitError` of `http-body-util`, which axum and tower's layers convert to a 413.
 ///
 /// ```
 /// use http_body::Body as _;
@@ -47,13 +48,13 @@ enum Kind {
     #[default]
     Empty,
     Whole(Bytes),
-    /// In our own form: for example, with a buffer from the thread's pool, or with a limit.
+    /// A complete body in Peregrine's own type, which keeps a pooled buffer or a size limit.
     Ours(WholeBody),
     Kept(Kept),
     Bridged(Bridged),
 }
 
-/// A body that stayed on its thread.
+/// A reference to a body that stays on its thread.
 struct Kept {
     handle: Handle,
     /// Remaining bytes, if known.
@@ -62,8 +63,8 @@ struct Kept {
 }
 
 impl SendBody {
-    /// Returns `body` in a form that is `Send`, and a pump that must be polled on this thread for
-    /// as long as the body may be read; no pump if the body is complete.
+    /// Converts `body` into a `SendBody`. If `body` is incomplete, also returns a pump, which the
+    /// caller must poll on this thread for as long as the body may be read.
     pub(crate) fn split(mut body: Body) -> (Self, Option<Pump>) {
         if let Some(bytes) = body.as_slice() {
             return (Self(whole(bytes.len(), &mut body)), None);
@@ -73,7 +74,7 @@ impl SendBody {
         (Self(Kind::Bridged(bridged)), Some(Pump::of(body, bridge)))
     }
 
-    /// Keeps `body` with the request of `passage`.
+    /// Stores `body` in the row of the request that `passage` refers to.
     pub(crate) fn keep(body: Body, passage: &Arc<Passage>) -> Self {
         let body = match body.into_whole() {
             Ok(whole) if whole.is_empty() => return Self(Kind::Empty),
@@ -83,16 +84,17 @@ impl SendBody {
         let left = body.length();
         match passage.keep(Thing::Body(body)) {
             Ok(handle) => Self(Kind::Kept(Kept { handle, left, is_ended: false })),
-            // No home polls a pump for this body any more, so its reader gets an error.
+            // The request is over, so nothing would poll a pump for this body. The pump is dropped
+            // here, and the body's reader gets an error.
             Err(Thing::Body(body)) => Self::split(body).0,
             Err(Thing::Call(_)) => unreachable!("the value is a body"),
         }
     }
 
-    /// Our own body, if it is on this thread.
+    /// Returns the Peregrine body, if it is on this thread.
     ///
     /// # Errors
-    /// It is not on this thread.
+    /// The body is on another thread. It is returned unchanged.
     pub(crate) fn into_ours(self) -> Result<Body, Self> {
         match self.0 {
             Kind::Empty => Ok(Body::empty()),
@@ -208,7 +210,7 @@ impl HttpBody for SendBody {
 }
 
 impl Kept {
-    /// The next frame; `None` if this is not the body's thread.
+    /// Polls the next frame. Returns `None` if the body is on another thread.
     fn poll_frame(&mut self, context: &mut Context<'_>) -> Option<Poll<Framed>> {
         if self.is_ended {
             return Some(Poll::Ready(None));

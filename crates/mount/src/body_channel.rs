@@ -1,8 +1,8 @@
 //! A body that crosses threads, one frame at a time.
 //!
-//! A [`Pump`] owns the body on the body's thread and moves a frame to the [`Bridged`] end when the
-//! reader requests one. A pump is an [`Errand`]: work that is polled together with the code that
-//! may wait for it.
+//! A [`Pump`] owns the body on the body's thread and moves a frame to the reader's end
+//! ([`Bridged`]) when the reader requests one. A pump is an [`Errand`]: work that is polled
+//! together with the code that may wait for it.
 
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame};
@@ -13,7 +13,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// The maximum number of frames moved in one poll, so that a body that is always ready does not
+/// The maximum number of frames moved in one poll. Without it, a body that is always ready would
 /// starve other tasks.
 const FRAMES_PER_POLL_MAX: usize = 32;
 
@@ -109,8 +109,8 @@ impl Drop for Bridged {
     }
 }
 
-/// The sending end of a bridged body. Dropping it before the end makes the reader fail with an
-/// error.
+/// The sending end of a bridged body. If it is dropped before the end of the body, the reader gets
+/// an error.
 pub(crate) struct Pump {
     /// `None` when there is nothing left to move.
     body: Option<Body>,
@@ -216,7 +216,8 @@ impl Drop for Pump {
     }
 }
 
-/// Polls `work`, which may wait for `errand`, until it is ready or neither makes progress.
+/// Polls `work` and `errand` alternately until `work` is ready or neither makes progress. `work`
+/// may wait for `errand`.
 pub(crate) fn poll_with_errand<T>(
     errand: &mut Option<impl Errand>,
     context: &mut Context<'_>,
@@ -228,7 +229,7 @@ pub(crate) fn poll_with_errand<T>(
     poll_with(serve, context, work)
 }
 
-/// Like [`poll_with_errand`], with a function that does the work that `work` may wait for.
+/// Like [`poll_with_errand`], with a function `serve` in place of the errand.
 pub(crate) fn poll_with<T>(
     mut serve: impl FnMut(&mut Context<'_>) -> Pumped,
     context: &mut Context<'_>,
@@ -246,7 +247,8 @@ pub(crate) fn poll_with<T>(
     Poll::Pending
 }
 
-/// No code panics while it holds this lock, but an unwinding panic may drop one end of the bridge.
+/// Ignores poisoning: no code panics while it holds this lock. One end of the bridge may be dropped
+/// while a panic unwinds, and must not panic again.
 fn lock(bridge: &Mutex<Bridge>) -> MutexGuard<'_, Bridge> {
     bridge.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -14,7 +14,7 @@ pub(crate) type Outcome = std::thread::Result<http::Response<SendBody>>;
 /// A call to the layer's inner service.
 pub(crate) type Call<'n> = Pin<Box<dyn Future<Output = http::Response<SendBody>> + 'n>>;
 
-/// Polls a call whose response is sent to `reply`. Returns false when nothing is left to do.
+/// Polls a call and sends its outcome to `reply`. Returns false if the call is over or cancelled.
 pub(crate) fn go_on(
     call: &mut Call<'_>,
     reply: &mut Option<Reply>,

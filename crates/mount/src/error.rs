@@ -28,8 +28,8 @@ pub(crate) fn told(error: BoxError) -> BoxError {
 
 /// Converts a [`BodyError`] for a service. If the body is over its limit or is a decompression
 /// bomb, the error must be the `LengthLimitError` that axum and tower's layers recognise. Only a
-/// `Limited` body of `http-body-util` creates that error. They recognise no error that would give a
-/// 503 when memory for the body is short.
+/// `Limited` body of `http-body-util` creates that error. If memory for the body is short, a 503
+/// would be right, but axum and tower's layers recognise no error that yields it.
 #[cold]
 pub(crate) fn told_to_tower(error: BodyError) -> BoxError {
     let is_too_large = matches!(

@@ -12,11 +12,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[derive(Clone, Default)]
 pub(crate) struct Facts(Option<Insert>);
 
-/// Whether a Peregrine application may run inside a mounted service, on any thread.
+/// True if a Peregrine application may run inside a mounted service, on any thread of the process.
 static IS_NESTED: AtomicBool = AtomicBool::new(false);
 
-/// From now on, requests carry their [`ConnectionInfo`] and client address, for an application
-/// inside a mounted service. Programs without a nested application do not pay for this.
+/// From now on, the extensions of each request contain its [`ConnectionInfo`], for an application
+/// inside a mounted service. Programs without a nested application do not pay for this copy.
 pub(crate) fn serve_nested() {
     IS_NESTED.store(true, Ordering::Relaxed);
 }

@@ -1,5 +1,5 @@
-//! Deadlines of gRPC calls. tonic implements them in its own server, outside of the services that
-//! can be mounted.
+//! Enforces the deadlines of gRPC calls. tonic enforces them in its own server, not in the services
+//! that can be mounted here.
 
 use crate::timer::timer;
 use http::header::CONTENT_TYPE;
@@ -9,7 +9,7 @@ use peregrine_web::{Head, Response};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// The time limit for the response to a gRPC call to begin.
+/// The time within which the response to a gRPC call must begin.
 pub(crate) struct Deadline {
     after: Duration,
     /// Set only for calls that are not answered immediately.
@@ -18,7 +18,8 @@ pub(crate) struct Deadline {
 }
 
 impl Deadline {
-    /// The deadline in the request's `grpc-timeout`, if it is a gRPC call with a valid one.
+    /// Returns the deadline in `grpc-timeout`, if the request is a gRPC call and the field is
+    /// valid.
     pub(crate) fn of(head: &Head) -> Option<Box<Self>> {
         let content_type = head.grpc_type()?;
         let after = parse(head.field("grpc-timeout")?)?;
@@ -26,7 +27,7 @@ impl Deadline {
         Some(Box::new(Self { after, alarm: None, content_type }))
     }
 
-    /// The `DEADLINE_EXCEEDED` response, once the deadline has passed.
+    /// Waits for the deadline and returns the `DEADLINE_EXCEEDED` response.
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Response> {
         if self.alarm.is_none() {
             self.alarm = timer(self.after);
@@ -48,7 +49,7 @@ impl Deadline {
     }
 }
 
-/// The value is at most eight digits and a unit.
+/// Parses a `grpc-timeout`: one to eight digits and a unit.
 fn parse(value: &[u8]) -> Option<Duration> {
     let (unit, digits) = value.split_last()?;
     if digits.is_empty() || digits.len() > 8 || !digits.iter().all(u8::is_ascii_digit) {

@@ -38,17 +38,18 @@ use tower_layer::Layer;
 /// layer itself (such as the permits of a `GlobalConcurrencyLimitLayer`) is shared by all routes of
 /// a worker, and by all workers if each of them gets a clone of the layer.
 ///
-/// Neither the layer, nor its service, nor the handlers need to be `Send`. The service that the
-/// layer wraps *is* `Send`, and so are its futures and bodies. This is enough for layers that
-/// require `Send`, such as those of tower-sessions and axum-login. The handler's future stays on
-/// the request's thread, even if the layer polls its call or reads a body on another one. Channels
-/// are used only for work that the layer moves to another thread. Layers made for axum's bodies
-/// work with [`layer_with_body`](crate::layer_with_body).
+/// The layer, its service and the handlers need not be `Send`. The inner service that the layer
+/// wraps ([`Inner`]) *is* `Send`, and so are its futures and bodies. So layers that require `Send`
+/// work, such as those of tower-sessions and axum-login. The handler's future stays on the
+/// request's thread, even if the layer polls the inner service's future or reads a body on another
+/// thread. Channels are used only for work that the layer moves to another thread. Layers made for
+/// axum's bodies work with [`layer_with_body`](crate::layer_with_body).
 ///
-/// The layer's service must be `Clone`: a request that finds it not ready waits with that instance,
-/// and a clone replaces it for other requests. An error of the layer becomes a 500, or a 503 if
-/// `poll_ready` returned it. A handler's panic propagates to the code of the layer that polls the
-/// call. If the layer does not poll a call until it has responded, that call gets a 500.
+/// The layer's service must be `Clone`. If the service is not ready for a request, that request
+/// waits with this instance, and a clone replaces the instance for other requests. If the service's
+/// `call` fails, the response is a 500; if its `poll_ready` fails, the response is a 503. A
+/// handler's panic propagates to the layer's code that polls the inner service's future. If the
+/// layer first polls such a future after the layer has responded, the future yields a 500.
 ///
 /// ```
 /// use peregrine::tower::layer;
@@ -68,10 +69,9 @@ use tower_layer::Layer;
 ///
 /// # Cost
 ///
-/// The request is converted to an `http::Request`, which takes about nine allocations. Several
-/// layers share that cost if they are combined with `tower::ServiceBuilder`. A body that is read on
-/// another thread, and a call that is polled there, go through channels and wake the request's
-/// thread.
+/// Converting the request to an `http::Request` costs about nine allocations. Layers that are
+/// combined with `tower::ServiceBuilder` share this cost. If another thread reads a body or polls
+/// the inner service's future, the data go through channels and the request's thread is woken.
 pub fn layer<L, S, B>(layer: L) -> Layered<L>
 where
     L: Layer<Inner, Service = S>,
@@ -90,7 +90,7 @@ pub struct Layered<L> {
 impl<L> Layered<L> {
     /// Inserts the value that `make` creates from the [`ConnectionInfo`] into the extensions of
     /// each request, unless they already contain a value of its type. Both the layer and the
-    /// handlers inside it can read it.
+    /// handlers inside it can read the value.
     ///
     /// ```
     /// use peregrine::tower::layer;
@@ -117,9 +117,12 @@ impl<L> Layered<L> {
     }
 
     /// Inserts the value that `make` creates from the client's address into the extensions of each
-    /// request, unless they already contain a value of its type. The address is the one that a
-    /// trusted proxy reports (`Server::trusted_proxies`), otherwise the peer's if it connected over
-    /// TCP. Layers made for axum, such as those that limit rates by address, read
+    /// request, unless they already contain a value of its type. If the peer is a trusted proxy
+    /// (`Server::trusted_proxies`), the client's address is the one that the proxy reports.
+    /// Otherwise it is the peer's address, if the peer connected over TCP. If there is no address,
+    /// no value is inserted.
+    ///
+    /// Layers made for axum, such as those that limit rates by address, read
     /// `ConnectInfo<SocketAddr>`; for them use `.connect_info(ConnectInfo)`.
     #[must_use]
     pub fn connect_info<T, F>(self, make: F) -> Self
@@ -171,7 +174,7 @@ where
     }
 }
 
-/// A route inside a layer.
+/// A route with the service that a layer wraps around it.
 struct Around<S> {
     service: Direct<S>,
     next: Erased,
@@ -191,8 +194,8 @@ where
     }
 }
 
-/// Passes a request to a layer's service. The layer's calls go to `next`; if that is `None`,
-/// `serve` makes them.
+/// Passes a request to a layer's service. The layer's calls to its inner service go to `next`. If
+/// `next` is `None`, `serve` makes these calls.
 async fn answer<S, B>(
     service: &Direct<S>,
     facts: &Facts,
@@ -209,7 +212,8 @@ where
 {
     let polled = poll_fn(|context| Poll::Ready(service.poll_shared(context))).await;
     let (mut parts, body) = request.into_parts();
-    // Otherwise, a client could remove a field that a layer sets, by naming it in `Connection`.
+    // Drops the fields that `Connection` names. Otherwise a client could name a field in
+    // `Connection` and so remove the value that a layer sets.
     parts.head.drop_nominated();
     Personal::served_elsewhere(&parts);
     let mut request = parts.head.to_http(SendBody::default());
@@ -271,7 +275,7 @@ fn failed(error: &BoxError, status: StatusCode) -> Response {
 }
 
 /// The service inside a layer: a tower service that takes a request with any body and calls the
-/// rest of the application. It is `Send`, as are its futures and bodies; the rest of the
+/// rest of the application. It is `Send`, and so are its futures and bodies. The rest of the
 /// application runs on the request's thread.
 #[derive(Clone)]
 pub struct Inner(());

@@ -1,18 +1,20 @@
 //! Runs tower services in Peregrine applications, and Peregrine applications as tower services.
 //!
-//! - [`tower`] makes a handler from a tower service over `http` that is `Clone` and accepts
-//!   [`SendBody`], such as an axum `Router`; [`Mount::mount`] puts one under a prefix, beside
-//!   native routes.
-//! - [`layer()`] makes a middleware from a tower layer, such as those of `tower-http` and
-//!   `tower-sessions`; [`layer_with_body`] does the same with a layer made for axum's bodies.
-//! - [`into_tower`] and [`spawn_tower`] make a tower service from an application, for hyper and
-//!   axum.
+//! - [`tower`] converts a tower service, such as an axum `Router`, into a handler. The service must
+//!   be `Clone` and take an `http::Request` with a [`SendBody`]. [`Mount::mount`] mounts a service
+//!   under a prefix, beside native routes.
+//! - [`layer()`] converts a tower layer into a middleware, such as a layer of `tower-http` or
+//!   `tower-sessions`. [`layer_with_body`] does the same for a layer that requires axum's body
+//!   type.
+//! - [`into_tower`] and [`spawn_tower`] convert an application into a tower service, which hyper
+//!   and axum can run.
 //!
-//! This crate does not depend on axum: everything that axum requires of a server is in the traits
-//! of `http-body` and `tower-service`, and in one type of hyper's, for upgrades.
+//! This crate does not depend on axum. To run an axum router, it needs only the traits of
+//! `http-body` and `tower-service`, and hyper's `OnUpgrade` type for upgrades.
 //!
-//! To read the code, start with the module `tower`, then `body`, which handles the main difference
-//! between tower and Peregrine. For layers, read `layer`, then `passage`.
+//! To read the code, start with the module `tower`, then read `body`: tower services usually
+//! require bodies that are `Send`, and Peregrine's bodies are not. For layers, read `layer`, then
+//! `passage`.
 #![forbid(unsafe_code)]
 
 mod bodied;

@@ -25,10 +25,11 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// Converts an application into a tower service, for hyper, axum, or tests written for tower.
+/// Converts an application into a tower service, for hyper, for axum, or for tests that call tower
+/// services.
 ///
-/// Handlers need not be `Send`, so neither the service nor its future is `Send`: it runs where
-/// futures stay on their thread, such as on a current-thread runtime or a `LocalSet`. For servers
+/// Handlers need not be `Send`, so neither the service nor its future is `Send`. Run the service
+/// where futures stay on one thread: on a current-thread runtime or in a `LocalSet`. For servers
 /// that require `Send`, use [`spawn_tower`](crate::spawn_tower).
 ///
 /// ```
@@ -48,33 +49,37 @@ use std::time::Duration;
 /// # Differences from the Peregrine server
 ///
 /// The body limit of a route (default 2 MiB, see [`LocalService::body_limit`]) and its time limit
-/// apply; under another server, the time limit needs a tokio runtime with time enabled. The
-/// surrounding server is responsible for the connection, for example for time limits on slow peers.
-/// It also handles panics, unless `CatchPanic` does. An upgrade needs hyper's `OnUpgrade` in the
-/// request's extensions, where hyper puts it, and a `LocalSet`.
+/// apply. Under another server, the time limit needs a tokio runtime with time enabled. The
+/// surrounding server handles the connection, including time limits on slow peers. It also handles
+/// the panics that the `CatchPanic` middleware does not catch. An upgrade needs two things: hyper's
+/// `OnUpgrade` in the request's extensions, which hyper inserts, and a `LocalSet`, because the
+/// upgraded protocol runs as a local task.
 ///
 /// A tower service inside the application may spawn a task that reads the request body after the
-/// response. That works if the application is mounted in another Peregrine application. Under other
-/// servers the body is dropped with the response, and the task reads [`BodyError::Disconnected`].
+/// response. This works only if the application is mounted in another Peregrine application. Other
+/// servers drop the body with the response, and the task's next read fails with
+/// [`BodyError::Disconnected`].
 ///
-/// Handlers use the [`ConnectionInfo`] in the request's extensions as their connection.
+/// If the request's extensions contain a [`ConnectionInfo`], handlers see this value as their
+/// connection. Otherwise they see `ConnectionInfo::default()`.
 ///
-/// A cache in the application sees only what reaches it: if middleware of another server removes
-/// cookies or credentials after it has read them, cached routes inside must set
-/// `Cache-Control: private` themselves.
+/// A cache in the application sees only the request that reaches the application. If middleware of
+/// the surrounding server reads cookies or credentials and then removes them, the application's
+/// cached routes must set `Cache-Control: private` themselves.
 ///
 /// [`BodyError::Disconnected`]: peregrine_web::BodyError::Disconnected
 ///
 /// # Errors
-/// The application contradicts itself; see [`App::build`].
+/// The application has faults, such as conflicting routes; see [`App::build`].
 pub fn into_tower(app: App) -> Result<LocalService, BuildError> {
     app.build().map(LocalService::new)
 }
 
-/// Like [`into_tower`], but returns a make-service, which gives every connection a clone.
+/// Like [`into_tower`], but returns a make-service, which returns a clone of the service for each
+/// connection.
 ///
 /// # Errors
-/// The application contradicts itself; see [`App::build`].
+/// The application has faults, such as conflicting routes; see [`App::build`].
 ///
 /// ```
 /// use peregrine::tower::into_make_service;
@@ -103,7 +108,7 @@ impl LocalService {
         Self { application: Rc::new(application), body_bytes_max: BODY_BYTES_MAX }
     }
 
-    /// Limits the bodies of requests whose route has no limit of its own, in bytes. Default: 2 MiB.
+    /// Sets the body limit, in bytes, for routes that have no limit of their own. Default: 2 MiB.
     /// Reading a body over the limit fails, and extractors respond with 413.
     #[must_use]
     pub fn body_limit(self, bytes_max: u64) -> Self {
@@ -122,10 +127,10 @@ impl LocalService {
             Ok(head) => head,
             Err(reject) => return self.application.render(reject.into(), &Head::take()),
         };
-        // `Connection` was addressed to the surrounding server, and a layer may have set the fields
-        // that it names since then.
+        // Keeps the fields that `Connection` names. The client addressed `Connection` to the
+        // surrounding server, whose middleware may have set those fields since then.
         head.keep_nominated();
-        // The route found here belongs to this application, not to the surrounding server's.
+        // Saves the route of the surrounding server before this application sets its own.
         head.keep_route();
         Personal::inherit(&head, &connection, &parts.extensions);
         if let Some(mounted) = parts.extensions.get::<Mounted>() {
@@ -146,7 +151,7 @@ impl LocalService {
         let late = || self.application.render(Problem::handler_late(), &seen);
         let mut response = answered.unwrap_or_else(late);
         Personal::finish(&seen, &mut response);
-        // For the surrounding server, if that is Peregrine.
+        // Read only by a surrounding Peregrine server.
         let sources = Personal::watch_head(&seen).sources();
         if sources != IdentitySources::default() {
             response.extensions_mut().insert(sources);
@@ -164,8 +169,8 @@ impl LocalService {
     }
 }
 
-/// The response of a handler; `None` if it exceeds the time limit. As in the server, a panic while
-/// the handler's future is dropped does not change the response.
+/// Returns the handler's response, or `None` if the time limit expires first. If the destructor of
+/// the handler's future panics, the response does not change, as in the server.
 async fn in_time(
     answer: impl Future<Output = Response>,
     limit: Option<Duration>,
@@ -189,10 +194,11 @@ async fn in_time(
     answered
 }
 
-/// RFC 9110 §9.3.2: a response to HEAD has no content, and may say how much GET would have.
+/// RFC 9110 §9.3.2: a response to HEAD has no content, and may announce the length of the response
+/// to GET.
 fn without_body(response: &mut Response) {
     let body = std::mem::take(&mut response.body);
-    // RFC 9110 §15.3.6: a 205 has no content for GET either.
+    // RFC 9110 §15.3.6: a 205 response to GET has no content either.
     let length = body.length().filter(|_| response.status != StatusCode::RESET_CONTENT);
     if let Some(length) = length {
         response.fields.set_default(header::CONTENT_LENGTH, HeaderValue::from(length));
@@ -241,7 +247,7 @@ impl Future for LocalFuture {
     }
 }
 
-/// Gives every connection a clone of one service. [`into_make_service`] creates one.
+/// Returns a clone of one service for each connection. [`into_make_service`] creates one.
 #[derive(Clone, Debug)]
 pub struct LocalMake(LocalService);
 

@@ -1,4 +1,4 @@
-//! Mounts services under a prefix that they do not see.
+//! Mounts services under a prefix, and removes the prefix from the paths of their requests.
 
 use crate::reach::Reach;
 use crate::tower::{IntoTower, Tower, ViaTower};
@@ -48,7 +48,7 @@ impl Mount for Scope {
     }
 }
 
-/// A service that does not see the prefix under which it is mounted.
+/// A mounted service whose requests have the prefix removed.
 struct Stripped<R>(Tower<R>);
 
 impl<R: Reach> Signature<ViaTower> for Stripped<R> {}

@@ -1,7 +1,7 @@
 //! The original request, kept while a tower layer holds the `http::Request` made from it.
 //!
-//! It is stored in the request's row of the thread-local table in the module `passage`. The module
-//! `restore` stores it there, and later restores it from the layer's request.
+//! The module `restore` stores it in the request's row of a thread-local table (module `passage`).
+//! When the layer calls its inner service, `restore` finds the row through the layer's request.
 
 use peregrine_web::service::Erased;
 use peregrine_web::upgrade::OnUpgrade;
@@ -10,15 +10,15 @@ use peregrine_web::{Parts, Response};
 /// The kept request.
 pub(crate) struct Origin {
     parts: Parts,
-    /// The rest of the application; `None` if the middleware's `run` only borrows it. The layer's
-    /// calls are then passed to `run`.
+    /// The rest of the application; `None` if the middleware's `run` only borrows it. In that case
+    /// `run` makes the layer's calls.
     next: Option<Erased>,
-    /// The upgrades of the responses that the layer got from its inner service.
+    /// The upgrades of the responses that the layer received from its inner service.
     upgrades: Vec<OnUpgrade>,
 }
 
 /// The index of a response's upgrade in `Origin::upgrades`. It is stored in the response's
-/// extensions, because a layer that retries gets several responses.
+/// extensions, because a layer that retries receives several responses.
 #[derive(Clone)]
 struct Number(usize);
 
@@ -49,7 +49,8 @@ impl Origin {
             Some(Number(number)) if number < self.upgrades.len() => {
                 Some(self.upgrades.swap_remove(number))
             }
-            // A layer may create a new response without the extensions.
+            // A layer may create a new response without the extensions. Then the last upgrade is
+            // used.
             _ => self.upgrades.pop(),
         }
     }

@@ -1,11 +1,11 @@
-//! Keeps a request's values on its thread while a tower layer is free to move.
+//! Keeps a request's values on its thread while a tower layer may move to other threads.
 //!
 //! Many layers require `Send`, but our bodies and calls are not `Send`. So a layer gets
-//! [`Handle`]s, and the [`Thing`]s (calls and bodies) behind them stay in a thread-local table, in
-//! the row of their request. On that thread a handle finds its value in the table, which is all
-//! that most requests need. On other threads it sends a message to the request's [`Home`], which
-//! owns the row. The home is polled on the request's thread for as long as messages can arrive:
-//! together with the layer, then with the response's body, and then after the response.
+//! [`Handle`]s. The calls and bodies that they refer to ([`Thing`]s) stay in a thread-local table,
+//! in the row of their request. On the request's thread, a handle finds its value in the table, and
+//! most requests need nothing else. On another thread, a handle sends a message to the request's
+//! [`Home`], which owns the row. The home is polled on the request's thread for as long as messages
+//! can arrive: first with the layer, then with the response's body, and then after the response.
 
 use crate::body::Sent;
 use crate::body_channel::{Bridge, Errand, Pump, Pumped};
@@ -22,7 +22,7 @@ use tokio::sync::oneshot;
 /// The maximum number of calls that wait for a request's home.
 const CALLS_MAX: usize = 1024;
 
-/// The maximum capacity of a row's slots that is kept for the next request.
+/// A row keeps its slots for the next request only if their capacity is at most this.
 const SLOTS_KEPT_MAX: usize = 8;
 
 /// A `Send` reference to a request's row. It gives access only on the request's thread.
@@ -60,7 +60,8 @@ enum Mail {
     Forget(usize),
 }
 
-/// A call made on another thread, or one whose service the row cannot own.
+/// A call that another thread made, or a call whose inner service is only borrowed, so that the row
+/// cannot own it.
 pub(crate) struct Asked {
     pub(crate) request: http::Request<Sent>,
     pub(crate) reply: Reply,
@@ -157,8 +158,9 @@ impl Passage {
         }
     }
 
-    /// Keeps work that a response inside the layer left to be done, because the layer may drop that
-    /// response's body. The home does it after the layer's own response.
+    /// Stores the work that a response inside the layer continues. The response cannot carry this
+    /// work, because the layer may drop the response's body. The home runs the work after the
+    /// layer's own response.
     pub(crate) fn keep_rest(&self, rest: Rest) {
         let mut rest = Some(rest);
         let waiting = self.with_row(|row| {
@@ -168,8 +170,8 @@ impl Passage {
         waiting.flatten().into_iter().for_each(Waker::wake);
     }
 
-    /// Requests a call on the request's thread, from any thread. Its outcome goes to the receiver,
-    /// unless the request is over.
+    /// Makes the request's home begin a call; callable on any thread. The receiver yields the
+    /// outcome, or an error if the request is over.
     pub(crate) fn ask(&self, request: http::Request<Sent>) -> oneshot::Receiver<Outcome> {
         let (reply, response) = oneshot::channel();
         self.post(Mail::Call(Box::new(Asked { request, reply })));
@@ -218,8 +220,8 @@ pub(crate) enum Found<T> {
 }
 
 impl Handle {
-    /// Uses the value. The row is not borrowed meanwhile, because the value's code may use the
-    /// table.
+    /// Runs `work` on the value. The table is not borrowed meanwhile, because the value's code may
+    /// borrow it.
     pub(crate) fn with<T>(&self, work: impl FnOnce(&mut Thing) -> T) -> Found<T> {
         let Some(slot) = self.slot else { return Found::Gone };
         if !self.passage.is_here() {
@@ -285,8 +287,8 @@ impl Drop for Handle {
 }
 
 impl Row {
-    /// Takes a value out. If the row is empty then, also returns the waker of the task that waits
-    /// for it.
+    /// Takes a value out. If this empties the row, also returns the waker of the task that waits
+    /// for an empty row.
     fn take(&mut self, slot: usize) -> (Option<Thing>, Option<Waker>) {
         let taken = std::mem::replace(&mut self.slots[slot], Slot::Free);
         let rest = if self.is_empty() { self.rest.take() } else { None };
@@ -335,13 +337,13 @@ pub(crate) struct Home {
     rests: Vec<Rest>,
 }
 
-/// How the calls that other threads request begin.
+/// Which code begins the calls that other threads request.
 pub(crate) enum Begins {
     /// The home begins them with this function.
     Here(fn(http::Request<Sent>) -> Call<'static>),
     /// The code that polls the home takes them from here and begins them.
     There(Vec<Asked>),
-    /// They do not begin: the response is complete.
+    /// No code: the response is complete.
     Nobody,
 }
 
@@ -453,7 +455,7 @@ impl Errand for Home {
                 let left = self.passage.with_row(|row| std::mem::take(&mut row.rests));
                 self.rests.extend(left.into_iter().flatten());
                 self.rests.retain_mut(|rest| rest.as_mut().poll(context).is_pending());
-                // A rest may wait for work that `poll` does.
+                // A future in `rests` may wait for work that `poll` does.
                 if self.poll(context) == Pumped::Nothing {
                     break;
                 }

@@ -1,4 +1,4 @@
-//! Calls a tower service once it is ready, and keeps each waiting request's instance separate.
+//! Calls a tower service when it is ready. A request that must wait gets its own instance.
 
 use crate::body::SendBody;
 use crate::error::BoxError;
@@ -23,9 +23,9 @@ use tower_service::Service;
 /// Why a call yielded no response.
 #[derive(Debug)]
 pub enum Failure {
-    /// The service failed before it was called.
+    /// `poll_ready` returned an error.
     NotReady(BoxError),
-    /// The call failed.
+    /// The call returned an error.
     Failed(BoxError),
 }
 
@@ -75,8 +75,8 @@ impl<S> Direct<S> {
         Self(RefCell::new(service))
     }
 
-    /// Polls the instance that all requests share. If it is ready, it is called without being
-    /// cloned.
+    /// Polls the instance that all requests share. If it is ready, [`Direct::call_shared`] can call
+    /// it without a clone.
     pub(crate) fn poll_shared<T>(&self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>>
     where
         S: Service<T>,
@@ -150,9 +150,10 @@ where
     }
 }
 
-/// A service for each connection, created for the peer's address when the first request arrives, as
-/// under hyper. Each request gets a clone. On a connection from a trusted proxy, each request gets
-/// a service that is created for its client's address.
+/// Creates a service for each connection from the peer's address, as axum does under hyper. The
+/// service is created when the connection's first request arrives, and each request gets a clone of
+/// it. On a connection from a trusted proxy, a new service is created for each request, from the
+/// address of the request's client.
 pub struct PerPeer<M> {
     make: RefCell<M>,
     /// Distinguishes the services of this `PerPeer` from those of others on the same thread.
@@ -160,13 +161,14 @@ pub struct PerPeer<M> {
 }
 
 thread_local! {
-    /// The services of each connection. They are not in [`PerPeer`], which is passed to the workers
-    /// and must be `Send`, nor in the connection's facts, whose copies may move to other threads.
+    /// The services of each connection. They cannot be in [`PerPeer`], which is passed to the
+    /// workers and must be `Send`. They cannot be in [`ConnectionInfo`] either, because its copies
+    /// may move to other threads.
     static KEPT: RefCell<HashMap<u64, Services>> = RefCell::default();
 }
 
-/// The services of one connection, each with the number of its [`PerPeer`]. None of them is called
-/// or dropped while `KEPT` is borrowed, because their code may use it too.
+/// The services of one connection, each with the number of its [`PerPeer`]. No service is called or
+/// dropped while `KEPT` is borrowed, because the service's code may borrow `KEPT` too.
 type Services = Vec<(u64, Rc<dyn Any>)>;
 
 /// A connection's number on its thread. Dropping it drops the connection's services.
@@ -256,7 +258,8 @@ where
     type Call = S::Future;
     type Error = S::Error;
 
-    /// The service depends on the connection, so none is ready without one.
+    /// Always pending, because the service depends on the connection, which this method does not
+    /// know.
     fn poll_ready(&self, _: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         Poll::Pending
     }

@@ -25,7 +25,7 @@ const CALLS_MAX: usize = 1024;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum SpawnError {
-    /// The application contradicts itself.
+    /// The application has faults, such as conflicting routes.
     Build(BuildError),
     /// The thread or its runtime could not be started.
     Thread(io::Error),
@@ -42,16 +42,17 @@ impl fmt::Display for SpawnError {
 
 impl std::error::Error for SpawnError {}
 
-/// Runs an application on its own thread, as a tower service that is `Send` and `Clone`: for axum,
-/// and for hyper on several threads. The thread ends when the last clone is dropped.
+/// Runs an application on its own thread, and returns a tower service that is `Send` and `Clone`,
+/// for axum and for hyper on several threads. The thread ends when the last clone is dropped.
 ///
-/// Each request crosses to that thread and back through a channel (two wake-ups of another thread,
-/// some microseconds), and all requests share one core. Bodies cross one frame at a time, as they
-/// are read. To use more cores, spawn several applications and distribute the load; it is better to
-/// run the other application under the Peregrine server with [`crate::tower`].
+/// Each request goes to that thread through a channel, and its response returns through another.
+/// This wakes another thread twice and costs some microseconds. All requests share one core. Bodies
+/// move one frame at a time, when they are read. To use more cores, spawn several applications and
+/// distribute the load. It is better to do the reverse: let the Peregrine server run the axum
+/// router or other tower service, with [`crate::tower`].
 ///
-/// The application is not notified when the surrounding server drains: event streams continue until
-/// the server closes them, unless they end by themselves.
+/// The application does not notice when the surrounding server drains. Its event streams continue
+/// until they end or the server closes them.
 ///
 /// ```
 /// use axum::Router;
@@ -65,7 +66,7 @@ impl std::error::Error for SpawnError {}
 /// ```
 ///
 /// # Errors
-/// The application contradicts itself, or no thread could be started for it.
+/// The application has faults, such as conflicting routes, or its thread could not be started.
 pub fn spawn_tower<M>(make: M) -> Result<RemoteService, SpawnError>
 where
     M: FnOnce() -> App + Send + 'static,
@@ -93,8 +94,8 @@ where
     Ok(RemoteService { calls, place: None })
 }
 
-/// Handles each call in its own task, until the last service is dropped and the last call has
-/// completed.
+/// Handles each call in its own task, until the last [`RemoteService`] is dropped and the last call
+/// has completed.
 async fn run(service: LocalService, mut calls: mpsc::Receiver<Call>) {
     let mut tasks = JoinSet::new();
     while let Some(Call { request, reply }) = calls.recv().await {
@@ -127,7 +128,7 @@ async fn answer(
     if let Some(pump) = pump {
         pump.run().await;
     }
-    // A nested service may have spawned a task that reads its request after the response.
+    // A nested service may have spawned a task that reads the request's body after the response.
     if let Some(rest) = rest {
         rest.await;
     }
@@ -141,7 +142,7 @@ struct Call {
 /// An application on its own thread as a tower service. [`spawn_tower`] creates one.
 pub struct RemoteService {
     calls: mpsc::Sender<Call>,
-    /// The wait for a permit of the channel, and then the permit.
+    /// The channel's permit for the next call, or the future that waits for the permit.
     place: Option<Place>,
 }
 

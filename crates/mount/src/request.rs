@@ -8,8 +8,8 @@ use peregrine_web::scope::REST;
 use peregrine_web::selection::Mounted;
 use peregrine_web::{Head, Parts};
 
-/// The target before a mount removed its prefix, in the extensions of requests to a service mounted
-/// under a prefix.
+/// The request target before a mount removed its prefix. It is in the extensions of each request to
+/// a service that is mounted under a prefix.
 ///
 /// ```
 /// use peregrine::tower::OriginalUri;
@@ -22,9 +22,9 @@ use peregrine_web::{Head, Parts};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OriginalUri(pub Uri);
 
-/// The limits for a request that was accepted before, here or by another server. Other limits are
-/// for peers, and a layer that adds a field is not a peer. The only limit left is the maximum head
-/// size of 65,535 bytes. Bodies are checked against the limit of their route.
+/// The limits for a request that this server or another one has already accepted. The configured
+/// limits apply to peers, and a layer that adds a field is not a peer. The only limit that remains
+/// is the maximum head size of 65,535 bytes. The body is checked against the limit of its route.
 const UNLIMITED: Limits = Limits {
     head_bytes_max: usize::MAX,
     request_line_bytes_max: usize::MAX,
@@ -33,7 +33,8 @@ const UNLIMITED: Limits = Limits {
     ..Limits::DEFAULT
 };
 
-/// Converts the request, with `body` in place of its own.
+/// Creates an `http` request from `parts` and `body`. If `is_stripped`, removes the mount's prefix
+/// from its target.
 pub(crate) fn into_http<B>(mut parts: Parts, body: B, is_stripped: bool) -> http::Request<B> {
     let mut request = parts.head.to_http(body);
     *request.extensions_mut() = std::mem::take(parts.extensions_mut());
@@ -49,7 +50,8 @@ pub(crate) fn into_http<B>(mut parts: Parts, body: B, is_stripped: bool) -> http
     request
 }
 
-/// The target without the segments that the pattern has before the mount; `None` if there are none.
+/// Returns the target without the mount's prefix, or `None` if the prefix is empty. The prefix has
+/// as many segments as the route's pattern has before its catch-all.
 fn strip(parts: &Parts, uri: &Uri) -> Option<Uri> {
     let pattern = parts.pattern()?;
     let prefix = pattern.strip_suffix(REST).unwrap_or_else(|| pattern.trim_end_matches('/'));
@@ -95,7 +97,7 @@ pub(crate) fn to_head(parts: &http::request::Parts) -> Result<Head, Reject> {
             _ => Version::Http11,
         },
     };
-    // RFC 9113 §8.3.1: HTTP/2 has the host in the target.
+    // RFC 9113 §8.3.1: HTTP/2 sends the host in `:authority`.
     let is_missing = !authority.is_empty() && !parts.headers.contains_key(HOST);
     let host = is_missing.then_some((&b"host"[..], authority));
     let fields = parts.headers.iter();

@@ -15,9 +15,10 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-/// Converts the response and its body. `errand` is polled with the body, and then for as long as
-/// work may be requested of it, because a service may pass its values to its response or to a task.
-/// The work that nested applications left (`left`) is done after the response.
+/// Converts the response and its body. `errand` is polled together with the response's body. After
+/// the response, it is polled for as long as its work can be requested, because a service may pass
+/// the values behind `errand` to its response or to a task. `left`, the work of nested
+/// applications, runs after the response.
 ///
 /// This is not an `async fn`, and no `async fn` here keeps large values: a handler's future is
 /// moved for each request, and its size includes everything that it can ever hold.
@@ -39,13 +40,14 @@ where
     let mut response = Response::new(parts.status);
     let mut rest = Rest::of(errand);
     response.body = into_body(body, &parts.headers, &mut rest, context);
-    // A service may respond first and leave the reading of the request to a task.
+    // A service may respond while a task of its own still reads the request.
     match rest {
         Rest::Own(errand) if errand.is_needed() || !left.is_empty() => {
             response = response.with_rest(Box::pin(rest::run(Some(errand), left)));
         }
         Rest::Shared(shared) => {
-            // It is polled after the response's body, which is no longer polled then.
+            // The server polls this future only when it no longer polls the response's body, which
+            // shares the errand.
             let run = async move { rest::run(shared.0.take(), left).await };
             response = response.with_rest(Box::pin(run));
         }
@@ -67,8 +69,8 @@ where
     response
 }
 
-/// The length in the service's `Content-Length`. The body may not know its length: a file's body
-/// does not, although the service that opened the file does.
+/// Returns the length in the service's `Content-Length`. A body does not always know its length: a
+/// file's body does not, but the service that opened the file does.
 fn promised(fields: &HeaderMap) -> Option<u64> {
     let mut values = fields.get_all(CONTENT_LENGTH).iter();
     let value = values.next()?.as_bytes();
@@ -81,8 +83,8 @@ fn promised(fields: &HeaderMap) -> Option<u64> {
     std::str::from_utf8(value).ok().filter(|_| is_number)?.parse().ok()
 }
 
-/// RFC 9110 §8.6: `Content-Length` in a 304 is that of the 200 that it stands for. axum writes the
-/// length of the content that it sends, which is 0.
+/// RFC 9110 §8.6: `Content-Length` in a 304 is the length that a 200 response would have. axum
+/// writes the length of the 304's own content, which is 0, so this function removes the field.
 #[cold]
 fn forget_nothing(fields: &mut HeaderMap) {
     if promised(fields) == Some(0) {
@@ -116,9 +118,9 @@ where
         Err(body) => body,
     };
     let mut body = Box::pin(body);
-    // Most bodies are a single piece that is available: they are written with the head and need no
-    // stream. A body of unknown length is generated gradually, so it is polled only after its head
-    // is sent.
+    // Most bodies are one frame that is already available. The server writes such a body with the
+    // head, so it needs no stream. A body of unknown length is generated gradually, so it is polled
+    // only after the head is sent.
     let (mut first, mut left) = (None, None);
     if body.size_hint().exact().is_some() {
         match body.as_mut().poll_frame(context) {
@@ -136,7 +138,8 @@ where
     Body::new(Outgoing { first, body, left, errand: rest.share() })
 }
 
-/// `body` as one of ours, if it is a [`Body`] or a [`SendBody`] whose body is on this thread.
+/// Returns `body` as a Peregrine [`Body`], if it is one, or if it is a [`SendBody`] whose body is
+/// on this thread.
 fn into_ours<B: 'static>(body: B) -> Result<Body, B> {
     let body = match taken::<B, Body>(body) {
         Ok(ours) => return Ok(ours),
@@ -159,7 +162,7 @@ pub(crate) fn taken<V: 'static, T: 'static>(value: V) -> Result<T, V> {
     }
 }
 
-/// Does not copy if the data are `Bytes`.
+/// Converts `data` to `Bytes`, without a copy if they already are `Bytes`.
 fn bytes(mut data: impl Buf) -> Bytes {
     data.copy_to_bytes(data.remaining())
 }
@@ -181,7 +184,8 @@ pub(crate) fn to_http<B>(
     out
 }
 
-/// Converts the body of a request to one of ours, without another box if it is one of ours.
+/// Converts the body of a request to a Peregrine [`Body`]. If it already is one, it gets no further
+/// box.
 pub(crate) fn to_ours<B>(body: B) -> Body
 where
     B: HttpBody + 'static,
@@ -198,7 +202,8 @@ where
     }
 }
 
-/// A request's body that may have a limit set elsewhere: by a tower layer or another server.
+/// A request's body on which a tower layer or another server may have set a limit. Converts the
+/// error of such a limit.
 struct Limited<B>(Pin<Box<B>>);
 
 impl<B> HttpBody for Limited<B>
@@ -258,7 +263,7 @@ impl<E: Errand> Rest<E> {
         errand.map_or(Self::Nothing, Self::Own)
     }
 
-    /// The errand for the response's body as well, if it is still needed.
+    /// Returns the errand, if it is still needed, so that the response's body can poll it too.
     fn share(&mut self) -> Option<Shared<E>> {
         match std::mem::replace(self, Self::Nothing) {
             Self::Own(errand) if errand.is_needed() => {

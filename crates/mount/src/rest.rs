@@ -1,7 +1,8 @@
-//! Work that nested applications leave to be done after the response.
+//! Runs the work that nested applications continue after their response.
 //!
-//! A response of the `http` crate cannot carry a future that is not `Send`. So the mount or the
-//! layer that polls a nested application collects this work through a thread-local.
+//! This work is a future that is not `Send`, so an `http::Response` cannot carry it. A nested
+//! application stores the future in a thread-local, and the mount or layer that polls the
+//! application collects it from there.
 
 use crate::body_channel::{Errand, poll_with_errand};
 use peregrine_web::response::Rest;
@@ -10,11 +11,12 @@ use std::future::poll_fn;
 use std::task::Poll;
 
 thread_local! {
-    /// The work left in the current poll; `None` if nothing collects it.
+    /// The futures that nested applications stored during the current poll; `None` if no mount or
+    /// layer collects them.
     static LEFT: Cell<Option<Vec<Rest>>> = const { Cell::new(None) };
 }
 
-/// Runs `poll`, and adds the work that a nested application leaves to `left`.
+/// Runs `poll`, and appends to `left` the work that a nested application stores meanwhile.
 pub(crate) fn collect<T>(left: &mut Vec<Rest>, poll: impl FnOnce() -> T) -> T {
     struct Collecting<'l> {
         left: &'l mut Vec<Rest>,
@@ -30,8 +32,8 @@ pub(crate) fn collect<T>(left: &mut Vec<Rest>, poll: impl FnOnce() -> T) -> T {
     poll()
 }
 
-/// Leaves `rest` to the mount or layer that collects it. Under another server nothing collects it,
-/// and it is dropped.
+/// Stores `rest` for the mount or layer that polls this application. Under another server no mount
+/// or layer collects `rest`, so this function drops it.
 pub(crate) fn leave(rest: Rest) {
     if let Some(mut left) = LEFT.take() {
         left.push(rest);
@@ -39,7 +41,8 @@ pub(crate) fn leave(rest: Rest) {
     }
 }
 
-/// Does all of `rests`, which may wait for `errand`, and then the remaining work of `errand`.
+/// Runs all of `rests` to completion. Polls `errand` meanwhile, because `rests` may wait for its
+/// work. Then runs `errand` to completion.
 pub(crate) async fn run(mut errand: Option<impl Errand>, mut rests: Vec<Rest>) {
     poll_fn(|context| {
         poll_with_errand(&mut errand, context, |context| {

@@ -1,7 +1,7 @@
 //! Restores our request from the one that a tower layer passes to its inner service.
 //!
-//! The extensions of the layer's request contain a [`Pass`] that refers to the original request.
-//! Most layers do not change the head, and then the original head is used again.
+//! The extensions of the layer's request contain a [`Pass`] that refers to the original request. If
+//! the layer did not change the head, as is usual, the original head is used again.
 
 use crate::origin::Origin;
 use crate::passage::{Begins, Home, Pass, Passage};
@@ -14,7 +14,8 @@ use peregrine_web::service::Erased;
 use peregrine_web::{Body, Head, Parts, Problem, Request};
 use std::sync::Arc;
 
-/// Keeps `parts` for the request that was created from them.
+/// Stores `parts` on this thread until the request is over. Adds a [`Pass`] that refers to them to
+/// the extensions of `request`, which was created from `parts`.
 pub(crate) fn keep<B>(
     parts: Parts,
     next: Option<Erased>,
@@ -26,10 +27,11 @@ pub(crate) fn keep<B>(
     home
 }
 
-/// Our request, with the layer's changes.
+/// Returns our request with the layer's changes, and the [`Passage`] of the original request.
 ///
 /// # Errors
-/// The layer kept the request beyond its end, or turned it into invalid HTTP.
+/// The layer used the request after its end or removed its extensions, or made the head invalid
+/// HTTP.
 pub(crate) fn restore(
     mut parts: http::request::Parts,
     body: Body,
@@ -66,21 +68,22 @@ fn failed(cause: &str) -> Problem {
 
 fn spoiled(reject: Reject) -> Problem {
     match reject {
-        // Almost all of the head may come from the peer, and a peer must not be able to cause log
-        // lines.
+        // The peer may have sent almost all of an oversized head, and a peer must not be able to
+        // cause log lines.
         Reject::HeadTooLong | Reject::RequestLineTooLong => reject.into(),
         _ => failed(reject.cause()),
     }
 }
 
-/// The same request again, without its body. A layer that retries calls more than once.
+/// Returns the original request without its body. The head is shared, because a layer that retries
+/// calls its inner service more than once.
 fn share(parts: &Parts) -> Request {
     let (states, connection) = (parts.states().clone(), parts.peek_connection().clone());
     Request::new(parts.head.share(), Body::empty(), states, connection)
 }
 
-/// Whether the layer changed the method, the target or the fields. Usually it did not, and then the
-/// head is used unchanged, with its route and parameters.
+/// Whether the layer changed the method, the target or the fields. If it changed none of them, the
+/// original head is used, with its route and parameters.
 fn is_changed(parts: &http::request::Parts, head: &Head) -> bool {
     let target = head.slice(head.index().target);
     let is_target = match parts.uri.path_and_query() {
@@ -94,7 +97,8 @@ fn is_changed(parts: &http::request::Parts, head: &Head) -> bool {
     if parts.headers.len() != head.index().fields.len() {
         return true;
     }
-    // The map groups fields of one name, so its order may differ from the wire's.
+    // A `HeaderMap` groups the fields of one name, so its order may differ from the order on the
+    // wire.
     let mut wire = head.peek_fields();
     let is_in_order = parts.headers.iter().all(|(name, value)| {
         wire.next().is_some_and(|(wire_name, wire_value)| {
@@ -105,8 +109,8 @@ fn is_changed(parts: &http::request::Parts, head: &Head) -> bool {
     !is_in_order && parts.headers != head.peek_header_map()
 }
 
-/// `head` with the route of the original request. The route is already decided, but parameters are
-/// positions in the path, so a new path has none.
+/// Gives `head` the route of the original request. Parameters are positions in the path, so `head`
+/// gets them only if its path is unchanged.
 fn rebuild(origin: &Parts, mut head: Head) -> Head {
     let is_same_path = origin.head.path() == head.path();
     head.resolve(|_, parameters| {

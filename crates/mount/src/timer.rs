@@ -1,4 +1,4 @@
-//! Timers on the clock of the server that runs the application, or on tokio's.
+//! Timers. They use the clock of the Peregrine server if the thread runs one, otherwise tokio's.
 
 use peregrine_web::clock::{self, Alarm, Clock};
 use std::pin::Pin;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, Sleep, sleep};
 
-/// An alarm that fires after this time; `None` on a thread without a clock.
+/// Returns an alarm that fires after this time, or `None` if the thread has no clock.
 pub(crate) fn timer(after: Duration) -> Option<Box<dyn Alarm>> {
     let tokio = || Handle::try_current().ok().and_then(|_| TokioClock::new().alarm());
     let mut alarm = clock::alarm().or_else(tokio)?;
@@ -15,7 +15,7 @@ pub(crate) fn timer(after: Duration) -> Option<Box<dyn Alarm>> {
     Some(alarm)
 }
 
-/// Tokio's clock, which is not notified of a drain.
+/// Tokio's clock. It does not know when the server drains.
 pub(crate) struct TokioClock(Instant);
 
 impl TokioClock {

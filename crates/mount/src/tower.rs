@@ -32,7 +32,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// A tower service as a handler, with the values that its requests carry. Created by [`tower`].
+/// A tower service as a handler, with its route options and the values that it adds to the
+/// extensions of requests. Created by [`tower`].
 ///
 /// It is `Clone` and `Send` if the service is, so that each worker can have its own.
 ///
@@ -40,13 +41,15 @@ use std::time::Duration;
 ///
 /// - Requests without a body, and those whose body arrived with the head, need no channel and no
 ///   task.
-/// - For each request, the service's readiness is polled. While the service is not ready, the
-///   request waits, until its route's time limit expires or its peer disconnects. A readiness error
-///   is a 503; an error of a call is a 500; [`Tower::on_error`] changes both.
-/// - Our limit on request bodies does not apply, since axum has its own; see [`Tower::body_limit`].
+/// - Each request polls the service's `poll_ready`. While the service is not ready, the request
+///   waits until its route's time limit expires or its peer disconnects. If `poll_ready` fails, the
+///   response is a 503. If the call fails, it is a 500. [`Tower::on_error`] changes both.
+/// - Peregrine's limit on request bodies does not apply, because axum has its own; see
+///   [`Tower::body_limit`].
 /// - The deadline of a gRPC call (`grpc-timeout`) applies, as in tonic's own server: a call whose
 ///   response has not begun by the deadline is dropped, and the response is `DEADLINE_EXCEEDED`.
-/// - A panic is a 500, and ends the connection but not the worker.
+/// - If the service panics, the response is a 500 and the connection is closed. The worker
+///   continues.
 pub struct Tower<R> {
     reach: R,
     options: RouteOptions,
@@ -56,9 +59,10 @@ pub struct Tower<R> {
 
 type OnError = Arc<dyn Fn(BoxError) -> Response + Send + Sync>;
 
-/// Makes a handler from `service`: an axum `Router`, or any other tower service that takes an
-/// `http::Request<SendBody>` and returns an `http::Response`; or a make-service that takes a peer's
-/// address, such as axum's `into_make_service_with_connect_info::<SocketAddr>()`.
+/// Converts `service` into a handler. `service` is an axum `Router` or any other tower service that
+/// takes an `http::Request<SendBody>` and returns an `http::Response`. It can also be a
+/// make-service that takes a peer's address, such as axum's
+/// `into_make_service_with_connect_info::<SocketAddr>()`.
 ///
 /// ```
 /// use axum::{Router, extract::Path, routing::get};
@@ -168,11 +172,14 @@ impl<R> Tower<R> {
     }
 
     /// Inserts the value that `make` creates from the client's address into the extensions of each
-    /// request, unless they already contain a value of its type. The address is the one that a
-    /// trusted proxy reports (`Server::trusted_proxies`), otherwise the peer's if it connected over
-    /// TCP. Requests from a trusted proxy also have a
+    /// request, unless they already contain a value of its type. If the peer is a trusted proxy
+    /// (`Server::trusted_proxies`), the client's address is the one that the proxy reports.
+    /// Otherwise it is the peer's address, if the peer connected over TCP. If there is no address,
+    /// no value is inserted.
+    ///
+    /// Requests from a trusted proxy also have a
     /// [`ClientAddress`](peregrine_web::extract::ClientAddress) in their extensions. For axum's
-    /// extractor, use `.connect_info(ConnectInfo)`.
+    /// `ConnectInfo` extractor, use `.connect_info(ConnectInfo)`.
     ///
     /// ```
     /// use axum::{Router, extract::ConnectInfo, routing::get};
@@ -194,8 +201,8 @@ impl<R> Tower<R> {
         Self { facts: self.facts.and_address(make), ..self }
     }
 
-    /// Sets the responses to errors of the service and of its readiness, in place of 500 and 503.
-    /// Services that cannot fail, such as axum routers, never use them.
+    /// Sets the response to an error of the service's `call` or `poll_ready`, in place of 500 and
+    /// 503. Services that cannot fail, such as axum routers, never use them.
     ///
     /// ```
     /// use peregrine::http::StatusCode;
@@ -234,7 +241,7 @@ impl<R> Tower<R> {
     }
 
     /// Limits the time until a response begins, including the wait for a service that is not ready.
-    /// Default: none. When the time is up, the call is dropped and the response is a 503.
+    /// Default: none. If the limit expires, the call is dropped and the response is a 503.
     #[must_use]
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.options.timeout = Some(limit);
@@ -276,9 +283,9 @@ impl<R: Reach> Handler<ViaTower, ()> for Tower<R> {
 }
 
 impl<R: Reach> Tower<R> {
-    /// Each large value (the request for the service, its call, a response) is held in one place
-    /// only and not longer than necessary: the future is moved for each request, with its full
-    /// size.
+    /// Holds each large value (the request for the service, its call, a response) in one place
+    /// only, and no longer than necessary. The future is moved once for each request, so its size
+    /// matters.
     #[expect(clippy::manual_async_fn, reason = "an `async fn` keeps its arguments twice")]
     pub(crate) fn answer(
         &self,
@@ -420,8 +427,9 @@ impl Rest {
     }
 }
 
-/// Whether or not a service removes the content of its response to HEAD, the remaining body does
-/// not show the length of a response to GET. `Content-Length` does, if the service set it.
+/// Prevents the server from announcing an empty body in a response to HEAD. A service may remove
+/// the content of such a response, and then the body's length is not that of the response to GET.
+/// If the service set `Content-Length`, the server sends that length.
 #[cold]
 fn forget_length(response: &mut Response) {
     if response.body.as_slice().is_some_and(<[u8]>::is_empty) {

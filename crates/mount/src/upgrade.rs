@@ -1,10 +1,11 @@
 //! Upgrades in the form that mounted services use: hyper's `OnUpgrade` in the request's extensions.
 //!
-//! Only hyper can create that type, and only for a connection that it serves. So for a request with
-//! an upgrade, hyper serves an in-memory connection: it reads a fixed request, from which the real
-//! request gets its `OnUpgrade`, and writes a response that is discarded. When the mounted service
-//! responds with 101, the fixed request's handler does too, and hyper treats the in-memory
-//! connection as upgraded. From then on it carries the real bytes, through our [`Upgraded`].
+//! Only hyper can create that type, and only for a connection that it serves. So for each request
+//! that asks for an upgrade, hyper serves an in-memory connection. On it, hyper reads a fixed
+//! request, and the real request gets the `OnUpgrade` of the fixed one. When the mounted service
+//! responds with 101, the fixed request's handler also responds with 101. hyper writes this
+//! response, which is discarded, and treats the in-memory connection as upgraded. From then on, the
+//! in-memory connection carries the bytes of the real connection, through our [`Upgraded`].
 
 use bytes::{Buf, Bytes};
 use http::{HeaderMap, StatusCode};
@@ -30,8 +31,7 @@ use tokio::sync::oneshot;
 /// The fixed upgrade request that hyper reads.
 const CANNED: &[u8] = b"GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: a\r\n\r\n";
 
-/// A promise of an upgrade. Dropping it breaks the promise: the future that waits for the upgrade
-/// fails.
+/// A promised upgrade. If the ticket is dropped, the future that waits for the upgrade fails.
 pub(crate) struct Ticket {
     connection: Pin<Box<dyn Future<Output = hyper::Result<()>>>>,
     agree: oneshot::Sender<()>,
@@ -39,8 +39,8 @@ pub(crate) struct Ticket {
 }
 
 impl Ticket {
-    /// Creates an `OnUpgrade` for the request's extensions, and the ticket that fulfils it. `None`
-    /// if hyper does not create one.
+    /// Creates an `OnUpgrade` for the request's extensions, and the ticket that fulfils it. Returns
+    /// `None` if hyper does not create an `OnUpgrade`.
     pub(crate) fn issue(
         context: &mut Context<'_>,
     ) -> Option<(hyper::upgrade::OnUpgrade, Box<Self>)> {
@@ -54,7 +54,8 @@ impl Ticket {
             let agreed = agreed.take();
             async move {
                 if let Some(agreed) = agreed {
-                    // If the upgrade is refused, the connection is dropped with the ticket.
+                    // If the service refuses the upgrade, the ticket is dropped, and this
+                    // connection with it.
                     let _ = agreed.await;
                 }
                 let mut response = http::Response::new(Nothing);
@@ -71,7 +72,7 @@ impl Ticket {
         Some((issued.take()?, Box::new(Self { connection, agree, carrier })))
     }
 
-    /// Fulfils the promise once the 101 is sent.
+    /// Returns the upgrade that fulfils the promise when the server has sent the 101.
     pub(crate) fn redeem(self: Box<Self>) -> OnUpgrade {
         OnUpgrade::new(async move |upgraded| {
             let Self { connection, agree, carrier } = *self;
@@ -86,14 +87,14 @@ impl Ticket {
     }
 }
 
-/// Our end of the in-memory connection, which lives as long as bytes are exchanged. The server
-/// drops its future when the real connection breaks or is closed by force. The drop makes hyper's
-/// end fail, so that the protocol does not wait for bytes that can no longer arrive.
+/// Our end of the in-memory connection. It exists for as long as bytes are exchanged. If the real
+/// connection breaks or is closed by force, the server drops the future that owns this end. Then
+/// hyper's end fails, so that the protocol does not wait for bytes that can no longer arrive.
 #[derive(Default)]
 struct Carrier(Arc<Mutex<Wire>>);
 
 impl Carrier {
-    /// Moves bytes between the connection and the protocol that took it over, until either ends.
+    /// Moves bytes between the real connection and the upgraded protocol until either ends.
     async fn carry(self, mut upgraded: Upgraded) {
         let mut outgoing = Vec::new();
         poll_fn(|context| {
@@ -185,7 +186,7 @@ struct Wire {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// hyper reads the fixed request, and its response is discarded.
+    /// hyper reads the fixed request. The response that hyper writes is discarded.
     Canned,
     /// The bytes are those of the real connection.
     Live,
@@ -324,7 +325,7 @@ impl fmt::Debug for Ticket {
     }
 }
 
-/// The reverse: runs our protocol on a connection that hyper has upgraded.
+/// The opposite direction: runs our protocol on a connection that hyper has upgraded.
 ///
 /// The protocol runs as a local task, since it is not `Send`.
 pub(crate) fn follow(theirs: hyper::upgrade::OnUpgrade, ours: OnUpgrade) {
@@ -387,7 +388,7 @@ impl Traffic {
         }
     }
 
-    /// Ready only with an error.
+    /// Sends until it must wait. Ready only with an error.
     fn poll_send(
         &mut self,
         io: &mut hyper::upgrade::Upgraded,

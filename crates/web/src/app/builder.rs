@@ -24,7 +24,7 @@ pub(crate) struct Plan {
     pub(crate) faults: Vec<Fault>,
     /// The requirements of fallbacks and middleware.
     pub(crate) needs: Vec<Need>,
-    /// Checks that [`App::inspect`](crate::App::inspect) adds, to run on the built application.
+    /// The checks of [`App::inspect`](crate::App::inspect), which run on the built application.
     pub(crate) inspectors: Vec<Box<Inspector>>,
     pub(crate) states: States,
     pub(crate) shared: Rc<Shared>,
@@ -78,22 +78,23 @@ pub(crate) struct Entry {
     pub(crate) pattern: String,
     /// The parameters whose values must have a given type.
     pub(crate) typed: Vec<(String, Kind)>,
-    /// How many optional parameters of the written pattern this one omits.
+    /// The number of optional parameters of the written pattern that this pattern omits.
     pub(crate) absent: usize,
-    /// All must accept a request for the route to answer it.
+    /// The route answers a request only if all of its guards accept it.
     pub(crate) guards: Vec<Rc<dyn Guard>>,
     pub(crate) methods: Methods,
     pub(crate) endpoint: Rc<dyn Endpoint>,
     pub(crate) unrouted: Rc<dyn Endpoint>,
     pub(crate) options: RouteOptions,
     pub(crate) requirements: Requirements,
-    /// The shared part of the application that the route belongs to, which may be a merged one.
+    /// The shared part of the application that the route belongs to. This may be a merged
+    /// application.
     pub(crate) shared: Rc<Shared>,
-    /// Another entry's path with a trailing slash. The entry is dropped where both are the same
-    /// path.
+    /// The pattern is another entry's pattern with a trailing slash. If the slash policy ignores
+    /// trailing slashes, this entry is dropped.
     pub(crate) is_slash_twin: bool,
-    /// The path with a trailing slash belongs to the route too. At the root there is no such path,
-    /// but merging the route under a prefix creates one.
+    /// The route also matches its path with a trailing slash. The root has no such path, but
+    /// merging the route under a prefix creates one.
     pub(crate) has_slash_twin: bool,
     pub(crate) place: &'static Location<'static>,
 }
@@ -110,7 +111,7 @@ impl Entry {
         !self.guards.is_empty() || !self.typed.is_empty()
     }
 
-    /// Reports options of routes inside the handler that the server could not apply.
+    /// If routes inside the handler have options that the server could not apply, reports these.
     pub(crate) fn unkept(&self, faults: &mut Vec<Fault>) {
         unkept(&self.name(), &self.requirements, &self.options, faults);
     }
@@ -177,8 +178,8 @@ impl Fallback {
     }
 }
 
-/// The server applies the options of a handler as a whole. An option of a route inside the handler
-/// takes effect only if the whole has the same or a stricter setting.
+/// The server applies only the options of the whole handler. So an option of a route inside the
+/// handler takes effect only if the whole handler has the same or a stricter setting.
 fn unkept(outer: &str, requirements: &Requirements, whole: &RouteOptions, faults: &mut Vec<Fault>) {
     for (route, inner) in requirements.inner_routes() {
         let mut fault = |option, setting| {

@@ -11,8 +11,8 @@ use peregrine_router::Methods as Bits;
 use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 
-/// The methods that each entry answers: its own, HEAD along with GET, and for `any` the methods
-/// that no other entry with the same shape and conditions answers.
+/// Returns the methods that each entry answers: its own, and HEAD if it answers GET. An `any` entry
+/// answers the methods that no other entry with the same shape and conditions answers.
 pub(crate) fn method_bits(
     entries: &[Box<Entry>],
     index: &mut MethodIndex,

@@ -19,8 +19,8 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 
-/// Data for an application's endpoints that is known only once the whole application is built. A
-/// merged application keeps its own.
+/// The data of an application's endpoints that is known only after the whole application is built.
+/// A merged application keeps its own `Shared`.
 #[derive(Default)]
 pub(crate) struct Shared {
     hook: OnceCell<ProblemHook>,
@@ -31,8 +31,8 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Passes the hook, the table and the states of this application on to `other`, a merged
-    /// application that was given `states`. What `other` has itself takes precedence.
+    /// Passes the problem hook, the table and the states of this application to `other`, a merged
+    /// application that was given `states`. Values that `other` already has take precedence.
     pub(crate) fn lead(&self, other: Rc<Self>, states: States) {
         self.followers.borrow_mut().push((other, states));
     }
@@ -42,8 +42,8 @@ impl Shared {
         self.states.get().expect("states are set when the application is built")
     }
 
-    /// Sets the states of this application. Each merged one gets its own, and for types that it
-    /// lacks, those of the application around it.
+    /// Sets the states of this application. Each merged application sees its own states. For types
+    /// that a merged application lacks, it sees the states of the enclosing application.
     pub(crate) fn set_states(&self, states: States) {
         for (follower, own) in &mut *self.followers.borrow_mut() {
             let mut own = std::mem::take(own);
@@ -73,7 +73,7 @@ impl Shared {
         }
     }
 
-    /// `problem` as the application renders it.
+    /// Renders `problem` with the application's function, if there is one.
     pub(crate) fn render(&self, problem: Problem, head: &Head) -> Response {
         let raw = problem.into_response();
         match self.hook.get() {
@@ -94,8 +94,8 @@ pub(crate) struct Unmatched {
     pub(crate) ambiguous: Rc<dyn Endpoint>,
 }
 
-/// The endpoint of a service, with problems rendered by the application's function. Costs nothing
-/// if there is no such function.
+/// The endpoint of a service whose problems are rendered by the application's function. Costs
+/// nothing if there is no such function.
 pub(crate) struct Rendered<S> {
     shared: Rc<Shared>,
     service: S,
@@ -134,7 +134,8 @@ impl<S: Service + 'static> Endpoint for Rendered<S> {
     }
 }
 
-/// An endpoint of a merged application, whose own states take precedence over those around it.
+/// An endpoint of a merged application, whose own states take precedence over those of the
+/// enclosing application.
 pub(crate) struct Guest {
     shared: Rc<Shared>,
     endpoint: Rc<dyn Endpoint>,
@@ -181,8 +182,8 @@ impl Service for Unrouted {
         if head.index().form == TargetForm::Asterisk {
             return Response::new(StatusCode::NO_CONTENT);
         }
-        // The lookup is repeated here instead of passing its result through the middleware: it is
-        // cheap, and this path is rare.
+        // Repeats the lookup, because its result does not pass through the middleware. The lookup
+        // is cheap, and this path is rare.
         let (method, connection) = (table.method(head), request.parts.peek_connection());
         let found = table.find(head, connection, method, &mut Parameters::default());
         match found {
@@ -265,8 +266,8 @@ fn redirect(request: &Request, add_slash: bool) -> Response {
     }
 }
 
-/// Stands in for the target when a guard panicked during the lookup: its endpoint resumes that
-/// panic, so it is handled like a panic in a handler.
+/// The target of a request if a guard panicked during the lookup. Its endpoint resumes that panic,
+/// so the server handles it like a panic in a handler.
 #[derive(Clone)]
 pub(crate) struct Panicked {
     payload: Rc<Cell<Option<Box<dyn Any + Send>>>>,

@@ -33,7 +33,7 @@ const PATTERNS: u32 = 3;
 /// All fallbacks are added under this method, because they answer any method.
 const METHOD: u8 = 0;
 
-/// The fallbacks of all scopes. Their prefixes are patterns, and match as those of routes do.
+/// The fallbacks of all scopes. Their prefixes are patterns, and match like the patterns of routes.
 pub(crate) struct Fallbacks {
     router: Router,
     all: Box<[ScopeFallback]>,

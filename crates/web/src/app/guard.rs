@@ -2,13 +2,14 @@
 //!
 //! [`HandlerExt::when`](crate::HandlerExt::when) guards one handler;
 //! [`Scope::when`](crate::Scope::when) and [`App::when`](crate::App::when) guard the routes that
-//! follow. Several routes may have the same pattern and method if all but one are guarded. They are
-//! checked in the order in which they were added, the unguarded one last. If none of them accepts a
-//! request, the next pattern that matches its path is tried, as if the guarded routes did not
-//! exist.
+//! are added later. Several routes may have the same pattern and method if all but one are guarded.
+//! They are checked in the order in which they were added, the unguarded one last. If none of them
+//! accepts a request, the next pattern that matches its path is tried, as if the guarded routes did
+//! not exist.
 //!
-//! An unreachable route, because an earlier one accepts all of its requests, is reported when the
-//! application is built. This covers all guards except closures and your own guard types.
+//! If an earlier route accepts all requests of a later route, the later route is unreachable, and
+//! building the application fails. This check covers all guards except closures and your own guard
+//! types.
 //!
 //! ```
 //! use peregrine::web::{App, HandlerExt, guard};
@@ -72,7 +73,7 @@ fn told(
     reading(Some(Vec::new()), name, identity, accepts)
 }
 
-/// As [`told`], for a guard that also reads these header fields (`None`: unknown).
+/// Like [`told`], but for a guard that also reads these header fields (`None`: unknown).
 fn reading(
     fields: Option<Vec<HeaderName>>,
     name: String,
@@ -82,7 +83,8 @@ fn reading(
     Told { accepts, name, identity, fields }
 }
 
-/// The field of this name as a list; empty if the name is not a token, since no field can have it.
+/// The field of this name as a list; empty if the name is not a token, because no field can have
+/// such a name.
 fn field(name: &str) -> Option<Vec<HeaderName>> {
     Some(HeaderName::from_bytes(name.as_bytes()).into_iter().collect())
 }
@@ -93,8 +95,8 @@ fn fields_of(left: &impl Guard, right: &impl Guard) -> Option<Vec<HeaderName>> {
 }
 
 /// Declares which header fields `guard` reads. Besides these, it must depend only on the method,
-/// host, scheme, path and query. A closure declares nothing by itself, so caches may not store the
-/// responses of its route or of other routes whose choice depends on it.
+/// host, scheme, path and query. A closure by itself declares no fields. So caches may not store
+/// the responses of its route, nor those of other routes whose choice depends on the closure.
 ///
 /// ```
 /// use peregrine::web::guard::{self, Asked};
@@ -125,7 +127,7 @@ pub fn varying_by<'f>(fields: impl IntoIterator<Item = &'f str>, guard: impl Gua
 }
 
 /// The identity of a guard: its kind and its arguments, quoted so that different arguments never
-/// give the same text.
+/// produce the same text.
 fn by(kind: &str, of: impl fmt::Debug) -> Option<String> {
     Some(format!("{kind} {of:?}"))
 }
@@ -133,9 +135,9 @@ fn by(kind: &str, of: impl fmt::Debug) -> Option<String> {
 /// Accepts requests for this host, compared without regard to case. Behind trusted proxies, this is
 /// the host that the client requested ([`Client::host`](crate::Client::host)).
 ///
-/// `example.org` matches this host on any port; `example.org:8080` matches only this port (a
-/// request without a port counts as having the scheme's default port); `*.example.org` matches
-/// every subdomain, but not `example.org` itself.
+/// `example.org` matches this host on any port. `example.org:8080` matches only this port; a
+/// request without a port has the scheme's default port. `*.example.org` matches every subdomain,
+/// but not `example.org` itself.
 pub fn host(host: impl Into<String>) -> impl Guard + fmt::Debug {
     let host = host.into().to_ascii_lowercase();
     let name = format!("the host is {host}");
@@ -231,7 +233,7 @@ pub fn secure() -> impl Guard + fmt::Debug {
     told(name, by("secure", ()), |asked| asked.client().is_secure())
 }
 
-/// Accepts requests with one of these methods. For guarding a scope, or a handler of
+/// Accepts requests with one of these methods. Use it to guard a scope, or a handler of
 /// [`App::any`](crate::App::any).
 pub fn methods(methods: impl Into<Vec<Method>>) -> impl Guard + fmt::Debug {
     let methods = methods.into();

@@ -37,8 +37,8 @@
 //! - If it moves a captured value out (`FnOnce`), clone the value first, as above; `async move ||
 //!   ..` may also use the value in place.
 //! - If it changes a captured value (`FnMut`), put the value into a [`Cell`](std::cell::Cell) or a
-//!   [`RefCell`](std::cell::RefCell). Each worker has its own, so neither needs a lock; a count
-//!   that all workers share is an atomic in an `Arc`.
+//!   [`RefCell`](std::cell::RefCell). Each worker has its own, so neither needs a lock. For a count
+//!   that all workers share, use an atomic in an `Arc`.
 
 use crate::http::from_request::{FromRequest, FromRequestParts};
 use crate::http::guard::Guard;
@@ -58,16 +58,16 @@ pub use crate::http::route_options::{OnDisconnect, RouteOptions};
 /// or not, a [`Service`], or a handler with options. [`Handler`] checks that the arguments are
 /// extractors.
 ///
-/// Methods that take a handler require this trait first. It determines `Args`, so that the
-/// compiler's message about a wrong handler names the argument or result that is wrong.
+/// Methods that take a handler require this trait before [`Handler`]. It determines `Args`, so that
+/// a compiler error about a wrong handler names the argument or result that is wrong.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not shaped as a handler",
     label = "not a handler"
 )]
 pub trait Signature<Args> {}
 
-/// A function that answers requests. `Args` distinguishes functions with different arguments, and
-/// `Via` the kinds of last argument; both are always inferred.
+/// A function that answers requests. `Args` distinguishes functions with different arguments. `Via`
+/// distinguishes the kinds of the last argument. Both are always inferred.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a handler",
     label = "not a handler",
@@ -84,8 +84,8 @@ pub trait Handler<Args, Via>: Signature<Args> {
     /// Answers a request.
     fn call(&self, request: Request) -> impl Future<Output = Response>;
 
-    /// Declares what the arguments need from the application, which is checked when the application
-    /// is built.
+    /// Declares what the arguments need from the application. Building the application checks these
+    /// requirements.
     fn require(&self, requirements: &mut Requirements);
 
     /// Sets the handler's server options.
@@ -125,21 +125,22 @@ pub trait HandlerExt<Args>: Signature<Args> + Sized {
         Configured { handler: self, setting: Setting::OnDisconnect(OnDisconnect::Cancel) }
     }
 
-    /// Limits the request's body, in bytes. This overrides the limits of middleware and server,
-    /// whether it is lower or higher. It is checked as the body is read: extractors respond 413.
+    /// Limits the request's body, in bytes. This limit overrides those of the middleware and the
+    /// server, whether it is lower or higher. It is checked while the body is read, and extractors
+    /// respond 413.
     fn body_limit(self, bytes_max: u64) -> Configured<Self> {
         Configured { handler: self, setting: Setting::BodyBytesMax(bytes_max) }
     }
 
-    /// Limits the time until the response starts. After it, the server responds 503.
+    /// Limits the time until the response starts. If the limit expires, the server responds 503.
     fn timeout(self, limit: Duration) -> Configured<Self> {
         Configured { handler: self, setting: Setting::Timeout(limit) }
     }
 
     /// Limits how many requests to this route each worker processes at once. A request counts from
-    /// its head to the end of its response, a WebSocket until it is closed. Requests over the limit
-    /// get a 503 with `Retry-After` before their bodies are read. Use it for routes that need a
-    /// scarce resource.
+    /// the arrival of its head until the end of its response. A WebSocket counts until it is
+    /// closed. Requests over the limit get a 503 with `Retry-After` before their bodies are read.
+    /// Use it for routes that need a scarce resource.
     ///
     /// ```
     /// use peregrine::prelude::*;
@@ -154,8 +155,9 @@ pub trait HandlerExt<Args>: Signature<Args> + Sized {
         Configured { handler: self, setting: Setting::RequestsMax(most) }
     }
 
-    /// Exempts the route from load shedding, for health checks, which matter most under overload.
-    /// The server then does not limit the cost of these requests, so the handler must be cheap.
+    /// Exempts the route from load shedding. Use it for health checks, which matter most under
+    /// overload. The server then does not limit the cost of these requests, so the handler must be
+    /// cheap.
     ///
     /// ```
     /// use peregrine::prelude::*;
@@ -169,10 +171,11 @@ pub trait HandlerExt<Args>: Signature<Args> + Sized {
     /// Turns off the check of ambiguous paths for this route.
     ///
     /// By default, the application responds 400 (`ambiguous-path`) to paths with dot segments in
-    /// any encoding. It does the same for empty segments, `%2F`, `%5C` and path parameters (`;a=b`)
-    /// if a server that normalizes the path would serve a different route, whose middleware has not
-    /// run. Turn the check off only where nothing behind the handler, such as a proxy's upstream,
-    /// relies on the protection of other routes.
+    /// any encoding. It also responds 400 to paths with empty segments, `%2F`, `%5C` or path
+    /// parameters (`;a=b`), if a server that normalizes the path would serve a different route. The
+    /// middleware of that route, such as authentication, would not have run. Turn the check off
+    /// only if no server behind the handler, such as a proxy's upstream, relies on the middleware
+    /// of other routes.
     ///
     /// ```
     /// use peregrine::prelude::*;
@@ -185,8 +188,8 @@ pub trait HandlerExt<Args>: Signature<Args> + Sized {
         Configured { handler: self, setting: Setting::AllowAmbiguousPaths }
     }
 
-    /// Lets the handler answer only requests that `guard` accepts; the next route for their path
-    /// gets the others. If there are several guards, all must accept. See [`guard`](crate::guard).
+    /// Restricts the handler to requests that `guard` accepts. Other requests go to the next route
+    /// for their path. If there are several guards, all must accept. See [`guard`](crate::guard).
     fn when(self, guard: impl Guard + 'static) -> Guarded<Self> {
         Guarded { handler: self, guard: Rc::new(guard) }
     }

@@ -5,14 +5,14 @@ use crate::app::guard::pairs;
 use crate::http::head::Head;
 use peregrine_proto::Method;
 
-/// Where a POST request may name the method that it stands for. Only PUT, PATCH and DELETE are
-/// accepted; with any other name the request stays a POST.
+/// The places in a POST request that may name another method. Only PUT, PATCH and DELETE are
+/// accepted. If the request names any other method, it stays a POST.
 ///
-/// Routes are chosen before the body is read, so a form field cannot name the method: put it into
-/// the query of the form's action.
+/// Routes are chosen before the body is read, so a form field cannot name the method. Put the
+/// method into the query of the form's `action` URL.
 ///
-/// With this, a page that can make a browser send a POST can also make it send a DELETE. Protect
-/// these methods against cross-site requests as you protect POST.
+/// A page that can make a browser send a POST can then also make it send a PUT, PATCH or DELETE.
+/// Protect these methods against cross-site requests as you protect POST.
 ///
 /// ```
 /// use peregrine::web::App;
@@ -34,7 +34,7 @@ pub struct MethodOverride {
 }
 
 impl MethodOverride {
-    /// No source yet: all requests keep their methods.
+    /// Creates an override without a source: all requests keep their methods.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -53,7 +53,7 @@ impl MethodOverride {
         Self { query: Some(name.into()), ..self }
     }
 
-    /// Replaces the method of a POST request with the one that it names.
+    /// Replaces the method of a POST request with the method that the request names.
     #[cold]
     pub(crate) fn apply(&self, head: &mut Head) {
         let by_header = self.header.as_ref().and_then(|name| method(head.field_text(name)?));

@@ -27,11 +27,11 @@
 //! a closure cannot express. The requirements for [closures of handlers](crate::handler#closures)
 //! apply to middleware too.
 //!
-//! [`Next`] hides the type of the next service. Its future is kept in a pooled slot of the thread,
-//! so nothing is allocated.
+//! [`Next`] hides the type of the next service. It keeps that service's future in a pooled slot of
+//! the thread, so it allocates nothing.
 //!
-//! A **type** that implements [`Middleware`] is the form for middleware with settings, or in a
-//! library:
+//! A **type** that implements [`Middleware`] is the long form, for middleware that has settings or
+//! belongs to a library:
 //!
 //! ```
 //! use peregrine::http::{HeaderName, HeaderValue};
@@ -73,8 +73,8 @@ pub trait Middleware {
     /// Answers a request, usually by calling `next`.
     fn run<S: Service>(&self, request: Request, next: &S) -> impl Future<Output = Response>;
 
-    /// Declares what this middleware needs from the application, which is checked when the
-    /// application is built.
+    /// Declares what this middleware needs from the application. Building the application checks
+    /// these requirements.
     fn require(&self, _requirements: &mut Requirements) {}
 
     /// Wraps one route in this middleware. Called once for each route, when the application is
@@ -92,7 +92,7 @@ pub trait Middleware {
 #[derive(Clone, Debug)]
 pub struct Optional<M>(Option<Rc<M>>);
 
-/// A middleware that a setting turns on. `None` adds nothing.
+/// Makes a middleware that a setting can turn on. `None` adds nothing.
 #[must_use]
 pub fn optional<M: Middleware>(middleware: Option<M>) -> Optional<M> {
     Optional(middleware.map(Rc::new))
@@ -141,9 +141,9 @@ impl fmt::Debug for Next<'_> {
     }
 }
 
-/// The argument of [`App::with`](crate::App::with): a [`Middleware`], or an async function of at
-/// most six extractors, the request, and [`Next`]. `Args` distinguishes the two and is always
-/// inferred.
+/// The argument of [`App::with`](crate::App::with): a [`Middleware`], or an async function whose
+/// arguments are at most six extractors, the request, and [`Next`]. `Args` distinguishes the two
+/// and is always inferred.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a middleware",
     label = "not a middleware",
@@ -172,11 +172,12 @@ impl<M: Middleware> IntoMiddleware<ViaType> for M {
     }
 }
 
-/// Makes a middleware from an async function of at most six extractors, the request, and [`Next`],
-/// where a [`Middleware`] is required. [`App::with`](crate::App::with) takes the function itself.
+/// Makes a [`Middleware`] from an async function whose arguments are at most six extractors, the
+/// request, and [`Next`]. Only code that requires a [`Middleware`] needs it:
+/// [`App::with`](crate::App::with) takes the function itself.
 ///
-/// The extractors must not read the body. If an extractor rejects the request, its problem is the
-/// response.
+/// The extractors must not read the body. If an extractor rejects the request, the extractor's
+/// problem is the response.
 ///
 /// ```
 /// use peregrine::http::Method;
@@ -275,9 +276,9 @@ macro_rules! from_fn {
 
 from_fn! { () (A) (A B) (A B C) (A B C D) (A B C D E) (A B C D E G) }
 
-/// The middleware of a scope: its `with` calls, kept until its routes are added, from the innermost
-/// out. The types are erased, so that [`App`](crate::App) and [`Scope`](crate::Scope) have no type
-/// parameters.
+/// The middleware of a scope from its `with` calls, innermost first. They are kept until the
+/// scope's routes are added. Their types are erased, so that [`App`](crate::App) and
+/// [`Scope`](crate::Scope) have no type parameters.
 #[derive(Clone, Default)]
 pub(crate) struct Chain(Option<Rc<Link>>);
 
@@ -302,7 +303,7 @@ impl Chain {
         self.links().fold(endpoint, |endpoint, link| link.middleware.wrap(Erased(endpoint)))
     }
 
-    /// Wraps `service` in all middleware, with problems rendered by the application.
+    /// Wraps `service` in all middleware. The application renders the problems of the result.
     pub(crate) fn render<S: Service + 'static>(
         &self,
         service: S,
@@ -322,7 +323,7 @@ impl Chain {
         endpoint
     }
 
-    /// Collects what the middleware need from the application.
+    /// Collects the requirements of all middleware.
     pub(crate) fn require(&self, requirements: &mut Requirements) {
         for link in self.links() {
             link.middleware.require(requirements);

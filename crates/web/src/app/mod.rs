@@ -1,4 +1,4 @@
-//! Applications: collects routes, middleware and states, checks them, and makes them ready to run.
+//! Builds applications: collects routes, middleware and states, and checks them.
 
 mod builder;
 pub mod built;
@@ -70,20 +70,23 @@ pub use peregrine_router::SlashPolicy;
 ///
 /// # Middleware
 ///
-/// [`App::with`] puts a middleware around everything that is added **after** it, in this scope and
-/// the scopes inside; middleware added earlier is further out. (In axum, `layer` wraps the routes
-/// added before it.) Responses without a route pass through middleware too: a 404 through all of
-/// the application's own, including any added last; a 405, or the automatic response to OPTIONS,
-/// through the middleware of a route that has the path. So access logs see every request, and CORS
-/// sees preflights.
+/// [`App::with`] wraps a middleware around everything that is added **after** it, in this scope and
+/// in nested scopes. Middleware that is added earlier runs outside middleware that is added later.
+/// (In axum, `layer` wraps the routes added before it.)
+///
+/// Requests without a route pass through middleware too. A request that gets a 404 passes through
+/// all of the application's own middleware, even middleware added last. A request that gets a 405
+/// or the automatic response to OPTIONS passes through the middleware of a route with the same
+/// path. So access logs see every request, and CORS middleware sees preflights.
 ///
 /// # Responses without a handler
 ///
-/// - HEAD, where GET has a handler: the GET handler is called.
-/// - OPTIONS: status 204 with `Allow`; for `*`, status 204.
-/// - 405 with `Allow` where a path has routes but none for the method. If several patterns match
-///   the path, `Allow` lists the methods of all of them.
-/// - 404 otherwise, unless there is an [`App::fallback`].
+/// - HEAD for a path with a GET handler: the GET handler is called.
+/// - OPTIONS for a path: status 204 with `Allow`. `OPTIONS *`: status 204.
+/// - A path with routes, but none for the method: 405 with `Allow`. If several patterns match the
+///   path, `Allow` lists the methods of all of them.
+/// - A path without a route: 404, unless there is a fallback ([`App::fallback`],
+///   [`Scope::fallback`](crate::Scope::fallback)).
 ///
 /// # Coming from axum
 ///
@@ -94,7 +97,7 @@ pub use peregrine_router::SlashPolicy;
 /// | `.layer(..)` wraps the routes above it | [`App::with`] wraps the routes below it |
 /// | one state type, `.with_state(..)` | any number of types, each given with [`App::state`] |
 /// | a conflict or a missing state panics or does not compile | [`App::build`] returns all faults |
-/// | a POST-only `/users/new` hides `GET /users/{id}` there | it does not |
+/// | a POST-only `/users/new` hides `GET /users/{id}` for that path | it does not hide it |
 ///
 /// # Patterns
 ///
@@ -107,10 +110,10 @@ pub use peregrine_router::SlashPolicy;
 /// | `{name}` | one non-empty segment |
 /// | `{*name}` | the rest of the path, including slashes, if it has at least one byte |
 ///
-/// Where several patterns match a path, the first segment (from the left) in which they differ
-/// decides, in the order of this table. The order in which routes are added does not matter. `{{`
-/// and `}}` stand for literal braces. Patterns are case-sensitive.
-/// [`Builder::insert`](peregrine_router::Builder::insert) has the details.
+/// If several patterns match a path, they are compared from the left, and the first segment that
+/// differs decides: the kind that is higher in this table takes precedence. The order in which
+/// routes are added does not matter. `{{` and `}}` stand for literal braces. Patterns are
+/// case-sensitive. [`Builder::insert`](peregrine_router::Builder::insert) has the details.
 pub struct App {
     scope: Scope,
     hook: Option<ProblemHook>,
@@ -136,9 +139,9 @@ impl Default for App {
 impl App {
     routing!(.scope);
 
-    /// Runs `middleware` around everything that follows, inside the middleware added before. It is
-    /// a [`Middleware`], or an async function of up to six extractors, the request, and
-    /// [`Next`](crate::Next).
+    /// Runs `middleware` around everything that is added later, and inside middleware that was
+    /// added earlier. `middleware` is a [`Middleware`], or an async function whose arguments are up
+    /// to six extractors, the request, and [`Next`](crate::Next).
     #[track_caller]
     #[must_use]
     pub fn with<Args, M>(self, middleware: M) -> Self
@@ -151,7 +154,7 @@ impl App {
         }
     }
 
-    /// Answers requests for paths without a route, in place of the 404. All of the application's
+    /// Answers requests for paths without a route, instead of a 404. All of the application's
     /// middleware runs around the fallback, even middleware added later.
     #[track_caller]
     #[must_use]
@@ -164,19 +167,20 @@ impl App {
         self
     }
 
-    /// Sets how every problem is rendered: those of extractors, handlers and middleware, 404 and
-    /// 405, and the server's own responses (to invalid or late requests, the 500 when a handler
-    /// panicked, the 503 when a handler exceeded its route's timeout). The default is
-    /// `application/problem+json`.
+    /// Sets the function that renders every problem. This includes the problems of extractors,
+    /// handlers and middleware, the 404 and the 405. It also includes the server's own responses:
+    /// to invalid or late requests, the 500 after a handler's panic, and the 503 after a route's
+    /// timeout. The default is `application/problem+json`.
     ///
     /// `render` receives the problem and the head of the request, for example to read `Accept`. If
     /// the server could not parse the request, the head is empty: it has no fields, and its method
     /// and path are GET and `/`, whatever the peer sent. If `render` panics, the panic is logged
     /// and the problem is sent in its default form.
     ///
-    /// `render` is called outside all middleware, which see the problem in its default form. Header
-    /// fields that middleware added to the response are kept, unless `render` sets them too or they
-    /// describe the default body. The server's own responses do not pass through middleware.
+    /// `render` runs outside all middleware, so middleware sees the problem in its default form.
+    /// Header fields that middleware adds to the response are kept, unless `render` sets the same
+    /// fields or the fields describe the default body. The server's own responses do not pass
+    /// through middleware.
     ///
     /// ```
     /// use peregrine::web::{App, Head, Problem, Response};
@@ -205,15 +209,15 @@ impl App {
         self
     }
 
-    /// Lets POST requests name another method. By default they cannot. This has no effect in a
-    /// merged application.
+    /// Lets POST requests name another method. By default they cannot. This setting has no effect
+    /// on an application that is merged into another one.
     #[must_use]
     pub fn method_override(mut self, method_override: MethodOverride) -> Self {
         self.method_override = Some(Rc::new(method_override));
         self
     }
 
-    /// The routes, with problems rendered by this application.
+    /// Returns the root scope. This application still renders the problems of its routes.
     pub(crate) fn into_scope(self) -> Scope {
         if let Some(hook) = &self.hook {
             self.scope.plan.shared.set_hook(hook);
@@ -263,8 +267,8 @@ impl App {
         let mut builder = Builder::new();
         builder.slash_policy(slash_policy);
         let all = plan.entries.iter().zip(bits.unwrap_or_default()).zip(0..);
-        // Guarded routes are checked in the order of insertion, and a HEAD handler before a GET
-        // handler.
+        // The router checks guarded routes in the order of insertion. HEAD handlers are inserted
+        // first, so that they are checked before GET handlers.
         let is_for_head = |entry: &Entry| entry.methods == Methods::One(Method::HEAD);
         let (heads, others): (Vec<_>, Vec<_>) = all.partition(|((entry, _), _)| is_for_head(entry));
         let mut order = Vec::with_capacity(plan.entries.len());
@@ -353,11 +357,13 @@ fn conditions(entries: &[Box<Entry>], router: &Router) -> Box<[Conditions]> {
     entries.iter().map(|entry| &**entry).zip(0..).map(conditions).collect()
 }
 
-/// The patterns of named routes. A name stands for one written pattern, whatever the methods.
+/// The patterns of named routes. Routes with the same name must have the same written pattern;
+/// their methods may differ.
 fn names(entries: &[Box<Entry>], faults: &mut Vec<Fault>) -> Names {
     let mut names = Names::default();
     let mut firsts: HashMap<(Rc<str>, bool), &Entry> = HashMap::new();
-    // A written pattern may expand to several; this is the one without omissions or additions.
+    // A written pattern may expand to several patterns. This one has all optional parameters and no
+    // added slash.
     let is_whole =
         |entry: &Entry| entry.absent == 0 && !entry.is_slash_twin && !entry.pattern.ends_with(REST);
     for entry in entries {
@@ -366,7 +372,7 @@ fn names(entries: &[Box<Entry>], faults: &mut Vec<Fault>) -> Names {
         let is_elsewhere = first.pattern != entry.pattern && first.place != entry.place;
         let (first, is_again) = match firsts.entry((Rc::clone(name), true)) {
             _ if is_elsewhere || !is_whole(entry) => (first, false),
-            // The same call may add routes in two places, for example a function that is called
+            // One source line may add several routes, for example in a function that is called
             // twice.
             first => {
                 let first = *first.or_insert(entry);
@@ -390,7 +396,8 @@ fn check_path(entry: &Entry, faults: &mut Vec<Fault>) {
     };
     for shape in entry.requirements.paths() {
         let takes = match shape {
-            // An omitted parameter is `None`.
+            // The type may also take the parameters that this pattern omits: they are read as
+            // `None`.
             PathShape::Count(count)
                 if (names.len()..=names.len() + entry.absent).contains(count) =>
             {
@@ -428,7 +435,8 @@ fn translate(problem: &RouterProblem, entries: &[Box<Entry>], index: &MethodInde
             };
             Fault::Conflict { first: name(first.id), second: name(second.id), methods }
         }
-        // Ids index the entries, and every entry has methods, so only their number can be wrong.
+        // The only other problem that can occur here is too many routes: ids are unique indexes of
+        // entries, and every entry has methods.
         other => Fault::TooMany { what: other.to_string() },
     }
 }

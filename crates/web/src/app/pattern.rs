@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-/// The end of a route's pattern that matches everything below a prefix
+/// The last part of a pattern that matches everything below a prefix
 /// ([`App::subtree`](crate::App::subtree)).
 pub const REST: &str = "/{*peregrine_rest}";
 
@@ -32,15 +32,16 @@ pub(crate) struct Written {
     pub(crate) pattern: String,
     /// The typed parameters.
     pub(crate) typed: Vec<(String, Kind)>,
-    /// How many optional parameters it omits.
+    /// The number of optional parameters that it omits.
     pub(crate) absent: usize,
-    /// It is another one of the patterns, with a trailing slash.
+    /// It is another pattern of the same expansion, with a trailing slash added.
     pub(crate) is_slash_twin: bool,
-    /// Its path with a trailing slash belongs to it too.
+    /// The route also matches its path with a trailing slash.
     pub(crate) has_slash_twin: bool,
 }
 
-/// The type of a typed parameter. A value that does not fit is left to the next matching pattern.
+/// The type of a typed parameter. If a value does not fit the type, the next matching pattern is
+/// tried.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kind {
     pub(crate) name: &'static str,
@@ -115,8 +116,9 @@ pub fn next_hole(text: &str) -> Option<(&str, &str, &str)> {
     }
 }
 
-/// The patterns that a written pattern expands to: first those that omit optional parameters, last
-/// the whole one. Everything except types and optional parameters is left to the router to check.
+/// Returns the patterns that a written pattern expands to. The last one has all optional
+/// parameters; each pattern before it omits some. This function checks only types and optional
+/// parameters. The router checks everything else.
 pub(crate) fn expand(written: &str) -> Result<Vec<Written>, String> {
     let (mut all, mut typed): (Vec<Written>, Vec<(String, Kind)>) = <_>::default();
     let (mut pattern, mut rest) = (String::with_capacity(written.len()), written);

@@ -2,8 +2,8 @@
 
 use crate::app::scope::Scope;
 
-/// A set of routes: a function from scope to scope, a handler made with an attribute such as
-/// `#[get("/")]`, or a tuple of these.
+/// A set of routes: a function that takes a [`Scope`] and returns it, a handler made with an
+/// attribute such as `#[get("/")]`, or a tuple of these.
 ///
 /// ```
 /// use peregrine::web::{App, Scope};

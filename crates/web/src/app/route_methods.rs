@@ -147,7 +147,7 @@ macro_rules! routing {
             self
         }
 
-        /// Lets the routes that follow, here and in the scopes inside, answer only requests that
+        /// Restricts the routes that are added later, here and in nested scopes, to requests that
         /// `guard` accepts. If there are several guards, all must accept. See
         /// [`guard`](crate::guard).
         #[must_use]
@@ -157,7 +157,7 @@ macro_rules! routing {
         }
 
         /// Turns off the check of ambiguous paths for the routes, fallbacks and merged applications
-        /// that follow, here and in the scopes inside. See
+        /// that are added later, here and in nested scopes. See
         /// [`HandlerExt::allow_ambiguous_paths`](crate::HandlerExt::allow_ambiguous_paths).
         #[must_use]
         pub fn allow_ambiguous_paths(mut self) -> Self {
@@ -165,9 +165,9 @@ macro_rules! routing {
             self
         }
 
-        /// Attaches `note` to the routes that follow, here and in the scopes inside, for code that
-        /// inspects routes ([`RouteInfo::notes`](crate::application::RouteInfo::notes)). It does
-        /// not affect requests.
+        /// Attaches `note` to the routes that are added later, here and in nested scopes, for code
+        /// that inspects routes ([`RouteInfo::notes`](crate::application::RouteInfo::notes)). It
+        /// does not affect requests.
         #[must_use]
         pub fn noted<T: 'static>(mut self, note: T) -> Self {
             self $($field)*.add_note(Rc::new(note));
@@ -175,9 +175,9 @@ macro_rules! routing {
         }
 
         /// Adds a check that runs when the application is built. `inspector` receives the built
-        /// application with all of its routes; for a merged application, that is the one that it
-        /// was merged into. Every text that it returns is reported as a fault, so it should name
-        /// the thing, the place, and the fix.
+        /// application with all of its routes. If this application is merged into another one,
+        /// `inspector` receives the other one. Each text that `inspector` returns is reported as a
+        /// fault, so the text should name the thing, the place, and the fix.
         #[must_use]
         pub fn inspect(
             mut self,
@@ -190,22 +190,23 @@ macro_rules! routing {
         /// Shares `value` with all handlers of the application, which receive it as `State<T>`,
         /// where `T` is its type. A later value of the same type replaces an earlier one.
         ///
-        /// Each worker builds its own application, so workers share a value by an `Arc`. Handlers
-        /// take it as [`StateRef`](crate::extract::StateRef), which does not change the `Arc`'s
-        /// reference count.
+        /// Each worker builds its own application, so a value that workers share must be in an
+        /// `Arc`. Handlers extract the `Arc` as [`StateRef`](crate::extract::StateRef), which does
+        /// not change the `Arc`'s reference count.
         #[must_use]
         pub fn state<T: 'static>(mut self, value: T) -> Self {
             self $($field)*.plan.states.insert(value);
             self
         }
 
-        /// Adds all routes of `other` under the prefix of this scope. Each route stays inside its
-        /// own middleware, and the middleware added here so far runs around that.
+        /// Adds all routes of `other` under the prefix of this scope. Each route keeps its own
+        /// middleware, and the middleware added here so far runs outside it.
         ///
-        /// The handlers and middleware of `other` see its states and, for types that it lacks, the
-        /// states given here. If `other` has a function that renders problems, its routes still use
-        /// that. Nothing that was given to `other` is visible here, except that its fallback is
-        /// used if there is none here.
+        /// The handlers and middleware of `other` see the states of `other`. For a type that
+        /// `other` lacks, they see the state given here. If `other` has its own function that
+        /// renders problems ([`App::on_problem`](crate::App::on_problem)), its routes still use
+        /// that function. If there is no fallback here, the fallback of `other` is used. Nothing
+        /// else that was given to `other` is visible here.
         #[track_caller]
         #[must_use]
         pub fn merge(mut self, other: $crate::app::App) -> Self {
@@ -214,8 +215,8 @@ macro_rules! routing {
             self
         }
 
-        /// Adds the routes of a function from scope to scope, of a handler made with an attribute
-        /// macro (feature `macros`), or of a tuple of these.
+        /// Adds the routes of a function that takes a scope and returns it, of a handler made with
+        /// an attribute macro (feature `macros`), or of a tuple of these.
         #[allow(clippy::should_implement_trait, reason = "an application is not a number")]
         #[must_use]
         pub fn add(mut self, routes: impl $crate::app::register::Routed) -> Self {
@@ -223,8 +224,8 @@ macro_rules! routing {
             self
         }
 
-        /// Adds the routes that `build` adds to the scope that it receives, under `prefix` and
-        /// inside the middleware added so far.
+        /// Adds a scope under `prefix`, inside the middleware added so far. `build` receives the
+        /// scope and adds routes to it.
         #[track_caller]
         #[must_use]
         pub fn scope(mut self, prefix: &str, build: impl FnOnce(Scope) -> Scope) -> Self {

@@ -1,8 +1,8 @@
 //! The routing table of a built application.
 //!
 //! The router identifies methods by numbers, and its patterns have no types. The table assigns
-//! numbers to extension methods, and checks the other conditions of routes: guards, and the types
-//! of parameters.
+//! numbers to extension methods. It also checks the conditions that the router does not know:
+//! guards, and the types of parameters.
 
 use crate::app::pattern::Kind;
 use crate::http::connection::ConnectionInfo;
@@ -21,7 +21,7 @@ pub(crate) fn query_method() -> Method {
     Method::from_bytes(b"QUERY").expect("the name is a token")
 }
 
-/// The methods that one call adds.
+/// The methods of the routes that one call adds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Methods {
     One(Method),
@@ -38,13 +38,13 @@ impl fmt::Display for Methods {
     }
 }
 
-/// The number of all methods that neither the protocol crate knows nor a route names.
+/// The one number for all methods that the protocol crate does not know and no route names.
 const OTHER: u8 = Known::Extension as u8;
 
 /// The first number for extension methods that routes name.
 const EXTENSIONS_FROM: u8 = OTHER + 1;
 
-/// The most extension methods that an application may name.
+/// The maximum number of extension methods that an application may name.
 pub(crate) const EXTENSIONS_MAX: usize = 32 - EXTENSIONS_FROM as usize;
 
 /// The numbers by which the router identifies methods.
@@ -54,7 +54,8 @@ pub(crate) struct MethodIndex {
 }
 
 impl MethodIndex {
-    /// The number of `method`, assigned now if it is new. `None` if there are too many.
+    /// Returns the number of `method`, and assigns one if the method is new. Returns `None` if
+    /// there are too many extension methods.
     pub(crate) fn add(&mut self, method: &Method) -> Option<u8> {
         let known = Known::find(method.as_str().as_bytes());
         if known != Known::Extension {
@@ -113,7 +114,8 @@ pub(crate) struct Conditions {
 }
 
 impl Conditions {
-    /// As `hold`, and records which header fields the guards read if they affect the result.
+    /// Like `hold`. Also records which header fields the guards read, if the guards affect the
+    /// result.
     fn hold_and_note(&self, asked: &Asked<'_>, values: &Values<'_, '_>) -> bool {
         if !self.guards.is_empty() && self.fit(values) {
             asked.head().note_guards(&self.guards);
@@ -143,7 +145,7 @@ impl Conditions {
 }
 
 impl Table {
-    /// Whether the conditions hold for the route that was found for `head` and stored there.
+    /// Whether the conditions of `route` hold. The route's parameters are already stored in `head`.
     pub(crate) fn answers(&self, route: u32, head: &Head, connection: &ConnectionInfo) -> bool {
         let values = self.router.values(head.parameters(), head.path().as_bytes());
         let conditions = self.conditions.get(route as usize);
@@ -177,12 +179,12 @@ impl Table {
         if known == Known::Extension { self.extension(head.method_name()) } else { known as u8 }
     }
 
-    /// The route that would answer the request that a CORS preflight announces. `None` if `head` is
-    /// not a preflight or no route would answer.
+    /// Returns the route that would answer the request that a CORS preflight announces. Returns
+    /// `None` if `head` is not a preflight or no route would answer.
     ///
     /// Guards see the announced method. They cannot see the announced request's header fields,
-    /// which a preflight lacks. So if the guards reject all routes, the first route for the path is
-    /// used, regardless of its guards.
+    /// because a preflight does not contain them. So if the guards reject all routes, the first
+    /// route for the path is used, regardless of its guards.
     pub(crate) fn announced(&self, head: &Head, connection: &ConnectionInfo) -> Option<u32> {
         let name = head.field_text("access-control-request-method")?;
         let known = Known::find(name.as_bytes());

@@ -27,8 +27,8 @@ pub use crate::app::pattern::REST;
 ///
 /// Patterns are relative to the prefix: in the scope `/users`, the pattern `/{id}` is
 /// `/users/{id}`, and both `/` and the empty pattern are `/users` itself. Middleware given to
-/// [`Scope::with`] applies to the routes that follow it in this scope, inside the middleware of the
-/// scopes around it.
+/// [`Scope::with`] applies to the routes that are added later in this scope. It runs inside the
+/// middleware of the enclosing scopes.
 ///
 /// A function may fill a scope, so that a module keeps its routes private:
 ///
@@ -46,15 +46,16 @@ pub struct Scope {
     pub(crate) plan: Plan,
     prefix: String,
     chain: Chain,
-    /// The guards of all routes that follow.
+    /// The guards of all routes that are added later.
     guards: Vec<Rc<dyn Guard>>,
-    /// The notes of all routes that follow.
+    /// The notes of all routes that are added later.
     notes: Vec<Rc<dyn Any>>,
-    /// Answers requests for the patterns that follow when their method has no handler. Created when
-    /// the first such pattern is added.
+    /// Answers requests whose method has no handler, for the patterns that are added later. Created
+    /// when the first such pattern is added.
     unrouted: Option<Rc<dyn Endpoint>>,
     fallback: Option<Fallback>,
-    /// Whether the routes that follow accept paths that other servers may read differently.
+    /// Whether the routes that are added later accept paths that other servers may read
+    /// differently.
     pub(crate) allows_ambiguous_paths: bool,
 }
 
@@ -150,8 +151,9 @@ impl Scope {
         }
     }
 
-    /// The path parameters that the middleware added so far need from each route, and the notes for
-    /// each route. Other needs of middleware are checked once per middleware.
+    /// The requirements that each route gets from the scope: the path parameters that the
+    /// middleware added so far needs, and the notes. Other requirements of a middleware are checked
+    /// only once.
     fn needs_around(&self) -> Requirements {
         let mut all = Requirements::default();
         self.chain.require(&mut all);
@@ -215,7 +217,7 @@ impl Scope {
         self.plan = inner.plan;
     }
 
-    /// Reports a fallback inside a guard, because guards have no effect on fallbacks.
+    /// Reports a fallback in a guarded scope, because guards have no effect on fallbacks.
     fn check_fallback(&mut self, prefix: &str, fallback: &Fallback) {
         if !self.guards.is_empty() {
             let name = fallback_name(prefix, fallback.place);
@@ -235,7 +237,8 @@ impl Scope {
         }
         let Plan { entries, fallbacks, faults, needs, inspectors, states, shared } = other.plan;
         let has_states = !states.is_empty();
-        // Middleware of this application sees its states; code inside sees those of `other`.
+        // Middleware of this application sees this application's states. Handlers and middleware of
+        // `other` see the states of `other`.
         let guest = |endpoint: Rc<dyn Endpoint>| -> Rc<dyn Endpoint> {
             if has_states { Rc::new(Guest::new(&shared, endpoint)) } else { endpoint }
         };
@@ -247,8 +250,8 @@ impl Scope {
             self.fallback = Some(Fallback { endpoint, ..fallback });
         }
         let needs_around = self.needs_around();
-        // Endpoints that several entries share stay shared, so that the entries still count as one
-        // route.
+        // If several entries share an endpoint, they also share the wrapped endpoint, so that they
+        // still count as one route.
         let mut wrapped: HashMap<*const (), [Rc<dyn Endpoint>; 2]> = HashMap::new();
         let mut wrap = |inner: Rc<dyn Endpoint>| {
             let pair = wrapped.entry(Rc::as_ptr(&inner).cast()).or_insert_with(|| {
@@ -315,8 +318,8 @@ impl Scope {
         (self.plan, Unmatched { missing, missing_options, has_fallback, ambiguous })
     }
 
-    /// Wraps `service` in the scope's middleware, with its type erased and problems rendered by the
-    /// application.
+    /// Wraps `service` in the scope's middleware and erases its type. The application renders its
+    /// problems.
     fn endpoint<S: Service + 'static>(&self, service: S) -> Rc<dyn Endpoint> {
         self.chain.render(service, &self.plan.shared)
     }
@@ -357,8 +360,8 @@ impl Scope {
 impl Scope {
     routing!();
 
-    /// Runs `middleware` around the routes that follow in this scope, inside middleware added
-    /// earlier.
+    /// Runs `middleware` around the routes that are added later in this scope, and inside
+    /// middleware that was added earlier.
     #[track_caller]
     #[must_use]
     pub fn with<Args, M>(self, middleware: M) -> Self
@@ -368,13 +371,14 @@ impl Scope {
         self.add_with(middleware.into_middleware(), Location::caller())
     }
 
-    /// Answers requests for the scope's prefix, and everything below it, that have no route. All of
+    /// Answers requests that have no route, if their path is the scope's prefix or below it. All of
     /// the scope's middleware runs around the fallback, even middleware added later.
     ///
-    /// The prefix matches like a route's pattern. If several scopes with a fallback match, the
-    /// first segment (from the left) in which their prefixes differ decides, as for routes: literal
-    /// text first, then a parameter with text around it, then a parameter, then the end of the
-    /// prefix. The order in which they are added does not matter.
+    /// The prefix matches like a route's pattern. If the prefixes of several scopes with a fallback
+    /// match, they are compared from the left, as for routes, and the first segment that differs
+    /// decides. Literal text takes precedence, then a parameter with text around it, then a
+    /// parameter, then the end of the prefix. The order in which the scopes are added does not
+    /// matter.
     #[track_caller]
     #[must_use]
     pub fn fallback<Args, Via, H>(mut self, handler: H) -> Self

@@ -36,7 +36,7 @@ use std::fmt;
 /// ```
 #[derive(Clone)]
 pub struct Accept {
-    /// In no order. Empty: all types are accepted equally.
+    /// In no particular order. If it is empty, all types are accepted equally.
     ranges: Vec<Range>,
 }
 
@@ -49,7 +49,7 @@ struct Range {
     quality: u16,
 }
 
-/// Further ranges in a request are ignored.
+/// The maximum number of ranges that are read. Further ranges in a request are ignored.
 const RANGES_MAX: usize = 64;
 
 impl Accept {
@@ -66,8 +66,8 @@ impl Accept {
         fitting.map(|(specific, range)| (specific, range.quality)).max().map_or(0, |(_, it)| it)
     }
 
-    /// The type among `offers` that the client prefers; the first one, if several are preferred
-    /// equally. `None` if the client accepts none of them.
+    /// Returns the type among `offers` that the client prefers. If it prefers several equally,
+    /// returns the first of them. Returns `None` if the client accepts none of them.
     #[must_use]
     pub fn best<'o>(&self, offers: &[&'o str]) -> Option<&'o str> {
         let mut best = None;
@@ -90,8 +90,8 @@ impl Accept {
         Offers { accept: self.clone(), best: None, types: Vec::new() }.or(media_type, make)
     }
 
-    /// Sends a value in the data format that the client prefers: JSON, and with the features `cbor`
-    /// and `message-pack` also those.
+    /// Sends a value in the data format that the client prefers. The formats are JSON, CBOR (with
+    /// the feature `cbor`) and MessagePack (with the feature `message-pack`).
     ///
     /// ```
     /// # use peregrine::App;
@@ -116,7 +116,8 @@ impl Accept {
     }
 }
 
-/// The available formats of a response, of which the one that the client prefers is made.
+/// The available formats of a response. [`Offers::respond`] makes only the one that the client
+/// prefers.
 #[must_use = "a response is made by `respond`"]
 pub struct Offers<'m> {
     accept: Accept,
@@ -125,7 +126,7 @@ pub struct Offers<'m> {
 }
 
 impl<'m> Offers<'m> {
-    /// Adds a format. Of formats that the client prefers equally, the first is chosen.
+    /// Adds a format. If the client prefers several formats equally, the first of them is chosen.
     pub fn or<R: IntoResponse>(
         mut self,
         media_type: &'static str,
@@ -139,8 +140,9 @@ impl<'m> Offers<'m> {
         self
     }
 
-    /// The response in the format that the client prefers, with `Vary: Accept`. If the client
-    /// accepts none of them: status 406, kind `not-acceptable`.
+    /// Makes the response in the format that the client prefers, with `Vary: Accept`. If the client
+    /// accepts none of the formats, the response is a problem with status 406 and kind
+    /// `not-acceptable`.
     #[must_use]
     pub fn respond(self) -> Response {
         let mut response = match self.best {

@@ -7,8 +7,8 @@ use crate::http::request::Request;
 use bytes::Bytes;
 use http::StatusCode;
 
-/// Passes the whole body to `use_it`, without copying it if it is already complete. The buffer is
-/// returned to the thread's pool.
+/// Passes the whole body to `use_it`, without a copy if the body is already complete. Then returns
+/// the buffer to the thread's pool.
 pub(crate) async fn read<T>(body: Body, use_it: impl FnOnce(&[u8]) -> T) -> Result<T, Problem> {
     if let Some(bytes) = body.as_slice() {
         return Ok(use_it(bytes));
@@ -20,7 +20,7 @@ pub(crate) async fn read<T>(body: Body, use_it: impl FnOnce(&[u8]) -> T) -> Resu
     Ok(result)
 }
 
-/// The limit for reading `body` whole.
+/// The limit for reading all of `body` into memory.
 fn limit(body: &Body) -> u64 {
     body.whole_limit()
 }

@@ -5,8 +5,8 @@ use crate::http::problem::Problem;
 use crate::http::request::Parts;
 use std::net::IpAddr;
 
-/// The address of the client: the one that trusted proxies forward, or else the peer's address.
-/// Limits and logs identify clients by it.
+/// The address of the client: the address that trusted proxies report, otherwise the peer's
+/// address. Limits and logs identify clients by this address.
 ///
 /// In tests, and on a Unix domain socket whose peer is not trusted, there is no address: the
 /// extractor then responds 500, and `Option<ClientAddress>` is `None`. See

@@ -1,8 +1,8 @@
 //! A deserializer that wraps another one and rejects infinite numbers and NaN.
 //!
-//! `str::parse` accepts `NaN`, `inf` and `1e999` as floats. None of them is a number in JSON, and
-//! NaN defeats range checks, because comparing it with a bound is always false. Such values must
-//! not reach a handler.
+//! `str::parse` accepts `NaN`, `inf` and `1e999` as floats. JSON cannot express NaN and infinity.
+//! NaN also defeats range checks, because each comparison of NaN with a bound is false. Such values
+//! must not reach a handler.
 
 use serde::de::{
     DeserializeSeed, Deserializer, EnumAccess, Error, MapAccess, SeqAccess, Unexpected,

@@ -7,9 +7,9 @@ use crate::http::request::Request;
 use http::Method;
 use serde::de::DeserializeOwned;
 
-/// See [`Form`]. For GET and HEAD, the problems are those of [`super::Query`]. Otherwise they are:
-/// 415 for another `Content-Type`; 422 for a form that is not a `T`, with the `path` of the field;
-/// 413, 408 and 400 for a body that could not be read.
+/// See [`Form`]. For GET and HEAD, the problems are those of [`super::Query`]. For other methods,
+/// the problems are: 415 for another `Content-Type`; 422 for a form that cannot be read as a `T`,
+/// with the `path` of the field; 413, 408 and 400 for a body that could not be received.
 ///
 /// `Option<Form<T>>` is `None` for GET and HEAD requests without a query, and for other requests
 /// with neither a body nor a `Content-Type`.

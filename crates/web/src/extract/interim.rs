@@ -11,10 +11,11 @@ use std::fmt;
 
 /// Sends interim responses (RFC 9110 §15.2) before the handler's final response.
 ///
-/// The server sends them when the handler next suspends, so hints are useful in a handler that then
-/// awaits something else. An HTTP/1.0 client receives none, and intermediaries may drop them. An
-/// application that is served as a tower service (`into_tower`) cannot send them. The test client
-/// collects them in [`TestResponse::interim`](crate::test::TestResponse::interim).
+/// The server sends them when the handler next suspends. So early hints are useful only if the
+/// handler then awaits something, such as a database. An HTTP/1.0 client receives none, and
+/// intermediaries may drop them. An application that is served as a tower service (`into_tower`)
+/// cannot send them. The test client collects them in
+/// [`TestResponse::interim`](crate::test::TestResponse::interim).
 ///
 /// ```
 /// use peregrine::prelude::*;
@@ -54,7 +55,8 @@ impl Interim {
     }
 
     /// Sends an interim response with a status from 102 to 199. The server itself sends 100, and a
-    /// 101 is a final response. Fields of the connection and of message framing are removed.
+    /// 101 is a final response. Fields that control the connection or the message framing are
+    /// removed.
     ///
     /// # Errors
     /// If the status is outside this range, the response has begun, or eight interim responses are

@@ -10,8 +10,8 @@ use serde_json::error::Category;
 use std::borrow::Cow;
 
 /// See [`Json`]. The problems are: 415 for another `Content-Type`; 400 for an empty body, and for a
-/// body that is not JSON, with `line` and `column`; 422 for JSON that is not a `T`, with the `path`
-/// of the field; 413, 408 and 400 for a body that could not be read.
+/// body that is not JSON, with `line` and `column`; 422 for JSON that cannot be read as a `T`, with
+/// the `path` of the field; 413, 408 and 400 for a body that could not be received.
 ///
 /// `Option<Json<T>>` is `None` for a request with neither a body nor a `Content-Type`.
 impl<T: DeserializeOwned> FromRequest for Json<T> {
@@ -38,8 +38,8 @@ pub async fn json_with<T: DeserializeOwned, R>(
     json_by(request, |_| None, then).await
 }
 
-/// As [`json_with`], but tries the reader `first`, and parses with `serde_json` if that returns
-/// `None`.
+/// Like [`json_with`], but tries the reader `first`. If `first` returns `None`, parses with
+/// `serde_json`.
 pub(crate) async fn json_by<T: DeserializeOwned, R>(
     request: Request,
     first: impl FnOnce(&[u8]) -> Option<T>,
@@ -79,8 +79,8 @@ fn empty() -> Problem {
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
-    // Tracking the path costs time at every field, so only a document that failed is read again
-    // with it.
+    // Tracking the path costs time at every field. So the first read does not track it. Only a
+    // document that fails is read again, with tracking.
     serde_json::from_slice(bytes).map_err(|error| explain::<T>(bytes, &error))
 }
 
@@ -105,7 +105,7 @@ fn explain<T: DeserializeOwned>(bytes: &[u8], error: &serde_json::Error) -> Prob
         Ok(_) => String::from("."),
     };
     let text = error.to_string();
-    // The position has its own members, and adds little to the path.
+    // The problem has `line` and `column` members, so the reason need not contain the position.
     let reason = text.rsplit_once(" at line ").map_or(text.as_str(), |(reason, _)| reason);
     field_problem(&path, reason).with("line", line).with("column", column)
 }
@@ -123,7 +123,7 @@ pub fn field_problem(path: &str, reason: &str) -> Problem {
     };
     let kind = "unexpected-value";
     let status = StatusCode::UNPROCESSABLE_ENTITY;
-    // Clients that show the reason beside a field need it separately from the detail.
+    // Clients that show the reason beside a form field need a reason without the path.
     let (detail, path) = match &*path {
         "." => (reason.to_owned(), String::new()),
         _ => (format!("{path}: {reason}"), path),

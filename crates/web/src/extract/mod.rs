@@ -2,9 +2,9 @@
 //!
 //! The arguments of a handler are extractors. Extractors that do not read the body
 //! ([`FromRequestParts`]) may be in any position; one that reads it ([`FromRequest`]) comes last.
-//! If a request lacks what an argument needs, the handler does not run and the peer receives the
-//! [`Problem`]. An argument `Option<T>` accepts a missing value, and `Result<T, Problem>` accepts
-//! any failure.
+//! If an extractor rejects the request, the handler does not run, and the peer receives the
+//! extractor's [`Problem`]. An argument `Option<T>` accepts a missing value, and `Result<T,
+//! Problem>` accepts any failure.
 
 pub(crate) mod accept;
 mod body;
@@ -90,8 +90,8 @@ fn shortened(text: &str) -> Cow<'_, str> {
 }
 
 /// The problem for a handler that needs something that the server does not provide. The cause is
-/// logged for the handler's developer and not sent: the peer can do nothing about it, and it would
-/// disclose internals of the server.
+/// logged for the handler's developer. It is not sent to the peer, because the peer cannot act on
+/// it and because it would disclose internals of the server.
 #[cold]
 pub(crate) fn unfit(kind: &'static str, cause: &str) -> Problem {
     contained(|| tracing::error!(target: "peregrine", kind, "{cause}"));

@@ -37,10 +37,10 @@ const NAME: &str = "application/x-ndjson";
 /// The JSON documents of a request, one per line, read as they arrive (`application/x-ndjson`,
 /// `application/ndjson`, `application/jsonl`). [`NdJson::response`] makes a response of such lines.
 ///
-/// A line that is not a `T` is a [`Problem`] with the line's number. So is a line of more than 64
-/// KiB ([`NdJson::line_bytes_max`]), and then nothing more is read. Empty lines are skipped. The
-/// whole body has the usual limit (see [`Body`]): set [`body_limit`](crate::HandlerExt::body_limit)
-/// where a stream may be long.
+/// If a line cannot be read as a `T`, [`NdJson::next`] returns a [`Problem`] with the line's
+/// number. If a line has more than 64 KiB ([`NdJson::line_bytes_max`]), it also returns a problem,
+/// and stops reading. Empty lines are skipped. The whole body has the usual limit (see [`Body`]):
+/// set [`body_limit`](crate::HandlerExt::body_limit) if a stream may be longer.
 ///
 /// ```
 /// use peregrine::App;
@@ -91,15 +91,15 @@ impl<T: DeserializeOwned> NdJson<T> {
         }
     }
 
-    /// Sets the most bytes that a line may have.
+    /// Sets the maximum length of a line in bytes.
     #[must_use]
     pub fn line_bytes_max(mut self, bytes: usize) -> Self {
         self.line_bytes_max = bytes;
         self
     }
 
-    /// The next document; `None` at the end. After a line that is not a `T`, the following lines
-    /// can still be read.
+    /// Returns the next document, or `None` at the end. If a line cannot be read as a `T`, the
+    /// following lines can still be read.
     pub async fn next(&mut self) -> Option<Result<T, Problem>> {
         poll_fn(|context| self.poll_line(context)).await
     }
@@ -170,8 +170,8 @@ impl<T: DeserializeOwned> NdJson<T> {
             self.bytes.advance(1);
         }
         if self.bytes.is_empty() {
-            // The next line may take long to arrive. Without this handle, the buffer is freed
-            // together with the returned line.
+            // The next line may arrive much later. This drops our handle to the buffer, so that the
+            // buffer is freed together with the returned line.
             self.bytes = BytesMut::new();
         }
         self.charge.set(self.bytes.capacity());
@@ -195,9 +195,10 @@ impl<T: DeserializeOwned> NdJson<T> {
 }
 
 impl NdJson<()> {
-    /// A response of lines, one for each item, sent as they are produced. Items that are ready at
-    /// the same time share a frame. An item that cannot be serialized, or an error, aborts the
-    /// response, so that the client does not mistake it for complete.
+    /// Creates a response with one line for each item, and sends the lines as the items are
+    /// produced. Items that are ready at the same time share a frame. If an item is an error or
+    /// cannot be serialized, the response is aborted, so that the client does not mistake it for
+    /// complete.
     ///
     /// ```
     /// use peregrine::App;
@@ -266,7 +267,7 @@ struct Lines<S> {
     is_over: bool,
     /// Items since the task last yielded.
     unbroken: u32,
-    /// Reported after the lines before it are sent.
+    /// The error of an item. It is reported after the lines before that item are sent.
     error: Option<BodyError>,
 }
 

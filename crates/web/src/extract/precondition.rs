@@ -115,8 +115,9 @@ impl<'v> Validators<'v> {
 /// The conditions of a request, for a handler that knows the current state of the resource that it
 /// changes or sends.
 ///
-/// [`Etag`](https://docs.rs/peregrine/latest/peregrine/cache/struct.Etag.html) compares finished
-/// responses, so it serves reads only; a handler that changes a resource must check before.
+/// [`Etag`](https://docs.rs/peregrine/latest/peregrine/cache/struct.Etag.html) evaluates the
+/// conditions after the handler has responded, so it works for reads only. A handler that changes a
+/// resource must check the conditions before the change.
 ///
 /// ```
 /// use peregrine::prelude::*;
@@ -151,7 +152,8 @@ impl Preconditions {
         current.judge(&self.head)
     }
 
-    /// Whether a condition prevents lost updates: `If-Match`, or `If-Unmodified-Since` with a date.
+    /// Whether the request has a condition that prevents lost updates: `If-Match`, or
+    /// `If-Unmodified-Since` with a date.
     #[must_use]
     pub fn guards_updates(&self) -> bool {
         // RFC 9110 §13.1.4: a value that is not a date is ignored.
@@ -161,8 +163,8 @@ impl Preconditions {
     }
 
     /// Requires a condition that prevents lost updates. Afterwards, [`check`](Self::check) also
-    /// responds 428 if the condition that was sent cannot be evaluated: `If-Unmodified-Since`, for
-    /// a resource without a known date.
+    /// responds 428 if the request's condition cannot be evaluated. This is the case if the
+    /// condition is `If-Unmodified-Since` and the resource has no known date.
     ///
     /// # Errors
     /// If the request has neither `If-Match` nor `If-Unmodified-Since` with a date: 428, kind

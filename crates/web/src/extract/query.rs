@@ -10,13 +10,13 @@ use serde::de::DeserializeOwned;
 
 /// The query, as a struct or map. Repeated keys fill a `Vec`.
 ///
-/// A query that is not a `T` is a problem with status 400 that names the field. Floats must be
-/// finite: `NaN`, `inf` and `1e999` are rejected too. `Option<Query<T>>` is `None` for a target
-/// without `?`.
+/// If the query cannot be read as a `T`, the problem has status 400 and names the field. Floats
+/// must be finite: `NaN`, `inf` and `1e999` are rejected too. `Option<Query<T>>` is `None` for a
+/// target without `?`.
 ///
 /// In a struct with `#[serde(flatten)]`, or an enum with `#[serde(tag = "..")]`, serde does not
-/// request numbers or booleans, and a query contains only text. Such fields must be strings, or
-/// have a `deserialize_with` that parses one.
+/// report to the deserializer that a field is a number or a boolean, and a query contains only
+/// text. So such fields must be strings, or have a `deserialize_with` that parses a string.
 ///
 /// ```
 /// use peregrine::web::extract::Query;
@@ -73,7 +73,7 @@ pub(super) fn parse<T: DeserializeOwned>(query: &str) -> Result<T, Problem> {
     })
 }
 
-/// Reads URL-encoded pairs. The returned problem is the one for a body.
+/// Reads URL-encoded pairs. The returned problem is that for an invalid value in a body (422).
 pub(super) fn form<T: DeserializeOwned>(pairs: &[u8]) -> Result<T, Problem> {
     let pairs = || Finite(serde_html_form::Deserializer::from_bytes(pairs));
     T::deserialize(pairs()).map_err(|error| {

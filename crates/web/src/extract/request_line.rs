@@ -5,10 +5,10 @@ use crate::http::problem::Problem;
 use crate::http::request::Parts;
 use http::{HeaderMap, Method, Uri, Version};
 
-/// The pattern of the route that matched, such as `/birds/{id}`. It suits labels of metrics and
-/// logs, because there are few patterns.
+/// The pattern of the route that matched, such as `/birds/{id}`. Use it as a label in metrics and
+/// logs: an application has few patterns, but many paths.
 ///
-/// Outside any route (in a fallback), the extractor responds 500, and `Option<MatchedPath>` is
+/// In a fallback no route has matched: the extractor responds 500, and `Option<MatchedPath>` is
 /// `None`.
 ///
 /// ```

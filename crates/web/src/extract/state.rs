@@ -34,11 +34,11 @@ pub struct State<T>(pub T);
 /// The application's state of type `T`, which was given with `.state(value)`: a reference to the
 /// worker's own value, not a clone.
 ///
-/// Whatever `T` is, the cost is one reference count that is local to the worker. Use it for an
-/// `Arc` that workers share, for pools and clients, and for values that cannot be cloned. It
-/// dereferences to `T`. It stays on its thread: for a task that may run elsewhere, clone the value.
-/// As for [`State`], building the application fails if the state is missing, and
-/// `Option<StateRef<T>>` is `None` if there is none.
+/// For any `T`, the extractor increments only one reference count, which is local to the worker.
+/// Use it for an `Arc` that workers share, for pools and clients, and for values that cannot be
+/// cloned. It dereferences to `T`. It is not `Send`: for a task that may run on another thread,
+/// clone the value. As for [`State`], building the application fails if the state is missing, and
+/// `Option<StateRef<T>>` is `None` if the state is missing.
 ///
 /// ```
 /// use peregrine::App;
@@ -77,9 +77,9 @@ impl<T> Deref for StateRef<T> {
 
 /// A clone of the value of type `T` that a middleware attached to this request.
 ///
-/// If there is none, the middleware is missing or did not run: the extractor responds 500, and
-/// `Option<Extension<T>>` is `None`. In a response, before the body, it attaches the value to the
-/// response.
+/// If there is no such value, the middleware is missing or did not run. Then the extractor responds
+/// 500, and `Option<Extension<T>>` is `None`. A handler can also return an `Extension` in a tuple
+/// before the body, which attaches the value to the response.
 ///
 /// ```
 /// use peregrine::web::extract::Extension;

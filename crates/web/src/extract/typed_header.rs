@@ -12,8 +12,8 @@ use smallvec::SmallVec;
 /// [`headers::Header`].
 ///
 /// A missing field and an invalid field are different problems, both with status 400.
-/// `Option<TypedHeader<T>>` is `None` for a missing field and rejects an invalid one. In a
-/// response, before the body, it sets the field.
+/// `Option<TypedHeader<T>>` is `None` for a missing field and rejects an invalid one. A handler can
+/// also return a `TypedHeader` in a tuple before the body, which sets the field.
 ///
 /// ```
 /// use headers::UserAgent;
@@ -41,7 +41,8 @@ impl<T: Header> FromRequestParts for TypedHeader<T> {
     }
 
     async fn optional_from_request_parts(parts: &mut Parts) -> Result<Option<Self>, Problem> {
-        // Some types decode a missing field as an empty value; here it counts as missing.
+        // Some types decode a missing field as an empty value. This extractor treats the field as
+        // missing.
         if parts.head.field(T::name().as_str()).is_none() {
             return Ok(None);
         }

@@ -9,8 +9,8 @@ use peregrine_router::{any_reading, has_dot_segments, may_be_ambiguous};
 use std::rc::Rc;
 
 impl Application {
-    /// `target`, or the target that responds 400 if another server may read the path as a path of
-    /// another route.
+    /// Returns `target`. If another server may read the path as a path of another route, returns
+    /// the target that responds 400 instead.
     #[inline(never)]
     pub(super) fn unless_ambiguous<'a>(
         &'a self,
@@ -32,9 +32,9 @@ impl Application {
         Target { endpoint: &self.unmatched.ambiguous, options: &UNROUTED_OPTIONS, pattern: None }
     }
 
-    /// Whether one of the other readings of the path leads to another route or fallback. Routes
-    /// with different handlers or middleware have different endpoints. A reading without a route is
-    /// ignored, because there is nothing to protect.
+    /// Whether another server may read the path as a path of another route or fallback. Routes with
+    /// different handlers or middleware have different endpoints. If the path that the other server
+    /// reads has no route here, there is nothing to protect.
     fn leads_elsewhere(
         &self,
         head: &Head,

@@ -1,4 +1,4 @@
-//! A built application: finds the target that answers a request, given its head.
+//! A built application. It finds the target that answers a request from the request's head.
 
 mod ambiguous_path;
 mod route;
@@ -51,9 +51,9 @@ type Claims = dyn Fn(&Head) -> Option<Claim>;
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// The server depends on the answer, so the request is never shed.
+    /// The server itself depends on the response, so it never sheds the request.
     Surely,
-    /// The request may also be for a route, so it can be shed like others.
+    /// The request may also be for a route, so the server may shed it like any other.
     Perhaps,
 }
 
@@ -156,7 +156,7 @@ impl Application {
         })
     }
 
-    /// The target for a router result that is a guarded route or not a route.
+    /// Finds the target if the route is guarded, the path may be ambiguous, or there is no route.
     #[inline(never)]
     fn find_rest(&self, head: &mut Head, connection: &ConnectionInfo, found: Match) -> Target<'_> {
         let target = match found {
@@ -184,11 +184,11 @@ impl Application {
         })
     }
 
-    /// The target for a CORS preflight, or `None` if the request is not a preflight or a route for
-    /// it is found as for other requests.
+    /// Returns the target for a CORS preflight. Returns `None` if the request is not a preflight,
+    /// or if its route is a handler for OPTIONS or also answers the announced request.
     ///
-    /// A handler for OPTIONS takes precedence. Otherwise the middleware around the route that would
-    /// answer the announced request answers, because each scope may have its own CORS rules.
+    /// The preflight goes to the middleware around the route that would answer the announced
+    /// request, because each scope may have its own CORS rules.
     #[cold]
     fn find_preflight(&self, head: &mut Head, connection: &ConnectionInfo) -> Option<Target<'_>> {
         let announced = self.table.announced(head, connection)?;
@@ -261,9 +261,9 @@ impl Application {
         Target { endpoint, options, pattern: None }
     }
 
-    /// Answers one request with this application's routes and states, even if it was passed to
-    /// another application before. Body limits of routes apply; their other server options do not,
-    /// because no server is involved.
+    /// Answers one request with this application's routes and states, even if another application
+    /// has already seen the request. The body limits of routes apply. The other server options of
+    /// routes do not apply, because no server is involved.
     pub async fn call(&self, mut request: Request) -> Response {
         request.parts.set_states(self.states());
         let connection = Rc::clone(request.parts.peek_connection());
@@ -275,10 +275,10 @@ impl Application {
     /// The response for `problem`, rendered by the application's function
     /// ([`App::on_problem`](crate::App::on_problem)). The server uses this for its own responses.
     ///
-    /// `head` is the request's head as [`Application::find`] left it, so a problem on a route of a
-    /// merged application is rendered by that application. If no request could be parsed, pass an
-    /// empty head ([`Head::take`]). If the rendering function panics, the panic is logged and the
-    /// problem is sent in its default form.
+    /// `head` is the request's head as [`Application::find`] left it, so a merged application
+    /// renders the problems of its own routes. If no request could be parsed, pass an empty head
+    /// ([`Head::take`]). If the rendering function panics, the panic is logged and the problem is
+    /// sent in its default form.
     #[must_use]
     pub fn render(&self, problem: Problem, head: &Head) -> Response {
         let route = head.route().and_then(|route| self.routes.get(route as usize));
@@ -300,8 +300,8 @@ impl Application {
 impl Signature<ViaApplication> for Application {}
 
 /// An application used as a handler of another one. It answers with its own routes and states. The
-/// server applies only the options of the handler as a whole, so building the outer application
-/// fails if a route inside sets a `timeout` or `run_to_end` that the handler does not have.
+/// server applies only the options of the whole handler. So if a route inside sets a `timeout` or
+/// `run_to_end` that the handler does not have, building the outer application fails.
 impl Handler<ViaApplication, ()> for Application {
     fn call(&self, request: Request) -> impl Future<Output = Response> {
         Application::call(self, request)

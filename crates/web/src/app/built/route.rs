@@ -26,14 +26,14 @@ impl<'a> Target<'a> {
         self.options
     }
 
-    /// The outermost limit of the request's body, in bytes: the route's own, or else `server`,
-    /// which is the server's limit. Middleware may set other limits, and `call` sets the route's
-    /// limit inside them. A body is checked as it is read, so a server need not reject a larger
-    /// one.
+    /// The outermost limit of the request's body, in bytes: the route's own limit, or `server`, the
+    /// server's limit, if the route has none. Middleware may set other limits. `call` sets the
+    /// route's limit again inside the middleware. The limit is checked while the body is read, so a
+    /// server need not reject a request with a larger `Content-Length`.
     ///
-    /// A handler may lift the server's limit for itself ([`RouteOptions::lifts_body_limit`]), which
-    /// `call` does. The limit still applies to middleware that reads the whole body into memory
-    /// ([`Body::whole_limit`](crate::Body::whole_limit)).
+    /// If a handler lifts the server's limit for itself ([`RouteOptions::lifts_body_limit`]),
+    /// `call` removes the limit. The limit still applies to middleware that reads the whole body
+    /// into memory ([`Body::whole_limit`](crate::Body::whole_limit)).
     #[must_use]
     pub fn body_limit(&self, server: u64) -> u64 {
         self.options.body_bytes_max.unwrap_or(server)
@@ -55,7 +55,7 @@ impl<'a> Target<'a> {
         Rc::clone(self.endpoint).hold(slot, self.lift_limit(request))
     }
 
-    /// The request with the server's body limit lifted, if the handler asks for that.
+    /// Removes the server's body limit from `request`, if the handler's options lift it.
     #[doc(hidden)]
     #[inline]
     #[must_use]
@@ -81,8 +81,8 @@ pub struct RouteInfo<'a> {
     pub methods: &'a str,
     /// The whole pattern.
     pub pattern: &'a str,
-    /// Its further conditions, such as `id is u32, the host is example.org`; empty if there are
-    /// none.
+    /// Conditions besides the method and the pattern, such as `id is u32, the host is example.org`;
+    /// empty if there are none.
     pub conditions: &'a str,
     /// Where it was added in the source.
     pub place: &'static Location<'static>,
@@ -124,14 +124,13 @@ impl<'a> RouteInfo<'a> {
         types.rev().find(|(name, _)| name == parameter).map(|(_, kind)| *kind)
     }
 
-    /// How many optional parameters of the written pattern this pattern omits.
+    /// The number of optional parameters of the written pattern that this pattern omits.
     #[must_use]
     pub fn absent(&self) -> usize {
         self.about.absent
     }
 
-    /// Whether the application did not write this pattern: it is another route's with a trailing
-    /// slash.
+    /// Whether this pattern was derived from another route's pattern by adding a trailing slash.
     #[must_use]
     pub fn is_slash_twin(&self) -> bool {
         self.about.is_slash_twin
@@ -144,8 +143,9 @@ pub(crate) struct Built {
     pub(crate) unrouted: Rc<dyn Endpoint>,
     pub(crate) options: RouteOptions,
     pub(crate) is_guarded: bool,
-    /// The route has no parameters and no guards, and all servers read its pattern the same way.
-    /// They then read every path that matches it the same way, so no path needs a check.
+    /// The route has no parameters and no guards, and all servers read its pattern the same way. So
+    /// they also read every path that matches it the same way, and no such path needs the check for
+    /// ambiguous paths.
     pub(crate) is_literal: bool,
     /// A description of its conditions.
     pub(crate) conditions: String,
@@ -195,7 +195,7 @@ impl Built {
         }
     }
 
-    /// The route with this description of its conditions.
+    /// Sets the description of the route's conditions.
     pub(crate) fn asking(self, conditions: String) -> Self {
         Self { conditions, ..self }
     }
@@ -213,11 +213,12 @@ pub(super) static UNROUTED_OPTIONS: RouteOptions = RouteOptions {
     allows_ambiguous_paths: false,
 };
 
-/// As [`UNROUTED_OPTIONS`], for the path of a route that accepts ambiguous paths.
+/// Like [`UNROUTED_OPTIONS`], but for the path of a route that accepts ambiguous paths.
 static UNROUTED_AMBIGUOUS_OPTIONS: RouteOptions =
     RouteOptions { allows_ambiguous_paths: true, ..UNROUTED_OPTIONS };
 
-/// As [`UNROUTED_OPTIONS`], for a service that answers before all routes, such as the responder to
-/// certificate challenges. The server itself depends on these responses, so they are never shed.
+/// Like [`UNROUTED_OPTIONS`], but for a service that answers before all routes, such as the
+/// responder to certificate challenges. The server itself depends on these responses, so they are
+/// never shed.
 pub(super) static FIRST_OPTIONS: RouteOptions =
     RouteOptions { is_never_shed: true, ..UNROUTED_OPTIONS };

@@ -16,9 +16,9 @@ use std::rc::Rc;
 /// Builds URLs of the application's own routes, by the names given with
 /// [`named`](crate::HandlerExt::named). This type is an extractor.
 ///
-/// The values are a single value for one parameter; a tuple, in the order of the pattern; or a
-/// struct or map with the names in the pattern: the same types that [`Path`](crate::extract::Path)
-/// reads. They are percent-encoded.
+/// The values have a type that [`Path`](crate::extract::Path) can read: a single value for one
+/// parameter, a tuple in the order of the pattern, or a struct or map with the names in the
+/// pattern. The values are percent-encoded.
 ///
 /// An application that is mounted as a tower service does not know its mount prefix, so the prefix
 /// is missing from the URLs.
@@ -59,8 +59,8 @@ impl Urls {
         Ok(format!("{}{path}", self.prefix))
     }
 
-    /// The full URL, with the scheme and host that the client used: for emails and other uses
-    /// outside the page.
+    /// The full URL, with the scheme and host that the client used. Use it in emails and other
+    /// places outside the page.
     ///
     /// # Errors
     /// As for [`Urls::path`].
@@ -142,8 +142,8 @@ impl<T> fmt::Debug for RoutePath<T> {
     }
 }
 
-/// Why a URL could not be built, which is the application's mistake. As a response it is a 500; the
-/// reason is logged.
+/// Why a URL could not be built. The mistake is the application's: as a response, the error is a
+/// 500, and the reason is logged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UrlError(String);
 
@@ -161,7 +161,7 @@ impl crate::http::response::IntoResponse for UrlError {
     }
 }
 
-/// Fills the pattern that takes all of the given values.
+/// Fills the pattern whose parameters are exactly the given values.
 fn fill(patterns: &[String], given: &Given) -> Result<String, UrlError> {
     let names = |pattern: &String| {
         let (mut names, mut rest) = (Vec::new(), pattern.clone());
@@ -204,7 +204,8 @@ fn write(pattern: &str, values: &[&str]) -> Result<String, UrlError> {
         rest = after;
     }
     push_literal(&mut path, rest);
-    // The text around a value may complete a dot segment. RFC 3986 §4.2: two slashes name a host.
+    // The text around a value may complete a dot segment. RFC 3986 §4.2: two leading slashes begin
+    // a host.
     let moves = |segment: &str| matches!(segment, "." | "..");
     if path.starts_with("//") || path.split('/').any(moves) {
         return Err(UrlError(format!(
@@ -227,7 +228,8 @@ fn push_literal(path: &mut String, text: &str) {
     }
 }
 
-/// RFC 3986 §3.3: the characters that a segment may contain unescaped; also slashes in a catch-all.
+/// RFC 3986 §3.3: a segment may contain these characters unescaped. In a catch-all, slashes stay
+/// unescaped too.
 fn encode(value: &str, is_rest: bool, path: &mut String) {
     for byte in value.bytes() {
         let is_plain = byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@".contains(&byte);

@@ -62,7 +62,7 @@ struct All;
 #[derive(Default)]
 struct Listed(Vec<String>);
 
-/// Collects named values; `name` is the key whose value comes next.
+/// Collects named values; `name` is the key of the next value.
 #[derive(Default)]
 struct Named {
     all: Vec<(String, String)>,

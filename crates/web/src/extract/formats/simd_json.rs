@@ -18,9 +18,9 @@ use std::cell::RefCell;
 /// [`Json`] accepts is accepted here, and the problems are the same. There are two differences:
 ///
 /// - A number with more than 15 digits, or with a large exponent, may differ in its last bit when
-///   read as a float. There, `simd-json` is exact and [`Json`] is not, unless a crate of the
-///   program enables the feature `float_roundtrip` of `serde_json`. With that feature, [`Json`] is
-///   exact too, but rejects numbers that overflow an `f32` where one is expected.
+///   read as a float. For such numbers, `simd-json` is exact. [`Json`] is exact only if a crate of
+///   the program enables the feature `float_roundtrip` of `serde_json`. With that feature, [`Json`]
+///   rejects a number that overflows an `f32`, if the type expects an `f32`.
 /// - An enum with `#[serde(tag = "..")]` that is sent as a list may contain the number of the
 ///   variant in place of its name. [`Json`] rejects this.
 ///

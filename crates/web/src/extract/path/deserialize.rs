@@ -13,7 +13,7 @@ use serde::forward_to_deserialize_any;
 #[derive(Clone, Copy)]
 pub(super) struct Parameters<'p> {
     all: &'p [Parameter<'p>],
-    /// How many more parameters the written pattern has, which this route omits.
+    /// The number of optional parameters of the written pattern that this route omits.
     absent: usize,
 }
 
@@ -262,7 +262,8 @@ macro_rules! parsed {
     };
 }
 
-/// Rejects infinite numbers and NaN, which would defeat checks against the bounds of a range.
+/// Rejects infinite numbers and NaN, because NaN defeats range checks: each comparison with it is
+/// false.
 macro_rules! finite {
     ($($method:ident $visit:ident $type:ident;)*) => {
         $(

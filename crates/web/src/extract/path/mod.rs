@@ -15,12 +15,16 @@ use smallvec::SmallVec;
 
 /// The path's parameters, percent-decoded.
 ///
-/// `T` is one value for a path with one parameter; a tuple, in the order of the path; a struct,
-/// with the names in the pattern; or a map, or a `Vec` of pairs, of all parameters.
+/// `T` is one of these:
 ///
-/// A value that is not of its type is a problem with status 400 that names the parameter, the value
-/// and the expected type. Parameters that do not fit `T` are the application's mistake: status 500,
-/// if building the application did not already report it.
+/// - a single value, for a path with one parameter
+/// - a tuple, in the order of the path
+/// - a struct, with the names in the pattern
+/// - a map, or a `Vec` of pairs, of all parameters
+///
+/// If a value cannot be read as its type, the problem has status 400 and names the parameter, the
+/// value and the expected type. If the pattern's parameters do not fit `T`, the application is
+/// wrong. Building it reports most of these mistakes. For the others, the extractor responds 500.
 ///
 /// `Option<Path<T>>` is `None` for a path without parameters.
 ///

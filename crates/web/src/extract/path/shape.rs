@@ -9,8 +9,8 @@ use serde::de::{
 use serde::forward_to_deserialize_any;
 use std::fmt;
 
-/// Records what `T` needs: a number of parameters, or the names of its required fields. For maps,
-/// lists, and types that decide during deserialization, nothing is recorded.
+/// Records what `T` needs: a number of parameters, or the names of its required fields. Records
+/// nothing for maps, lists, and types that choose their shape during deserialization.
 pub(super) fn require<T: DeserializeOwned>(requirements: &mut Requirements) {
     let mut shape = Shape::Unknown;
     let _ = T::deserialize(Probe { shape: &mut shape });
@@ -151,9 +151,9 @@ impl<'de> Deserializer<'de> for Probe<'_> {
     }
 }
 
-/// A struct with every field except one, which shows whether the type requires that field. Each
-/// other field gets a value that most types accept. If its type rejects the value, this check finds
-/// nothing, and the first request will show the mismatch.
+/// A struct with every field except one. If the type reports that the field is missing, it requires
+/// that field. Each other field gets a value that most types accept. If its type rejects the value,
+/// this check finds nothing, and the first request shows the mismatch.
 struct Without {
     field: &'static str,
 }
