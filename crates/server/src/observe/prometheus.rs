@@ -1,4 +1,4 @@
-//! Writes the counters of workers in the format of Prometheus.
+//! Writes the counters of workers in the Prometheus text format.
 
 use super::metrics::{
     Agreed, Counts, DURATION_BOUNDS, Key, Measured, Rule, SIZE_BOUNDS, TlsFailure, method_name,
@@ -196,7 +196,7 @@ pub const FAMILIES: &[Family<'static>] = &[
     MEMORY_MAX,
 ];
 
-/// Writes the counters of these workers, added up.
+/// Writes the sums of the counters of these workers.
 pub fn write(page: &mut Page, workers: &[&Counts]) {
     write_requests(page, workers);
     write_sizes(page, workers);
@@ -216,13 +216,13 @@ fn measured<'a>(workers: &'a [&Counts]) -> impl Iterator<Item = &'a Measured> {
     workers.iter().filter_map(|counts| counts.measured.get())
 }
 
-/// The pattern of a route; empty if no route matched.
+/// The pattern of a request's route; empty if no route matched.
 fn route(measured: &Measured, key: &Key) -> String {
     let pattern = key.route.and_then(|route| measured.routes.get(route as usize));
     pattern.cloned().unwrap_or_default()
 }
 
-/// The labels of values that had no room in a table, as OpenTelemetry names them.
+/// The label of values for which a table had no room. The name is OpenTelemetry's.
 const OVERFLOW: (&str, &str) = ("otel_metric_overflow", "true");
 
 fn write_requests(page: &mut Page, workers: &[&Counts]) {
@@ -300,7 +300,8 @@ fn write_active(page: &mut Page, workers: &[&Counts]) {
         };
         for method in 0..workers.first().map_or(0, |counts| counts.active[0].len()) {
             let active: i64 = workers.iter().map(|counts| of(counts, method)).sum();
-            // A series that comes and goes is hard to read, but most methods are rarely used.
+            // Most methods are rarely used, so a series is written only while it is not zero,
+            // except for one.
             if has_any && (active > 0 || method == 0 && !is_secure) {
                 let labels = [
                     ("http_request_method", method_name(method)),
