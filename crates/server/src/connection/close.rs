@@ -23,7 +23,7 @@ impl<D: Driver> Connection<D> {
     pub(super) fn on_event(&mut self, session: &mut Session<D>, event: Event) -> Option<Ended> {
         match event {
             Event::Woken => None,
-            // A closing connection discards all received bytes, also those that are not valid TLS.
+            // A closing connection discards all received bytes, even if they are not valid TLS.
             Event::NoTls(_) if matches!(session.phase, Phase::Closing(_)) => None,
             Event::NoTls(reject) => {
                 self.refuse_tls(session, &reject);
@@ -230,7 +230,7 @@ impl<D: Driver> Connection<D> {
         }
     }
 
-    /// Returns why the connection closed. Only called after an orderly close.
+    /// Takes the reason from a connection in [`Phase::Closing`].
     pub(super) fn over(&mut self, session: &mut Session<D>) -> Ended {
         match std::mem::replace(&mut session.phase, Phase::Http1) {
             Phase::Closing(closing) => closing.into_ended(),

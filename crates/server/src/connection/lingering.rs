@@ -85,7 +85,7 @@ impl Closing {
         }
     }
 
-    /// Sets the deadline at which the server stops to receive if the peer sends nothing until then.
+    /// Sets the deadline at which the server stops receiving if the peer sends nothing until then.
     fn await_silence<D: Driver>(&self, link: &mut Link<'_, D>) {
         let limits = &link.door.limits;
         let timeout = match link.worker.order() >= Order::Drain {

@@ -1,5 +1,5 @@
-//! Makes a connection yield. Needed for drivers that poll a task that wakes itself again before
-//! they poll the kernel.
+//! Makes a connection yield on drivers that would poll a woken task again before they poll the
+//! kernel.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

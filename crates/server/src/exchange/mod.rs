@@ -201,8 +201,7 @@ impl Exchange {
         self.name.take()
     }
 
-    /// Returns whether a handler is running that must run to its end even if its client
-    /// disconnects.
+    /// Returns whether a handler is running and must run to its end even if its client disconnects.
     pub(crate) fn runs_to_end(&self) -> bool {
         self.handler.is_some() && self.on_disconnect == OnDisconnect::RunToEnd
     }

@@ -227,7 +227,7 @@ impl Http1 {
             Event::Reject(reject) => Received::Reject(reject),
             Event::End | Event::NeedRespond | Event::Closed => Received::End,
             Event::Head(_) | Event::Data(_) | Event::Upgraded => {
-                unreachable!("only data and an end come between a head and its response")
+                unreachable!("between a head and its response, a body has only data and an end")
             }
         }
     }

@@ -30,8 +30,8 @@ const YIELD_BYTES: usize = 256 * 1024;
 /// A response's body that is being sent.
 pub(super) struct Streaming {
     mode: BodyMode,
-    /// Bytes still to be sent, if the length was declared. Bytes beyond that are never sent and so
-    /// never wait for the peer. The body is therefore not polled for them: if it were endless, it
+    /// Bytes still to be sent, if the length was declared. At 0, the body is not polled again.
+    /// Further bytes would not be sent and so would never wait for the peer, and an endless body
     /// would monopolise the worker.
     left: Option<u64>,
     trailers: HeaderMap,
@@ -256,7 +256,7 @@ impl Http1 {
                     "the body of a response failed");
             } else {
                 tracing::debug!(target: "peregrine", %error, request, %peer,
-                    "the body of a response failed because that of its request did");
+                    "the body of a response failed because its request's body failed");
             }
         });
         if let Step::Stream(Streaming { mode: BodyMode::UntilClose, .. }) = self.step {

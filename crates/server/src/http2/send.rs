@@ -227,7 +227,7 @@ impl Http2 {
             BodyError::Failed(_) => tracing::error!(target: "peregrine", %error, request, %peer,
                 "the body of a response failed"),
             _ => tracing::debug!(target: "peregrine", %error, request, %peer,
-                "the body of a response failed because that of its request did"),
+                "the body of a response failed because its request's body failed"),
         });
         self.reset_stream(number, Code::INTERNAL_ERROR, link);
     }

@@ -54,8 +54,8 @@ pub struct Limits {
     #[cfg_attr(feature = "config", serde(with = "Size"))]
     pub body_bytes_max: u64,
     /// If a handler does not read all of a request's body, the server receives and discards the
-    /// rest, so that the connection can be reused. This is the maximum of the rest. Default 256
-    /// KiB. Over the limit: close.
+    /// rest, so that the connection can be reused. This limits the rest. Default 256 KiB. Over the
+    /// limit: close.
     #[cfg_attr(feature = "config", serde(with = "Size"))]
     pub drain_bytes_max: u32,
     /// From the start of the connection to the first byte of its first request. Default 30 s. After
@@ -65,18 +65,18 @@ pub struct Limits {
     /// From the first byte of a head to its last. Default 10 s. After that: 408 and close.
     #[cfg_attr(feature = "config", serde(with = "Time"))]
     pub head_timeout: Duration,
-    /// The minimum rate, in bytes per second, of a peer. It applies to content that the server is
-    /// waiting for, and to the peer's receiving of a response. Default 240. At 0, any byte is
-    /// enough. Over HTTP/1.1, the framing of chunks counts as content. Time in which the server
-    /// waits for something else, such as a handler that does not read, does not count.
+    /// The minimum rate, in bytes per second, at which a peer must send and receive. It applies
+    /// while the server waits for content of a request, and while the peer receives a response.
+    /// Default 240. At 0, any byte is enough. Over HTTP/1.1, the framing of chunks counts as
+    /// content. Time in which the server waits for something else, such as a handler that does not
+    /// read, does not count.
     ///
-    /// The server sees only what its own kernel does, and the kernel accepts response bytes in
-    /// lumps. It accepts the next lump after half of `SocketOptions::unsent_bytes_max` has left, or
-    /// after the peer's kernel has freed buffer space (about a sixteenth of its receive buffer),
-    /// whichever is more. If a peer reads less than one lump in `rate_slack`, it may be
-    /// disconnected although it reads. With the defaults, this happens below about 1.1 kB/s, and at
-    /// a higher rate if the peer's kernel has a large receive buffer: on loopback, clients that
-    /// read 4 to 6 kB/s were disconnected.
+    /// The server's kernel accepts response bytes in lumps, and the server can only measure those.
+    /// One lump is half of `SocketOptions::unsent_bytes_max`, or a sixteenth of the receive buffer
+    /// of the peer's kernel, whichever is more. If a peer reads less than one lump in `rate_slack`,
+    /// it may be disconnected although it reads. With the defaults, this happens below about 1.1
+    /// kB/s. If the peer's kernel has a large receive buffer, it happens at higher rates: on
+    /// loopback, clients that read 4 to 6 kB/s were disconnected.
     ///
     /// *Conversations* have no minimum rate. A conversation is a request with content of unknown
     /// length whose response has begun, or a gRPC call to a mounted service. Both sides of a
@@ -145,8 +145,8 @@ pub struct Limits {
     pub read_ahead_bytes_max: usize,
     /// If a response ends the connection while the peer may still be sending, the server lingers:
     /// it continues to read, because closing at once would reset the connection, and a reset can
-    /// destroy the response. Lingering ends when the peer has sent nothing for this long. Default 5
-    /// s; while the server drains, `drain_idle_timeout` if that is less. After that: close.
+    /// destroy the response. Lingering ends if the peer sends nothing for this long. Default 5 s;
+    /// while the server drains, `drain_idle_timeout` if that is less. After that: close.
     #[cfg_attr(feature = "config", serde(with = "Time"))]
     pub linger_timeout: Duration,
     /// How long the server lingers (see `linger_timeout`) if the peer keeps sending. Default 30 s;

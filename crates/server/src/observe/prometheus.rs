@@ -57,7 +57,7 @@ const PASSED: Family<'_> = family(
     "peregrine_worker_connections_passed",
     Kind::Counter,
     "",
-    "Connections that a worker accepted and handed to another one with fewer.",
+    "Connections that a worker accepted and handed to a worker with fewer connections.",
 );
 const TAKEN: Family<'_> = family(
     "peregrine_worker_connections_taken",
@@ -144,8 +144,8 @@ const QUEUE_DELAY: Family<'_> = family(
     "peregrine_queue_delay_seconds",
     Kind::Histogram,
     "seconds",
-    "How long requests waited for their worker's thread after it had polled the kernel; without a \
-     target, measured for one request in 16.",
+    "How long requests waited for their worker's thread after it had polled the kernel. Without \
+     queue_delay_target, one request in 16 is measured.",
 );
 const REFUSING: Family<'_> = family(
     "peregrine_worker_overloaded",
@@ -157,13 +157,13 @@ const MEMORY: Family<'_> = family(
     "peregrine_worker_memory_bytes",
     Kind::Gauge,
     "bytes",
-    "Memory that each worker holds for its peers: buffers, bodies, unsent responses, TLS, HTTP/2.",
+    "Memory that each worker uses for connections: buffers, bodies, responses, TLS, HTTP/2.",
 );
 const MEMORY_MAX: Family<'_> = family(
     "peregrine_worker_memory_max_bytes",
     Kind::Gauge,
     "bytes",
-    "Limit of the memory that each worker holds for its peers; 0 if there is none.",
+    "Limit of the memory that each worker uses for connections; 0 if there is none.",
 );
 
 /// The families that [`write()`] writes, in order.
