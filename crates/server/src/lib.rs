@@ -1,11 +1,10 @@
 //! The server: workers, their connections, and the path from a request's bytes to its handler.
 //!
 //! Everything here is generic over a [`Driver`](peregrine_driver::Driver), so the same code runs on
-//! io_uring, on Tokio and in the simulator; this crate makes no system calls. Each worker runs on
-//! one thread. It accepts connections; each connection is a task that alternates between running
+//! io_uring, on Tokio and in the simulator. This crate makes no system calls. Each worker runs on
+//! one thread and accepts connections. Each connection is a task that alternates between running
 //! its protocol and waiting for the driver. Start with `connection/mod.rs`. [`Limits`] lists
 //! everything that can be tuned.
-//! that can be tuned.
 #![forbid(unsafe_code)]
 
 mod accept;

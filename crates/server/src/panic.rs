@@ -1,12 +1,11 @@
-//! Catches panics of application code, destructors included, where the server must continue.
+//! Catches panics of application code, including destructors, because the server must continue.
 
 use peregrine_web::panics::{self, contained, discard};
 use std::any::Any;
 use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs application code and logs a panic, which must not stop the server. Returns `None` after a
-/// panic.
+/// Runs application code. If it panics, logs the panic and returns `None`.
 pub(crate) fn guarded<T>(what: &str, run: impl FnOnce() -> T) -> Option<T> {
     let result = catch_unwind(AssertUnwindSafe(run));
     let tell = |panic| {
@@ -16,7 +15,7 @@ pub(crate) fn guarded<T>(what: &str, run: impl FnOnce() -> T) -> Option<T> {
     result.map_err(tell).ok()
 }
 
-/// Returns the panic message and passes it to the panic listener.
+/// Returns the message of a caught panic, and passes it to the panic listener.
 pub(crate) fn message_of(panic: Box<dyn Any + Send>) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
@@ -26,7 +25,7 @@ pub(crate) fn message_of(panic: Box<dyn Any + Send>) -> String {
     text
 }
 
-/// A value that belongs to the application and may be dropped anywhere. A panic in its destructor
+/// A value with a destructor from the application. When it is dropped, a panic of that destructor
 /// is caught and logged, so it affects neither the connection nor its counters.
 #[derive(Debug)]
 pub(crate) struct Quiet<T>(Option<T>);

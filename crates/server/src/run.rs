@@ -1,4 +1,4 @@
-//! Runs a worker: opens its listeners, turns its timer wheel, and shuts it down.
+//! Runs a worker: opens its listeners, drives its timer wheel, and shuts it down.
 
 use crate::accept::balance::Member;
 use crate::accept::{self, Spreading};
@@ -18,14 +18,13 @@ use std::rc::Rc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// The time between two log lines that sum up rejected requests and handshakes.
+/// The time between two log lines that summarise rejected requests and handshakes.
 const REFUSALS_PAUSE: Duration = Duration::from_secs(60);
 
-/// Runs a worker until an order ends it. At the end it waits for tasks that outlive their requests,
-/// as [`Limits::background_timeout`](crate::Limits::background_timeout) says. [`Driver::run`] then
-/// also waits for blocking functions, whose number is in `observed` only after that. If there are
-/// several workers, `member` hands connections to workers with fewer connections and takes those
-/// that others hand over.
+/// Runs a worker until an order ends it. At the end, it waits for tasks that outlive their
+/// requests, for at most [`Limits::background_timeout`](crate::Limits::background_timeout). After
+/// that, [`Driver::run`] also waits for blocking functions, and records in `observed` how many are
+/// left. If there are several workers, `member` balances connections between them.
 ///
 /// # Errors
 /// The driver cannot listen on one of the sockets.
@@ -56,7 +55,8 @@ pub async fn run<D: Driver>(
         let entrance = Rc::new(Entrance { door, sessions: Rc::clone(&sessions) });
         let worker = Rc::clone(&worker);
         let spreading = member.clone().map(|member| Spreading { member, listener: number });
-        // The worker must not end before it has accepted the connections in the backlog.
+        // `pending` keeps the worker running until the listener has accepted the connections in the
+        // backlog.
         let pending = worker.observed.pending();
         let driver = worker.driver.clone();
         driver.spawn_boxed(Box::pin(async move {

@@ -1,7 +1,7 @@
 //! The timers ("alarms") of one worker, on a coarse timer wheel: one per connection.
 //!
 //! Each request moves the alarm of its connection, so nearly all alarms are moved before they fire.
-//! Moving one only writes a number; the wheel checks the new time when the old one is reached.
+//! Moving an alarm only writes the new time. The wheel looks at it when the old time is reached.
 
 use peregrine_slot::Table;
 use std::cell::RefCell;
@@ -10,17 +10,17 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// The wheel's resolution: an alarm fires at most this much late, and never early, unless the
-/// worker was blocked.
+/// The wheel's resolution. An alarm never fires early, and at most this much late unless the worker
+/// was blocked.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
 
-/// How many ticks the wheel covers. Later alarms are checked once per round.
+/// How many ticks the wheel covers. Alarms that are due later are checked once per round.
 const SLOTS: usize = 1024;
 
-/// By how many ticks alarms are delayed at most after the worker was blocked.
+/// After the worker was blocked, alarms are delayed by at most this many ticks.
 const HOLD_MAX: u32 = 10;
 
-/// A tick that is never reached: with 32 bits, thirteen years after the start.
+/// A tick that is never reached: it is thirteen years after the start.
 const NEVER: u32 = u32::MAX;
 
 /// The alarms of one worker.
@@ -28,13 +28,13 @@ pub(crate) struct Wheel(RefCell<Inner>);
 
 struct Inner {
     alarms: Table<Entry>,
-    /// Numbers of the alarms to check in each tick.
+    /// For each tick, the numbers of the alarms to check.
     slots: Vec<Vec<u32>>,
     /// The tick up to which all slots were checked.
     passed: u32,
-    /// The numbers in all slots together.
+    /// How many numbers are in all slots together.
     queued: usize,
-    /// The tick before which no alarm fires, because the worker was blocked.
+    /// No alarm fires before this tick, because the worker was blocked.
     held_to: u32,
     is_held: bool,
     /// The tick that the wheel's task waits for, and the task's waker.
@@ -103,7 +103,8 @@ impl Wheel {
         (inner.sleeping_to != NEVER).then(|| time_of(inner.sleeping_to))
     }
 
-    /// Ready when an alarm was set to fire before the time that [`Wheel::next`] last returned.
+    /// Ready when the wheel must be turned before the time that [`Wheel::next`] last returned, or
+    /// was stopped.
     pub(crate) fn poll_sooner(&self, context: &mut Context<'_>) -> Poll<()> {
         let mut inner = self.0.borrow_mut();
         if inner.is_stopped || inner.next_tick() < inner.sleeping_to {
@@ -126,12 +127,13 @@ impl Wheel {
         self.0.borrow().is_stopped
     }
 
-    /// Fires the alarms that are due. No alarm is lost if the wheel was not turned for a while,
-    /// because there were no alarms or because the worker was blocked.
+    /// Fires the alarms that are due. The wheel may be turned late, because there were no alarms or
+    /// the worker was blocked. No alarm is lost then.
     ///
-    /// If a turn is late, the worker was blocked, by a handler or because the whole machine was
-    /// suspended. Data that peers sent in the meantime has not been read, so alarms are delayed by
-    /// the same time, up to one second. After that they fire even if that turn is late as well.
+    /// If a turn is late although there are alarms, the worker was blocked by a handler, or the
+    /// machine was suspended. Data that peers sent in the meantime has not been read, so the wheel
+    /// delays alarms by the same time, up to one second. After the delay they fire, even if that
+    /// turn is late as well.
     pub(crate) fn turn(&self, now: Duration) {
         let mut inner = self.0.borrow_mut();
         let now = tick_at(now);
@@ -145,7 +147,7 @@ impl Wheel {
             return;
         }
         let mut due = Vec::new();
-        // After a long time, each slot needs to be checked only once.
+        // Even if more than a whole round has passed, each slot needs to be checked only once.
         let from = inner.passed.max(now.saturating_sub(SLOTS as u32));
         inner.passed = inner.passed.max(now);
         for tick in from + 1..=now {
@@ -187,8 +189,8 @@ impl Inner {
 
     /// Checks a number that was in the slot of `tick`.
     fn look_at(&mut self, number: u32, tick: u32, due: &mut Vec<Waker>) {
-        // The alarm may be gone, or it may have moved to another slot, or its number may belong to
-        // a new alarm.
+        // The alarm may have been dropped or moved to another slot, or its number may belong to a
+        // new alarm.
         let Some(entry) = self.alarms.get_mut(number as usize) else { return };
         let is_here =
             entry.queued_for != NEVER && entry.queued_for as usize % SLOTS == tick as usize % SLOTS;
@@ -204,7 +206,7 @@ impl Inner {
     }
 }
 
-/// The time at the end of `tick`, when everything due in it is certainly due.
+/// The end of `tick`. At that time, every alarm of the tick is due.
 fn time_of(tick: u32) -> Duration {
     TICK.saturating_mul(tick)
 }
@@ -221,7 +223,7 @@ pub(crate) struct Alarm {
 }
 
 impl Alarm {
-    /// The alarm's number among the existing alarms.
+    /// The number that identifies the alarm while it exists.
     pub(crate) fn number(&self) -> u32 {
         self.number
     }
@@ -242,7 +244,8 @@ impl Alarm {
         self.wheel.0.borrow_mut().alarms[self.number as usize].at = NEVER;
     }
 
-    /// Ready when the alarm fires. Registers the caller for that and for [`Wheel::wake_all`].
+    /// Ready when the alarm fires. Otherwise, the task is woken when the alarm fires, by
+    /// [`Wheel::wake`] and by [`Wheel::wake_all`].
     pub(crate) fn poll(&self, context: &mut Context<'_>) -> Poll<()> {
         let mut inner = self.wheel.0.borrow_mut();
         let passed = inner.passed;
@@ -260,7 +263,7 @@ impl Alarm {
 
 impl Drop for Alarm {
     fn drop(&mut self) {
-        // The number that may still be in a slot is ignored when that slot is checked.
+        // Its number may still be in a slot. It is ignored when that slot is checked.
         self.wheel.0.borrow_mut().alarms.remove(self.number as usize);
     }
 }

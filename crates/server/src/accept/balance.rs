@@ -1,15 +1,17 @@
-//! Balances connections: decides which worker serves a connection that another one has accepted.
+//! Balances connections over workers: decides whether a worker that has accepted a connection hands
+//! it to another one.
 //!
-//! The kernel chooses the worker that accepts: by a hash if each worker has its own socket, and
-//! otherwise the first one to call accept. With many connections the result is even. With few
-//! long-lived ones it is not, and one core may do the work of two. So a worker that has more
-//! connections than another hands over connections that it has just accepted, before it receives
-//! anything on them.
+//! If each worker has its own socket, the kernel chooses the worker that accepts a connection by a
+//! hash. If workers share a socket, the first one to call accept gets it. Many connections are
+//! spread evenly in this way. A few long-lived ones are not, and one core may do the work of two.
+//! So if a worker has clearly more connections than another, it hands over connections that it has
+//! just accepted, before it receives anything on them.
 //!
 //! The other worker takes the connection in its next turn. If it has not done so after [`MOMENT`],
-//! the worker that accepted the connection takes it back and serves it, and hands over no more to
-//! that worker until it takes connections again. A worker that is blocked, full, shutting down or
-//! gone therefore delays a connection only briefly, and these cases need not be distinguished.
+//! the worker that accepted the connection takes it back and serves it. It then hands over nothing
+//! to the other worker until that worker takes connections again. A worker that is blocked, full,
+//! shutting down or gone therefore delays a connection only briefly, and these cases need not be
+//! distinguished.
 
 use peregrine_metrics::Level;
 use std::cell::{Cell, RefCell};
@@ -19,17 +21,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// How long a worker has to take a connection that was handed to it. Turns are much shorter, but on
-/// an overloaded machine a thread may have to wait this long for a CPU.
+/// How long a worker has to take a connection that was handed to it. Its turns are much shorter,
+/// but on an overloaded machine a thread may have to wait this long for a CPU.
 pub(crate) const MOMENT: Duration = Duration::from_millis(50);
 
-/// The maximum number of connections that a worker hands over per [`WINDOW`]. That is enough to
-/// balance connections that live for seconds. Thousands of connections that open and close each
-/// second are balanced without help; the limit then makes the cost of handing over negligible.
+/// The maximum number of connections that a worker hands over per [`WINDOW`]. This is enough to
+/// balance connections that live for seconds. If thousands of connections open and close each
+/// second, the kernel spreads them evenly, and the limit keeps the cost of handing over negligible.
 const PASSES_MAX: u32 = 64;
 const WINDOW: Duration = Duration::from_millis(100);
 
-/// How many other workers are checked per decision, since each check may be a cache miss.
+/// How many other workers are checked for each accepted connection. Each check may be a cache miss.
 const LOOKS_MAX: usize = 8;
 
 /// One worker's part in balancing the connections of a server.
@@ -37,7 +39,7 @@ const LOOKS_MAX: usize = 8;
 pub struct Member<P> {
     seats: Arc<[Seat<P>]>,
     number: usize,
-    /// The other worker to check first next time.
+    /// Which of the other workers to check first next time.
     next: Cell<usize>,
     /// When the current window began, and how many connections were handed over in it.
     window: Cell<(Duration, u32)>,
@@ -46,18 +48,18 @@ pub struct Member<P> {
 }
 
 /// The part of a worker's state that other workers read.
-// Aligned so that no two workers write to the same cache line, or to one that is prefetched with
-// it.
+// Aligned so that two workers never write to the same cache line or to adjacent lines, which the
+// processor prefetches in pairs.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Seat<P> {
     /// Open connections. Only the worker itself writes this.
     open: Level,
-    /// By the number of the listener.
+    /// One mailbox for each listener, by its number.
     boxes: Box<[Arc<Mailbox<P>>]>,
 }
 
-/// Connections of one listener that were handed to a worker and not taken yet.
+/// Connections of one listener that were handed to a worker, which has not taken them yet.
 #[derive(Debug)]
 struct Mailbox<P> {
     /// Whether the worker takes connections that are handed to it.
@@ -74,7 +76,7 @@ struct Inside<P> {
 }
 
 impl<P> Member<P> {
-    /// The members of a server with this many `workers`. All of them have the same listeners, in
+    /// Makes one member for each of the server's `workers`. All workers have the same listeners, in
     /// the same order.
     #[must_use]
     pub fn all(workers: usize, listeners: usize) -> Vec<Self> {
@@ -100,8 +102,8 @@ impl<P> Member<P> {
         self.seat().open.set(i64::try_from(connections).unwrap_or(i64::MAX));
     }
 
-    /// Chooses the worker for a connection that this worker has just accepted at `listener`, in
-    /// addition to its open ones. `None` means this worker.
+    /// Chooses the worker for a connection that this worker has just accepted at `listener` and
+    /// that is not counted as open yet. `None` means this worker.
     pub(crate) fn whom(&self, listener: usize, now: impl FnOnce() -> Duration) -> Option<Whom<P>> {
         let open = self.seat().open.get().max(0).cast_unsigned() + 1;
         let others = self.seats.len() - 1;
@@ -118,7 +120,8 @@ impl<P> Member<P> {
         }
         self.next.set(self.next.get().wrapping_add(1));
         let (load, mailbox) = least?;
-        // A difference of one sixteenth is not worth a change of threads.
+        // A difference of up to one sixteenth is not worth handing over the connection to another
+        // thread.
         if open <= load + 1 + load / 16 || !self.may_pass(now()) {
             return None;
         }
@@ -133,7 +136,7 @@ impl<P> Member<P> {
         may
     }
 
-    /// Takes a connection that another worker accepted at `listener` and handed to this one.
+    /// Takes a connection that another worker accepted at `listener` and handed to this worker.
     pub(crate) fn poll_taken(&self, listener: usize, context: &Context<'_>) -> Poll<P> {
         let mailbox = &self.seat().boxes[listener];
         if !mailbox.is_open.load(Ordering::Relaxed) {
@@ -141,7 +144,7 @@ impl<P> Member<P> {
         }
         let mut waits = self.waits[listener].borrow_mut();
         let is_known = waits.as_ref().is_some_and(|waker| waker.will_wake(context.waker()));
-        // A worker that adds a connection after this check wakes the registered waker.
+        // If another worker adds a connection after this check, it wakes the registered waker.
         if is_known && mailbox.count.load(Ordering::Acquire) == 0 {
             return Poll::Pending;
         }
@@ -166,7 +169,7 @@ impl<P> Member<P> {
         }
     }
 
-    /// Takes a connection that was handed over and not taken, and closes the mailbox.
+    /// Closes the mailbox of `listener` and takes a connection that is left in it.
     pub(crate) fn take_last(&self, listener: usize) -> Option<P> {
         let mailbox = &self.seat().boxes[listener];
         let mut inside = mailbox.shut();
@@ -178,14 +181,14 @@ impl<P> Member<P> {
 
 impl<P> Drop for Member<P> {
     fn drop(&mut self) {
-        // Connections that are left in the mailboxes are taken back by the workers that put them
-        // there, or closed when the last reference to the mailbox is dropped.
+        // The workers that put connections into the mailboxes take them back. If such a worker has
+        // ended too, its connections close when the last reference to the mailbox is dropped.
         (0..self.waits.len()).for_each(|listener| self.shut(listener));
     }
 }
 
 impl<P> Seat<P> {
-    /// Connections that the worker has, and those that are waiting in its mailboxes.
+    /// The number of the worker's open connections and of those in its mailboxes.
     fn load(&self) -> u64 {
         let coming = |mailbox: &Arc<Mailbox<P>>| mailbox.count.load(Ordering::Relaxed) as u64;
         let open = self.open.get().max(0).cast_unsigned();
@@ -209,7 +212,7 @@ impl<P> Mailbox<P> {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Closes the mailbox: nothing is added from now on.
+    /// Closes the mailbox, so that nothing more is added.
     fn shut(&self) -> MutexGuard<'_, Inside<P>> {
         let inside = self.lock();
         self.is_open.store(false, Ordering::Relaxed);
@@ -232,7 +235,7 @@ impl<P> Whom<P> {
     /// Hands the connection to that worker.
     ///
     /// # Errors
-    /// The worker takes no more connections. The connection is returned.
+    /// The worker takes no connections now. The connection is returned.
     pub(crate) fn give(self, passed: P) -> Result<Given<P>, P> {
         let Self(mailbox) = self;
         let mut inside = mailbox.lock();
@@ -251,8 +254,8 @@ impl<P> Whom<P> {
 }
 
 impl<P> Given<P> {
-    /// Takes the connection back if the other worker has not taken it, and hands over no more to
-    /// that worker for now.
+    /// Takes the connection back if the other worker has not taken it, and closes that worker's
+    /// mailbox until the worker takes connections again.
     pub(crate) fn take_back(self) -> Option<P> {
         let mut inside = self.mailbox.lock();
         let at = inside.waiting.iter().position(|(number, _)| *number == self.number)?;

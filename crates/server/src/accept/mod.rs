@@ -1,10 +1,10 @@
 //! The accept loop of one listener.
 //!
-//! It accepts a connection only when a [`Room`] is free, so excess connections wait in the kernel's
-//! backlog and cost the process nothing. If another worker has clearly fewer connections, the new
-//! one is handed to that worker. When the process runs out of descriptors or memory, the loop backs
-//! off exponentially and retries. On shutdown it stops new connections and then serves those in the
-//! backlog.
+//! It accepts a connection only if a slot ([`Room`]) is free, so excess connections wait in the
+//! kernel's backlog and cost the process nothing. If another worker has clearly fewer connections,
+//! the loop hands the new connection to that worker. If the process runs out of descriptors or
+//! memory, the loop backs off exponentially and retries. On shutdown, it closes the socket to new
+//! connections and then serves those in the backlog.
 
 pub(crate) mod balance;
 
@@ -30,14 +30,16 @@ use tokio::sync::watch;
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// How often accepting the rest of the backlog may fail on shutdown if no connection is open that
-/// could free a resource by closing: for two and a half seconds.
+/// On shutdown: how often accepting may fail while no connection is open. An open connection could
+/// free a resource by closing. With the pauses, the loop gives up after about two and a half
+/// seconds.
 const LAST_TRIES: usize = 8;
 
-/// On shutdown: how long to wait for connections that are on their way to the closed socket.
+/// On shutdown: how long to wait for connections that were on their way when the socket was closed
+/// to new ones.
 const LAST_PAUSE: Duration = Duration::from_millis(100);
 
-/// Accepts connections until the worker drains, and then those that are left in the backlog.
+/// Accepts connections until the worker drains, and then the rest of the backlog.
 pub(crate) async fn run<D: Driver>(
     worker: Rc<Worker<D>>,
     entrance: Rc<Entrance<D>>,
@@ -48,12 +50,12 @@ pub(crate) async fn run<D: Driver>(
 ) {
     let alarm = worker.wheel.alarm();
     worker.ordered(&alarm, Order::Serve).await;
-    // A worker that is ordered to end before it was ordered to serve accepts nothing.
+    // If the worker was ordered to end before it was ordered to serve, it accepts nothing.
     let is_late = worker.order() >= Order::Drain;
     let mut way = WayIn { worker, entrance, live, spreading };
     if !is_late {
-        // Log calls of drivers and libraries may panic too, for example when the log cannot be
-        // written. The server must continue to accept after that.
+        // Log calls of drivers and libraries may panic, for example when the log cannot be written.
+        // The server must continue to accept after such a panic.
         while let Err(panic) = or_panic(way.serve(&listener)).await {
             discard(panic);
             let worker = &way.worker;
@@ -69,14 +71,14 @@ pub(crate) async fn run<D: Driver>(
     }
 }
 
-/// Balances a listener's connections over the workers.
+/// Identifies a listener for balancing its connections over the workers.
 pub(crate) struct Spreading<P> {
     pub(crate) member: Rc<Member<P>>,
     /// The listener's number.
     pub(crate) listener: usize,
 }
 
-/// The accept loop's state: how connections of one listener reach this worker.
+/// The state of the accept loop of one listener.
 struct WayIn<D: Driver> {
     worker: Rc<Worker<D>>,
     entrance: Rc<Entrance<D>>,
@@ -96,7 +98,7 @@ impl<D: Driver> WayIn<D> {
                     return;
                 }
                 if !self.makes_room() {
-                    // Connections in the backlog cost nothing here.
+                    // Leave the connection in the backlog, where it costs nothing, and retry.
                     let over = worker.driver.sleep_until(worker.driver.now() + PAUSE_MIN);
                     first_of(over, worker.ordered(&alarm, Order::Drain)).await;
                     continue;
@@ -110,9 +112,9 @@ impl<D: Driver> WayIn<D> {
                 before(self.accept(listener), worker.ordered(&alarm, Order::Drain)).await;
             let Some(accepted) = accepted else { return };
             match accepted {
-                // A connection of another listener took the last slot. If this worker was woken for
-                // a connection at the same time, no other worker was, so it is accepted over the
-                // limit.
+                // A connection of another listener took the last slot. The kernel may have woken
+                // this worker, and no other, for a connection here. So if one is waiting, accept it
+                // although it exceeds the limit.
                 None => {
                     if let Ok(Some(stream)) = listener.last().await {
                         self.open_or_pass(self.room_beyond(), stream);
@@ -123,8 +125,9 @@ impl<D: Driver> WayIn<D> {
                     self.follow_settings();
                     self.open_or_pass(room, stream);
                     if !self.has_room() {
-                        // Another listener of this worker, woken because this slot was free, may
-                        // have found it taken. Yielding lets it wait first for the next slot.
+                        // Another listener of this worker may have been woken for this slot and
+                        // found it taken. Yield, so that the other listener queues first for the
+                        // next slot.
                         others_first().await;
                     }
                 }
@@ -135,12 +138,12 @@ impl<D: Driver> WayIn<D> {
                             "a peer left before it was accepted");
                     });
                 }
-                // A reserved descriptor is available now: retry.
+                // A reserved descriptor was freed: retry.
                 Some(Err(error))
                     if has_no_descriptor(&error) && worker.observed.spend_reserve() => {}
                 Some(Err(error)) => {
                     // The connection stays in the backlog until a resource is freed. Retrying at
-                    // once would spin, and giving up would stop the server.
+                    // once would spin, and giving up would end the server.
                     let remedy = remedy(&error);
                     contained(|| {
                         tracing::warn!(target: "peregrine", %error, ?pause,
@@ -161,11 +164,12 @@ impl<D: Driver> WayIn<D> {
         self.entrance.door.is_narrow(self.worker.spare_connections)
     }
 
-    /// Returns whether one more connection may use a reserved slot, and frees memory for it.
+    /// Returns whether one more connection may use a reserved slot. Frees pooled memory if memory
+    /// is short.
     fn makes_room(&self) -> bool {
         let worker = &self.worker;
         if account::filling() >= Filling::Tight {
-            // Buffers that are kept for reuse take memory too.
+            // The pooled buffers count towards the memory limit, so free them.
             self.entrance.sessions.clear();
             self.shut();
             worker.observed.limit("overload.memory_max");
@@ -174,7 +178,8 @@ impl<D: Driver> WayIn<D> {
     }
 
     /// Waits for a free connection slot. Excess connections stay in the kernel's backlog, or with
-    /// the worker that accepted them. A change of the settings may end the wait.
+    /// the worker that accepted them. A change of the settings may raise the limit and end the
+    /// wait.
     async fn vacancy(&mut self) {
         while !self.has_room() {
             self.shut();
@@ -197,9 +202,9 @@ impl<D: Driver> WayIn<D> {
         door.rooms.try_room(door.limits.connections_max)
     }
 
-    /// Accepts the next connection in the kernel's queue and takes a slot for it. Meanwhile,
-    /// connections that other workers hand over are opened. Returns `None` if another listener took
-    /// the last slot.
+    /// Accepts the next connection from the backlog and takes a slot for it. Meanwhile, opens
+    /// connections that other workers hand over. Returns `None` if another listener took the last
+    /// slot.
     async fn accept(
         &mut self,
         listener: &impl Listener<Stream = D::Stream>,
@@ -211,15 +216,16 @@ impl<D: Driver> WayIn<D> {
             if door.rooms.poll_full(door.limits.connections_max, context).is_ready() {
                 return Poll::Ready(None);
             }
-            // The slot is taken only now, so an idle listener does not occupy one.
+            // The slot is taken only when a connection is accepted, so an idle listener does not
+            // occupy one.
             let room = || self.try_room().expect("`poll_full` found a free slot");
             accepted.as_mut().poll(context).map_ok(|stream| (room(), stream)).map(Some)
         })
         .await
     }
 
-    /// Opens connections that other workers hand over, but leaves one slot for the next accepted
-    /// one.
+    /// Opens connections that other workers hand over, but leaves one slot for a connection that
+    /// this worker accepts.
     fn open_passed(&mut self, context: &Context<'_>) {
         let Some(Spreading { member, listener }) = &self.spreading else { return };
         let (member, listener) = (Rc::clone(member), *listener);
@@ -264,8 +270,8 @@ impl<D: Driver> WayIn<D> {
         }
     }
 
-    /// Takes the connection back if the other worker does not take it in time. Its slot is kept
-    /// until then.
+    /// Takes the connection back if the other worker has not taken it after [`MOMENT`]. Keeps its
+    /// slot until then.
     fn look_after(&self, given: Given<D::Passed>, room: Room) {
         let way = Self {
             worker: Rc::clone(&self.worker),
@@ -305,7 +311,7 @@ impl<D: Driver> WayIn<D> {
         let client_at = entrance.door.client_at(stream.peer());
         let Ok(client) = worker.overload.connect(client_at) else {
             worker.observed.limit("overload.connections_per_client_max");
-            // The reset leaves nothing of the connection in the kernel.
+            // A reset frees the kernel's state of the connection at once.
             return stream.reset_on_drop();
         };
         let (worker, entrance) = (Rc::clone(worker), Rc::clone(entrance));
@@ -313,20 +319,21 @@ impl<D: Driver> WayIn<D> {
         self.worker.driver.spawn(connection);
     }
 
-    /// Takes a slot even if none is free, for a connection that no other worker is woken for.
+    /// Takes a slot even if none is free. For a connection that the kernel offered to this worker
+    /// only.
     fn room_beyond(&self) -> Room {
         self.try_room().unwrap_or_else(|| self.entrance.door.rooms.last_room())
     }
 
-    /// Stops other workers from handing over connections for now.
+    /// Stops other workers from handing over connections, until this worker takes some again.
     fn shut(&self) {
         if let Some(Spreading { member, listener }) = &self.spreading {
             member.shut(*listener);
         }
     }
 
-    /// Takes connections that were handed over until now, and no more after that. Other workers
-    /// take back those for which no slot is free.
+    /// Closes the mailbox and opens the connections in it. If there is no slot for one, the worker
+    /// that accepted it takes it back.
     fn take_last_passed(&self) {
         let Some(Spreading { member, listener }) = &self.spreading else { return };
         member.shut(*listener);
@@ -338,7 +345,7 @@ impl<D: Driver> WayIn<D> {
         }
     }
 
-    /// Accepts the rest of a backlog that no longer grows.
+    /// Accepts the rest of the backlog, after the socket was closed to new connections.
     async fn empty_queue(&self, listener: &impl Listener<Stream = D::Stream>) {
         let worker = &self.worker;
         let cut = worker.wheel.alarm();
@@ -364,8 +371,8 @@ impl<D: Driver> WayIn<D> {
                     });
                     worker.observed.refused();
                     drop(room);
-                    // It is unknown whether connections wait, and every connection that ends frees
-                    // resources.
+                    // Connections may or may not be waiting. As long as connections are open, their
+                    // end may free resources, so retry. Otherwise, retry only a few times.
                     if worker.observed.has_no_connection() {
                         tries -= 1;
                         if tries == 0 {
@@ -387,7 +394,8 @@ fn changed<D: Driver>(
     entrance: &Entrance<D>,
     live: &mut watch::Receiver<Live>,
 ) -> Option<Rc<Entrance<D>>> {
-    // The sender may be gone: with the server, or because no configuration can be reloaded.
+    // An error means that the sender was dropped: the server has ended, or its configuration cannot
+    // be reloaded.
     live.has_changed().unwrap_or(false).then(|| renewed(entrance, live))
 }
 
@@ -397,7 +405,7 @@ fn renewed<D: Driver>(entrance: &Entrance<D>, live: &mut watch::Receiver<Live>) 
     Rc::new(Entrance { door, sessions: Rc::clone(&entrance.sessions) })
 }
 
-/// Completes when all ready tasks have been polled.
+/// Completes after all other ready tasks have been polled.
 async fn others_first() {
     let mut is_asked = false;
     poll_fn(|context| {
@@ -410,15 +418,15 @@ async fn others_first() {
     .await;
 }
 
-/// Completes when there are new settings.
+/// Completes when the settings have changed.
 async fn told(live: &mut watch::Receiver<Live>) {
-    // The sender may be gone.
+    // If the sender was dropped, the settings cannot change any more.
     if live.changed().await.is_err() {
         pending::<()>().await;
     }
 }
 
-/// Returns whether the error means that a connection failed before it was accepted.
+/// Returns whether the error concerns only the connection to be accepted, or is transient.
 fn is_of_the_peer(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted, WouldBlock};
     matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted | WouldBlock)

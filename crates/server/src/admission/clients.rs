@@ -1,25 +1,25 @@
-//! Counts the connections and requests of each client, by its address.
+//! Counts the connections and requests of each client, by the client's address.
 
 use foldhash::fast::RandomState;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-/// The table keeps room for this many clients when it shrinks.
+/// When the table shrinks, it keeps room for this many clients.
 const KEPT_MIN: usize = 1024;
 
-/// The number of connections and requests in progress per client. Clients without any are removed,
-/// except possibly `latest`, so the table never has more entries than there are connections and
-/// requests.
+/// The number of open connections and requests in progress of each client. A client with neither is
+/// removed, except possibly `latest`, so the table never has more entries than there are
+/// connections and requests.
 ///
-/// A request that is answered at once ends before the next one begins. The client of such a request
-/// is kept in `latest`, outside of the table, so that no lookup is needed. A client is in one of
-/// the two, never in both.
+/// Most requests end before the next one begins. The client of such a request is stored in
+/// `latest`, outside the table, so that no lookup is needed. A client is either in `latest` or in
+/// the table, never in both.
 #[derive(Debug, Default)]
 pub(crate) struct Clients {
     latest: RefCell<Option<(Address, Taken)>>,
-    /// Used for each request, so its hash must be fast. The hash is keyed with a secret, and peers
-    /// see neither hashes nor the order of entries.
+    /// Used for each request, so the hash must be fast. Peers cannot provoke collisions: the hash
+    /// is keyed with a secret, and peers see neither hashes nor the order of entries.
     all: RefCell<HashMap<Address, Taken, RandomState>>,
 }
 
@@ -27,7 +27,7 @@ pub(crate) struct Clients {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Address(u128);
 
-/// The kinds of things that are counted for a client.
+/// What is counted for a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Connection,
@@ -83,7 +83,7 @@ impl Clients {
         }
     }
 
-    /// The number of clients with something in progress.
+    /// The number of clients with a connection or a request in progress.
     #[cfg(test)]
     pub(crate) fn count(&self) -> usize {
         let latest = self.latest.borrow();

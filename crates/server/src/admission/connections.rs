@@ -1,8 +1,8 @@
 //! Limits how many connections are open at a time, and counts them.
 //!
-//! Listeners that share a limit share one [`Rooms`]. A [`Room`] permits one more connection until
-//! it is dropped. Once its connection exists, it becomes an [`Open`], which reports the state of
-//! the connection and how it ended to [`Observed`].
+//! Listeners that share a limit share one [`Rooms`]. A [`Room`] is a slot for one connection, taken
+//! until it is dropped. When its connection is opened, the `Room` becomes an [`Open`], which
+//! reports the connection's state and its end to [`Observed`].
 
 use crate::observe::Observed;
 use crate::observe::close_reason::Ended;
@@ -15,11 +15,11 @@ use std::task::{Context, Poll, Waker};
 /// The connection slots of listeners that share a limit.
 pub(crate) struct Rooms {
     observed: Rc<Observed>,
-    /// Connections, and slots that are taken but not used yet.
+    /// How many slots are taken, with or without an open connection.
     taken: Cell<usize>,
     /// Accept loops that wait for a free slot.
     waiting: RefCell<Vec<Waker>>,
-    /// Accept loops to wake when the last slot is taken.
+    /// Accept loops that wait for a connection. They are woken when the last slot is taken.
     accepting: RefCell<Vec<Waker>>,
 }
 
@@ -33,13 +33,13 @@ impl Rooms {
         })
     }
 
-    /// Waits for a slot for one more connection, of at most `max`.
+    /// Waits for a free slot of `max`, and takes it.
     pub(crate) async fn room(self: &Rc<Self>, max: usize) -> Room {
         self.vacancy(max).await;
         self.try_room(max).expect("`vacancy` found a free slot")
     }
 
-    /// Waits until one more connection is allowed, of at most `max`.
+    /// Waits until a slot of `max` is free.
     pub(crate) async fn vacancy(&self, max: usize) {
         let mut is_told = false;
         poll_fn(|context| {
@@ -55,7 +55,7 @@ impl Rooms {
         .await;
     }
 
-    /// Ready when no more connections are allowed, of at most `max`.
+    /// Ready when all `max` slots are taken.
     pub(crate) fn poll_full(&self, max: usize, context: &Context<'_>) -> Poll<()> {
         if !self.has_room(max) {
             return Poll::Ready(());
@@ -68,7 +68,7 @@ impl Rooms {
         Poll::Pending
     }
 
-    /// Returns whether one more connection is allowed, of at most `max`.
+    /// Returns whether a slot of `max` is free.
     pub(crate) fn has_room(&self, max: usize) -> bool {
         self.taken.get() < max
     }
@@ -84,7 +84,7 @@ impl Rooms {
         Room(Rc::clone(self))
     }
 
-    /// Takes a slot for one more connection, of at most `max`.
+    /// Takes a slot of `max`, if one is free.
     pub(crate) fn try_room(self: &Rc<Self>, max: usize) -> Option<Room> {
         let taken = self.taken.get();
         if taken >= max {
@@ -109,7 +109,7 @@ pub(crate) struct Open {
 }
 
 impl Room {
-    /// A connection was opened in this slot.
+    /// Turns the slot into an open connection.
     pub(crate) fn open(self) -> Open {
         let observed = &self.0.observed;
         observed.has_open(observed.connections() + 1);
@@ -121,7 +121,7 @@ impl Room {
 }
 
 impl Open {
-    /// The connection has changed its state.
+    /// Records the connection's new state.
     #[inline]
     pub(crate) fn moves(&mut self, place: Place) {
         let before = std::mem::replace(&mut self.place, place);
@@ -152,7 +152,8 @@ impl Drop for Open {
         observed.has_open(observed.connections() - 1);
         observed.counts().places[self.place as usize].add(-1);
         if !self.is_told {
-            // The connection's task was dropped, by a panic or at the end of the worker.
+            // The connection's task was dropped before the connection ended, by a panic or at the
+            // end of the worker.
             observed.counts().ended.note("lost");
         }
         observed.refill_reserve();

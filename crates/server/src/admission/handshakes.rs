@@ -7,9 +7,9 @@ use std::rc::Rc;
 
 /// The handshakes of one worker, the oldest first.
 ///
-/// When there are too many, the oldest is aborted. An honest peer completes its handshake within
-/// two round trips. A peer that stalls becomes the oldest, so stalled handshakes cannot keep others
-/// out, however many there are.
+/// If there are too many handshakes, the oldest one is aborted. An honest peer completes its
+/// handshake within two round trips. The handshake of a peer that stalls becomes the oldest, so any
+/// number of stalled handshakes cannot prevent new ones.
 #[derive(Default)]
 pub(crate) struct Handshakes {
     /// The serial number of each handshake, and the alarm of its connection.
@@ -27,7 +27,7 @@ pub(crate) struct Handshake {
 
 impl Handshakes {
     /// Begins the handshake of the connection with this alarm. If there are then more than `max`,
-    /// the oldest must end, and its connection is woken.
+    /// the oldest must end, and this method wakes its connection.
     pub(crate) fn begin(self: &Rc<Self>, wheel: &Wheel, alarm: &Alarm, max: usize) -> Handshake {
         let serial = self.last.get() + 1;
         self.last.set(serial);

@@ -1,5 +1,5 @@
-//! Decides whether a worker admits a request or rejects it because of overload. This happens before
-//! the request's body is read and before any application code runs for it.
+//! Decides whether a worker admits a request or rejects it because of overload. The decision is
+//! made before the request's body is read and before any application code runs for the request.
 //!
 //! Start with [`Overload::admit`], which performs the cheapest checks first.
 
@@ -30,23 +30,23 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The queue delay of one in this many requests is measured, because reading the clock is
-/// noticeable in a small request.
+/// The queue delay of one in this many requests is measured. For a small request, the cost of
+/// reading the clock is noticeable.
 const SAMPLED: u32 = 16;
 
-/// The overload limits of a worker, and what currently counts towards them.
+/// The overload limits of a worker, and the requests, connections and clients that currently count
+/// towards them.
 pub(crate) struct Overload {
     rules: RefCell<Rules>,
     counts: Arc<Counts>,
     routes: Box<[Route]>,
     clients: Clients,
-    /// Requests until the next one whose delay is measured.
+    /// How many requests to skip until the next one whose delay is measured.
     unsampled: Cell<u32>,
-    /// Whether a task already waits for the end of queue-delay rejections, in case no more requests
-    /// arrive.
+    /// Whether a task is already waiting to end queue-delay rejections if no more requests arrive.
     is_watched: Cell<bool>,
     answers: Answers,
-    /// Lets work that continues without an exchange find this `Overload`.
+    /// Through this, work that continues without an exchange finds this `Overload` and is counted.
     known: Known,
 }
 
@@ -93,7 +93,8 @@ impl Refusal {
         }
     }
 
-    /// The fault to report. Too many requests of one client are not a fault of the server.
+    /// The fault to report. Too many requests from one client are the client's fault, not the
+    /// server's.
     pub(crate) fn fault(self) -> Fault {
         match self {
             Self::Memory | Self::Requests | Self::Route | Self::QueueDelay => Fault::Overloaded,
@@ -101,7 +102,7 @@ impl Refusal {
         }
     }
 
-    /// The limit that was reached.
+    /// The name of the limit that was reached.
     fn limit(self) -> &'static str {
         match self {
             Self::Memory => "overload.memory_max",
@@ -124,7 +125,7 @@ pub(crate) struct Asking<'a> {
     pub(crate) is_by_wicket: bool,
 }
 
-/// A request in progress, until this is dropped.
+/// Counts a request as in progress, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Admitted {
     overload: Rc<Overload>,
@@ -133,7 +134,7 @@ pub(crate) struct Admitted {
     client: Option<Address>,
 }
 
-/// A connection that is counted for its client, until this is dropped.
+/// Counts a connection towards its client's limit, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Connected {
     overload: Rc<Overload>,
@@ -160,12 +161,13 @@ impl Overload {
         overload
     }
 
-    /// The worker's number among those of its thread.
+    /// The number that distinguishes this worker from others on the same thread.
     pub(crate) fn number(&self) -> u64 {
         self.known.number()
     }
 
-    /// Applies new limits. Requests in progress continue and are counted, even over the new limits.
+    /// Applies new limits. Requests in progress continue and still count, even if they exceed the
+    /// new limits.
     pub(crate) fn renew(&self, limits: &OverloadLimits) {
         let mut rules = self.rules.borrow_mut();
         let delay = |of: &OverloadLimits| (of.queue_delay_target, of.queue_delay_interval);
@@ -178,7 +180,7 @@ impl Overload {
         self.set_ceiling();
     }
 
-    /// Sets the memory limit of the current thread, which is this worker's.
+    /// Sets the memory limit of this worker, which is that of the current thread.
     fn set_ceiling(&self) {
         let most = self.rules.borrow().limits.memory_max.bytes();
         account::limit(most.map(|most| usize::try_from(most).unwrap_or(usize::MAX)));
@@ -186,8 +188,8 @@ impl Overload {
         self.counts.memory_bytes_max.set(i64::try_from(shown).unwrap_or(i64::MAX));
     }
 
-    /// Admits a request or returns why it is rejected. `delay` returns when the worker last polled
-    /// the kernel, and the current time.
+    /// Admits a request, or returns why it is rejected. `delay` returns two times: when the worker
+    /// last polled the kernel, and the current time.
     #[inline]
     pub(crate) fn admit(
         self: &Rc<Self>,
@@ -207,7 +209,8 @@ impl Overload {
         taken.map_err(|refusal| self.refuse(refusal))
     }
 
-    /// Counts one more request in progress. Fails if that exceeds the limits plus `more`.
+    /// Counts one more request in progress. Fails if the request then exceeds the limit of its
+    /// route or client by more than `more`.
     #[inline]
     fn take(
         self: &Rc<Self>,
@@ -245,7 +248,7 @@ impl Overload {
         Ok(admitted)
     }
 
-    /// Checks the limits of the worker as a whole that need no clock.
+    /// Checks the limits that apply to the whole worker and need no clock: memory and requests.
     #[inline]
     fn check(&self, asking: &Asking<'_>, limits: &OverloadLimits) -> Result<(), Refusal> {
         let may_grow = asking.has_content || asking.is_by_wicket;
@@ -286,15 +289,15 @@ impl Overload {
         })
     }
 
-    /// Returns true if the caller must start a task that waits for the end of queue-delay
-    /// rejections: once, until that task has seen the end.
+    /// Returns true if the caller must start a task that ends queue-delay rejections. There is at
+    /// most one such task at a time.
     #[inline]
     pub(crate) fn is_to_be_watched(&self) -> bool {
         self.counts.is_refusing.get() != 0 && !self.is_watched.replace(true)
     }
 
-    /// When to check again whether requests are still rejected; `None` if they are not. If no
-    /// requests arrive for an interval, rejecting ends.
+    /// When to check again whether queue-delay rejections can end; `None` if they have ended. They
+    /// end if no requests arrive for an interval.
     pub(crate) fn look_again_at(&self, now: Duration) -> Option<Duration> {
         let rules = self.rules.borrow();
         let quiet_at = rules.queue.as_ref().map(Queue::quiet_at);
@@ -345,14 +348,14 @@ impl Overload {
         Ok(Some(Box::new(Connected { overload: Rc::clone(self), client })))
     }
 
-    /// Updates the metric of memory that is held for peers.
+    /// Updates the metric of the memory that the worker's connections use.
     #[inline]
     pub(crate) fn show_memory(&self) {
         self.counts.memory_bytes.set(i64::try_from(account::held()).unwrap_or(i64::MAX));
     }
 }
 
-/// Counts work that continues after its exchange has ended, or starts beside one.
+/// Counts work that runs outside an exchange, or continues after its exchange has ended.
 impl Counting for Overload {
     fn count(
         self: Rc<Self>,
@@ -361,7 +364,8 @@ impl Counting for Overload {
         must: bool,
     ) -> Option<Box<dyn Any>> {
         let rules = self.rules.borrow();
-        // The exchange that starts this work still counts, although it does nothing more.
+        // Allow one more than the limit: the exchange that starts this work still counts, although
+        // its own work is done.
         let more = if must { usize::MAX } else { 1 };
         let number = head.server_route();
         let route = number.and_then(|number| self.routes.get(number as usize));

@@ -3,27 +3,28 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-/// The queue of one worker: what was ready when the worker last polled the kernel.
+/// Measures the queue of one worker: the requests that were ready when the worker last polled the
+/// kernel.
 ///
-/// Based on CoDel (RFC 8289): a queue that is long for a moment is a burst and does no harm; one
-/// that is never short within an interval is a standing queue and delays all requests for nothing.
-/// TCP senders slow down when a packet is dropped, so CoDel drops few. HTTP clients do not slow
-/// down, so all late requests are rejected here, as long as there are any.
+/// Based on CoDel (RFC 8289). A queue that is long for a moment is a burst and does no harm. A
+/// queue that is never short within an interval is a standing queue, which delays all requests
+/// without any benefit. TCP senders slow down when a packet is dropped, so CoDel drops few packets.
+/// HTTP clients do not slow down, so this code rejects all late requests while the queue stands.
 #[derive(Debug)]
 pub(crate) struct Queue {
-    /// How long a request may wait after the poll that found it. It may have waited equally long
-    /// before that poll.
+    /// How long a request may wait after the poll that found it: half of the target, because it may
+    /// have waited equally long before that poll.
     wait_max: Duration,
     interval: Duration,
-    /// The time of the poll that found the requests being handled.
+    /// The time of the poll that found the requests that are now being handled.
     look: Cell<Duration>,
-    /// Whether any request that this poll found was late.
+    /// Whether any request found by that poll was late.
     is_long: Cell<bool>,
-    /// The time of the second of the consecutive polls that found late requests.
+    /// When consecutive polls have found late requests: the time of the second of these polls.
     long_since: Cell<Option<Duration>>,
     /// When a request was last handled.
     last: Cell<Duration>,
-    /// When a request was last late, while late requests are rejected.
+    /// When a late request was last rejected; `None` if late requests are not being rejected.
     refused_at: Cell<Option<Duration>>,
 }
 
@@ -40,9 +41,9 @@ impl Queue {
         }
     }
 
-    /// A fast check that the request need not be rejected. Most requests were found by the same
-    /// poll as the one before, are not late, and arrive while none are rejected. The effect is the
-    /// same as that of [`refuses`](Self::refuses), which would return false.
+    /// A fast check. True means that [`refuses`](Self::refuses) would return false and need not be
+    /// called. This is the case for most requests: the poll that found them is that of the previous
+    /// request, they are not late, and no requests are being rejected.
     #[inline]
     pub(crate) fn is_short(&self, look: Duration, now: Duration) -> bool {
         let is_short = self.look.get() == look
@@ -54,7 +55,7 @@ impl Queue {
         is_short
     }
 
-    /// Returns whether to reject a request that was found by the poll at `look` and is handled
+    /// Returns whether to reject a request that the poll at time `look` found and that is handled
     /// `now`.
     pub(crate) fn refuses(&self, look: Duration, now: Duration) -> bool {
         let is_late = now.saturating_sub(look) > self.wait_max;
@@ -72,8 +73,9 @@ impl Queue {
         let has_lasted = |since: Duration| now.saturating_sub(since) >= self.interval;
         match self.refused_at.get() {
             None => {
-                // The first poll may have a long queue because a handler blocked the thread, and
-                // the second one because of everything that arrived in the meantime.
+                // Two long queues are not enough: the first poll may find one because a handler
+                // blocked the thread, and the second poll because of the requests that arrived
+                // meanwhile.
                 let is_standing = |since: &Duration| *since != look && has_lasted(*since);
                 let is_standing = self.long_since.get().as_ref().is_some_and(is_standing);
                 if is_late && is_standing {
@@ -94,12 +96,12 @@ impl Queue {
         }
     }
 
-    /// When the queue will have been empty for an interval, if no request arrives until then.
+    /// When the queue will have been empty for a whole interval, if no request arrives until then.
     pub(crate) fn quiet_at(&self) -> Duration {
         self.last.get().saturating_add(self.interval)
     }
 
-    /// Returns whether late requests are rejected.
+    /// Returns whether late requests are currently being rejected.
     pub(crate) fn is_refusing(&self) -> bool {
         self.refused_at.get().is_some()
     }

@@ -1,4 +1,4 @@
-//! Connection slots that are reserved for times when memory or connections are short.
+//! Connection slots that are reserved for times when memory or connection slots are short.
 
 use crate::timer_wheel::{Alarm, Wheel};
 use std::cell::{Cell, RefCell};
@@ -13,18 +13,18 @@ pub(crate) const PLACES: usize = 64;
 /// slot.
 const GRACE: Duration = Duration::from_millis(100);
 
-/// The reserved slots of a worker. Connections that are accepted while memory is short, or while
-/// few connection slots are left, use them, since they may send requests that must not be rejected.
+/// The reserved slots of a worker. If memory is short or few connection slots are left, new
+/// connections use reserved slots, because they may send requests that must not be rejected.
 ///
-/// As with handshakes, the oldest connection is closed when there are too many. A client that sends
-/// its request at once gets its response and is closed; a client that sends nothing does not keep
-/// others out for long.
+/// If all reserved slots are used, the oldest connection is closed. A client that sends its request
+/// at once gets its response, and then its connection closes. A client that sends nothing occupies
+/// a slot only for a short time.
 #[derive(Default)]
 pub(crate) struct Wicket {
     /// The oldest first.
     all: RefCell<VecDeque<Entry>>,
     last: Cell<u64>,
-    /// All connections up to this serial number are gone or must go.
+    /// All connections up to this serial number have closed or must close.
     over: Cell<u64>,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct ByWicket {
 
 impl Wicket {
     /// Returns whether one more connection may be accepted. If all slots are taken and the oldest
-    /// connection has had its time, that one must go.
+    /// connection has had its slot for [`GRACE`], that connection must close.
     pub(crate) fn makes_room(&self, wheel: &Wheel, now: Duration) -> bool {
         let oldest = {
             let mut all = self.all.borrow_mut();
@@ -69,7 +69,7 @@ impl Wicket {
 }
 
 impl ByWicket {
-    /// Returns whether this connection must go because others wait for its slot.
+    /// Returns whether this connection must close because another connection needs its slot.
     pub(crate) fn is_over(&self) -> bool {
         self.serial <= self.wicket.over.get()
     }

@@ -1,4 +1,4 @@
-//! The responses to rejected requests. They are rendered once, because there may be very many.
+//! The responses to rejected requests. Each is rendered once, because a worker may send very many.
 
 use bytes::Bytes;
 use http::header::RETRY_AFTER;
@@ -15,7 +15,7 @@ use std::fmt;
 pub(crate) struct Answers {
     overloaded: OnceCell<Answer>,
     too_many: OnceCell<Answer>,
-    /// How many were sent.
+    /// How many responses were sent.
     given: Cell<u64>,
 }
 
@@ -28,9 +28,9 @@ struct Answer {
 }
 
 impl Answers {
-    /// Returns the response to a rejected request. `is_clients_fault` is true if it was rejected
-    /// because of what its client does. The response asks for a retry after `retry_after` seconds
-    /// or slightly more.
+    /// Returns the response to a rejected request. `is_clients_fault` is true if the client
+    /// exceeded its own limit. The `Retry-After` of the response is `retry_after` seconds or
+    /// slightly more.
     pub(crate) fn response(
         &self,
         is_clients_fault: bool,
@@ -49,8 +49,8 @@ impl Answers {
     }
 }
 
-/// The `Retry-After` value of the response with this number: `seconds`, plus up to half of it and
-/// at least up to a second.
+/// The `Retry-After` value of the response with this number: `seconds`, plus up to half of that or
+/// up to one second, whichever is more.
 ///
 /// The golden ratio spreads consecutive responses as evenly as possible without random numbers.
 fn spread(seconds: u64, number: u64) -> u64 {

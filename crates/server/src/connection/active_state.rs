@@ -13,16 +13,16 @@ use peregrine_slot::{Pool, Reuse};
 use peregrine_web::account::Charge;
 use std::rc::Rc;
 
-/// How many sessions are kept for later connections. More are freed.
+/// How many free sessions the pool keeps. Further ones are freed.
 const SESSIONS_MAX: usize = 128;
 
-/// Larger buffers are freed when a session is returned.
+/// Larger buffers are freed when a session returns to the pool.
 const BUFFER_BYTES_MAX: usize = 64 * 1024;
 
 /// The approximate size of a session without its buffers.
 const SESSION_BYTES: usize = 4 * 1024;
 
-/// The sessions that a worker lends to busy connections.
+/// The pool from which busy connections borrow their sessions.
 pub(crate) type Sessions<D> = Pool<Box<Session<D>>>;
 
 /// Makes an empty pool.
@@ -36,16 +36,16 @@ pub(crate) struct Entrance<D: Driver> {
     pub(crate) sessions: Rc<Sessions<D>>,
 }
 
-/// The state that a connection has only while it is busy, and not while it waits for a request.
+/// The state that a connection has only while it is busy.
 ///
 /// The order of the fields is chosen for the processor's cache: see
 /// [`Exchange`](crate::exchange::Exchange).
 #[repr(C)]
 pub(crate) struct Session<D: Driver> {
     pub(super) phase: Phase,
-    /// The memory that is held, in use or kept for the next connection.
+    /// Accounts for the memory of this session, in use or kept for the next connection.
     charge: Charge,
-    /// Whether a handler that runs to its end continues without the connection.
+    /// Whether a handler that must run to its end continues without the connection.
     pub(super) has_detached: bool,
     pub(super) io: Io<D>,
     pub(super) http1: Http1,
@@ -54,7 +54,7 @@ pub(crate) struct Session<D: Driver> {
 
 /// The current phase of a connection.
 pub(super) enum Phase {
-    /// Reads a PROXY header. Counts as a handshake.
+    /// Reads a PROXY header. It counts towards `handshakes_max`.
     Header(Handshake),
     /// Performs the TLS handshake.
     Handshake(Handshake),
@@ -71,7 +71,7 @@ pub(super) enum Phase {
 }
 
 impl Phase {
-    /// The state in which the metrics count a connection that waits in this phase.
+    /// The state that the metrics show for a connection that waits in this phase.
     pub(super) fn place(&self) -> Place {
         match self {
             Self::Header(_) | Self::Handshake(_) | Self::Preface => Place::Opening,
@@ -88,8 +88,8 @@ impl<D: Driver> Session<D> {
     #[inline]
     pub(super) fn weigh(&mut self) {
         let bytes = match self.phase {
-            // Thousands of upgraded connections may be active: memory that they do not use is not
-            // read.
+            // Thousands of upgraded connections may be active, and they do not use the HTTP state.
+            // Reading it would cost cache misses.
             Phase::Upgraded(_) => 0,
             _ => self.http1.held_bytes() + self.http2.held_bytes(),
         };
@@ -112,7 +112,8 @@ impl<D: Driver> Session<D> {
         self.http1.is_never_shed() || self.http2.is_never_shed()
     }
 
-    /// Returns whether another protocol runs, which may be silent for days.
+    /// Returns whether an upgraded protocol runs on the connection or on one of its streams. It may
+    /// be silent for days.
     pub(super) fn is_tunnel(&self) -> bool {
         match self.phase {
             Phase::Upgraded(_) => true,

@@ -1,4 +1,4 @@
-//! How a connection ends, in order or not.
+//! Ends a connection, with an orderly close or without one.
 
 use super::active_state::{Phase, Session};
 use super::lingering::Closing;
@@ -18,12 +18,12 @@ use std::io;
 use std::task::Poll;
 
 impl<D: Driver> Connection<D> {
-    /// Handles an event that a protocol's turn does not see. Returns the reason if the connection
-    /// is over.
+    /// Handles an event that is not passed to a protocol's turn. Returns the reason if the
+    /// connection is over.
     pub(super) fn on_event(&mut self, session: &mut Session<D>, event: Event) -> Option<Ended> {
         match event {
             Event::Woken => None,
-            // Bytes after an alert are discarded, like all others while closing.
+            // A closing connection discards all received bytes, even if they are not valid TLS.
             Event::NoTls(_) if matches!(session.phase, Phase::Closing(_)) => None,
             Event::NoTls(reject) => {
                 self.refuse_tls(session, &reject);
@@ -100,7 +100,7 @@ impl<D: Driver> Connection<D> {
         self.worker.overload.show_memory();
     }
 
-    /// The connection is over.
+    /// Ends the connection and logs the reason.
     pub(super) fn ends(&mut self, session: Box<Session<D>>, ended: &Ended) -> Poll<()> {
         self.give_back(session);
         self.open.ended(ended);
@@ -109,9 +109,9 @@ impl<D: Driver> Connection<D> {
         Poll::Ready(())
     }
 
-    /// Returns whether the worker may hold this much memory after this connection's share has
-    /// grown. Near the limit, only requests that must never be rejected, and connections that may
-    /// send such requests, may grow.
+    /// Returns whether the worker may keep the memory that this connection has just added. Near the
+    /// limit, only two kinds of connection may grow: those with a request that must never be
+    /// rejected, and those in reserved slots, which may send such a request.
     #[inline]
     pub(super) fn may_grow(&self, session: &Session<D>) -> bool {
         match account::filling() {
@@ -121,9 +121,10 @@ impl<D: Driver> Connection<D> {
         }
     }
 
-    /// Handles a connection in a reserved slot. If there is room again, it becomes an ordinary one.
-    /// Until then, it is closed if another connection needs its slot, unless it is being answered.
-    /// Ready if it is over.
+    /// Handles a connection in a reserved slot. If memory and ordinary slots are available again,
+    /// the connection gives up the reserved slot and continues. Otherwise it is closed if another
+    /// connection needs its slot and no request of its own is being answered. Ready if the
+    /// connection is over.
     #[cold]
     pub(super) fn gives_way(&mut self) -> Poll<()> {
         if !self.entrance.door.is_narrow(self.worker.spare_connections) {
@@ -135,8 +136,9 @@ impl<D: Driver> Connection<D> {
         if !is_over || is_busy {
             return Poll::Pending;
         }
-        // RFC 9113 §6.8: GOAWAY tells the peer which of its requests it may retry. If there is no
-        // room to send it, the peer has already had its time.
+        // RFC 9113 §6.8: GOAWAY tells the peer which of its requests it may retry. If the driver
+        // has no room for it, the peer is reading too slowly, and the connection closes without
+        // GOAWAY.
         let close = Close { ended: Ended::GaveWay, lingers: false };
         let is_heard = self.stream.has_room();
         match self.session.take() {
@@ -160,7 +162,7 @@ impl<D: Driver> Connection<D> {
         }
     }
 
-    /// The worker holds as much memory as it may, and this connection needs more.
+    /// Resets the connection because it needs more memory than the worker may hold.
     #[cold]
     pub(super) fn outgrown(&mut self, mut session: Box<Session<D>>) -> Poll<()> {
         self.stream.reset_on_drop();
@@ -187,7 +189,7 @@ impl<D: Driver> Connection<D> {
         }
         if matches!(session.phase, Phase::Http2) {
             self.fail_streams(session);
-            // Nothing may be sent after an alert.
+            // Nothing may be sent after a TLS alert.
             if !close.ended.is_by_tls() {
                 session.http2.close(&mut session.io.writer.plain);
             }
@@ -201,7 +203,8 @@ impl<D: Driver> Connection<D> {
     pub(super) fn abandon(&mut self, session: &mut Session<D>, ended: Ended) -> Ended {
         self.reset_if_cut_short(session);
         match std::mem::replace(&mut session.phase, Phase::Http1) {
-            // The reason for closing is more informative, as long as the response may have arrived.
+            // If the response may have arrived, the reason for closing is more informative than
+            // `ended`.
             Phase::Closing(closing) if !closing.is_sending() => return closing.into_ended(),
             Phase::Upgraded(mut upgrade) => upgrade.fail(),
             Phase::Http1 => self.keep_promise(session),
@@ -217,7 +220,8 @@ impl<D: Driver> Connection<D> {
         self.detach(session);
     }
 
-    /// Lets HTTP/2 handlers that must run to their end continue without their streams.
+    /// Spawns a worker task for each HTTP/2 handler that must run to its end although its stream is
+    /// over.
     pub(super) fn detach(&mut self, session: &mut Session<D>) {
         for (exchange, left) in session.http2.take_promised() {
             session.has_detached = true;
@@ -226,7 +230,7 @@ impl<D: Driver> Connection<D> {
         }
     }
 
-    /// The connection was closed in order.
+    /// Takes the reason from a connection in [`Phase::Closing`].
     pub(super) fn over(&mut self, session: &mut Session<D>) -> Ended {
         match std::mem::replace(&mut session.phase, Phase::Http1) {
             Phase::Closing(closing) => closing.into_ended(),
@@ -234,7 +238,8 @@ impl<D: Driver> Connection<D> {
         }
     }
 
-    /// Ends the connection in the middle of its work, and names it in the shutdown report.
+    /// Ends the connection in the middle of its work, and adds its unfinished requests to the
+    /// shutdown report.
     pub(super) fn cut(&mut self, session: &mut Session<D>) -> Ended {
         if let Phase::Closing(closing) = &session.phase
             && (!closing.is_sending() || session.has_detached)
@@ -242,7 +247,7 @@ impl<D: Driver> Connection<D> {
             return self.over(session);
         }
         self.reset_if_cut_short(session);
-        // Requests whose responses were delivered are not named.
+        // The report omits requests whose responses were delivered.
         let is_sent = session.io.writer.is_empty() && self.stream.is_sent();
         let now = self.worker.driver.now();
         let peer = || self.info.peer.to_string();
@@ -273,14 +278,15 @@ impl<D: Driver> Connection<D> {
         Ended::Cut
     }
 
-    /// An orderly close would mean that everything was sent.
+    /// Resets the connection if its last response is incomplete. An orderly close would tell the
+    /// peer that everything was sent.
     fn reset_if_cut_short(&self, session: &Session<D>) {
         if !self.stream.is_sent() || session.http1.is_until_close() {
             self.stream.reset_on_drop();
         }
     }
 
-    /// Lets a handler that must run to its end continue as a task of the worker.
+    /// If the HTTP/1 handler must run to its end, spawns a worker task that continues it.
     pub(super) fn keep_promise(&mut self, session: &mut Session<D>) {
         session.http1.fail();
         if let Some(exchange) = session.http1.take_promised() {
@@ -307,7 +313,7 @@ impl<D: Driver> Connection<D> {
         if let Phase::Upgraded(upgrade) = &mut session.phase {
             upgrade.fail();
         }
-        // Nothing can be encrypted any more, and the alert must arrive.
+        // The TLS session cannot encrypt any more, but its alert must still arrive.
         session.io.writer.drop_plain();
         self.end(session, Close { ended, lingers: true });
     }

@@ -1,9 +1,10 @@
-//! Limits how much one connection may do before the worker polls other tasks.
+//! Limits how much work one connection may do before the worker polls other tasks.
 //!
-//! Each turn of the protocol costs one unit of a budget of [`EVENTS_PER_POLL`]; every 4 KiB
-//! received costs one more, and a large zero-copy write costs a third of the budget. When the
-//! budget is spent, the connection yields until the driver has polled the kernel. Bytes that arrive
-//! in the meantime are still read, so a response that never ends cannot hide a disconnect.
+//! A connection has a budget of [`EVENTS_PER_POLL`] events. Each turn of the protocol counts as one
+//! event, every 4 KiB received counts as one more, and a large zero-copy write counts as a third of
+//! the budget. When the budget is used up, the connection yields until the driver has polled the
+//! kernel. Before it yields, it still receives bytes, so a response that never ends cannot hide a
+//! disconnect.
 
 use super::active_state::{Phase, Session};
 use super::upgraded::Upgrade;
@@ -20,28 +21,28 @@ use std::task::{Context, Poll, ready};
 const EVENTS_PER_POLL: usize = 64;
 
 /// Every 4 KiB received counts as one event, so a connection yields after 256 KiB. Otherwise a peer
-/// that sends small messages as fast as they are read could cause much work in one turn.
+/// that sends many small messages quickly could occupy the worker.
 const BYTES_PER_EVENT: u64 = 4 * 1024;
 
-/// A large piece of content counts as this many events, so a connection yields after four.
-/// Otherwise it might never yield, because a peer that receives everything at once never makes it
-/// wait.
+/// A large piece of content counts as this many events, so a connection yields after four pieces.
+/// Without this rule, a connection whose peer receives everything at once would never wait and
+/// never yield.
 const EVENTS_PER_PART: usize = EVENTS_PER_POLL / 3;
 
-/// The number of events that received bytes count for.
+/// How many events this number of received bytes counts as.
 pub(super) fn events_of(bytes: u64) -> usize {
     usize::try_from(bytes / BYTES_PER_EVENT).unwrap_or(usize::MAX)
 }
 
 impl<D: Driver> Connection<D> {
-    /// Works until nothing can be done. Ready when the connection is idle or, with its reason,
-    /// over.
+    /// Works until the connection must wait. Returns `Ready(None)` when the connection is idle, and
+    /// `Ready` with the reason when it is over.
     pub(super) fn work(
         &mut self,
         session: &mut Session<D>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Ended>> {
-        // Another protocol gets received bytes in its first turn, which is usually the only one.
+        // Receive before an upgraded protocol's first turn, so that one turn is usually enough.
         if matches!(&session.phase, Phase::Upgraded(upgrade) if upgrade.is_reading())
             && let Poll::Ready(event) = self.poll_bytes(session, context)
             && let Some(ended) = self.on_event(session, event)
@@ -49,7 +50,8 @@ impl<D: Driver> Connection<D> {
             return Poll::Ready(Some(ended));
         }
         loop {
-            // After the order to cut, a connection only finishes closing.
+            // After its last turn, a connection only sends what is already written, unless it is
+            // closing.
             if session.io.had_last_turn && !matches!(session.phase, Phase::Closing(_)) {
                 return self.last_words(session, context).map(Some);
             }
@@ -70,7 +72,7 @@ impl<D: Driver> Connection<D> {
                 Some(Turn::Rest) => {
                     let flushed = self.flush(session);
                     match flushed {
-                        // A peer that receives a response slowly is not idle.
+                        // While the peer is still receiving a response, the connection is not idle.
                         Ok(_) if session.io.writer.is_empty() && self.stream.has_room() => {
                             return Poll::Ready(None);
                         }
@@ -90,8 +92,8 @@ impl<D: Driver> Connection<D> {
                     )));
                     continue;
                 }
-                // The peer has left, so nothing needs to be sent unless an earlier response is on
-                // its way.
+                // The peer has left and no earlier response is on its way, so nothing needs to be
+                // sent.
                 Some(Turn::Close(Close { ended: ended @ Ended::PeerLeft, .. }))
                     if session.io.writer.is_empty() && self.stream.is_sent() =>
                 {
@@ -126,8 +128,8 @@ impl<D: Driver> Connection<D> {
         self.events > EVENTS_PER_POLL
     }
 
-    /// Waits until something happens or, if the connection must yield, until other tasks were
-    /// polled.
+    /// Waits until something happens. If the connection must yield (`is_enough`), it waits until
+    /// other tasks have been polled.
     fn wait_in_turn(
         &mut self,
         session: &mut Session<D>,
@@ -136,7 +138,7 @@ impl<D: Driver> Connection<D> {
         context: &mut Context<'_>,
     ) -> Poll<Event> {
         let mut waited = if is_enough {
-            // Receives even if the response always has more to send.
+            // Receive even if the response always has more to send.
             let came = if what.bytes { self.poll_bytes(session, context) } else { Poll::Pending };
             match came {
                 Poll::Pending | Poll::Ready(Event::Woken) => {}
@@ -147,7 +149,7 @@ impl<D: Driver> Connection<D> {
             self.wait(session, what, context)
         };
         if is_enough && matches!(waited, Poll::Ready(Event::Woken)) {
-            // Yields before more is written, but still checks deadlines and orders.
+            // Yield before writing more, but still check deadlines and orders.
             waited = self.await_deadline(session, context);
         }
         if waited.is_pending() {
@@ -159,7 +161,7 @@ impl<D: Driver> Connection<D> {
         waited
     }
 
-    /// Yields: the connection is polled again after other tasks, and not before.
+    /// Yields: the connection is polled again only after other tasks have been polled.
     fn others_first(&mut self, context: &mut Context<'_>) {
         self.events = 0;
         let driver = &self.worker.driver;
@@ -170,7 +172,7 @@ impl<D: Driver> Connection<D> {
         driver.others_first(&mut Context::from_waker(&opens));
     }
 
-    /// After its last turn the connection produces nothing more. Otherwise an endless response
+    /// Sends what is already written, and produces nothing more. Otherwise an endless response
     /// would never be cut.
     fn last_words(&mut self, session: &mut Session<D>, context: &mut Context<'_>) -> Poll<Ended> {
         loop {
@@ -183,7 +185,8 @@ impl<D: Driver> Connection<D> {
 }
 
 impl<D: Driver> Connection<D> {
-    /// Receives bytes or the end of the peer's sending side, unless that has ended already.
+    /// Receives bytes or the end of the peer's sending side. Never ready if that side has ended
+    /// before.
     pub(super) fn poll_bytes(
         &mut self,
         session: &mut Session<D>,

@@ -1,4 +1,5 @@
-//! How a connection begins: with a PROXY header, a TLS handshake, or the HTTP/2 preface.
+//! Begins a connection: reads its PROXY header, performs the TLS handshake, and detects the HTTP/2
+//! preface.
 
 use super::Connection;
 use super::active_state::{Phase, Session};
@@ -21,13 +22,13 @@ use std::task::Context;
 use std::time::Duration;
 
 impl<D: Driver> Connection<D> {
-    /// Returns whether the connection begins with a TLS handshake, which may follow a PROXY header.
+    /// Returns whether a TLS handshake is still to be completed, at once or after a PROXY header.
     pub(super) fn is_to_shake_hands(&self) -> bool {
         let begins_so = self.beginning == Beginning::Header && self.entrance.door.tls.is_some();
         begins_so || self.stage.is_handshaking()
     }
 
-    /// Chooses the phase that starts with the first bytes.
+    /// Chooses the phase that parses the first bytes.
     pub(super) fn begin_phase(&mut self, session: &mut Session<D>) {
         let limits = &self.entrance.door.limits;
         let is_header = self.beginning == Beginning::Header;
@@ -64,7 +65,7 @@ impl<D: Driver> Connection<D> {
         if self.entrance.door.tls.is_some() { Ended::HandshakeLate } else { Ended::FirstByteLate }
     }
 
-    /// Reads the PROXY header, if it is complete.
+    /// Parses the PROXY header, if all of it has arrived.
     pub(super) fn read_header(&mut self, session: &mut Session<D>) -> Turn {
         let Phase::Header(handshake) = &session.phase else {
             unreachable!("the header is read in its phase")
@@ -101,10 +102,10 @@ impl<D: Driver> Connection<D> {
         self.begin_behind_header(session)
     }
 
-    /// Counts the connection for the client named in its header. Returns false if that client has
-    /// reached its limit.
+    /// Counts the connection towards the limit of the client named in its PROXY header. Returns
+    /// false if that client has reached its limit.
     fn count_client(&mut self) -> bool {
-        // A proxy that connects for itself is not counted as a client.
+        // A connection that a trusted proxy opened for itself counts towards no client.
         let is_told = self.info.proxy.is_some() && self.info.proxies.is_none();
         let of = self.info.peer.tcp().filter(|_| is_told);
         let counted = self.worker.overload.connect(of.map(|address| address.ip()));
@@ -115,7 +116,7 @@ impl<D: Driver> Connection<D> {
         true
     }
 
-    /// Continues a handshake that waited for an external lookup, once the result is known.
+    /// Continues a handshake that waits for an external lookup, once the result is known.
     pub(super) fn go_on_shaking_hands(
         &mut self,
         session: &mut Session<D>,
@@ -130,12 +131,14 @@ impl<D: Driver> Connection<D> {
         }
     }
 
-    /// Starts the connection again with the bytes after the header, which may have arrived already.
+    /// Starts the connection again with the bytes after the PROXY header. Some of them may have
+    /// arrived already.
     fn begin_behind_header(&mut self, session: &mut Session<D>) -> Turn {
         self.beginning = Beginning::Itself;
         session.io.deadlines.clear_all();
         self.stage = Stage::new(self.entrance.door.tls.as_ref().map(Tls::session));
-        // The header's entry among the handshakes ends here; the TLS handshake gets its own.
+        // Leaving the phase drops the header's entry among the handshakes. The TLS handshake gets
+        // its own.
         session.phase = Phase::Http1;
         let reader = &mut session.io.reader;
         if reader.is_empty() {
@@ -151,7 +154,7 @@ impl<D: Driver> Connection<D> {
     }
 }
 
-/// Detects the protocol by the first bytes. Returns the next phase.
+/// Detects HTTP/1 or HTTP/2 by the first bytes. Returns the next phase.
 pub(super) fn tell_protocol<D: Driver>(link: &mut Link<'_, D>) -> (Turn, Phase) {
     match is_preface(link.io.reader.unread()) {
         PrefaceMatch::Match => (Turn::Again, Phase::Http2),

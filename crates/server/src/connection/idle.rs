@@ -11,7 +11,8 @@ use std::time::Duration;
 impl<D: Driver> Connection<D> {
     /// Waits for the first bytes of a request or a handshake, or for work that needs no bytes.
     pub(super) fn poll_idle(&mut self, context: &mut Context<'_>) -> Poll<FirstBytes<D>> {
-        // The kernel may turn out to have no room for the last response.
+        // If the driver could not pass all of the last response to the kernel, the connection is
+        // not idle.
         if !self.stream.has_room() {
             return Poll::Ready(Ok(None));
         }
@@ -25,7 +26,7 @@ impl<D: Driver> Connection<D> {
         self.poll_end(context)
     }
 
-    /// Waits for the timeout of an idle connection.
+    /// Waits for the time when an idle connection must close or must send GOAWAY.
     fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<FirstBytes<D>> {
         let (worker, limits) = (&*self.worker, &self.entrance.door.limits);
         let is_new = match &self.http2 {
@@ -37,7 +38,8 @@ impl<D: Driver> Connection<D> {
         let end_of_life = limits.end_of_life(self.born());
         let drained = match worker.order() {
             Order::Wait | Order::Serve | Order::LameDuck => Duration::MAX,
-            // A request may be on its way to an idle connection.
+            // A request may already be on its way to this connection, so it stays open a little
+            // longer.
             Order::Leave | Order::Drain => {
                 worker.ordered_at().max(since).saturating_add(limits.drain_idle_timeout)
             }
@@ -45,12 +47,12 @@ impl<D: Driver> Connection<D> {
         };
         let (end_of_life, drained) = match &self.http2 {
             None => (end_of_life, drained),
-            // Before its first request, an HTTP/2 connection is closed as over HTTP/1. A cut sends
-            // no GOAWAY.
+            // Before its first request, an HTTP/2 connection is closed like an HTTP/1 connection.
+            // `Order::Cut` sends no GOAWAY.
             Some(core) if core.is_new() || worker.order() == Order::Cut => (end_of_life, drained),
             Some(core) => match core.told_at() {
-                // RFC 9113 §6.8: the peer gets a GOAWAY first, and may have sent requests before it
-                // arrived.
+                // RFC 9113 §6.8: send GOAWAY before closing; the peer may send requests until the
+                // GOAWAY arrives.
                 None if drained != Duration::MAX
                     || worker.order() == Order::LameDuck
                     || end_of_life <= worker.driver.now() =>
@@ -74,7 +76,7 @@ impl<D: Driver> Connection<D> {
             if !is_drained && self.alarm.poll(context).is_pending() {
                 return Poll::Pending;
             }
-            // The worker may have been too busy to receive or to send for a long time.
+            // The worker may have been busy for a long time, so data may have arrived unnoticed.
             if worker.order() < Order::Cut
                 && let Some(chunk) = self.stream.recv_now()
             {
@@ -99,7 +101,7 @@ impl<D: Driver> Connection<D> {
         }))
     }
 
-    /// How long the connection may wait.
+    /// How long the connection may be idle.
     fn patience(&self, is_new: bool) -> Duration {
         let limits = &self.entrance.door.limits;
         match (self.is_to_shake_hands(), is_new) {

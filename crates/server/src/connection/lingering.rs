@@ -1,5 +1,5 @@
-//! Closes a connection: sends what was written, then receives and discards data from the peer for a
-//! while.
+//! Closes a connection: sends the remaining output, then receives and discards the peer's data for
+//! a while.
 
 use crate::io::context::{Close, For, Link, Turn};
 use crate::io::timeouts::Wait;
@@ -12,7 +12,8 @@ use std::time::Duration;
 /// A connection that is being closed.
 pub(crate) struct Closing {
     ended: Ended,
-    /// Whether the close must not look like the end of a complete response.
+    /// Whether a response was truncated. The close must then not look like the end of a complete
+    /// response.
     is_cut_short: bool,
     step: Step,
 }
@@ -21,7 +22,7 @@ pub(crate) struct Closing {
 enum Step {
     /// Sends the remaining output.
     Flush { lingers: bool },
-    /// Sends the end of the TLS session.
+    /// Sends the TLS `close_notify`.
     Notify { lingers: bool },
     /// The sending side was shut down at this time. Data from the peer is discarded.
     Linger(Duration),
@@ -38,7 +39,7 @@ impl Closing {
         self.ended
     }
 
-    /// Returns whether the peer has not received everything yet.
+    /// Returns whether output may still have to be sent.
     pub(crate) fn is_sending(&self) -> bool {
         !matches!(self.step, Step::Linger(_))
     }
@@ -63,7 +64,8 @@ impl Closing {
                 let now = link.worker.driver.now();
                 link.io.deadlines.clear_all();
                 link.io.deadlines.set(Wait::Linger, now.saturating_add(limits.linger_max));
-                // Data that arrived before does not show that the peer continues to send.
+                // Discard data that arrived earlier: it does not show that the peer continues to
+                // send.
                 throw_away(link);
                 self.await_silence(link);
                 self.step = Step::Linger(now);
@@ -83,7 +85,7 @@ impl Closing {
         }
     }
 
-    /// Continues to receive until the peer pauses for `linger_timeout`.
+    /// Sets the deadline at which the server stops receiving if the peer sends nothing until then.
     fn await_silence<D: Driver>(&self, link: &mut Link<'_, D>) {
         let limits = &link.door.limits;
         let timeout = match link.worker.order() >= Order::Drain {
@@ -94,8 +96,8 @@ impl Closing {
         link.io.deadlines.set(Wait::Silence, until);
     }
 
-    /// Shortens the deadlines while the worker drains: a peer that keeps sending does not delay the
-    /// drain for long, and a silent one no longer than an idle one.
+    /// Shortens the deadlines while the worker drains. A peer that keeps sending may delay the
+    /// drain by at most `linger_timeout`, and a silent peer by at most `drain_idle_timeout`.
     fn hasten<D: Driver>(&self, since: Duration, link: &mut Link<'_, D>) {
         let (worker, limits) = (link.worker, &link.door.limits);
         if worker.order() >= Order::Drain {
@@ -107,7 +109,8 @@ impl Closing {
     }
 
     fn notify<D: Driver>(&self, link: &mut Link<'_, D>) {
-        // Nothing may be sent after an alert, and a truncated response must not look complete.
+        // Nothing may be sent after a TLS alert, and `close_notify` would make a truncated response
+        // look complete.
         let is_cut_short = self.is_cut_short
             || matches!(self.ended, Ended::ResponseFailed | Ended::ExchangeLate | Ended::Broken(_));
         if is_cut_short || self.ended.is_by_tls() {

@@ -1,10 +1,11 @@
 //! Drives one connection from accept to close.
 //!
-//! A [`Connection`] is a hand-written future. While it waits for a request, it is `idle` and holds
-//! no buffers. When bytes arrive, it borrows a [`Session`] from the worker's pool and alternates
-//! two steps: [`Connection::turn`] runs the protocol as far as it can; [`Connection::wait`] passes
-//! output to the driver and suspends until bytes arrive, there is room to send, a deadline expires,
-//! or an order is given. `wait` is the only place that suspends a busy connection.
+//! A [`Connection`] is a hand-written future. While it waits for a request, it is idle and holds no
+//! buffers. When bytes arrive, it borrows a [`Session`] from the worker's pool and alternates two
+//! steps. [`Connection::turn`] runs the protocol as far as it can. [`Connection::wait`] passes
+//! output to the driver and suspends until bytes arrive, the driver has room for output, a deadline
+//! expires, or the worker receives an [`Order`]. `wait` is the only place that suspends a busy
+//! connection.
 
 mod active_state;
 mod close;
@@ -49,17 +50,17 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// The memory of an idle connection beside its own size: its task, its stream in the driver, and
-/// its [`ConnectionInfo`].
+/// The memory that an idle connection uses in addition to this struct: its task, its stream in the
+/// driver, and its [`ConnectionInfo`].
 const TASK_BYTES: usize = 512;
 
-/// If this much was received and not parsed, more bytes do not extend a deadline.
+/// If this many bytes are received but not parsed, further bytes do not extend a deadline.
 const UNREAD_BYTES_MAX: usize = 64 * 1024;
 
 /// The reason why a wait ended.
 enum Event {
-    /// Bytes or the end of the peer's sending side arrived, there is room to send, or another turn
-    /// is due.
+    /// Bytes or the end of the peer's sending side arrived, the driver has room for output, or the
+    /// protocol needs another turn.
     Woken,
     /// A deadline expired.
     Late(Wait),
@@ -67,11 +68,11 @@ enum Event {
     Broken(io::ErrorKind),
     /// The TLS session did not accept the received bytes.
     NoTls(TlsReject),
-    /// The connection must end at once.
+    /// The worker received [`Order::Cut`], so the connection must end at once.
     Cut,
 }
 
-/// A connection. While it is idle, this struct is all that it needs.
+/// A connection. An idle connection consists of this struct only.
 ///
 /// The order of the fields is chosen for the processor's cache: see
 /// [`Exchange`](crate::exchange::Exchange).
@@ -91,17 +92,18 @@ pub(crate) struct Connection<D: Driver> {
     stream: D::Stream,
     open: Open,
     alarm: Alarm,
-    /// When the handshake or the last exchange ended.
+    /// When the connection was accepted, its handshake ended, or its last exchange ended, whichever
+    /// is latest. In milliseconds of the driver's clock.
     since: u64,
-    /// Whether the time when the last response left is not known yet.
+    /// Whether `since` is only an estimate: the kernel may not have sent the last response yet.
     is_leaving: bool,
-    /// The HTTP/2 state of an idle connection, in place of `protocol`.
+    /// The HTTP/2 state of an idle connection. An HTTP/2 connection does not use `protocol`.
     http2: Option<Box<Core>>,
     protocol: h1::Connection,
     info: Rc<ConnectionInfo>,
     /// When the connection was accepted, in milliseconds of the driver's clock.
     born: u64,
-    /// Counts the connection for its client.
+    /// Counts this connection towards its client's limit, until it is dropped.
     client: Option<Box<Connected>>,
     _charge: Charge,
 }
@@ -173,8 +175,8 @@ impl<D: Driver> Future for Connection<D> {
         }
         let _ = turn::take_asked();
         if D::IS_FAIR_TO_OTHERS {
-            // Polled once per turn here. With other drivers, a task that wakes itself may be polled
-            // many times in one turn.
+            // This driver polls each task at most once per turn. Other drivers may poll a task that
+            // wakes itself many times in one turn, so for them the count continues.
             this.events = 0;
         }
         loop {
@@ -226,8 +228,8 @@ impl<D: Driver> Future for Connection<D> {
     }
 }
 
-/// The first bytes for a busy connection, `None` if it has work without bytes, or the reason to
-/// end.
+/// What makes a connection busy: its first bytes, `None` if it has work to do without bytes, or the
+/// reason to close it.
 type FirstBytes<D> = Result<Option<<<D as Driver>::Stream as Stream>::Chunk>, Ended>;
 
 impl<D: Driver> Connection<D> {
@@ -259,7 +261,7 @@ impl<D: Driver> Connection<D> {
         session
     }
 
-    /// Lets the current phase do what it can. Returns `None` if the connection is over.
+    /// Runs one turn of the current phase. Returns `None` if the connection is over.
     fn turn(&mut self, session: &mut Session<D>, context: &mut Context<'_>) -> Option<Turn> {
         match session.phase {
             Phase::Header(_) => return Some(self.read_header(session)),
@@ -305,7 +307,7 @@ impl<D: Driver> Connection<D> {
         context: &mut Context<'_>,
     ) -> Poll<Event> {
         let mut has_room = false;
-        // A connection that waits for bytes learns of a failure from receiving.
+        // If the connection waits for bytes, `poll_bytes` below reports a failed connection.
         if what.room || !what.bytes || !session.io.writer.is_empty() {
             match self.stream.poll_sent(context) {
                 Poll::Pending => {}
@@ -314,8 +316,9 @@ impl<D: Driver> Connection<D> {
                     if let Err(event) = self.flush(session) {
                         return Poll::Ready(event);
                     }
-                    // Receive first: there may be room to send for hours, and the peer's bytes must
-                    // be read. Output behind shared bytes is sent in the next turn.
+                    // Receive before reporting room to send. The driver may have room for hours,
+                    // and the peer's bytes must still be read. Output behind shared bytes is sent
+                    // in the next turn.
                     has_room = what.room || !session.io.writer.is_empty();
                     if has_room && !what.bytes {
                         return Poll::Ready(Event::Woken);
@@ -347,8 +350,8 @@ impl<D: Driver> Connection<D> {
     ) -> Poll<Event> {
         let (worker, io) = (&*self.worker, &mut session.io);
         if worker.order() >= Order::Cut {
-            // Whether the peer has received the last data is known in a moment, and the shutdown
-            // report needs it.
+            // The shutdown report says whether the peer has received the last data. The driver will
+            // know that in a moment, so wait for it.
             if self.stream.has_room() && self.stream.poll_sent(context).is_pending() {
                 return Poll::Pending;
             }
@@ -397,19 +400,19 @@ impl<D: Driver> Connection<D> {
         }
     }
 
-    /// Returns the deadline event, unless the peer's data has arrived and the worker was too busy
+    /// Returns [`Event::Late`], unless the peer's data has arrived and the worker was only too busy
     /// to receive it.
     fn late_unless_here(&mut self, session: &mut Session<D>, wait: Wait) -> Event {
         if session.io.reader.unread().len() >= UNREAD_BYTES_MAX {
             return Event::Late(wait);
         }
         let Some(chunk) = self.stream.recv_now() else { return Event::Late(wait) };
-        // If more data is missing, the deadline expires right after this.
+        // If this data is still incomplete, the deadline expires at once.
         session.io.deadlines.set(wait, self.worker.driver.now());
         self.take(session, chunk).map_or_else(Event::NoTls, |()| Event::Woken)
     }
 
-    /// Passes output to the driver, if it has room.
+    /// Passes output to the driver, if the driver has room.
     fn flush(&mut self, session: &mut Session<D>) -> Result<(), Event> {
         let io = &mut session.io;
         if io.writer.is_empty() || !self.stream.has_room() {

@@ -1,4 +1,5 @@
-//! A connection after HTTP: bytes in both directions until one side is done (RFC 9110 §7.8).
+//! Runs another protocol on an upgraded connection (RFC 9110 §7.8): moves bytes in both directions
+//! until the protocol ends.
 
 use crate::exchange::Exchange;
 use crate::exchange::in_flight::InProgress;
@@ -13,22 +14,23 @@ use peregrine_web::pipe::{Writer, pipe};
 use peregrine_web::upgrade::{OnUpgrade, Outgoing, UPGRADED_BYTES_MAX, Upgraded};
 use std::task::Context;
 
-/// The other protocol, and its two byte streams.
+/// The upgraded protocol, and its two byte streams.
 pub(crate) struct Upgrade {
-    /// The exchange whose response switched protocols, and which runs the other protocol.
+    /// The exchange whose response switched protocols. It also runs the new protocol.
     exchange: Exchange,
-    /// To the protocol, until the end of the peer's sending side was passed on.
+    /// Carries the peer's bytes to the protocol. `None` once the protocol was informed that the
+    /// peer has ended its sending side.
     incoming: Option<Writer>,
-    /// From the protocol.
+    /// Carries the protocol's bytes to the peer.
     outgoing: Outgoing,
-    /// Whether there is room for more of the peer's bytes.
+    /// Whether `incoming` has room for more of the peer's bytes.
     is_reading: bool,
-    /// Checks whether the peer is still connected while there is no room.
+    /// Checks whether the peer is still connected while `incoming` is full.
     probes: Probes,
 }
 
 impl Upgrade {
-    /// Starts the protocol that the handler returned. The first turn polls it.
+    /// Prepares the protocol that the handler returned. The first turn polls it.
     pub(crate) fn new(upgrade: OnUpgrade, mut exchange: Exchange) -> Self {
         let (writer, reader) = pipe(UPGRADED_BYTES_MAX, None);
         let outgoing = Outgoing::default();
@@ -38,7 +40,7 @@ impl Upgrade {
         Self { exchange, incoming: Some(writer), outgoing, is_reading: false, probes }
     }
 
-    /// The request that asked for the protocol.
+    /// The request that requested the upgrade.
     pub(crate) fn in_progress(&self) -> Option<InProgress<'_>> {
         self.exchange.in_progress()
     }
@@ -62,8 +64,8 @@ impl Upgrade {
             self.exchange.tell_panic("an upgraded protocol", &panicked, &link.info.peer);
             return Turn::linger(Ended::HandlerPanicked);
         }
-        // If there was no room for all output, or the protocol has ended, another turn is needed
-        // once the output was passed to the driver.
+        // If output remains, or the protocol has ended, another turn is needed after the driver has
+        // taken the output.
         let mut asks_for_room = !link.io.writer.plain.is_empty();
         if !asks_for_room && self.outgoing.poll_take(context, &mut link.io.writer.plain).is_ready()
         {
@@ -79,7 +81,7 @@ impl Upgrade {
         Turn::Wait(For { bytes: self.is_reading, room: asks_for_room })
     }
 
-    /// Passes received bytes to the protocol. Returns whether there is room for more.
+    /// Passes received bytes to the protocol. Returns whether it has room for more.
     fn receive<D: Driver>(
         &mut self,
         link: &mut Link<'_, D>,
@@ -94,11 +96,11 @@ impl Upgrade {
         let unread = link.io.reader.unread();
         if !unread.is_empty() {
             *has_moved = true;
-            // A protocol that no longer reads loses these bytes.
+            // If the protocol has dropped its reader, these bytes are discarded.
             let _ = incoming.push_before_poll(Bytes::copy_from_slice(unread), context);
             let all = unread.len();
             link.io.reader.consume(all);
-            // Registers for a wake-up when there is room again.
+            // If there is no room, this registers the task to be woken when there is room again.
             if incoming.poll_room(context).is_pending() {
                 return false;
             }
@@ -112,8 +114,8 @@ impl Upgrade {
         true
     }
 
-    /// While nothing is received, only the kernel knows whether the peer has reset the connection,
-    /// so the server checks from time to time.
+    /// Schedules probes while the server does not receive. Without receiving, the server learns of
+    /// a reset only if it checks the socket from time to time.
     fn watch_peer<D: Driver>(&mut self, link: &mut Link<'_, D>) {
         if !self.is_reading {
             self.probes.begin(|| link.worker.driver.now(), &mut link.io.deadlines);
@@ -123,7 +125,7 @@ impl Upgrade {
         }
     }
 
-    /// The connection is over, in both directions.
+    /// Ends both byte streams and drops the protocol, because the connection is over.
     pub(crate) fn fail(&mut self) {
         self.outgoing.close();
         if let Some(incoming) = self.incoming.take() {

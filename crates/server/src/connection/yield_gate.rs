@@ -1,12 +1,12 @@
-//! Makes a connection yield on drivers where a task that wakes itself is polled again before the
-//! kernel is.
+//! Makes a connection yield on drivers that would poll a woken task again before they poll the
+//! kernel.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Wake, Waker};
 
-/// Closed from the moment when a task yields until the driver has polled the kernel. Other wake-ups
-/// of the task, usually by itself, have no effect until then.
+/// The gate is shut from the moment when a task yields until the driver has polled the kernel.
+/// While it is shut, the connection ignores all other wake-ups, most of which it causes itself.
 #[derive(Default)]
 pub(super) struct Gate {
     is_shut: AtomicBool,

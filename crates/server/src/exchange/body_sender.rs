@@ -1,4 +1,4 @@
-//! Sends a request's body to the handler: the connection's end of the pipe.
+//! The connection's end of the pipe through which a handler reads a request's body.
 
 use bytes::Bytes;
 use http::HeaderMap;
@@ -9,13 +9,13 @@ use std::task::{Context, Poll};
 /// The state of receiving the current request's body.
 #[derive(Default)]
 pub(crate) enum Upload {
-    /// There is no body, or it was received completely, or receiving it failed.
+    /// There is no body, or all of it was received, or receiving it failed.
     #[default]
     Done,
     /// The body is sent through a pipe.
     Flowing {
         pipe: Writer,
-        /// Whether the peer waits for an interim 100 response before it sends.
+        /// Whether the peer waits for `100 Continue` before it sends the body.
         is_awaited: bool,
         /// Whether the peer declared the length of the content.
         is_promised: bool,
@@ -29,18 +29,19 @@ pub(crate) enum Upload {
 pub(crate) enum Room {
     /// Yes.
     Free,
-    /// Yes, once an interim 100 response is sent.
+    /// Yes, after the caller has sent `100 Continue`.
     Awaited,
-    /// Only when the handler has read some of it.
+    /// No: the pipe is full until the handler reads.
     Full,
-    /// Only when the handler reads the body, which the peer waits for.
+    /// No: the peer waits for `100 Continue`, and the handler has not started to read the body.
     Unasked,
-    /// There is nothing to receive, or the rest is unwanted.
+    /// No: there is nothing to receive, or the rest is unwanted.
     None,
 }
 
 impl Upload {
-    /// Returns whether there is room. If not, registers the caller for a wake-up.
+    /// Returns whether more may be received. If not, the task of `context` is woken when that
+    /// changes.
     pub(crate) fn poll_room(&mut self, context: &mut Context<'_>) -> Room {
         let Self::Flowing { pipe, is_awaited, .. } = self else { return Room::None };
         let polled = if *is_awaited { pipe.poll_wanted(context) } else { pipe.poll_room(context) };
@@ -59,7 +60,7 @@ impl Upload {
         }
     }
 
-    /// Returns whether more content follows that is unwanted.
+    /// Returns whether the rest of the body is unwanted.
     pub(crate) fn is_unwanted(&self) -> bool {
         match self {
             Self::Done => false,
@@ -68,7 +69,7 @@ impl Upload {
         }
     }
 
-    /// Returns whether a reader exists that may read more.
+    /// Returns whether the body's reader still exists and may read more.
     pub(crate) fn is_read(&self) -> bool {
         matches!(self, Self::Flowing { pipe, is_awaited: false, .. } if !pipe.is_reader_gone())
     }
@@ -92,8 +93,8 @@ impl Upload {
         }
     }
 
-    /// Like [`Upload::push`], for a task that polls the reader next. If that task is the one that
-    /// waits, it is not woken. Returns true in that case.
+    /// Like [`Upload::push`], for a task that is about to poll the reader. If that same task is
+    /// waiting for content, it is not woken, and the method returns true.
     pub(crate) fn push_before_poll(&mut self, bytes: Bytes, context: &Context<'_>) -> bool {
         match self {
             Self::Flowing { pipe, .. } => pipe.push_before_poll(bytes, context),
@@ -101,14 +102,14 @@ impl Upload {
         }
     }
 
-    /// The body is complete.
+    /// Tells the reader that the body is complete.
     pub(crate) fn finish(&mut self, trailers: impl FnOnce() -> HeaderMap) {
         if let Self::Flowing { pipe, .. } = std::mem::take(self) {
             pipe.finish(trailers());
         }
     }
 
-    /// The body stays incomplete, and its reader gets `error`.
+    /// Ends an incomplete body: its reader gets `error`.
     pub(crate) fn fail(&mut self, error: BodyError) {
         if let Self::Flowing { pipe, .. } = std::mem::take(self) {
             pipe.fail(error);

@@ -3,7 +3,7 @@
 use http::{HeaderMap, HeaderName, HeaderValue};
 use peregrine_web::Fields;
 
-/// Converts fields that the protocol has checked.
+/// Makes a `HeaderMap` of fields. The protocol has validated them, so none is dropped.
 pub(crate) fn header_map<'a>(pairs: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> HeaderMap {
     let pairs = pairs.filter_map(|(name, value)| {
         Some((HeaderName::from_bytes(name).ok()?, HeaderValue::from_bytes(value).ok()?))

@@ -1,4 +1,4 @@
-//! The name and state of a request in progress, and the protocol that it may switch to.
+//! Describes a request in progress, and runs the protocol that it may switch to.
 
 use crate::observe::close_reason::Unfinished;
 use peregrine_proto::Method;
@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Names a request in logs and in the shutdown report.
 pub(crate) struct RequestName {
     pub(super) method: Method,
-    /// The route's pattern. The path may contain private data.
+    /// The route's pattern. The path is not used, because it may contain private data.
     pub(super) pattern: Option<Rc<str>>,
 }
 
@@ -28,12 +28,12 @@ impl fmt::Display for RequestName {
 pub(crate) struct InProgress<'a> {
     pub(crate) name: &'a RequestName,
     pub(crate) unfinished: Unfinished,
-    /// Since when it has been in progress.
+    /// When the request first had to wait; `None` if it never did.
     pub(crate) since: Option<Duration>,
 }
 
 impl<'a> InProgress<'a> {
-    /// A request whose response is complete and not yet delivered.
+    /// A request whose response is complete but may not be delivered.
     pub(crate) fn delivery(name: &'a RequestName) -> Self {
         Self { name, unfinished: Unfinished::Delivery, since: None }
     }
@@ -41,7 +41,7 @@ impl<'a> InProgress<'a> {
 
 /// The protocol that a stream or a connection switches to.
 pub(super) enum Protocol {
-    /// It was not polled yet.
+    /// It has not been polled yet.
     Beginning(Option<(OnUpgrade, Upgraded)>),
     Running(Pin<Box<dyn Future<Output = ()>>>),
 }
@@ -49,7 +49,8 @@ pub(super) enum Protocol {
 impl Protocol {
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if let Self::Beginning(beginning) = self {
-            // `None` if starting the protocol panicked; it is not polled again after that.
+            // This is `None` only if starting the protocol panicked, and then it is not polled
+            // again.
             let Some((upgrade, io)) = beginning.take() else { return Poll::Ready(()) };
             *self = Self::Running(upgrade.run(io));
         }

@@ -1,9 +1,10 @@
 //! One request and its response, independent of the connection and the HTTP version.
 //!
-//! An [`Exchange`] takes a request and, through an [`Upload`](body_sender::Upload), its body; it
-//! produces interim responses, a response head and body frames. All application code (handlers,
-//! bodies, upgraded protocols) runs here, inside the request's span, and every panic of that code
-//! is caught here. The memory of a handler's future is kept for the next request.
+//! An [`Exchange`] takes a request and produces interim responses, a response head and body frames.
+//! The connection passes the request's body to the handler through an
+//! [`Upload`](body_sender::Upload). All application code (handlers, bodies, upgraded protocols)
+//! runs here, inside the request's span, and panics of that code are caught here. The exchange
+//! reuses the memory of a handler's future for the next request.
 
 pub(crate) mod body_sender;
 pub(crate) mod fields;
@@ -43,45 +44,46 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// Larger slots are freed when the exchange is over.
+/// Larger slots are freed when their handler's future is dropped.
 const SLOT_BYTES_MAX: usize = 64 * 1024;
 
-/// The approximate memory of a waiting request, beside its head and content: its index and the
-/// handler's future.
+/// The approximate memory of a waiting request in addition to its head and content: the index of
+/// the head and the handler's future.
 const WAITING_BYTES: usize = 1024;
 
-/// Interim responses are dropped if more bytes than this are unsent.
+/// If more output than this is unsent, interim responses are dropped.
 const INTERIM_UNSENT_BYTES_MAX: usize = 16 * 1024;
 
 /// One exchange at a time, in memory that is reused.
 ///
 /// The order of the fields is chosen for the processor's cache, and `repr(C)` keeps it. The fields
-/// that an upgraded protocol uses for each message come first: if thousands of connections take
-/// turns, each cache line has to be fetched from memory.
+/// that an upgraded protocol uses for each message come first, so that they share few cache lines:
+/// with thousands of active connections, every cache line must be fetched from memory.
 #[repr(C)]
 #[derive(Default)]
 pub(crate) struct Exchange {
     /// The protocol that runs after the response.
     protocol: Option<Protocol>,
     name: Option<RequestName>,
-    /// Application code runs inside its span.
+    /// The request's span. Application code runs inside it.
     traced: Traced,
     handler: Option<Held<'static, Response>>,
-    /// Memory for handlers' futures, while no handler uses it.
+    /// Memory for the next handler's future. Empty while a handler uses that memory.
     slot: FutureSlot,
     /// The body of the response while it is being sent.
     body: Option<Body>,
-    /// Runs on when the response is complete.
+    /// A future that continues as a task of the worker after the response is complete.
     rest: Option<Rest>,
-    /// Since when the exchange has been in progress.
+    /// When the exchange first had to wait; `None` if it never did.
     since: Option<Duration>,
     on_disconnect: OnDisconnect,
-    /// Measures the request.
+    /// Measures the request for metrics, traces and the access log.
     pub(crate) tally: Tally,
     /// Counts the request as in progress.
     pub(crate) admitted: Option<Admitted>,
-    /// The memory that is accounted for a waiting request, and the part of it that is content.
+    /// Accounts for the memory of a waiting request.
     charge: Charge,
+    /// How much content of the request is in memory. Part of `charge`.
     content_bytes: usize,
     /// The timeout of the handler.
     pub(crate) timeout: Option<Duration>,
@@ -103,7 +105,7 @@ fn keep_slot(place: &mut FutureSlot, handler: Held<'static, Response>) {
 #[derive(Debug)]
 pub(crate) struct Panicked(pub(crate) String);
 
-/// The next frame of a response's body; `None` at its end.
+/// The next frame of a response's body; `None` at the end of the body.
 pub(crate) type Framed = Option<Result<Frame<Bytes>, BodyError>>;
 
 impl Exchange {
@@ -137,7 +139,7 @@ impl Exchange {
         }
     }
 
-    /// The response is complete. Reports that to metrics, traces and the access log.
+    /// Reports the complete response to metrics, traces and the access log.
     pub(crate) fn finish(&mut self) {
         if self.tally.tracing().is_some()
             && let Some(span) = &self.traced.span
@@ -147,7 +149,7 @@ impl Exchange {
         self.tally.finish();
     }
 
-    /// The exchange does not complete at once; it has been in progress since `now`.
+    /// Records that the exchange has to wait, since `now`, and accounts for its memory.
     pub(crate) fn goes_on(&mut self, now: Duration) {
         self.since.get_or_insert(now);
         let head_bytes = self.head.as_ref().map_or(0, |head| head.as_bytes().len());
@@ -164,22 +166,22 @@ impl Exchange {
         self.name.as_ref().map(|name| InProgress { name, unfinished, since: self.since })
     }
 
-    /// The request's name, from the beginning to [`Exchange::clear`].
+    /// The request's name, from [`Exchange::begin`] to [`Exchange::clear`].
     pub(crate) fn request_name(&self) -> Option<&RequestName> {
         self.name.as_ref()
     }
 
-    /// The request's head, from the beginning to [`Exchange::clear`].
+    /// The request's head, from [`Exchange::begin`] to [`Exchange::clear`].
     pub(crate) fn head(&self) -> Option<&Head> {
         self.head.as_ref()
     }
 
-    /// Logs something inside the request's span.
+    /// Runs `tell`, which writes a log line, inside the request's span.
     pub(crate) fn tell(&self, tell: impl FnOnce()) {
         contained(|| self.traced.run(tell));
     }
 
-    /// Logs a panic of `who`, with the request.
+    /// Logs that the application code named `who` panicked, with the request.
     pub(crate) fn tell_panic(&self, who: &str, panicked: &Panicked, peer: &impl fmt::Display) {
         let request = self.name.as_ref().map(ToString::to_string).unwrap_or_default();
         let (panic, route) = (&panicked.0, self.route());
@@ -189,7 +191,7 @@ impl Exchange {
         });
     }
 
-    /// The route's pattern, from the beginning to [`Exchange::clear`].
+    /// The route's pattern, from [`Exchange::begin`] to [`Exchange::clear`].
     pub(crate) fn route(&self) -> Option<Cow<'_, str>> {
         self.name.as_ref()?.pattern.as_deref().map(readable)
     }
@@ -199,7 +201,7 @@ impl Exchange {
         self.name.take()
     }
 
-    /// Returns whether a handler runs that must run to its end even if its client disconnects.
+    /// Returns whether a handler is running and must run to its end even if its client disconnects.
     pub(crate) fn runs_to_end(&self) -> bool {
         self.handler.is_some() && self.on_disconnect == OnDisconnect::RunToEnd
     }
@@ -213,7 +215,7 @@ impl Exchange {
         let mut handler = self.handler.take().expect("not polled after the response");
         let pattern = self.name.as_ref().and_then(|name| name.pattern.as_deref());
         let beat = pulse.beat(pattern);
-        // A future is not polled again after a panic, so an inconsistent state is never seen.
+        // A future that panicked is never polled again, so nothing sees its inconsistent state.
         let polled = self.traced.run(|| {
             let run = AssertUnwindSafe(|| Pin::new(&mut handler).poll(context));
             let polled = catch_unwind(run);
@@ -225,7 +227,7 @@ impl Exchange {
         });
         let is_told = beat.is_told();
         drop(beat);
-        // The pattern of a mount does not contain the route inside it.
+        // If a mounted service blocked, the pattern names only the mount, so log the request too.
         if is_told
             && pattern.is_some_and(|pattern| pattern.ends_with(REST))
             && let Some(head) = &self.head
@@ -241,8 +243,8 @@ impl Exchange {
                 if let Some(head) = &self.head {
                     Personal::finish(head, &mut response);
                 }
-                // If an extractor ran out of memory, the request counts as rejected because of
-                // overload.
+                // If an extractor reached the memory limit, the request counts as rejected because
+                // of overload.
                 let marks = response.extensions().filter(|_| response.status.is_server_error());
                 if marks.is_some_and(|marks| marks.get::<WasOverloaded>().is_some()) {
                     self.tally.fail(Fault::Overloaded);
@@ -255,7 +257,7 @@ impl Exchange {
     }
 
     /// Passes the interim responses of the last poll to `send`. If many bytes are `unsent`, the
-    /// peer does not receive them, and interim responses are only hints, so they are dropped.
+    /// peer is not receiving. Interim responses are only hints, so they are dropped in that case.
     pub(crate) fn send_interims(&mut self, unsent: usize, mut send: impl FnMut(u16, &HeaderMap)) {
         for (status, fields) in std::mem::take(&mut self.interims) {
             if unsent <= INTERIM_UNSENT_BYTES_MAX {
@@ -264,7 +266,7 @@ impl Exchange {
         }
     }
 
-    /// Drops the handler's future in place.
+    /// Drops the handler's future and keeps its memory.
     pub(crate) fn drop_handler(&mut self) {
         if let Some(handler) = self.handler.take() {
             self.traced.run(|| keep_slot(&mut self.slot, handler));
@@ -286,22 +288,22 @@ impl Exchange {
         guarded("a body's end", || body.is_end_stream()).unwrap_or(true)
     }
 
-    /// Stores a future that runs on when the response is complete.
+    /// Stores a future that continues after the response is complete.
     pub(crate) fn keep_rest(&mut self, rest: Option<Rest>) {
         self.rest = rest;
     }
 
-    /// Takes that future, when the response is complete.
+    /// Takes the future that [`Exchange::keep_rest`] stored.
     pub(crate) fn take_rest(&mut self) -> Option<Rest> {
         self.rest.take()
     }
 
-    /// Starts another protocol.
+    /// Stores the protocol of an upgraded connection or stream. The next poll starts it.
     pub(crate) fn begin_protocol(&mut self, upgrade: OnUpgrade, io: Upgraded) {
         self.protocol = Some(Protocol::Beginning(Some((upgrade, io))));
     }
 
-    /// Polls the other protocol, and drops it when it has ended.
+    /// Polls the upgraded protocol, and drops it when it has ended.
     pub(crate) fn poll_protocol(
         &mut self,
         context: &mut Context<'_>,
@@ -319,7 +321,7 @@ impl Exchange {
         polled.map(drop).map_err(|panic| Panicked(message_of(panic)))
     }
 
-    /// Returns whether another protocol runs.
+    /// Returns whether an upgraded protocol is running.
     pub(crate) fn has_protocol(&self) -> bool {
         self.protocol.is_some()
     }
@@ -340,7 +342,8 @@ impl Exchange {
         self.poll_body(pulse, |body| body.poll_frame(context))
     }
 
-    /// The same, for a connection that can send files without reading them.
+    /// As [`Exchange::poll_frame`], for a connection whose driver sends files without reading them
+    /// into memory.
     pub(crate) fn poll_part(
         &mut self,
         context: &mut Context<'_>,
@@ -365,7 +368,7 @@ impl Exchange {
         })
     }
 
-    /// Drops the handler and the response's body. The request's name stays.
+    /// Drops all application code of the exchange. The request's name and head stay.
     pub(crate) fn stop(&mut self) {
         if self.tally.is_begun() {
             self.tally.break_off();
@@ -399,7 +402,7 @@ impl Drop for Exchange {
     }
 }
 
-/// Logs the request after a warning that could only name the mount.
+/// Logs the request whose handler blocked. The watchdog's warning could only name the mount.
 #[cold]
 fn name_blocking(pattern: Option<&str>, head: &Head) {
     let route = pattern.map(readable).unwrap_or_default();

@@ -35,7 +35,8 @@ pub(crate) fn whole(
     sent
 }
 
-/// Writes content with its framing, without a copy if it is large. Returns how much was written.
+/// Writes content with its framing. Large content is not copied. Returns how many bytes of it were
+/// written.
 pub(crate) fn content(protocol: &mut Connection, content: Bytes, writer: &mut Writer) -> usize {
     let mut content = Quiet::new(content);
     let announced = protocol.announce(content.len(), &mut writer.plain);
@@ -45,7 +46,7 @@ pub(crate) fn content(protocol: &mut Connection, content: Bytes, writer: &mut Wr
     announced.taken
 }
 
-/// Writes a part of a file with its framing. Returns how much of it was written.
+/// Writes a part of a file with its framing. Returns how many bytes of it were written.
 pub(crate) fn file(protocol: &mut Connection, mut part: FilePart, writer: &mut Writer) -> usize {
     let announced = protocol.announce(part.length, &mut writer.plain);
     part.length = announced.taken;
@@ -56,8 +57,8 @@ pub(crate) fn file(protocol: &mut Connection, mut part: FilePart, writer: &mut W
     announced.taken
 }
 
-/// Writes the 101 that hands the connection over. Returns false if the request did not ask for an
-/// upgrade.
+/// Writes the 101 response, after which the upgraded protocol uses the connection. Returns false if
+/// the response is not a 101 or the request did not ask for an upgrade.
 pub(crate) fn switch_protocols(
     protocol: &mut Connection,
     response: &Response,

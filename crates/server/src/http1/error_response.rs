@@ -1,4 +1,4 @@
-//! The responses that the server produces itself.
+//! The responses that the server produces without a handler.
 
 use super::{Http1, encode};
 use crate::admission::Refusal;
@@ -12,8 +12,7 @@ use peregrine_web::head::Head;
 use peregrine_web::{Problem, Response};
 
 impl Http1 {
-    /// Responds to a request that was rejected because of overload. Its body is only read to find
-    /// the next request.
+    /// Responds to a request that was rejected because of overload. Its body is discarded.
     #[cold]
     pub(super) fn refuse<D: Driver>(
         &mut self,
@@ -32,14 +31,14 @@ impl Http1 {
         self.respond(Ok(response), link)
     }
 
-    /// Responds to a request that broke a rule of the protocol.
+    /// Responds to a request with a protocol error, and closes the connection.
     pub(super) fn reject<D: Driver>(&mut self, reject: Reject, link: &mut Link<'_, D>) -> Turn {
         link.protocol.drain();
         self.answer(reject.into(), link);
         Turn::linger(Ended::Rejected(reject))
     }
 
-    /// Writes a response of the server itself, to a request that may not have been understood.
+    /// Writes a response to a request that may not have been parsed.
     pub(super) fn answer<D: Driver>(&mut self, problem: Problem, link: &mut Link<'_, D>) {
         let response = self.render(problem, link);
         let (worker, tally) = (link.worker, &mut self.exchange.tally);

@@ -1,7 +1,7 @@
 //! HTTP/1 on a busy connection: one exchange at a time.
 //!
-//! Start with [`Http1::turn`]. A turn does as much as it can and returns what to wait for; it never
-//! waits itself.
+//! Start with [`Http1::turn`]. A turn does as much work as it can without waiting, and returns what
+//! to wait for.
 
 mod disconnect;
 mod encode;
@@ -38,20 +38,20 @@ pub(crate) struct Http1 {
     step: Step,
     /// The head that is being received.
     head: Option<Head>,
-    /// A head index to pass to calls of the protocol core that do not fill it.
+    /// A head index for calls of the protocol core that require one but do not fill it.
     spare: HeadIndex,
     exchange: Exchange,
     upload: Upload,
-    /// Whether content was pushed for a reader that this task polls and that was therefore not
-    /// woken.
+    /// Whether content was pushed without waking its reader, because this task polls the reader.
     has_fed: bool,
-    /// The rule that the current body broke.
+    /// The protocol error in the current request's body.
     rejected: Option<Reject>,
     /// Whether the current handler panicked.
     panicked: bool,
-    /// Whether the peer announced that it sends no further request.
+    /// Whether the peer announced that it will send no further request.
     is_last: bool,
-    /// Whether a peer that has ended its sending side may be probed.
+    /// Whether a peer that has ended its sending side may be probed with an interim response
+    /// (HTTP/1.1).
     can_probe: bool,
     probes: Probes,
     /// The memory of a large response body that is being sent.
@@ -66,17 +66,17 @@ pub(crate) struct Http1 {
 
 /// The current step.
 enum Step {
-    /// Receives a head, or waits for one.
+    /// Receives a request's head, or waits for one.
     Head,
     /// The handler works on its response.
     Handler,
-    /// Sends a large body from memory; this is the rest of it.
+    /// Sends a large body from memory. The field is the part that is not sent yet.
     Whole(Quiet<Bytes>),
     /// Sends a body frame by frame.
     Stream(Streaming),
     /// The response is complete, and a task continues to read the request's body.
     ReadOn {
-        /// Bytes that the task had taken when its pipe was last full.
+        /// How many bytes the task had read when the server last found its pipe full.
         consumed: Option<u64>,
     },
     /// Discards the part of the request's body that the handler did not read.
@@ -106,7 +106,7 @@ impl Default for Http1 {
 }
 
 impl Http1 {
-    /// Does as much as it can.
+    /// Does as much work as it can without waiting.
     pub(crate) fn turn<D: Driver>(
         &mut self,
         link: &mut Link<'_, D>,
@@ -122,7 +122,7 @@ impl Http1 {
         }
     }
 
-    /// The deadline of `wait` has expired.
+    /// Handles the expired deadline of `wait`.
     pub(crate) fn late<D: Driver>(&mut self, wait: Wait, link: &mut Link<'_, D>) -> Turn {
         match (wait, &self.step) {
             (Wait::Head, _) => {
@@ -162,8 +162,7 @@ impl Http1 {
                 self.respond(Ok(late), link)
             }
             (Wait::Exchange, _) => Turn::close(Ended::ExchangeLate),
-            // While received data has no room, the server receives nothing and does not notice a
-            // reset.
+            // The server is not receiving, so only this probe has noticed that the peer is gone.
             (Wait::Probe, _) if link.stream.is_broken() => {
                 self.upload.fail(BodyError::Disconnected);
                 Turn::close(Ended::PeerLeft)
@@ -174,7 +173,7 @@ impl Http1 {
         }
     }
 
-    /// The connection is over. The reader of the request's body gets an error.
+    /// Fails the request's body, because the connection is over. Its reader gets an error.
     pub(crate) fn fail(&mut self) {
         self.upload.fail(BodyError::Disconnected);
     }
@@ -184,12 +183,12 @@ impl Http1 {
         self.exchange.runs_to_end().then(|| std::mem::take(&mut self.exchange))
     }
 
-    /// Takes the exchange, for the other protocol that its response started.
+    /// Takes the exchange, which continues with the upgraded protocol.
     pub(crate) fn take_exchange(&mut self) -> Exchange {
         std::mem::take(&mut self.exchange)
     }
 
-    /// Returns whether a request's response is not complete.
+    /// Returns whether a request is being answered.
     pub(crate) fn is_busy(&self) -> bool {
         !matches!(self.step, Step::Head | Step::ReadOn { .. } | Step::Unread)
     }
@@ -199,24 +198,26 @@ impl Http1 {
         self.exchange.is_never_shed()
     }
 
-    /// The request whose response is not complete or, unless everything `is_sent`, not sent.
+    /// The request that is being answered. If there is none and not everything `is_sent`, the last
+    /// request that was answered.
     pub(crate) fn in_progress(&self, is_sent: bool) -> Option<InProgress<'_>> {
         let written = self.written.as_ref().filter(|_| !is_sent);
         self.exchange.in_progress().or(written.map(InProgress::delivery))
     }
 
-    /// Returns whether a response is being sent that ends with the connection.
+    /// Returns whether the response in progress ends when the connection closes, without another
+    /// delimiter.
     pub(crate) fn is_until_close(&self) -> bool {
         matches!(&self.step, Step::Stream(streaming) if streaming.is_until_close())
     }
 
-    /// Drops the handler and its response, which are no longer needed.
+    /// Drops the handler and its response.
     pub(crate) fn stop(&mut self) {
         self.exchange.stop();
     }
 
-    /// A response of the previous session is still being sent. The idle time begins when it is
-    /// sent.
+    /// Records that a response of the previous session is still being sent. The idle time begins
+    /// when all of it is sent.
     pub(crate) fn goes_on(&mut self) {
         self.answered = true;
     }
@@ -293,7 +294,7 @@ impl Http1 {
         Turn::Wait(For { bytes: true, room: false })
     }
 
-    /// Calls the handler of a request.
+    /// Admits a request and calls its handler.
     fn begin<D: Driver>(
         &mut self,
         mut head: Head,
@@ -375,8 +376,8 @@ impl Http1 {
         polled
     }
 
-    /// Receives the request's body, and detects a disconnect, while the handler or a stream that it
-    /// returned is not ready.
+    /// Receives the request's body and detects a disconnect. Called while the handler, or the
+    /// response body that it returned, is not ready.
     fn attend<D: Driver>(
         &mut self,
         progress: Progress,
@@ -387,7 +388,7 @@ impl Http1 {
         let has_fed = std::mem::take(&mut self.has_fed);
         match fed {
             Fed::Left => Turn::close(Ended::PeerLeft),
-            // The content's reader was not woken: the next turn of this task polls it.
+            // The body's reader was not woken, so another turn must poll it.
             _ if has_fed => Turn::Again,
             Fed::Wait(bytes) => {
                 self.watch_peer(bytes, link);
@@ -402,8 +403,8 @@ impl Http1 {
         }
     }
 
-    /// After a response: continues with the next request or the rest of this request's body, or
-    /// closes.
+    /// Called when the response is written: continues with the next request or with the rest of
+    /// this request's body, or closes the connection.
     fn after<D: Driver>(&mut self, link: &mut Link<'_, D>) -> Turn {
         self.answered = true;
         self.exchange.finish();
@@ -450,7 +451,7 @@ impl Http1 {
         }
     }
 
-    /// The response is written, and nothing of the application is needed any more.
+    /// Clears the exchange when its response is written and no application code is needed any more.
     fn finish_exchange<D: Driver>(&mut self, link: &mut Link<'_, D>) {
         if let Some(name) = self.exchange.take_request_name() {
             self.written = Some(name);
@@ -458,7 +459,8 @@ impl Http1 {
         self.exchange.clear();
         self.upload = Upload::Done;
         self.step = Step::Head;
-        // Most exchanges are answered at once: they hold nothing and have no deadlines.
+        // Most exchanges are answered at once. They have no hold and no deadlines, so skip clearing
+        // them.
         if std::mem::take(&mut self.has_waited) {
             link.io.hold = None;
             link.io.deadlines.clear_all();

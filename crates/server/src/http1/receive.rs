@@ -18,7 +18,8 @@ use std::task::Context;
 
 /// The result of receiving.
 pub(super) enum Received {
-    /// The range of the data in the unread bytes, and how many of them to consume after it.
+    /// `data` is the range of the content in the unread bytes. After reading it, the caller must
+    /// consume `used` bytes.
     Data {
         data: std::ops::Range<usize>,
         used: usize,
@@ -28,18 +29,18 @@ pub(super) enum Received {
     Reject(Reject),
 }
 
-/// The state of passing on a body.
+/// How far [`Http1::feed`] has passed on a body.
 pub(super) enum Fed {
-    /// Continues when the handler reads some of it and, if `true`, also when more bytes arrive.
+    /// Must be called again when the handler reads and, if `true`, also when more bytes arrive.
     Wait(bool),
-    /// Nothing more arrives, or it is unwanted.
+    /// The body is complete, failed or unwanted.
     Over,
     /// The peer ended its sending side before the end of the body.
     Left,
 }
 
 impl Http1 {
-    /// Takes as much of the body as has arrived. A complete body needs no pipe.
+    /// Takes the part of the body that has arrived. A complete body needs no pipe.
     pub(super) fn receive_body<D: Driver>(
         &mut self,
         framing: Framing,
@@ -85,7 +86,7 @@ impl Http1 {
         Ok(Body::incoming(reader, limit))
     }
 
-    /// Passes received content to the handler, as far as there is room.
+    /// Passes received content to the handler, as far as the pipe has room.
     pub(super) fn feed<D: Driver>(
         &mut self,
         link: &mut Link<'_, D>,
@@ -101,10 +102,10 @@ impl Http1 {
                     link.pause_content();
                     return Fed::Wait(false);
                 }
-                // Nothing more arrives, so the rest is passed on even if the handler has not asked
-                // for it.
+                // The peer sends nothing more, so pass on what has arrived without waiting for the
+                // handler to read.
                 Room::Unasked if link.is_ended() => {}
-                // The peer sends nothing before the handler asks for it, but a reset may arrive.
+                // The peer sends no content before it gets `100 Continue`, but a reset may arrive.
                 Room::Unasked => {
                     link.pause_content();
                     return Fed::Wait(link.reads_ahead());
@@ -130,8 +131,8 @@ impl Http1 {
                 }
                 Some(Received::End) => {
                     self.upload.finish(|| encode::trailers(link.protocol));
-                    // The handler must see the whole body before the end of the peer's sending side
-                    // may cancel it.
+                    // If the peer has ended its sending side, the handler may be cancelled for
+                    // that. It must get the whole body first.
                     self.has_fed |= link.is_ended();
                 }
                 Some(Received::Reject(reject)) => {
@@ -143,8 +144,8 @@ impl Http1 {
         }
     }
 
-    /// The response is complete, and a task continues to read the body. If the task reads nothing,
-    /// no bytes move, and the connection counts as idle.
+    /// Passes the body to a task that continues to read it after the response is complete. If the
+    /// task reads nothing for `idle_timeout`, its body fails.
     pub(super) fn read_on<D: Driver>(
         &mut self,
         link: &mut Link<'_, D>,
@@ -177,14 +178,16 @@ impl Http1 {
         }
     }
 
-    /// Passes on received data up to the next event. Returns `None` if there was data and more
-    /// input is needed; the caller must then check for room again.
+    /// Passes on received content up to the next other event, and returns that event. Returns
+    /// `None` if it passed on content and now needs more input. The caller must then check for room
+    /// again.
     pub(super) fn feed_some<D: Driver>(
         &mut self,
         link: &mut Link<'_, D>,
         context: &Context<'_>,
     ) -> Option<Received> {
-        // Small chunks are combined: a separate piece takes more memory than a one-byte chunk.
+        // Small chunks are combined, because a separate piece for each would use more memory than
+        // its content.
         let mut piece = Vec::new();
         let mut any = false;
         let last = loop {
@@ -224,12 +227,12 @@ impl Http1 {
             Event::Reject(reject) => Received::Reject(reject),
             Event::End | Event::NeedRespond | Event::Closed => Received::End,
             Event::Head(_) | Event::Data(_) | Event::Upgraded => {
-                unreachable!("only data and an end come between a head and its response")
+                unreachable!("between a head and its response, a body has only data and an end")
             }
         }
     }
 
-    /// Discards the rest of the request's body, so that the next request can be found.
+    /// Discards the rest of the request's body, because the next request starts after it.
     pub(super) fn throw_away<D: Driver>(&mut self, link: &mut Link<'_, D>) -> Turn {
         while link.protocol.next() == Next::FinishBody {
             let reader = &mut link.io.reader;

@@ -1,4 +1,5 @@
-//! Sends a response: its head, then its body, as it becomes ready and the peer receives it.
+//! Sends a response: its head, then its body, as fast as the application produces it and the peer
+//! receives it.
 
 use super::disconnect::Progress;
 use super::receive::Fed;
@@ -18,19 +19,20 @@ use peregrine_web::panics::contained;
 use peregrine_web::{Problem, Response};
 use std::task::{Context, Poll};
 
-/// How many frames of a response's body are taken in one turn. A stream that is always ready must
+/// How many frames of a response's body are sent in one turn. A stream that is always ready must
 /// not monopolise the worker.
 const FRAMES_PER_TURN: usize = 32;
 
-/// After this much content the connection yields. A peer that receives everything at once would
-/// otherwise let one connection send forever.
+/// The connection yields after this much content. Otherwise, if the peer receives everything at
+/// once, one connection could send forever.
 const YIELD_BYTES: usize = 256 * 1024;
 
 /// A response's body that is being sent.
 pub(super) struct Streaming {
     mode: BodyMode,
-    /// Bytes still to be sent, if the length was declared. More bytes are not sent: an endless
-    /// stream of them would never wait for the peer, and would monopolise the worker.
+    /// Bytes still to be sent, if the length was declared. At 0, the body is not polled again.
+    /// Further bytes would not be sent and so would never wait for the peer, and an endless body
+    /// would monopolise the worker.
     left: Option<u64>,
     trailers: HeaderMap,
     /// Bytes since this body last made the connection yield.
@@ -50,8 +52,8 @@ impl Streaming {
 }
 
 impl Http1 {
-    /// Decides whether the connection closes after this response, and what happens to the rest of
-    /// the request.
+    /// Decides whether the connection closes after this response, and whether the rest of the
+    /// request's body is read or discarded.
     fn settle_request<D: Driver>(&self, link: &mut Link<'_, D>) {
         // Connections in reserved slots close after their response.
         if link.is_to_close() || link.is_by_wicket {
@@ -64,7 +66,7 @@ impl Http1 {
         }
     }
 
-    /// Writes the response, or begins to.
+    /// Writes the response. If its body does not fit or is not ready, later turns write the rest.
     pub(super) fn respond<D: Driver>(
         &mut self,
         outcome: Result<Response, Panicked>,
@@ -103,7 +105,8 @@ impl Http1 {
         let writer = &mut link.io.writer;
         if let Some(bytes) = response.body.as_slice() {
             let length = bytes.len();
-            // A pooled buffer is worth more than the copy.
+            // Copy the content of a pooled buffer, even if it is large: returning the buffer to the
+            // pool saves more than the copy costs.
             if length <= most && (length < SHARED_BYTES_MIN || response.body.is_buffer()) {
                 let out = &mut writer.plain;
                 self.exchange.tally.send(encode::whole(link.protocol, &response, &date, out));
@@ -148,7 +151,7 @@ impl Http1 {
     ) -> Turn {
         let most = link.door.limits.pending_output_bytes_max.max(1);
         let Step::Whole(rest) = &mut self.step else { unreachable!("wrong step") };
-        // The exchange lasts until the driver has sent its content.
+        // The exchange ends only when the driver has sent its content.
         if link.is_full() || (rest.is_empty() && !link.stream.has_room()) {
             return self.await_room(link, context);
         }
@@ -203,7 +206,7 @@ impl Http1 {
                 }
                 Part::Frame(frame) => match frame.into_data() {
                     Ok(data) => encode::content(link.protocol, data, &mut link.io.writer),
-                    // Trailers are the last frame of a body, which is not polled again.
+                    // Trailers are the last frame of a body, so the body is not polled again.
                     Err(frame) => {
                         if let Ok(trailers) = frame.into_trailers() {
                             streaming.trailers = trailers;
@@ -224,8 +227,8 @@ impl Http1 {
                 break;
             }
         }
-        // A response that is always ready may depend on its request's content, and may produce none
-        // itself.
+        // The turn has used up its share, but the response may still need the request's content.
+        // Receive that before yielding.
         match self.attend(progress, link, context) {
             Turn::Wait(what) => Turn::Yield(what),
             turn => turn,
@@ -238,8 +241,7 @@ impl Http1 {
         self.after(link)
     }
 
-    /// Ends the connection because the declared body cannot be completed. The peer sees a truncated
-    /// body.
+    /// Ends the connection because the response's body failed. The peer sees a truncated body.
     pub(super) fn break_stream<D: Driver>(
         &mut self,
         error: &BodyError,
@@ -254,18 +256,19 @@ impl Http1 {
                     "the body of a response failed");
             } else {
                 tracing::debug!(target: "peregrine", %error, request, %peer,
-                    "the body of a response failed because that of its request did");
+                    "the body of a response failed because its request's body failed");
             }
         });
         if let Step::Stream(Streaming { mode: BodyMode::UntilClose, .. }) = self.step {
-            // An orderly close would mean that the body is complete.
+            // An orderly close would tell the peer that the body is complete.
             link.stream.reset_on_drop();
             return Turn::close(Ended::ResponseFailed);
         }
         Turn::linger(Ended::ResponseFailed)
     }
 
-    /// Enough output is waiting. The request's body is still received in the meantime.
+    /// Waits until the peer has received some output. Meanwhile, the request's body is still
+    /// received.
     pub(super) fn await_room<D: Driver>(
         &mut self,
         link: &mut Link<'_, D>,

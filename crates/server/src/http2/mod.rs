@@ -1,8 +1,9 @@
-//! HTTP/2 on a busy connection: many concurrent exchanges, each of them as over HTTP/1.
+//! HTTP/2 on a busy connection: many concurrent exchanges, each of which works as over HTTP/1.
 //!
-//! Start with [`Http2::turn`], which never waits itself. `receive.rs` passes received bytes to
-//! their streams; then streams that were woken are polled; `send.rs` sends what they produce, as
-//! far as the peer's windows and the connection's buffer allow.
+//! Start with [`Http2::turn`]. A turn does as much work as it can without waiting, in three steps.
+//! `receive.rs` parses received bytes and passes content to its streams. Then the streams that were
+//! woken are polled. Last, `send.rs` sends the content that they produced, as far as the peer's
+//! windows and the connection's output buffer allow.
 
 mod ready_set;
 mod receive;
@@ -31,17 +32,18 @@ use std::time::Duration;
 /// The HTTP/2 state that a connection keeps while it is idle.
 pub(crate) struct Core {
     protocol: Connection,
-    /// When GOAWAY was sent.
+    /// When GOAWAY was sent; `None` if it was not.
     told_at: Option<Duration>,
     /// Which memory has not been freed yet.
     kept: Kept,
     charge: Charge,
 }
 
-/// How long after its last exchange a connection frees memory that only another exchange needs.
+/// When a connection has been idle for this long, it frees the memory that only another exchange
+/// needs.
 const TRIM_AFTER: Duration = Duration::from_secs(1);
-/// How long after its last exchange it frees the HPACK tables too. The next response must then
-/// repeat its fields once.
+/// When a connection has been idle for this long, it frees the HPACK tables too. The next response
+/// must then send its fields in full again.
 const SHRINK_AFTER: Duration = Duration::from_secs(20);
 
 /// Which memory an idle connection has kept.
@@ -50,17 +52,17 @@ enum Kept {
     All,
     /// The HPACK tables.
     Tables,
-    /// The table entries that the peer relies on.
+    /// Only the HPACK entries that the peer may still refer to.
     Entries,
 }
 
 impl Core {
-    /// Returns whether the connection waits for its first request.
+    /// Returns whether the connection has not had a request yet.
     pub(crate) fn is_new(&self) -> bool {
         !self.protocol.has_had_requests()
     }
 
-    /// When GOAWAY was sent.
+    /// When GOAWAY was sent; `None` if it was not.
     pub(crate) fn told_at(&self) -> Option<Duration> {
         self.told_at
     }
@@ -96,51 +98,52 @@ impl Core {
 /// The HTTP/2 state of a busy connection, in memory that is reused.
 #[derive(Default)]
 pub(crate) struct Http2 {
-    /// Moved here from the connection, from the first turn on.
+    /// The state that outlives this session. An idle connection holds it itself. `None` before the
+    /// first turn.
     core: Option<Box<Core>>,
     streams: Streams,
     /// The buffer for the next head.
     head: Option<Head>,
-    /// Numbers of streams whose handler is called once all received bytes were read.
+    /// Numbers of streams whose handler is called after all received bytes have been parsed.
     gathering: Vec<u32>,
     /// Numbers of streams that received content in this turn.
     fed: Vec<u32>,
     /// Numbers of streams that are polled in this turn.
     woken: Vec<u32>,
-    /// Exchanges that continue without their streams, and their deadlines.
+    /// Exchanges that must continue without their streams, and their deadlines.
     promised: Vec<(Exchange, Option<Duration>)>,
     /// The last request whose response is written but perhaps not sent yet.
     written: Option<RequestName>,
-    /// Whether any stream has ended, which restarts the idle time.
+    /// Whether any stream has ended in this session. The idle time then starts again.
     has_progressed: bool,
-    /// Bytes of content received and sent on all streams. They share the connection, so a stream
-    /// that waits is not late while other streams move.
+    /// Bytes of content received and sent on all streams. Streams share the connection, so a
+    /// waiting stream is not late while content moves on other streams.
     received: u64,
     sent: u64,
     /// The maximum, so far, of `received` plus the received bytes of an incomplete TLS record.
     arrived: u64,
-    /// Bytes received from the peer when it last sent something.
+    /// How many bytes had been received when the PING timeout last started.
     heard: u64,
-    /// When a timer wakes the connection to send content that is held back.
+    /// When a timer wakes the connection to send content that the core holds back.
     release_at: Duration,
-    /// Whether a PING was sent and nothing was received since.
+    /// Whether a PING was sent and nothing has been received since.
     is_asked: bool,
-    /// How many bytes the kernel had taken at the last check for an answer to a PING, and whether
-    /// more waited.
+    /// At the last check of an unanswered PING: how many bytes the kernel had taken, and whether
+    /// more output was waiting.
     taken: (u64, bool),
-    /// Whether another protocol has taken over a stream.
+    /// Whether a stream was upgraded to another protocol in this session.
     has_tunnelled: bool,
-    /// Whether there is anything to reset after this session.
+    /// Whether this session has HTTP/2 state that must be reset.
     is_used: bool,
 }
 
-/// The protocol core, during a turn.
+/// The protocol core. Must be called during a turn.
 fn protocol(core: &mut Option<Box<Core>>) -> &mut Connection {
     &mut core.as_mut().expect("every turn begins with a core").protocol
 }
 
 impl Http2 {
-    /// Takes the core of an idle connection.
+    /// Stores the core of a connection that was idle.
     pub(crate) fn resume(&mut self, mut core: Box<Core>) {
         core.kept = Kept::All;
         self.core = Some(core);
@@ -152,7 +155,7 @@ impl Http2 {
         self.core.take()
     }
 
-    /// Does as much as it can.
+    /// Does as much work as it can without waiting.
     pub(crate) fn turn<D: Driver>(
         &mut self,
         link: &mut Link<'_, D>,
@@ -195,8 +198,8 @@ impl Http2 {
         }
     }
 
-    /// Sends GOAWAY once the peer has opened a stream. A connection that is opened during the
-    /// lame-duck time should still be useful.
+    /// Sends GOAWAY if the connection must close soon, but not before the peer's first request: a
+    /// connection that is opened during the lame-duck time must still serve one.
     fn say_goodbye<D: Driver>(&mut self, link: &mut Link<'_, D>) {
         let core = self.core.as_mut().expect("every turn begins with a core");
         if core.told_at.is_some() || !core.protocol.has_had_requests() || !link.is_to_close() {
@@ -238,13 +241,14 @@ impl Http2 {
         }
         match waiting {
             Waiting::Head if !is_flooded => self.await_rest(link),
-            // Any other frame gets the timeout of a head only if nothing else limits the wait.
+            // Any other incomplete frame gets the timeout for heads only if no stream is open.
             Waiting::Preface | Waiting::Frame if !is_flooded && is_idle => self.await_rest(link),
             _ => link.io.deadlines.clear(Wait::Head),
         }
         if !self.streams.is_empty() {
             if !is_told {
-                // Streams may be silent for longer than that, and the GOAWAY must be sent in time.
+                // Streams may be silent beyond the end of the connection's life, so wake up to send
+                // the GOAWAY.
                 link.io.deadlines.hasten(Wait::Streams, link.end_of_life());
             }
             self.watch_peer(link);
@@ -264,7 +268,8 @@ impl Http2 {
         link.io.deadlines.begin(Wait::Head, late);
     }
 
-    /// Calls the handler of a request. If it is ready at once, the response is sent here.
+    /// Admits a request and calls its handler. If the handler responds at once, its response is
+    /// written here.
     fn begin<D: Driver>(
         &mut self,
         number: u32,
@@ -319,7 +324,8 @@ impl Http2 {
         polled
     }
 
-    /// Polls what a stream waits for.
+    /// Polls the handler or the response body of a stream that was woken, and passes content to the
+    /// handler.
     fn poll<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
         let Some(stream) = self.streams.get(number) else { return };
         if let Some(taken) = &stream.taken {
@@ -339,8 +345,8 @@ impl Http2 {
         self.streams.weigh(number);
     }
 
-    /// Ends an exchange whose response is complete. Its stream ends as well, unless the request is
-    /// not complete yet.
+    /// Ends an exchange whose response is complete. The stream stays open if the request is
+    /// incomplete.
     fn finish<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
         self.has_progressed = true;
         let stream = self.streams.at(number);
@@ -354,7 +360,7 @@ impl Http2 {
         }
         self.written = stream.exchange.take_request_name();
         stream.exchange.clear();
-        // A task that continues to read gets what has arrived, if that is all of it.
+        // If all content has arrived, pass the rest to a task that may continue to read it.
         if let Some(trailers) = stream.end.take() {
             stream.upload.push(std::mem::take(&mut stream.gathered).into());
             stream.upload.finish(|| trailers);
@@ -362,8 +368,7 @@ impl Http2 {
         if !stream.key.is_some_and(|key| protocol(&mut self.core).is_open(key)) {
             return self.streams.close(number);
         }
-        // The stream of another protocol ends with that protocol, even if a task still reads its
-        // bytes.
+        // An upgraded stream ends when its protocol ends, even if a task still reads its bytes.
         if stream.upload.is_read() && !stream.is_tunnel {
             stream.step = Step::ReadOn;
             if let Some(timeout) = link.door.limits.exchange_timeout {
@@ -406,29 +411,29 @@ impl Http2 {
         }
     }
 
-    /// Sends GOAWAY, unless that was done.
+    /// Sends the final GOAWAY, unless it was sent before.
     pub(crate) fn close(&mut self, out: &mut Vec<u8>) {
         if let Some(core) = &mut self.core {
             core.protocol.close(Code::NO_ERROR, out);
         }
     }
 
-    /// Takes the exchanges that must run to their end and whose streams are over.
+    /// Takes the exchanges that must continue without their streams.
     pub(crate) fn take_promised(&mut self) -> impl Iterator<Item = (Exchange, Option<Duration>)> {
         self.promised.drain(..)
     }
 
-    /// Returns whether a request is in progress that must never be rejected.
+    /// Returns whether any request in progress is one that must never be rejected.
     pub(crate) fn is_never_shed(&self) -> bool {
         self.streams.open_streams().any(|stream| stream.exchange.is_never_shed())
     }
 
-    /// Returns whether any request's response is not complete.
+    /// Returns whether any request is being answered.
     pub(crate) fn is_busy(&self) -> bool {
         self.streams.open_streams().any(Stream::is_busy)
     }
 
-    /// The requests whose responses are not complete and, unless everything `is_sent`, the last one
+    /// The requests that are being answered. If not everything `is_sent`, also the last request
     /// that was answered.
     pub(crate) fn in_progress(&self, is_sent: bool) -> impl Iterator<Item = InProgress<'_>> {
         let open = self.streams.open_streams().filter_map(|stream| stream.exchange.in_progress());
@@ -440,7 +445,7 @@ impl Http2 {
         self.has_progressed
     }
 
-    /// Returns whether another protocol has taken over a stream in this session.
+    /// Returns whether a stream was upgraded to another protocol in this session.
     pub(crate) fn has_tunnelled(&self) -> bool {
         self.has_tunnelled
     }

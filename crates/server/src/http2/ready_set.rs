@@ -1,20 +1,19 @@
 //! The set of streams that were woken since the last turn.
 //!
-//! Each stream has its own waker, so a turn polls only streams with something to do. The first
-//! stream that is woken wakes the connection.
+//! Each stream has its own waker, so a turn polls only the streams that were woken. The first
+//! stream that is woken after a turn also wakes the connection.
 
 use std::mem::take;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Wake, Waker};
 
-/// Which streams were woken, and the connection's waker. Handlers may wake their stream from any
-/// thread.
+/// The numbers of woken streams, and the connection's waker. A stream may be woken from any thread.
 #[derive(Default)]
 pub(super) struct Woken(Mutex<Set>);
 
 #[derive(Default)]
 struct Set {
-    /// A bit for each number.
+    /// One bit per stream number.
     words: Vec<u64>,
     is_any: bool,
     /// The waker to call when the first bit is set; `None` during a turn.
@@ -27,7 +26,7 @@ impl Woken {
         Waker::from(Arc::new(StreamWaker { woken: Arc::clone(self), number }))
     }
 
-    /// Begins a turn: moves the numbers that were woken to `numbers`.
+    /// Begins a turn: moves the numbers of woken streams to `numbers`.
     pub(super) fn take(&self, numbers: &mut Vec<u32>) {
         let mut set = self.lock();
         set.connection = None;
@@ -43,7 +42,8 @@ impl Woken {
         }
     }
 
-    /// Ends a turn: the next stream that is woken wakes `connection`. False if one already was.
+    /// Ends a turn: when the next stream is woken, it wakes `connection`. Returns false if a stream
+    /// was woken already.
     pub(super) fn arm(&self, connection: &Waker) -> bool {
         let mut set = self.lock();
         if set.is_any {

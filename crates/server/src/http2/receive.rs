@@ -1,4 +1,4 @@
-//! The receiving side: requests, and their content on its way to the handlers.
+//! Receives requests, and passes their content to the handlers.
 
 use super::streams::{Deadlines, Step, Stream};
 use super::{Http2, protocol};
@@ -26,7 +26,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 impl Http2 {
-    /// Reads everything that arrived, as long as there is room for replies.
+    /// Parses everything that has arrived, as long as the output buffer has room for replies.
     pub(super) fn receive<D: Driver>(&mut self, link: &mut Link<'_, D>) -> Result<(), Turn> {
         let outcome = self.receive_all(link);
         for number in take(&mut self.gathering) {
@@ -55,7 +55,8 @@ impl Http2 {
                 continue;
             }
             link.io.reader.consume(used);
-            // These make no progress, and neither do frames without an event.
+            // These events do not extend the timeout for heads, and neither do frames without an
+            // event.
             let is_idle =
                 matches!(event, Event::Settings | Event::Rejected { .. } | Event::GoAway { .. });
             if !is_idle && !matches!(event, Event::NeedInput) {
@@ -154,7 +155,7 @@ impl Http2 {
         self.streams.at(number).exchange.tally.begin(meters, head, facts, now);
     }
 
-    /// Takes received content.
+    /// Collects received content for its stream.
     fn gather<D: Driver>(&mut self, key: StreamKey, range: Range<usize>, link: &mut Link<'_, D>) {
         let Some(number) = self.streams.find(key) else { return };
         let stream = self.streams.at(number);
@@ -170,7 +171,7 @@ impl Http2 {
         }
     }
 
-    /// Takes the end of the content.
+    /// Handles the end of a request. If all of its content is collected, calls the handler.
     fn end<D: Driver>(&mut self, key: StreamKey, link: &mut Link<'_, D>) {
         let Some(number) = self.streams.find(key) else { return };
         let trailers = fields::header_map(protocol(&mut self.core).trailers());
@@ -191,7 +192,8 @@ impl Http2 {
         self.fed.push(number);
     }
 
-    /// Calls the handler of a request whose content has not all arrived.
+    /// Calls the handler of a request before all of its content has arrived. The rest is passed
+    /// through a pipe.
     fn begin_with_pipe<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
         let Some(stream) = self.streams.get(number) else { return };
         let step = std::mem::replace(&mut stream.step, Step::Free);
@@ -216,12 +218,12 @@ impl Http2 {
         self.feed(number, link);
     }
 
-    /// Passes content to the handler as far as there is room, and opens the windows by what was
-    /// read.
+    /// Passes content to the handler as far as its pipe has room, and opens the windows by the
+    /// bytes that the handler has read.
     pub(super) fn feed<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
         let Some(stream) = self.streams.get(number) else { return };
         let (Some(key), Some(_)) = (stream.key, &stream.taken) else { return };
-        // The reader will get no more data, but may still read the data that arrived before.
+        // The reader gets no more content, but may still read the content in its pipe.
         if matches!(stream.upload, Upload::Unwanted) {
             return self.tell_taken(number, key, link);
         }
@@ -258,7 +260,8 @@ impl Http2 {
         self.watch_content(number, link);
         let (now, stream) = (link.worker.driver.now(), self.streams.at(number));
         if matches!(stream.step, Step::ReadOn) {
-            // If the task that continues to read takes nothing, the stream counts as idle.
+            // If the task does not read the content in its pipe for this long, the stream counts as
+            // idle.
             stream.deadlines.rest = match is_awaiting {
                 true => Duration::MAX,
                 false => now.saturating_add(link.door.limits.idle_timeout),
@@ -268,8 +271,9 @@ impl Http2 {
     }
 
     /// Requires the peer to send at the minimum rate while the server waits for content. Content of
-    /// all streams counts, because streams share the connection and a client may send them one
-    /// after the other. In a conversation, only silence of both sides counts.
+    /// all streams counts, because streams share the connection and a client may send one after the
+    /// other. A conversation has no minimum rate: it fails only if both sides are silent for too
+    /// long.
     pub(super) fn watch_content<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
         let (now, limits) = (link.worker.driver.now(), &link.door.limits);
         self.arrived = self.arrived.max(self.received + link.stage.incomplete_bytes());
@@ -278,7 +282,8 @@ impl Http2 {
         if stream.is_tunnel {
             return self.watch_tunnel(number, link);
         }
-        // This handler, or those of other streams, may keep the windows closed.
+        // If this handler or those of other streams do not read, the windows are closed and the
+        // peer cannot send.
         let may_send = stream.key.is_some_and(|key| protocol(&mut self.core).may_receive(key));
         let is_waiting = stream.is_awaiting && may_send;
         let is_conversation = is_waiting && stream.is_conversation();
@@ -297,7 +302,7 @@ impl Http2 {
     }
 
     /// Discards the rest of a request's content, because it is unwanted or its reader got an error.
-    /// Content in the pipe counts until the reader takes it or is dropped.
+    /// The content in the pipe still occupies the windows until the reader reads it or is dropped.
     pub(super) fn discard<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
         let stream = self.streams.at(number);
         stream.upload = Upload::Unwanted;
@@ -329,7 +334,7 @@ impl Http2 {
         let stream = self.streams.at(number);
         stream.step = Step::Unread;
         let (now, limits) = (link.worker.driver.now(), &link.door.limits);
-        // The other deadlines are cleared: they would expire without any effect.
+        // The other deadlines would expire without any effect, so they are cleared.
         stream.deadlines = Deadlines {
             receive: now.saturating_add(limits.linger_timeout),
             rest: now.saturating_add(limits.linger_max),
@@ -352,7 +357,7 @@ impl Http2 {
         stream.thrown_away += bytes as u64;
         let out = &mut link.io.writer.plain;
         if stream.thrown_away > u64::from(limits.drain_bytes_max) {
-            // The peer gets no more window for this stream.
+            // The server no longer opens this stream's window.
             return protocol(&mut self.core).discard_body(key, out);
         }
         protocol(&mut self.core).consumed(key, bytes, out);
@@ -362,14 +367,15 @@ impl Http2 {
         }
     }
 
-    /// Closes streams that receive nothing more.
+    /// Closes streams whose response is complete and whose rest of the request has ended or is not
+    /// needed.
     pub(super) fn sweep<D: Driver>(&mut self, link: &mut Link<'_, D>) {
         if self.streams.unread == 0 {
             return;
         }
-        // A short rest is received, since some clients treat a reset as an error. Otherwise the
-        // core waits for one round trip, so that the peer can see its response, before it resets
-        // the stream.
+        // If little is left of the request, the server receives it, because some clients treat a
+        // reset as an error. If more is left, the core resets the stream, but one round trip later,
+        // so that the peer has seen its response.
         let bytes_max = u64::from(link.door.limits.drain_bytes_max);
         if self.streams.is_more_to_come_than(bytes_max) && !self.streams.is_read_on() {
             protocol(&mut self.core).settle(&mut link.io.writer.plain, |_| {});
@@ -386,8 +392,8 @@ impl Http2 {
         }
     }
 
-    /// Opens the windows by what the reader has taken, and registers for a wake-up when it takes
-    /// more.
+    /// Opens the windows by the bytes that the reader has read. The stream is woken when the reader
+    /// reads more.
     fn tell_taken<D: Driver>(&mut self, number: u32, key: StreamKey, link: &mut Link<'_, D>) {
         let Stream { taken, taken_told, waker, .. } = self.streams.at(number);
         let Some(all) = taken else { return };
@@ -404,13 +410,13 @@ impl Http2 {
         }
     }
 
-    /// Rejects a request that broke a rule of every version of HTTP.
+    /// Rejects a request that broke a rule of HTTP that is common to all versions.
     fn refuse<D: Driver>(&mut self, key: StreamKey, reject: Reject, link: &mut Link<'_, D>) {
         link.worker.observed.counts().refuse(Rule::Http(reject));
         let Some(number) = self.streams.find(key) else {
             let number = self.streams.open(key);
             self.measure(number, None, link);
-            // The core yields no content of it, so the end is not awaited.
+            // The core reports no content and no end of this request, so do not wait for its end.
             self.streams.at(number).length = Some(u64::MAX);
             return self.answer(number, reject.into(), link);
         };
@@ -421,7 +427,7 @@ impl Http2 {
                 stream.step = Step::Free;
                 self.answer(number, reject.into(), link);
             }
-            // As over HTTP/1, the handler responds.
+            // The handler is already running, so it responds, as over HTTP/1.
             _ => {
                 stream.upload.fail(BodyError::Rejected(reject));
                 self.discard(number, link);

@@ -1,4 +1,5 @@
-//! Sends responses: their heads, then their content, as it becomes ready and the peer receives it.
+//! Sends responses: their heads, then their content, as fast as the application produces it and the
+//! peer receives it.
 
 use super::streams::{Frames, Step, Stream};
 use super::{Http2, protocol};
@@ -18,12 +19,12 @@ use std::mem::take;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// The limit per turn of frames without content from one response's body, and of frames with
-/// content from all bodies.
+/// Two limits per turn: how many frames without content one response's body may yield in a row, and
+/// how many frames of content all streams together send without completing a response.
 const FRAMES_PER_TURN: usize = 32;
 
 impl Http2 {
-    /// Writes a response of the server itself.
+    /// Writes a response that the server produces without a handler.
     pub(super) fn answer<D: Driver>(
         &mut self,
         number: u32,
@@ -34,7 +35,7 @@ impl Http2 {
         self.respond(number, Ok(response), link);
     }
 
-    /// Writes the response, or begins to.
+    /// Writes the response. If its body does not fit or is not ready, later turns write the rest.
     pub(super) fn respond<D: Driver>(
         &mut self,
         number: u32,
@@ -114,7 +115,7 @@ impl Http2 {
     ) {
         let mut response = Quiet::new(response);
         let body = take(&mut response.body);
-        // A body without content may have trailers.
+        // If the length is zero, the body may still have trailers, so the length is not declared.
         let length =
             Exchange::length_of(&body).filter(|length| *length > 0 || Exchange::is_over(&body));
         let length = length.map_or(ResponseLength::Unknown, ResponseLength::Exact);
@@ -159,8 +160,9 @@ impl Http2 {
         self.hasten(number, link);
     }
 
-    /// Polls the application for content, unless some is at hand. Before the last byte of a known
-    /// length is sent, the body is polled once more, since trailers may follow.
+    /// Polls the body for content, unless earlier content is still unsent. If the unsent content
+    /// completes the declared length, the body is polled once more before that content is sent,
+    /// because trailers may follow.
     pub(super) fn pump<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
         if !self.run_tunnel(number, link) {
             return;
@@ -187,7 +189,7 @@ impl Http2 {
                         data.truncate(left.unwrap_or(usize::MAX));
                         frames.data = data;
                     }
-                    // Trailers are the last frame of a body, which is not polled again.
+                    // Trailers are the last frame of a body, so the body is not polled again.
                     Err(frame) => {
                         if let Ok(trailers) = frame.into_trailers() {
                             (frames.trailers, frames.is_over) = (trailers, true);
@@ -197,11 +199,11 @@ impl Http2 {
             }
         }
         self.go_on(number, link);
-        // A body that is always ready but has no content is polled again after other tasks.
+        // The body was always ready but had no content. Poll it again after other tasks.
         self.streams.woken.wake(number);
     }
 
-    /// Offers the content at hand, or ends the response if there is no more.
+    /// Offers unsent content to the core, or ends the response if there is none left.
     fn go_on<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
         let Stream { key, step, .. } = self.streams.at(number);
         let (Some(key), Step::Frames(frames)) = (*key, step) else { return };
@@ -216,7 +218,8 @@ impl Http2 {
         }
     }
 
-    /// Resets a stream whose body failed, so that the peer learns that the content is incomplete.
+    /// Resets a stream whose response body failed, so that the peer knows that the content is
+    /// incomplete.
     fn break_off<D: Driver>(&mut self, number: u32, error: &BodyError, link: &mut Link<'_, D>) {
         let (peer, exchange) = (&link.info.peer, &self.streams.at(number).exchange);
         let request = exchange.request_name().map(ToString::to_string).unwrap_or_default();
@@ -224,13 +227,13 @@ impl Http2 {
             BodyError::Failed(_) => tracing::error!(target: "peregrine", %error, request, %peer,
                 "the body of a response failed"),
             _ => tracing::debug!(target: "peregrine", %error, request, %peer,
-                "the body of a response failed because that of its request did"),
+                "the body of a response failed because its request's body failed"),
         });
         self.reset_stream(number, Code::INTERNAL_ERROR, link);
     }
 
-    /// Writes content, the most urgent first, until the buffer is full. Returns false if the
-    /// connection must yield because much of the content consists of small frames.
+    /// Writes content, the most urgent first, until the output buffer is full. Returns false if it
+    /// stopped after [`FRAMES_PER_TURN`] frames; the connection must then yield.
     pub(super) fn send_ready<D: Driver>(&mut self, link: &mut Link<'_, D>) -> bool {
         let limits = &link.door.http2;
         let mut frames = 0;
@@ -284,8 +287,8 @@ impl Http2 {
     }
 
     /// Requires the peer to open its windows at the minimum rate while content waits for them. If
-    /// the producer pauses, the peer has received everything so far, and no earlier waiting time
-    /// counts against it.
+    /// no content waits, the peer's windows allowed everything so far, so earlier waiting time no
+    /// longer counts against it.
     pub(super) fn watch_window<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
         let Some(stream) = self.streams.get(number) else { return };
         let has_content = match &stream.step {
@@ -309,7 +312,7 @@ impl Http2 {
                 stream.sharing.wait(now, sent, rate)
             } else {
                 stream.sharing.pause(now, sent, rate);
-                // The connection's window may close because of another stream.
+                // Other streams may use up the connection's window, so check again.
                 if has_content { now.saturating_add(rate.slack) } else { Duration::MAX }
             }
         };

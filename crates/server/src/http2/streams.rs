@@ -18,23 +18,23 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-/// For how many streams a session keeps the memory for its next connection. The rest is freed.
+/// How many stream entries a session keeps for its next connection. Further ones are freed.
 const STREAMS_KEPT_MAX: usize = 16;
 
-/// One stream: a request, its exchange, and the progress in both directions.
+/// One stream: its exchange, its request's content, and the progress in both directions.
 pub(super) struct Stream {
     /// The stream's key; `None` for a free entry.
     pub(super) key: Option<StreamKey>,
     pub(super) step: Step,
     pub(super) exchange: Exchange,
     pub(super) upload: Upload,
-    /// How much the content's reader has taken, even after all content is in the pipe.
+    /// Counts the bytes that the content's reader has read, even after all content is in the pipe.
     pub(super) taken: Option<Taken>,
-    /// How much of that the protocol core was informed of.
+    /// How many of these bytes were reported to the protocol core, which opens the windows by them.
     pub(super) taken_told: u64,
-    /// Content that is in no pipe yet, in one buffer even if its frames were small.
+    /// Received content that is not in a pipe yet. One buffer, even if the frames were small.
     pub(super) gathered: Vec<u8>,
-    /// The trailers of content that is complete apart from `gathered`.
+    /// The trailers (possibly empty) of a request that is complete but not fully in the pipe yet.
     pub(super) end: Option<HeaderMap>,
     /// Whether the server waits for content.
     pub(super) is_awaiting: bool,
@@ -49,9 +49,9 @@ pub(super) struct Stream {
     pub(super) length: Option<u64>,
     /// Content that was discarded.
     pub(super) thrown_away: u64,
-    /// Whether the peer asked for another protocol.
+    /// Whether the request is for another protocol.
     pub(super) is_tunnel: bool,
-    /// The input of that protocol, until the response.
+    /// The input of that protocol, until the handler responds.
     pub(super) tunnel: Option<Reader>,
     /// Bytes that had moved in either direction at the last check.
     pub(super) moved: u64,
@@ -61,15 +61,15 @@ pub(super) struct Stream {
     /// How fast all streams move while the server waits for the connection's window.
     pub(super) sharing: Meter,
     pub(super) deadlines: Deadlines,
-    /// The memory that is accounted for it: received content, and content that waits to be sent.
+    /// Accounts for the memory of received content, and of content that waits to be sent.
     charge: Charge,
     pub(super) waker: Waker,
 }
 
 /// The current step of a stream.
 pub(super) enum Step {
-    /// Content is gathered as long as there are unread bytes: most content arrives together with
-    /// its head.
+    /// Collects content before the handler is called, as long as there are received bytes to parse:
+    /// most content arrives together with its head.
     Gather { head: Head, request: Request },
     /// The handler works on its response.
     Handler,
@@ -88,11 +88,11 @@ pub(super) enum Step {
 /// The body of a response that is being sent.
 #[derive(Default)]
 pub(super) struct Frames {
-    /// Content at hand.
+    /// Content that was polled from the body and is not sent yet.
     pub(super) data: Quiet<Bytes>,
     /// Bytes still to be sent, if the length was declared.
     pub(super) left: Option<u64>,
-    /// Whether the body has ended: only trailers follow the content at hand.
+    /// Whether the body has ended: only `trailers` follow `data`.
     pub(super) is_over: bool,
     pub(super) trailers: HeaderMap,
 }
@@ -104,7 +104,8 @@ pub(super) struct Deadlines {
     pub(super) exchange: Duration,
     pub(super) receive: Duration,
     pub(super) send: Duration,
-    /// For a reader to take more, for discarded content to end, or for bytes of another protocol.
+    /// Depends on the step: for a reader to read more, for discarded content to end, or for bytes
+    /// of an upgraded protocol.
     pub(super) rest: Duration,
 }
 
@@ -152,7 +153,7 @@ impl Stream {
         }
     }
 
-    /// Returns whether a handler works or a response is being sent.
+    /// Returns whether a handler is working or a response is being sent.
     pub(super) fn is_busy(&self) -> bool {
         matches!(self.step, Step::Handler | Step::Whole { .. } | Step::Frames(_))
     }
@@ -164,8 +165,7 @@ impl Stream {
         (is_answering || is_called) && self.upload.is_open_ended()
     }
 
-    /// Keeps the head of a request whose handler will not be called, for metrics and the access
-    /// log.
+    /// Copies the head of a request whose handler is not called to the metrics and the access log.
     pub(super) fn keep_head(&mut self) {
         if let Step::Gather { head, .. } = &self.step {
             self.exchange.tally.route(head.route());
@@ -173,7 +173,7 @@ impl Stream {
         }
     }
 
-    /// Clears everything but memory and waker.
+    /// Clears the entry, but keeps its reusable memory and its waker.
     fn clear(&mut self) {
         self.keep_head();
         self.key = None;
@@ -196,10 +196,10 @@ impl Stream {
 /// The streams of one connection.
 #[derive(Default)]
 pub(super) struct Streams {
-    /// Indexed by the streams' numbers, which last as long as the session.
+    /// Entries, indexed by number. A number stays valid for the whole session.
     all: Vec<Stream>,
     free: Vec<u32>,
-    /// Numbers of streams, by their places in the protocol core.
+    /// Numbers of streams, indexed by the streams' places in the protocol core.
     by_place: Vec<u32>,
     /// How many streams are `Unread`.
     pub(super) unread: usize,
@@ -239,7 +239,7 @@ impl Streams {
         self.all.get_mut(number as usize).filter(|stream| stream.key.is_some())
     }
 
-    /// Updates the memory that is accounted for a stream.
+    /// Accounts for the current memory of a stream.
     pub(super) fn weigh(&mut self, number: u32) {
         let Some(stream) = self.get(number) else { return };
         let unsent = match &stream.step {
@@ -268,7 +268,7 @@ impl Streams {
         self.free.len() == self.all.len()
     }
 
-    /// The numbers that may be in use.
+    /// All numbers. Some may be free.
     pub(super) fn numbers(&self) -> std::ops::Range<u32> {
         0..u32::try_from(self.all.len()).unwrap_or(u32::MAX)
     }
@@ -277,13 +277,13 @@ impl Streams {
         self.all.iter().filter(|stream| stream.key.is_some())
     }
 
-    /// Returns whether a task reads the content of a request whose response is complete.
+    /// Returns whether a task still reads the content of a request whose response is complete.
     pub(super) fn is_read_on(&self) -> bool {
         self.open_streams().any(|stream| matches!(stream.step, Step::ReadOn))
     }
 
-    /// Returns whether more than `bytes_max` bytes of discarded content are still to come, or have
-    /// come, on any stream whose response is complete.
+    /// Returns whether, on any stream whose response is complete, more than `bytes_max` bytes were
+    /// discarded or are still missing from the declared length.
     pub(super) fn is_more_to_come_than(&self, bytes_max: u64) -> bool {
         let mut open = self.open_streams();
         open.any(|stream| {
@@ -304,15 +304,16 @@ impl Streams {
         self.free.extend(self.numbers().rev());
         self.by_place.clear();
         self.unread = 0;
-        // Usually no stream waited, and a lock is expensive after everything that the turn has
-        // written. If a stream is woken late, one in the next session is polled once more.
+        // Usually no stream waited, so skip the lock, which is expensive right after a turn. If a
+        // stream is woken late, a stream of the next session is polled once too often, which is
+        // harmless.
         if take(&mut self.is_armed) {
             self.woken.forget();
         }
     }
 
-    /// Ends a turn: the next stream that is woken wakes `connection`. Returns false if one already
-    /// was.
+    /// Ends a turn: when the next stream is woken, it wakes `connection`. Returns false if a stream
+    /// was woken already.
     pub(super) fn arm(&mut self, connection: &Waker) -> bool {
         self.is_armed = true;
         self.woken.arm(connection)

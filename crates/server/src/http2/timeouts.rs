@@ -1,4 +1,4 @@
-//! Expired deadlines: of heads, streams, PING and GOAWAY.
+//! Handles expired deadlines: of heads, streams, PING and GOAWAY.
 
 use super::streams::{Step, Stream};
 use super::{Http2, protocol};
@@ -28,7 +28,8 @@ impl Http2 {
         }
     }
 
-    /// Schedules a PING if streams are open and the client is silent.
+    /// Schedules the next PING. Called while streams are open. Each received byte starts the
+    /// timeout again.
     pub(super) fn watch_peer<D: Driver>(&mut self, link: &mut Link<'_, D>) {
         let Some(after) = link.door.limits.http2.ping_after else { return };
         let heard = link.io.reader.received();
@@ -38,13 +39,13 @@ impl Http2 {
         }
     }
 
-    /// Sends a PING to a silent client, once. If the client still receives data that was sent
-    /// before the PING, it has not seen it yet: with a large window, a slow reader may be silent
-    /// for minutes. Bytes that the kernel takes at once, because it has room, show nothing about
-    /// the client.
+    /// Sends one PING to a silent client, and closes the connection if the client does not react.
+    /// While the client still receives output that was queued before the PING, it cannot have seen
+    /// the PING: with a large window, a slow reader may be silent for minutes. Output that the
+    /// kernel took at once does not count, because it shows nothing about the client.
     fn ask_peer<D: Driver>(&mut self, link: &mut Link<'_, D>) -> Turn {
-        // While too much output waits, the server does not read from the client, and the deadline
-        // for sending applies instead.
+        // If too much output is waiting, the server does not receive, and the deadline for sending
+        // applies instead.
         if link.io.reader.received() != self.heard || link.is_flooded() {
             return Turn::Again;
         }
@@ -62,12 +63,12 @@ impl Http2 {
         Turn::Again
     }
 
-    /// Wakes the connection when content that is held back must be sent. The timer wheel is too
-    /// coarse for that.
+    /// Starts a timer that wakes the connection when content that the core holds back must be sent.
+    /// The timer wheel is too coarse for this.
     pub(super) fn await_release<D: Driver>(&mut self, link: &Link<'_, D>, context: &Context<'_>) {
         let driver = &link.worker.driver;
         let Some(until_ms) = protocol(&mut self.core).held_until() else { return };
-        // The turn that the earlier timer starts calls this method again.
+        // An earlier timer is running. It starts a turn, which calls this method again.
         if self.release_at > driver.now() {
             return;
         }
@@ -80,7 +81,7 @@ impl Http2 {
         }));
     }
 
-    /// Schedules a check of a stream's deadlines at the first of them.
+    /// Schedules a check of a stream's deadlines when the first of them expires.
     pub(super) fn hasten<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
         let first = self.streams.at(number).deadlines.first();
         if first != Duration::MAX {
@@ -97,7 +98,7 @@ impl Http2 {
             };
             self.look_at_stream(number, now, link);
             if let Some(Stream { deadlines, .. }) = self.streams.get(number) {
-                // Otherwise the alarm would fire for it at once, again and again.
+                // If an expired deadline stayed, the alarm would fire at once, again and again.
                 let is_over = deadlines.first() > now || *deadlines != before;
                 debug_assert!(is_over, "a deadline passed, and nothing was done");
                 self.hasten(number, link);
@@ -105,7 +106,7 @@ impl Http2 {
         }
     }
 
-    /// Stops accepting streams, once the peer has had time to receive the GOAWAY.
+    /// Stops accepting streams after the peer has had time to receive the GOAWAY.
     fn end_goodbye<D: Driver>(&mut self, now: Duration, link: &mut Link<'_, D>) {
         let told_at = self.core.as_ref().and_then(|core| core.told_at());
         let Some(told_at) = told_at else { return };

@@ -1,8 +1,8 @@
-//! Streams that another protocol takes over (RFC 8441), as it takes over an HTTP/1.1 connection.
+//! Runs other protocols on streams (RFC 8441), as an upgrade does on an HTTP/1.1 connection.
 //!
-//! The core presents such a request as an HTTP/1.1 GET with `Upgrade`, so handlers need not
-//! distinguish the two. The request has no content: what the peer sends goes to the other protocol,
-//! and what that protocol sends becomes the content of the response.
+//! The protocol core presents such a request as an HTTP/1.1 GET with `Upgrade`, so handlers need
+//! not distinguish the two. The request has no content. The bytes that the peer sends are the other
+//! protocol's input, and that protocol's output is sent as the content of the response.
 
 use super::Http2;
 use super::streams::{Step, Stream};
@@ -25,7 +25,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 impl Http2 {
-    /// Begins a request for another protocol.
+    /// Calls the handler of a request for another protocol.
     pub(super) fn begin_tunnel<D: Driver>(
         &mut self,
         number: u32,
@@ -48,8 +48,8 @@ impl Http2 {
         self.feed(number, link);
     }
 
-    /// Responds to a request for another protocol, and starts that protocol. Returns the response
-    /// to send instead if the handler did not agree.
+    /// If the handler agreed to the upgrade, responds and starts the protocol. Otherwise, returns
+    /// the response to send instead.
     pub(super) fn open_tunnel<D: Driver>(
         &mut self,
         number: u32,
@@ -84,7 +84,7 @@ impl Http2 {
         None
     }
 
-    /// The response if the handler does not support the requested protocol.
+    /// The response if the handler responded with success but without an upgrade.
     #[cold]
     fn unspoken<D: Driver>(
         &mut self,
@@ -98,8 +98,8 @@ impl Http2 {
         self.render(number, problem, link)
     }
 
-    /// Polls the other protocol of a stream, if there is one. Returns false if that ended the
-    /// stream.
+    /// Polls the upgraded protocol of a stream, if there is one. Returns false if the protocol
+    /// panicked, which resets the stream.
     pub(super) fn run_tunnel<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) -> bool {
         let Stream { is_tunnel, exchange, waker, .. } = self.streams.at(number);
         if !*is_tunnel {
@@ -114,8 +114,9 @@ impl Http2 {
         false
     }
 
-    /// Limits how long no byte may move in either direction while another protocol runs. The peer
-    /// may be silent for that long; receiving is limited as for any response.
+    /// Closes the stream if no byte moves in either direction for `upgraded_idle_timeout`. The peer
+    /// may be silent that long, so no minimum rate applies to its bytes. The minimum rate for
+    /// receiving output applies as for any response.
     pub(super) fn watch_tunnel<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
         let stream = self.streams.at(number);
         stream.deadlines.receive = Duration::MAX;
@@ -129,7 +130,8 @@ impl Http2 {
     }
 }
 
-/// The output of the other protocol. It does not end by itself: the protocol's end ends the stream.
+/// The output of the upgraded protocol, as a response body. It never ends: the stream ends when the
+/// protocol ends.
 struct Sent(Outgoing);
 
 impl http_body::Body for Sent {

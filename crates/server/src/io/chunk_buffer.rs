@@ -5,14 +5,15 @@ use std::ops::Deref;
 
 /// The unread bytes of one connection, contiguous.
 ///
-/// A chunk is read in the driver's buffer. The unread rest of a chunk is copied only when more
-/// bytes follow it, or when the connection is about to wait and must return the driver's buffer.
+/// The protocol parses a chunk in place, in the driver's buffer. The unread rest of a chunk is
+/// copied only when more bytes follow it, or when the connection is about to wait and must return
+/// the driver's buffer.
 #[derive(Debug)]
 pub(crate) struct Inbox<C> {
     chunk: Option<C>,
     /// Used only if there is no chunk.
     owned: Vec<u8>,
-    /// How many bytes of the chunk, or of `owned`, were read.
+    /// How many bytes of the chunk or, without a chunk, of `owned` were read.
     read: usize,
 }
 
@@ -33,7 +34,7 @@ impl<C: Deref<Target = [u8]>> Inbox<C> {
         self.unread().is_empty()
     }
 
-    /// The memory of this buffer, without that of the driver.
+    /// The memory of this buffer, not including the driver's buffer.
     #[inline]
     pub(crate) fn held_bytes(&self) -> usize {
         self.owned.capacity()
@@ -67,8 +68,8 @@ impl<C: Deref<Target = [u8]>> Inbox<C> {
         fill(&mut self.owned)
     }
 
-    /// Removes read bytes if they are at least half of `owned`. Otherwise the buffer would keep
-    /// everything that was ever received if the reader never consumes all of it.
+    /// Removes read bytes if they are at least half of `owned`. Without this, the buffer would grow
+    /// without limit if the reader never consumed all of it.
     fn compact(&mut self) {
         if self.chunk.is_none() && self.read > 0 && self.read >= self.owned.len() / 2 {
             self.owned.drain(..self.read);
@@ -76,7 +77,7 @@ impl<C: Deref<Target = [u8]>> Inbox<C> {
         }
     }
 
-    /// Returns the driver's buffer and keeps a copy of its unread bytes.
+    /// Returns the driver's buffer to the driver, and keeps a copy of the unread bytes.
     pub(crate) fn settle(&mut self) {
         if let Some(chunk) = self.chunk.take() {
             self.owned.clear();
@@ -85,8 +86,8 @@ impl<C: Deref<Target = [u8]>> Inbox<C> {
         }
     }
 
-    /// Takes all unread bytes without a copy, if `keep` returns the memory of their chunk.
-    /// Otherwise they stay.
+    /// Takes all unread bytes without a copy, if they are in a chunk and `keep` returns the memory
+    /// of that chunk. Otherwise, nothing changes.
     pub(crate) fn take_kept(
         &mut self,
         keep: impl FnOnce(C) -> Result<Vec<u8>, C>,

@@ -1,5 +1,5 @@
-//! The context that a protocol gets for a turn: the connection's input, output and deadlines, and
-//! the state of its listener and worker.
+//! What a protocol can access during a turn: the connection's input, output and deadlines, and the
+//! state of its listener and worker.
 
 use super::Io;
 use super::timeouts::Wait;
@@ -38,17 +38,17 @@ pub(crate) struct Link<'t, D: Driver> {
     pub(crate) is_by_wicket: bool,
 }
 
-/// The result of a protocol's turn.
+/// What the connection must do after a protocol's turn.
 #[derive(Debug)]
 pub(crate) enum Turn {
-    /// Take another turn at once.
+    /// Run another turn at once.
     Again,
-    /// Take another turn after other tasks were polled. Bytes that arrive until then are read
-    /// first, if `For` includes them.
+    /// Run another turn after other tasks have been polled. If `For` includes bytes, receive before
+    /// that.
     Yield(For),
     /// Wait until something happens.
     Wait(For),
-    /// All requests are answered. The connection is idle once everything is sent.
+    /// No request is in progress. The connection is idle once all output is sent.
     Rest,
     /// Switch to another protocol.
     Upgrade(OnUpgrade),
@@ -56,8 +56,8 @@ pub(crate) enum Turn {
     Close(Close),
 }
 
-/// The I/O events that a protocol waits for. Its exchange, its deadlines and orders always end a
-/// wait.
+/// The I/O events that a protocol waits for. Wake-ups by its exchanges, deadlines and orders end
+/// every wait.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct For {
     /// More bytes, or the end of the peer's sending side.
@@ -70,9 +70,9 @@ pub(crate) struct For {
 #[derive(Debug)]
 pub(crate) struct Close {
     pub(crate) ended: Ended,
-    /// The peer may still be sending, so the server receives and discards that for a while. Closing
-    /// a socket with unread input makes the kernel send a reset, and a reset may remove a response
-    /// that the peer has not read yet (RFC 9112 §9.6).
+    /// Whether the server receives and discards data for a while, because the peer may still be
+    /// sending. If a socket is closed with unread input, the kernel sends a reset, and a reset may
+    /// destroy a response that the peer has not read yet (RFC 9112 §9.6).
     pub(crate) lingers: bool,
 }
 
@@ -87,25 +87,25 @@ impl Turn {
 }
 
 impl<D: Driver> Link<'_, D> {
-    /// Returns whether so much output waits that it must be sent before more is produced.
+    /// Returns whether so much output is waiting that no more may be produced.
     pub(crate) fn is_full(&self) -> bool {
         self.io.writer.is_full(self.door.limits.pending_output_bytes_max.max(1))
     }
 
-    /// Returns whether the driver sends parts of files itself. With TLS they must be read and
-    /// encrypted.
+    /// Returns whether the driver sends parts of files itself. With TLS it cannot, because the
+    /// content must be read and encrypted.
     pub(crate) fn sends_files(&self) -> bool {
         matches!(self.stage, Stage::Plain) && self.stream.sends_files()
     }
 
-    /// Returns whether more data may be read ahead of the current request's response.
+    /// Returns whether more may be received before the current request is answered.
     pub(crate) fn reads_ahead(&self) -> bool {
         self.io.reader.unread().len() < self.door.limits.read_ahead_bytes_max
     }
 
-    /// Returns whether so much output waits that nothing more may be read. HTTP/2 continues to read
-    /// while `is_full`: the peer's frames open windows, reset streams and require only small
-    /// replies.
+    /// Returns whether so much output is waiting that HTTP/2 must stop reading. It continues to
+    /// read while the output is only `is_full`, because the peer's frames open windows and reset
+    /// streams, and require only small replies.
     pub(crate) fn is_flooded(&self) -> bool {
         self.io.writer.plain.len() / 2 >= self.door.limits.pending_output_bytes_max.max(1)
     }
@@ -115,10 +115,10 @@ impl<D: Driver> Link<'_, D> {
         self.io.reader.is_ended(self.stage)
     }
 
-    // RFC 9110 §7.4: a request is misdirected if the connection is not secured for its origin.
+    // RFC 9110 §7.4: reject a request if the connection is not secured for the request's origin.
     #[inline]
     pub(crate) fn check_origin(&mut self, head: &Head) -> Result<(), Reject> {
-        // A trusted proxy may declare that it used TLS with its client.
+        // A trusted proxy may have used TLS with its client.
         let is_secure = self.info.is_secure() || self.info.proxies.is_some();
         if let Err(reject) = head.index().check_scheme(is_secure) {
             return Err(tell_misdirected(reject));
@@ -157,7 +157,8 @@ impl<D: Driver> Link<'_, D> {
         self.io.deadlines.set(Wait::Receive, until);
     }
 
-    /// Starts to wait for content while the response is being sent, so either side may send next.
+    /// Starts to wait for content in a conversation: the response has begun, so either side may
+    /// send next.
     pub(crate) fn await_word(&mut self) {
         self.io.deadlines.clear(Wait::Receive);
         let rate = self.door.limits.conversation();
@@ -165,7 +166,7 @@ impl<D: Driver> Link<'_, D> {
         self.io.deadlines.set(Wait::Traffic, until);
     }
 
-    /// Returns whether neither side has sent anything in a conversation for too long.
+    /// Returns whether both sides of a conversation have been silent for too long.
     pub(crate) fn is_silent(&mut self) -> bool {
         let rate = self.door.limits.conversation();
         self.io.talking.is_late(self.worker.driver.now(), self.moved(), rate)
@@ -176,7 +177,7 @@ impl<D: Driver> Link<'_, D> {
         self.io.reader.received().wrapping_add(self.stream.progress())
     }
 
-    /// Stops waiting for content for now.
+    /// Stops waiting for content, so that no further time counts against the peer.
     pub(crate) fn pause_content(&mut self) {
         let (now, rate) = (self.worker.driver.now(), self.door.limits.rate());
         self.io.receiving.pause(now, self.io.reader.brought(), rate);
@@ -185,8 +186,8 @@ impl<D: Driver> Link<'_, D> {
         self.io.deadlines.clear(Wait::Traffic);
     }
 
-    /// Returns whether the current request is the last one, because the worker drains or the
-    /// connection has reached its maximum age.
+    /// Returns whether the current request must be the connection's last one, because the worker is
+    /// shutting down or the connection has reached its maximum age.
     pub(crate) fn is_to_close(&self) -> bool {
         let has_life = self.door.limits.lifetime_max.is_some();
         self.worker.order() >= Order::LameDuck
@@ -199,7 +200,7 @@ impl<D: Driver> Link<'_, D> {
     }
 }
 
-/// Detects the end of queue-delay rejections if no more requests arrive.
+/// Ends queue-delay rejections if no more requests arrive, which would otherwise end them.
 async fn watch_refusing<D: Driver>(worker: Rc<Worker<D>>) {
     let alarm = worker.wheel.alarm();
     while let Some(at) = worker.overload.look_again_at(worker.driver.now())
@@ -209,7 +210,7 @@ async fn watch_refusing<D: Driver>(worker: Rc<Worker<D>>) {
     }
 }
 
-/// Logs once why requests get a 421, for operators who have put a gateway in front of this server.
+/// Logs once why requests get a 421 if a gateway in front of this server terminates TLS.
 #[cold]
 fn tell_misdirected(reject: Reject) -> Reject {
     static TOLD: Once = Once::new();

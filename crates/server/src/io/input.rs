@@ -16,8 +16,9 @@ pub(crate) struct Reader<C> {
     received: u64,
     /// Bytes of plaintext received.
     plain: u64,
-    /// The maximum, so far, of `plain` plus the received bytes of an incomplete TLS record. Padding
-    /// and empty records bring no plaintext, so they count only once.
+    /// The maximum, so far, of `plain` plus the received bytes of an incomplete TLS record. Rates
+    /// are measured by it. Padding and empty records contain no plaintext, so a peer cannot keep up
+    /// its rate with them.
     brought: u64,
 }
 
@@ -47,7 +48,7 @@ impl<C: Deref<Target = [u8]>> Reader<C> {
         }
     }
 
-    /// Decrypts received bytes.
+    /// Decrypts `sealed` and adds the plaintext.
     fn open(
         &mut self,
         tls: &mut Encrypted,
@@ -63,7 +64,7 @@ impl<C: Deref<Target = [u8]>> Reader<C> {
         taken
     }
 
-    /// Passes unread bytes, which arrived before the TLS session began, to that session.
+    /// Passes unread bytes, which arrived before the TLS session began, to the session.
     ///
     /// # Errors
     /// As [`Reader::take`].
@@ -73,14 +74,14 @@ impl<C: Deref<Target = [u8]>> Reader<C> {
         replies: &mut Vec<u8>,
     ) -> Result<(), Reject> {
         let Stage::Tls(tls) = stage else { return Ok(()) };
-        // Earlier bytes no longer count.
+        // From now on, only decrypted bytes count.
         self.plain = self.brought;
         let sealed = self.inbox.unread().to_vec();
         self.inbox.consume(sealed.len());
         self.open(tls, &sealed, replies)
     }
 
-    /// Lets the TLS session continue with the bytes that it already has.
+    /// Lets the TLS session process the bytes that it already has.
     ///
     /// # Errors
     /// As [`Reader::take`].
@@ -89,7 +90,7 @@ impl<C: Deref<Target = [u8]>> Reader<C> {
         self.open(tls, &[], replies)
     }
 
-    /// The peer has ended its sending side.
+    /// Records that the peer has ended its sending side.
     pub(crate) fn end(&mut self) {
         self.is_ended = true;
     }
@@ -99,12 +100,13 @@ impl<C: Deref<Target = [u8]>> Reader<C> {
         self.is_ended || stage.is_closed()
     }
 
-    /// Bytes received in this session, whatever they contain: signs of life.
+    /// Bytes received in this session, before decryption. An increase shows that the peer is alive.
     pub(crate) fn received(&self) -> u64 {
         self.received
     }
 
-    /// Plaintext received, plus the bytes of an incomplete record: what rates are measured by.
+    /// The number of bytes by which the peer's rate is measured: plaintext, plus the received bytes
+    /// of an incomplete TLS record.
     pub(crate) fn brought(&self) -> u64 {
         self.brought
     }
@@ -129,18 +131,18 @@ impl<C: Deref<Target = [u8]>> Reader<C> {
         self.inbox.take_kept(keep)
     }
 
-    /// The memory of the buffer, without that of the driver.
+    /// The memory of this buffer, not including the driver's buffer.
     #[inline]
     pub(crate) fn held_bytes(&self) -> usize {
         self.inbox.held_bytes()
     }
 
-    /// Returns the driver's buffer before the connection waits.
+    /// Returns the driver's buffer to the driver, because the connection is about to wait.
     pub(crate) fn settle(&mut self) {
         self.inbox.settle();
     }
 
-    /// Frees the memory, if nothing is unread.
+    /// Frees a large buffer, if nothing is unread.
     pub(crate) fn slim(&mut self, keep_bytes_max: usize) {
         if self.inbox.is_empty() {
             self.inbox.reset(keep_bytes_max);

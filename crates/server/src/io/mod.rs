@@ -1,9 +1,9 @@
-//! The I/O state that both protocols use: the buffers of an active connection, TLS, and timeouts.
+//! The I/O state that HTTP/1 and HTTP/2 use: the buffers of a busy connection, TLS, and timeouts.
 //!
-//! Received bytes pass through the [`Stage`](transport::Stage), which is TLS or nothing, to the
-//! [`Reader`]. Bytes that a protocol writes to the [`Writer`] take the opposite path. A
-//! [`Link`](context::Link) lends all of this to a protocol for one turn, together with the state
-//! that the connection shares with its listener and its worker.
+//! Received bytes pass through the [`Stage`](transport::Stage), which decrypts them if the
+//! connection uses TLS, to the [`Reader`]. A protocol writes output to the [`Writer`], which passes
+//! it through the stage to the driver. A [`Link`](context::Link) lends all of this to a protocol
+//! for one turn, together with the state of the listener and the worker.
 
 mod chunk_buffer;
 pub(crate) mod context;
@@ -27,18 +27,18 @@ use peregrine_driver::{Driver, Stream};
 pub(crate) struct Io<D: Driver> {
     /// Held while the connection waits for an event that the driver does not know.
     pub(crate) hold: Option<D::Hold>,
-    /// Bytes that were passed to the driver and are not known to be sent.
+    /// How many bytes were passed to the driver and may not be sent yet.
     pub(crate) unsent_bytes: usize,
-    /// How fast the peer receives.
+    /// Measures how fast the peer receives.
     pub(crate) sending: Meter,
     pub(crate) reader: Reader<<D::Stream as Stream>::Chunk>,
     pub(crate) writer: Writer,
     pub(crate) deadlines: Deadlines,
-    /// Whether the connection has had its last turn after the order to cut.
+    /// Whether the connection has had its last turn, after `Order::Cut`.
     pub(crate) had_last_turn: bool,
-    /// How fast the peer sends while the server waits for content.
+    /// Measures how fast the peer sends while the server waits for content.
     pub(crate) receiving: Meter,
-    /// How long neither side has sent anything in a conversation.
+    /// Measures how long both sides of a conversation have been silent.
     pub(crate) talking: Meter,
 }
 
@@ -60,7 +60,8 @@ impl<D: Driver> Io<D> {
         }
     }
 
-    /// All output was sent. It is unknown when, so no waiting time is counted against the peer.
+    /// Records that all output was sent. The time when it was sent is unknown, so no waiting time
+    /// counts against the peer.
     pub(crate) fn everything_is_sent(&mut self, progress: u64) {
         self.sending = Meter::new(progress);
         self.unsent_bytes = 0;
@@ -73,7 +74,7 @@ impl<D: Driver> Io<D> {
         self.reader.held_bytes() + self.writer.held_bytes() + self.unsent_bytes
     }
 
-    /// Frees large empty buffers: the connection may wait for days.
+    /// Frees large empty buffers, because the connection may wait for days.
     pub(crate) fn slim(&mut self) {
         self.reader.slim(SLIM_BYTES_MAX);
         self.writer.slim(SLIM_BYTES_MAX);

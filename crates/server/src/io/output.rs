@@ -1,5 +1,5 @@
-//! Bytes to send: a buffer that protocols write to, plus a piece of application memory or of a file
-//! that is sent without a copy.
+//! Holds output: a buffer that protocols write to, plus at most one piece of application memory or
+//! of a file, which is sent without a copy.
 
 use super::transport::Stage;
 use crate::panic::Quiet;
@@ -7,20 +7,20 @@ use bytes::Bytes;
 use peregrine_driver::{FilePart, Stream};
 use peregrine_tls::SendError;
 
-/// Shorter content is copied to the buffer: for a small response, one contiguous buffer is
-/// cheapest.
+/// Shorter content is copied to the buffer, because one contiguous buffer is cheapest for a small
+/// response.
 pub(crate) const SHARED_BYTES_MIN: usize = 16 * 1024;
 
-/// The most shared bytes that the driver gets from one connection at a time. With more, other
-/// connections would wait longer, and this already makes system calls rare.
+/// The maximum of shared bytes that one flush passes to the driver. More would make other
+/// connections wait longer, and would hardly save system calls.
 pub(crate) const SHARED_BYTES_MAX: usize = 1024 * 1024;
 
-/// Content up to this length counts as held, even if it has other owners.
+/// Content up to this length counts as memory of the connection, even if it has other owners.
 const SMALL_BYTES_MAX: usize = 64 * 1024;
 
-/// How much of the memory of `content` counts as held. Large content with other owners would exist
-/// without this connection as well. A small piece is usually part of its producer's buffer, and
-/// always counts.
+/// How much of the memory of `content` counts as memory of the connection. Large content with other
+/// owners does not count, because it would exist without this connection as well. A small piece
+/// always counts, because the other owner is usually the buffer of its own producer.
 pub(crate) fn held_of(content: &Bytes) -> usize {
     if content.len() <= SMALL_BYTES_MAX || content.is_unique() { content.len() } else { 0 }
 }
@@ -29,7 +29,7 @@ pub(crate) fn held_of(content: &Bytes) -> usize {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Given {
     pub(crate) bytes: usize,
-    /// How many of them count as held ([`held_of`]).
+    /// How many of them count as memory of the connection ([`held_of`]).
     pub(crate) held_bytes: usize,
 }
 
@@ -42,11 +42,12 @@ impl Given {
 /// The sending half of a busy connection.
 ///
 /// Protocols write plaintext to `plain`, and pass large content of the application to
-/// [`Writer::share`]. [`Writer::flush`] passes it to the driver as soon as the driver has sent the
-/// previous data.
+/// [`Writer::share`]. When the driver has sent the previous output, [`Writer::flush`] passes the
+/// next output to it.
 ///
 /// There is at most one shared piece at a time, which may be part of a file. The order on the wire
-/// is `ahead`, then `shared` or `file`, then `plain`; without a shared piece, `ahead` is empty.
+/// is `ahead`, then `shared` or `file`, then `plain`. If there is no shared piece, `ahead` is
+/// empty.
 #[derive(Debug, Default)]
 pub(crate) struct Writer {
     pub(crate) plain: Vec<u8>,
@@ -56,8 +57,8 @@ pub(crate) struct Writer {
     shared: Quiet<Bytes>,
     /// Always `None` with TLS.
     file: Option<FilePart>,
-    /// Whether the shared piece counts as held. Determined before it is split, since its parts
-    /// share the memory.
+    /// Whether the shared piece counts as memory of the connection. Determined before the piece is
+    /// split, because its parts are owners of the same memory.
     is_held: bool,
 }
 
@@ -66,13 +67,13 @@ impl Writer {
         self.plain.is_empty() && self.records.is_empty() && !self.is_sharing()
     }
 
-    /// Returns whether a shared piece, or a part of one, waits.
+    /// Returns whether a shared piece, or a part of one, is waiting.
     pub(crate) fn is_sharing(&self) -> bool {
         !self.shared.is_empty() || self.file.is_some()
     }
 
-    /// Returns whether so much waits that no more should be produced. A shared piece is always
-    /// enough.
+    /// Returns whether so much output is waiting that no more may be produced: `most` bytes or a
+    /// shared piece.
     pub(crate) fn is_full(&self, most: usize) -> bool {
         self.is_sharing() || self.plain.len() >= most
     }
@@ -96,9 +97,10 @@ impl Writer {
         self.file = Some(part);
     }
 
-    /// Passes written bytes to the driver, unless it still waits to send earlier ones. A shared
-    /// piece is passed in parts, and bytes behind it wait until the next call. At most `most` bytes
-    /// of it are encrypted at a time. Returns how much was passed.
+    /// Passes output to the driver, unless the driver still has earlier output to send. A large
+    /// shared piece is passed in parts, one per call, and the bytes behind it wait for a later
+    /// call. With TLS, at most `most` bytes of a shared piece are encrypted per call. Returns how
+    /// much was passed.
     ///
     /// # Errors
     /// The TLS session cannot send.
@@ -138,14 +140,14 @@ impl Writer {
         }
     }
 
-    /// The memory of the buffers, and of a shared piece that waits.
+    /// The memory of the buffers, and of a waiting shared piece.
     #[inline]
     pub(crate) fn held_bytes(&self) -> usize {
         let buffers = self.plain.capacity() + self.records.capacity() + self.ahead.capacity();
         if self.is_held { buffers + self.shared.len() } else { buffers }
     }
 
-    /// Encrypts the written bytes into records, directly from where they are.
+    /// Encrypts output into `records`, without copying the plaintext first.
     fn encrypt(
         &mut self,
         most: usize,

@@ -1,7 +1,7 @@
-//! The timeouts of an active connection, as a small set of named deadlines.
+//! The deadlines of a busy connection: one for each kind of event that it may wait for.
 //!
-//! One of them belongs to [`Probes`]: when to check with the kernel whether the peer is still
-//! connected, while nothing is being received.
+//! [`Probes`] schedules one of them: while the server does not receive, it checks the socket from
+//! time to time to see whether the peer is still connected.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub(crate) enum Wait {
-    /// Bytes in either direction on an upgraded connection or in a conversation. The first one, so
-    /// that its deadline is next to `set` in memory.
+    /// Bytes in either direction on an upgraded connection or in a conversation. This is the first
+    /// variant, so that its deadline is next to `set` in memory.
     Traffic,
     /// The end of the TLS handshake.
     Handshake,
@@ -18,20 +18,20 @@ pub(crate) enum Wait {
     Head,
     /// Content of a request, at the minimum rate.
     Receive,
-    /// The peer to receive output, at the minimum rate.
+    /// Receiving of the output by the peer, at the minimum rate.
     Send,
     /// The handler, within the timeout of its route.
     Handler,
     /// The end of the whole exchange.
     Exchange,
-    /// The next check whether the peer is still connected, after it has ended its sending side or
-    /// while nothing is received from it.
+    /// The next check whether the peer is still connected. Used after the peer has ended its
+    /// sending side, and while the server does not receive.
     Probe,
-    /// More bytes from a peer to which the last response was sent.
+    /// More bytes from the peer while the connection lingers.
     Silence,
     /// The end of lingering, even if the peer keeps sending.
     Linger,
-    /// The task that reads a request's content after the response, to take available data.
+    /// Reading of available content by the task that continues to read after the response.
     Reading,
     /// Any bytes from an HTTP/2 client, or its answer to a PING.
     Ping,
@@ -39,7 +39,7 @@ pub(crate) enum Wait {
     Streams,
 }
 
-/// All of them, in order.
+/// All variants, in order.
 const ALL: [Wait; 13] = [
     Wait::Traffic,
     Wait::Handshake,
@@ -58,12 +58,12 @@ const ALL: [Wait; 13] = [
 
 /// The deadlines of a busy connection, on the driver's clock.
 ///
-/// Usually few are set. The others are not read: with thousands of connections, the memory of each
-/// has left the processor's cache when its turn comes.
+/// Usually few are set, and the memory of the others is not read. With thousands of connections,
+/// that memory is rarely in the processor's cache.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Deadlines {
-    /// The set of deadlines, one bit each.
+    /// Which deadlines are set: one bit for each [`Wait`].
     set: u16,
     at: [Duration; ALL.len()],
 }
@@ -138,13 +138,13 @@ fn bit(wait: Wait) -> u16 {
     1 << wait as usize
 }
 
-/// The first pause between two probes. It doubles each time, up to the maximum.
+/// The pause before the first probe. It doubles after each probe, up to the maximum.
 const PROBE_PAUSE_MIN: Duration = Duration::from_millis(200);
 const PROBE_PAUSE_MAX: Duration = Duration::from_secs(10);
 
 /// Schedules checks whether the peer has reset the connection. A connection that receives learns of
-/// a reset from that. One that does not receive, because received data is not consumed, must ask
-/// the kernel from time to time.
+/// a reset by receiving. A connection that does not receive, because nothing consumes the data,
+/// must check its socket from time to time.
 #[derive(Debug)]
 pub(crate) struct Probes {
     pause: Duration,

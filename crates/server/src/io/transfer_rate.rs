@@ -1,18 +1,20 @@
-//! Measures whether a peer is fast enough, in the same way for received content and for responses.
+//! Measures whether a peer sends content, or receives a response, fast enough.
 
 use crate::limits::Rate;
 use std::time::Duration;
 
-/// The server checks at least this often per slack whether bytes have moved. Silence is counted
-/// from a check, so a peer may be silent for the slack plus the time between two checks.
+/// The server checks at least this often in the time of the slack whether bytes have moved. Silence
+/// counts from the check that finds it, so a peer may be silent for the slack plus the time between
+/// two checks.
 const LOOKS: u32 = 8;
 
-/// Limits how long a peer may take, by the bytes that it moved while the server waited for it.
+/// Limits how long a peer may take, by the number of bytes that moved while the server waited for
+/// it.
 ///
-/// A peer starts with the whole slack. Waiting uses it up second by second, and each byte restores
-/// the time that it may take at the minimum rate. The slack never exceeds its initial value, so a
-/// burst does not allow longer silence. Time in which the server waits for something else does not
-/// count.
+/// A peer starts with the whole slack. The time in which the server waits for the peer uses it up.
+/// Each byte restores the time that one byte may take at the minimum rate. The slack never exceeds
+/// its initial value, so a burst does not allow longer silence. Time in which the server waits for
+/// something else does not count.
 #[derive(Debug, Default)]
 pub(crate) struct Meter {
     /// Bytes that had moved at the last check.
@@ -30,8 +32,9 @@ impl Meter {
         Self { count, ..Self::default() }
     }
 
-    /// The server waits for the peer. Returns when to check again; if the peer is late, that time
-    /// has passed. `count` is the total number of bytes moved so far.
+    /// Must be called while the server waits for the peer. Returns when to check again. If the peer
+    /// is late, the returned time has already passed. `count` is the total number of bytes moved so
+    /// far.
     pub(crate) fn wait(&mut self, now: Duration, count: u64, rate: Rate) -> Duration {
         match self.until(now, count, rate) {
             Duration::MAX => Duration::MAX,
@@ -52,7 +55,7 @@ impl Meter {
         until
     }
 
-    /// The server no longer waits for the peer.
+    /// Stops the current wait: the server no longer waits for the peer.
     pub(crate) fn pause(&mut self, now: Duration, count: u64, rate: Rate) {
         if let Some((since, _)) = self.waiting.take() {
             self.used = self.used.saturating_add(now.saturating_sub(since));

@@ -1,4 +1,4 @@
-//! The layer between the network's bytes and the protocol's: TLS, or nothing.
+//! The layer between the driver and the protocol: TLS, or nothing.
 
 use peregrine_tls::{Hosts, Identity, Received, Reject, Session, Version};
 use peregrine_web::account::Charge;
@@ -40,12 +40,12 @@ impl Stage {
         matches!(self, Self::Tls(tls) if tls.received == Received::Handshaking)
     }
 
-    /// Returns whether the handshake waits for an external lookup.
+    /// Returns whether the handshake is waiting for an external lookup.
     pub(crate) fn is_looking(&self) -> bool {
         matches!(self, Self::Tls(tls) if tls.session.is_looking())
     }
 
-    /// Ready when the handshake does not wait for a lookup.
+    /// Ready when the handshake is not waiting for an external lookup.
     pub(crate) fn poll_look(&mut self, context: &mut Context<'_>) -> Poll<()> {
         match self {
             Self::Plain => Poll::Ready(()),
@@ -72,7 +72,7 @@ impl Stage {
         matches!(self, Self::Tls(tls) if tls.received == Received::Closed)
     }
 
-    /// The hosts that requests may be for, if they are limited.
+    /// The hosts that the certificate covers, if requests for other hosts must be rejected.
     #[inline]
     pub(crate) fn hosts(&mut self) -> Option<&mut Hosts> {
         match self {

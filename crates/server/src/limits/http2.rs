@@ -19,21 +19,21 @@ use std::time::Duration;
 #[cfg_attr(feature = "config", serde(default, deny_unknown_fields))]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 pub struct Http2Limits {
-    /// Whether a connection without TLS may start with HTTP/2, as curl's `--http2-prior-knowledge`
-    /// and gRPC without TLS do. Default true. If false, the server treats the client's preface as
-    /// an HTTP/1.1 request with an unknown version: 505 and close. With TLS, the protocols offered
-    /// by ALPN decide: `Tls::with_alpn`.
+    /// Whether a connection without TLS may start with HTTP/2, as with curl's
+    /// `--http2-prior-knowledge` and gRPC without TLS. Default true. If false, the server treats
+    /// the client's preface as a request with an unknown HTTP version: 505 and close. With TLS,
+    /// ALPN selects the protocol: see `Tls::with_alpn`.
     pub prior_knowledge: bool,
-    /// Whether a client may request another protocol on a stream (RFC 8441), as browsers do for a
-    /// WebSocket when they already have an HTTP/2 connection. Default true. To handlers, layers and
-    /// mounted services, such a request looks like the GET with `Upgrade` that HTTP/1.1 would use.
-    /// If false, browsers open an HTTP/1.1 connection for each WebSocket.
+    /// Whether a client may request another protocol on a stream (RFC 8441). Browsers do so for a
+    /// WebSocket if they already have an HTTP/2 connection. Default true. Handlers, layers and
+    /// mounted services get such a request as a GET with `Upgrade`, as over HTTP/1.1. If false,
+    /// browsers open an HTTP/1.1 connection for each WebSocket.
     pub connect_protocol: bool,
     /// How long a client with open streams may be silent before the server sends it a PING. If the
-    /// client then remains silent for `rate_slack`, and receives none of the output that is queued
+    /// client then sends nothing for `rate_slack`, and receives none of the output that is queued
     /// for it, the server closes the connection. Default 60 s; `None` disables the PING. Without
-    /// the PING, the handler of a conversation, or of a response that waits for events, keeps
-    /// running long after the client has lost its network.
+    /// the PING, if a client loses its network, handlers that wait for its data or for events keep
+    /// running for a long time.
     #[cfg_attr(feature = "config", serde(with = "MaybeTime"))]
     pub ping_after: Option<Duration>,
     /// Open streams at a time. Default 128: RFC 9113 recommends at least 100, the number that
@@ -44,15 +44,16 @@ pub struct Http2Limits {
     /// 65,535, as in RFC 9113.
     #[cfg_attr(feature = "config", serde(with = "Size"))]
     pub stream_window: u32,
-    /// How far the window of a stream grows if content fills it within one round trip. Default 4
-    /// MiB, which is 300 Mbit/s at a round-trip time of 100 ms.
+    /// The maximum window of a stream. A window grows if content fills it within one round trip.
+    /// Default 4 MiB, which allows 300 Mbit/s at a round-trip time of 100 ms.
     #[cfg_attr(feature = "config", serde(with = "Size"))]
     pub stream_window_max: u32,
-    /// How much content a client may send on all streams of a connection before handlers read any:
-    /// it limits what a client can make the server buffer. Default 1 MiB. At least 65,535.
+    /// How much content a client may send on all streams of a connection together before handlers
+    /// read any. This limits how much a client can make the server buffer. Default 1 MiB. At least
+    /// 65,535.
     #[cfg_attr(feature = "config", serde(with = "Size"))]
     pub connection_window: u32,
-    /// How far the window of a connection grows. Default 8 MiB.
+    /// The maximum window of a connection. Default 8 MiB.
     #[cfg_attr(feature = "config", serde(with = "Size"))]
     pub connection_window_max: u32,
     /// Size of the HPACK table of request fields, which the client fills. Default 4 KiB, as in RFC
@@ -63,8 +64,8 @@ pub struct Http2Limits {
     /// most 65,535. Its memory is freed when a connection has been idle for 20 s.
     #[cfg_attr(feature = "config", serde(with = "Size"))]
     pub encoder_table_bytes_max: u32,
-    /// Size of a compressed head with all its CONTINUATION frames. Default 64 KiB: twice the
-    /// default limit of a head, so that a head that is slightly too long still gets a response.
+    /// Size of a compressed head with all its CONTINUATION frames. Default 64 KiB. This is twice
+    /// the default of `head_bytes_max`, so a head that is slightly too long still gets a response.
     /// Over the limit: GOAWAY and close.
     #[cfg_attr(feature = "config", serde(with = "Size"))]
     pub block_bytes_max: u32,
@@ -73,11 +74,11 @@ pub struct Http2Limits {
     /// Acknowledgements and resets that may be queued for a client that does not read. Default
     /// 1,000. Over the limit: GOAWAY and close.
     pub answers_max: u16,
-    /// The budget for work that a client causes without a benefit. A request that it resets at once
-    /// costs 10 and a PING costs 2; a complete response earns 10, and 256 bytes of content earn 1.
-    /// A connection starts with this budget, which is also the maximum. Default 2,000, which is 200
-    /// requests that are reset at once; a browser that leaves a page resets about 100. When the
-    /// budget is used up: GOAWAY (ENHANCE_YOUR_CALM) and close.
+    /// The budget of a connection for useless work that its client causes. A request that the
+    /// client resets at once costs 10, and a PING costs 2. A complete response restores 10, and 256
+    /// bytes of content restore 1. A connection starts with this budget and never has more. Default
+    /// 2,000, which is enough for 200 requests that are reset at once; when a browser leaves a
+    /// page, it resets about 100. When the budget is used up: GOAWAY (ENHANCE_YOUR_CALM) and close.
     pub budget_max: u32,
     /// How much of `budget_max` is restored each second. Default 50.
     pub budget_per_second: u32,

@@ -11,11 +11,11 @@ use peregrine_config::{MaybeTime, Size, Time};
 use peregrine_proto::h2;
 use std::time::Duration;
 
-/// What the server allows a peer, and how long it waits for one. Limits with a default other than
-/// none apply unless you change them.
+/// What the server allows a peer, and how long it waits for a peer. Every limit applies with its
+/// default unless you change it. A default of "none" means that there is no limit.
 ///
-/// Sizes are in bytes. A value equal to the limit is still allowed; each field says what happens
-/// over it. Limits apply to each connection unless the field says otherwise.
+/// Sizes are in bytes. A value equal to the limit is still allowed. Each field says what happens
+/// over the limit. A limit applies to each connection separately unless the field says otherwise.
 ///
 /// ```
 /// use peregrine::Limits;
@@ -42,19 +42,20 @@ pub struct Limits {
     /// Field lines in one head. Default 100. Over the limit: 431 and close.
     pub fields_max: usize,
     /// The extensions of one chunk of a chunked body. Default 256. Over the limit: 400 and close.
-    /// The same happens if the extensions of all chunks together exceed the content received so far
-    /// by more than 16 KiB.
+    /// Independently of this limit, the extensions of all chunks together may exceed the content
+    /// received so far by at most 16 KiB. Over that: 400 and close.
     #[cfg_attr(feature = "config", serde(with = "Size"))]
     pub chunk_extension_bytes_max: u16,
     /// The trailer section of a chunked body. Default 8 KiB. Over the limit: 431 and close.
     #[cfg_attr(feature = "config", serde(with = "Size"))]
     pub trailer_bytes_max: usize,
-    /// A request's body, unless its route has its own limit. Default 2 MiB. Over the limit, reading
-    /// the body fails; the extractors respond with 413.
+    /// A request's body. A route can have its own limit instead. Default 2 MiB. Over the limit,
+    /// reading the body fails, and the extractors respond with 413.
     #[cfg_attr(feature = "config", serde(with = "Size"))]
     pub body_bytes_max: u64,
-    /// How much of a body that the handler did not read is received and discarded so that the
-    /// connection can be reused. Default 256 KiB. Over the limit: close.
+    /// If a handler does not read all of a request's body, the server receives and discards the
+    /// rest, so that the connection can be reused. This limits the rest. Default 256 KiB. Over the
+    /// limit: close.
     #[cfg_attr(feature = "config", serde(with = "Size"))]
     pub drain_bytes_max: u32,
     /// From the start of the connection to the first byte of its first request. Default 30 s. After
@@ -64,150 +65,152 @@ pub struct Limits {
     /// From the first byte of a head to its last. Default 10 s. After that: 408 and close.
     #[cfg_attr(feature = "config", serde(with = "Time"))]
     pub head_timeout: Duration,
-    /// The minimum rate, in bytes per second, at which a peer must send the content that the server
-    /// waits for, and receive a response. Default 240. At 0, any byte is enough. Over HTTP/1.1, the
-    /// framing of chunks counts as content.
+    /// The minimum rate, in bytes per second, at which a peer must send and receive. It applies
+    /// while the server waits for content of a request, and while the peer receives a response.
+    /// Default 240. At 0, any byte is enough. Over HTTP/1.1, the framing of chunks counts as
+    /// content. Time in which the server waits for something else, such as a handler that does not
+    /// read, does not count.
     ///
-    /// The rate is measured where this machine's kernel takes response bytes and delivers body
-    /// bytes, which happens in lumps. The kernel takes more of a response when half of
-    /// `SocketOptions::unsent_bytes_max` has left, or as much as the peer's kernel frees at a time,
-    /// if that is more. A peer that reads less than one such lump in `rate_slack` may therefore be
-    /// disconnected although it reads: with the defaults, below about 1.1 kB/s, and at a higher
-    /// rate if its kernel has a large receive buffer. One lump is a sixteenth of that buffer; on
-    /// loopback, clients that read 4 to 6 kB/s were disconnected. Time in which the server waits
-    /// for something else, such as a handler that does not read, does not count.
+    /// The server's kernel accepts response bytes in lumps, and the server can only measure those.
+    /// One lump is half of `SocketOptions::unsent_bytes_max`, or a sixteenth of the receive buffer
+    /// of the peer's kernel, whichever is more. If a peer reads less than one lump in `rate_slack`,
+    /// it may be disconnected although it reads. With the defaults, this happens below about 1.1
+    /// kB/s. If the peer's kernel has a large receive buffer, it happens at higher rates: on
+    /// loopback, clients that read 4 to 6 kB/s were disconnected.
     ///
-    /// *Conversations* have no minimum rate: requests with content of unknown length once their
-    /// response has begun, and gRPC calls to a mounted service from their head on. Both sides may
-    /// be silent in a conversation, as on an upgraded connection, and `upgraded_idle_timeout`
+    /// *Conversations* have no minimum rate. A conversation is a request with content of unknown
+    /// length whose response has begun, or a gRPC call to a mounted service. Both sides of a
+    /// conversation may be silent, as on an upgraded connection, and `upgraded_idle_timeout`
     /// applies.
     pub rate_min: u64,
     /// How far a peer may fall behind `rate_min`, and how long it may transfer nothing at all.
     /// Default 30 s. The server checks at least eight times in this period, so silence may last up
-    /// to an eighth longer. If a request's body is too slow, its reader gets an error (408), and
-    /// the connection is closed after the response. If a response is received too slowly, the
-    /// connection is reset, so that the kernel does not keep the unsent rest.
+    /// to an eighth longer. If the peer sends a request's body too slowly, the reader of the body
+    /// gets an error (408), and the connection is closed after the response. If the peer receives a
+    /// response too slowly, the connection is reset, so that the kernel discards the unsent rest.
     #[cfg_attr(feature = "config", serde(with = "Time"))]
     pub rate_slack: Duration,
-    /// How long an exchange may take if its handler does not respond at once: until the end of its
-    /// response and, if a task continues to read the request's body, until the end of that body.
-    /// Default none. After that: 503, or a reset if the response has begun. A task that reads the
-    /// body gets an error.
+    /// How long an exchange may take if its handler does not respond at once. An exchange ends with
+    /// its response. If a task continues to read the request's body, the exchange ends with that
+    /// body. Default none. After that: 503, or a reset if the response has begun. A task that reads
+    /// the body gets an error.
     #[cfg_attr(feature = "config", serde(with = "MaybeTime"))]
     pub exchange_timeout: Option<Duration>,
     /// Between a response and the first byte of the next request. Default 75 s. After that: close.
     ///
-    /// A handler may leave the request's body to a task that reads it after the response is
-    /// complete. If that task reads nothing for this long although data is available, the
-    /// application has left the connection idle: the task gets an error, and the rest of the body
-    /// is discarded as unwanted.
+    /// A handler may pass the request's body to a task that continues to read it after the
+    /// response. If that task reads nothing for this long although data is available, it gets an
+    /// error, and the rest of the body is discarded.
     #[cfg_attr(feature = "config", serde(with = "Time"))]
     pub idle_timeout: Duration,
-    /// The age at which a connection closes, after the response in progress; over HTTP/2 by GOAWAY,
-    /// in two steps. Default none. Each connection closes up to a tenth earlier, by a different
-    /// amount, so that clients that connected together do not all reconnect together. Without a
-    /// maximum age, clients that keep connections open for days stay with the instance and the
-    /// worker that they found first; with one, they also reach instances that were started later.
+    /// The maximum age of a connection. The connection then closes after the response in progress;
+    /// over HTTP/2, the server sends GOAWAY in two steps. Default none. Each connection closes
+    /// earlier by a different amount, up to a tenth of this age, so that clients that connected
+    /// together do not all reconnect together. Clients that keep connections open for days stay
+    /// with the same instance and worker. With a maximum age, they also reach instances that were
+    /// started later.
     #[cfg_attr(feature = "config", serde(with = "MaybeTime"))]
     pub lifetime_max: Option<Duration>,
     /// Open connections at a time, per worker. Default 16,384. At the limit, further connections
-    /// wait in the kernel's backlog. Listeners without their own limits share this number, first
-    /// come, first served. On io_uring, if connections arrive at several listeners at the moment
-    /// when the last slot is taken, one connection per listener may exceed the limit.
+    /// wait in the kernel's backlog. All listeners without their own limits share this number. On
+    /// io_uring, each listener may exceed the limit by one connection, if connections arrive at
+    /// several listeners at the moment when the last slot is taken.
     pub connections_max: usize,
     /// From the start of the connection to the end of the TLS handshake. Default 10 s. After that:
     /// close.
     #[cfg_attr(feature = "config", serde(with = "Time"))]
     pub handshake_timeout: Duration,
     /// TLS handshakes in progress at a time, per worker. Default 1,024. Over the limit, the oldest
-    /// handshake is aborted; its peer is the least likely to complete it.
+    /// handshake is aborted, because its peer is the least likely to complete it.
     pub handshakes_max: usize,
-    /// Response bytes that may wait to be sent. Default 64 KiB. At the limit, the server does not
-    /// read, parse or produce more for this connection until the peer has received them. HTTP/2
-    /// then produces no more content, but continues to read until twice as much waits. A large
-    /// piece (16 KiB and more) of a response is not copied over HTTP/1 and not counted: one of them
-    /// waits at a time.
+    /// Response bytes that may wait to be sent. Default 64 KiB. At the limit, an HTTP/1 connection
+    /// reads no further request and produces no more content until the peer has received some of
+    /// these bytes. An HTTP/2 connection produces no more content, but continues to read until
+    /// twice as much is waiting. Over HTTP/1, a large piece of a response (16 KiB or more) is not
+    /// copied and not counted, and at most one such piece waits at a time.
     #[cfg_attr(feature = "config", serde(with = "Size"))]
     pub pending_output_bytes_max: usize,
-    /// Request content that may wait for its handler to read it. Default 64 KiB; it may be exceeded
-    /// by one chunk as received by the driver. At the limit, the server reads no more of this
-    /// request and, over HTTP/1.1, of this connection. Over HTTP/2, the flow-control windows limit
-    /// it as well.
+    /// Request content that may wait for its handler to read it. Default 64 KiB. The content may
+    /// exceed the limit by one read from the socket. At the limit, the server reads no more content
+    /// of this request. Over HTTP/1.1, it then stops reading from the connection. Over HTTP/2, the
+    /// flow-control windows limit the content as well.
     #[cfg_attr(feature = "config", serde(with = "Size"))]
     pub unread_body_bytes_max: usize,
-    /// How much the server reads ahead on an HTTP/1.1 connection while a request is being answered:
-    /// pipelined requests, and the end of the connection. Default 16 KiB. At the limit, it reads
-    /// nothing more until the response is written, and checks from time to time whether the peer
-    /// has reset the connection: the handler is then cancelled within 10 s. If the peer only shuts
-    /// down its sending side behind so much data, the server does not notice until it reads again.
+    /// How much the server reads ahead on an HTTP/1.1 connection while it answers a request. It
+    /// reads ahead to detect a disconnect, and to receive pipelined requests. Default 16 KiB. At
+    /// the limit, the server stops reading until the response is written. Meanwhile it checks at
+    /// least every 10 s whether the peer has reset the connection, and then cancels the handler. If
+    /// the peer only shuts down its sending side, the server does not notice until it reads again.
     #[cfg_attr(feature = "config", serde(with = "Size"))]
     pub read_ahead_bytes_max: usize,
-    /// After a response that ends the connection while the peer still sends, the server continues
-    /// to read, so that the response is not lost to a reset. It stops when the peer has been silent
-    /// for this long, whether or not the peer has more to send. Default 5 s; while the server
-    /// drains, `drain_idle_timeout` if that is less. After that: close.
+    /// If a response ends the connection while the peer may still be sending, the server lingers:
+    /// it continues to read, because closing at once would reset the connection, and a reset can
+    /// destroy the response. Lingering ends if the peer sends nothing for this long. Default 5 s;
+    /// while the server drains, `drain_idle_timeout` if that is less. After that: close.
     #[cfg_attr(feature = "config", serde(with = "Time"))]
     pub linger_timeout: Duration,
-    /// How long the server continues to read at most, even if the peer keeps sending. Default 30 s;
+    /// How long the server lingers (see `linger_timeout`) if the peer keeps sending. Default 30 s;
     /// while the server drains, `linger_timeout`. After that: close.
     #[cfg_attr(feature = "config", serde(with = "Time"))]
     pub linger_max: Duration,
-    /// How long no byte may move in either direction on an upgraded connection or in a conversation
-    /// (see `rate_min`). Default 1 hour; `None` is for protocols that monitor their peers
+    /// How long both sides of an upgraded connection or of a conversation (see `rate_min`) may be
+    /// silent. Default 1 hour. Set it to `None` only for protocols that monitor their peers
     /// themselves. After that: close. In a conversation, the reader of the request's content gets
-    /// an error, up to an eighth of this time later.
+    /// an error instead, up to an eighth of this time later.
     #[cfg_attr(feature = "config", serde(with = "MaybeTime"))]
     pub upgraded_idle_timeout: Option<Duration>,
-    /// How long a handler, or a stream that it returned, may occupy its thread at a time, between
-    /// two `await`s that suspend it. Default 100 ms; `None` disables the check. If a poll takes 1.5
-    /// times as long, the server logs a warning that names the route, at most one per minute and
-    /// route, while the handler still blocks, and [`Snapshot::blocked`] counts it. The routes
-    /// inside a mounted service are not known; a second warning names the request as soon as its
-    /// handler returns. To fix it, use `peregrine::offload` or `tokio::task::spawn_blocking`: while
-    /// a handler blocks, all other connections of its worker wait. The check costs three stores and
-    /// two loads to one cache line in each poll of a handler. A separate thread checks twice per
-    /// budget while handlers are polled. It sleeps while no handler is polled, and the poll that
-    /// wakes it pays for that.
+    /// How long one poll of a handler, or of a stream that it returned, may take: the time between
+    /// two `await`s that suspend it. Default 100 ms; `None` disables the check. While a handler
+    /// blocks its thread, all other connections of its worker wait. If a poll takes 1.5 times the
+    /// budget, [`Snapshot::blocked`] counts it, and the server logs a warning that names the route,
+    /// at most one per minute and route. The warning is logged while the handler still blocks. If
+    /// the handler is inside a mounted service, the warning names only the mount, and a second
+    /// warning names the request when the handler returns. To fix a blocking handler, use
+    /// `peregrine::offload` or `tokio::task::spawn_blocking`. The check costs three stores and two
+    /// loads to one cache line in each poll of a handler. A separate thread checks twice per
+    /// budget, and sleeps while no handler is polled.
     ///
     /// [`Snapshot::blocked`]: crate::Snapshot::blocked
     #[cfg_attr(feature = "config", serde(with = "MaybeTime"))]
     pub poll_budget: Option<Duration>,
-    /// How long the server continues to accept and answer as before after it was ordered to shut
-    /// down, but with `Connection: close`. Default zero. Meanwhile [`Shutdown::is_ordered`] is
-    /// true, so a readiness probe can make a load balancer use other instances.
+    /// The lame-duck time: after the order to shut down, the server continues to accept connections
+    /// and to answer requests for this long, but it closes each connection after its next response.
+    /// Default zero. During this time [`Shutdown::is_ordered`] is true, so a readiness probe can
+    /// fail and make the load balancer use other instances.
     ///
     /// [`Shutdown::is_ordered`]: crate::Shutdown::is_ordered
     #[cfg_attr(feature = "config", serde(with = "Time"))]
     pub lame_duck: Duration,
-    /// How long connections without a request stay open after `lame_duck`, since a request may be
-    /// on its way. Default 1 s. A handshake or a head that has begun has its usual time.
+    /// How long an idle connection stays open after the lame-duck time, because a request may be on
+    /// its way. Default 1 s. If a handshake or a head has begun, its usual timeout applies.
     #[cfg_attr(feature = "config", serde(with = "Time"))]
     pub drain_idle_timeout: Duration,
-    /// From the order to shut down, `lame_duck` included, to the moment when everything still in
-    /// progress is aborted: busy connections, and tasks and blocking functions that outlive their
-    /// requests. Default 30 s.
+    /// From the order to shut down, `lame_duck` included, to the moment when the server aborts
+    /// everything that is still in progress: it cuts busy connections, and stops waiting for tasks
+    /// and blocking functions that outlive their requests. Default 30 s.
     #[cfg_attr(feature = "config", serde(with = "Time"))]
     pub shutdown_timeout: Duration,
-    /// How long the server waits, after the last connection has ended, for tasks of the worker's
-    /// runtime and for functions on its blocking threads, within `shutdown_timeout`. Default 10 s;
-    /// zero drops them at once. [`Snapshot::tasks_cut`] counts dropped tasks.
+    /// After its last connection has ended, the server waits this long, within `shutdown_timeout`,
+    /// for tasks of the worker's runtime and for functions on its blocking threads. Default 10 s;
+    /// at zero, it does not wait. [`Snapshot::tasks_cut`] counts the tasks that are then dropped.
     ///
-    /// The application is dropped first, so that tasks of its pools and clients end by themselves;
-    /// those of a client in a `static` do not. A task that never ends by itself
-    /// should await [`Shutdown::ordered`](crate::Shutdown::ordered).
+    /// The application is dropped before this wait, so that the tasks of its connection pools and
+    /// clients end by themselves. The tasks of a client in a `static` do not end. A task that never
+    /// ends by itself should await [`Shutdown::ordered`](crate::Shutdown::ordered).
     ///
     /// [`Snapshot::tasks_cut`]: crate::Snapshot::tasks_cut
     #[cfg_attr(feature = "config", serde(with = "Time"))]
     pub background_timeout: Duration,
-    /// Whether all plain connections come from a trusted gateway that terminates TLS. Requests on
-    /// them may then be for `https`, as HAProxy and Envoy declare in HTTP/2. Default false: such a
-    /// request gets a 421 (RFC 9110, section 7.4).
+    /// Whether all plain connections come from a trusted gateway that terminates TLS. If true,
+    /// requests on them may have the scheme `https`, which HAProxy and Envoy send over HTTP/2.
+    /// Default false: such a request gets a 421 (RFC 9110, section 7.4).
     pub behind_gateway: bool,
     /// Limits that apply to HTTP/1.1 and HTTP/1.0 only.
     pub http1: Http1Limits,
     /// Limits that apply to HTTP/2 only. All other limits apply to it as well.
     pub http2: Http2Limits,
-    /// When each worker rejects requests because of overload: requests, clients, delay, memory.
+    /// When a worker rejects requests because of overload: too many requests in all or per client,
+    /// too much delay, or too little memory.
     pub overload: OverloadLimits,
 }
 
@@ -255,11 +258,11 @@ impl Default for Limits {
 const WINDOW_MAX: u32 = i32::MAX.cast_unsigned();
 
 impl Limits {
-    /// The age limit of a connection that was opened at `born`, as a time on the driver's clock.
+    /// When a connection that was opened at `born` reaches its maximum age, on the driver's clock.
     pub(crate) fn end_of_life(&self, born: Duration) -> Duration {
         let Some(life) = self.lifetime_max else { return Duration::MAX };
-        // How much earlier the connection closes follows from the millisecond at which it was
-        // opened, multiplied by the golden ratio: this spreads consecutive connections as evenly as
+        // The millisecond at which the connection was opened, multiplied by the golden ratio,
+        // determines how much earlier it closes. This spreads consecutive connections as evenly as
         // possible, without any stored state.
         let part = (born.as_millis() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54;
         born.saturating_add(life - life / 10 / 1024 * part as u32)
@@ -269,13 +272,13 @@ impl Limits {
         Rate { min: self.rate_min, slack: self.rate_slack }
     }
 
-    /// A conversation has no minimum rate, and may be silent as long as an upgraded connection.
+    /// The rate of a conversation: no minimum, and silence for at most `upgraded_idle_timeout`.
     pub(crate) fn conversation(&self) -> Rate {
         Rate { min: 0, slack: self.upgraded_idle_timeout.unwrap_or(Duration::MAX) }
     }
 
-    /// The limits for the protocol core. Bodies are limited in a higher layer, since a route may
-    /// have its own limit.
+    /// The limits for the protocol core. The core does not limit bodies, because a route may have
+    /// its own limit. A higher layer limits them.
     pub(crate) fn protocol(&self) -> peregrine_proto::Limits {
         peregrine_proto::Limits {
             head_bytes_max: self.head_bytes_max,
@@ -317,7 +320,7 @@ impl Limits {
 pub(crate) struct Rate {
     /// Bytes per second; at 0, any byte is enough.
     pub(crate) min: u64,
-    /// How far the peer may fall behind.
+    /// How long the peer may take beyond the time that `min` allows.
     pub(crate) slack: Duration,
 }
 
@@ -336,17 +339,17 @@ pub(crate) struct Rate {
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 pub struct Http1Limits {
     /// Whether a client may shut down its sending side (FIN, or `close_notify` over TLS) and still
-    /// wait for responses. Default false: when the client's side ends, the server assumes that the
-    /// client has closed the connection, which is nearly always true. Handlers of requests that
-    /// were received completely are still called once, in order, and their responses are sent if
-    /// they are ready at once; a body that is complete, or whose length is known, is sent to its
-    /// end. A handler that waits, or a stream that has nothing to send, is cancelled, unless its
-    /// route has `run_to_end`.
+    /// wait for responses. Default false: when the client's sending side ends, the server assumes
+    /// that the client has closed the connection, which is nearly always true. The server still
+    /// calls the handlers of requests that were received completely, once and in order, and sends
+    /// responses that are ready at once. It sends a body to its end if the length is known. It
+    /// cancels a handler that waits, unless the handler's route has `run_to_end`, and a stream of
+    /// unknown length that has nothing to send.
     ///
     /// Set it to true for clients that half-close and then wait, such as scripts that use `nc`. The
-    /// server then notices later that a client has closed its connection: while a handler waits,
+    /// server then notices later that a client has closed its connection. While a handler waits,
     /// the server sends `102 Processing` from time to time, to which a closed socket responds with
-    /// a reset; a stream continues until its next piece is sent.
+    /// a reset. A stream continues until its next piece is sent.
     pub half_close: bool,
 }
 

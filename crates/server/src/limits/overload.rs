@@ -4,21 +4,22 @@
 use peregrine_config::{AutoSize, MaybeCount, MaybeTime, Time};
 use std::time::Duration;
 
-/// Less memory must be a mistake: it is enough for the buffers of a few connections.
+/// A smaller limit must be a mistake: this is only enough for the buffers of a few connections.
 const MEMORY_MIN: u64 = 256 * 1024;
 
-/// The memory limit of a worker if the size of the memory is not known.
+/// The memory limit of a worker if the memory of the machine is not known.
 const MEMORY_UNKNOWN: u64 = 1 << 30;
 
 /// When each worker rejects requests because of overload. Part of [`Limits`](crate::Limits), as
 /// `overload`.
 ///
-/// A request over a limit gets a response at once, before its body is read and before any
-/// application code runs: 503, or 429 if the client caused it, with `Retry-After`. Routes with
-/// `never_shed()` and all requests on the admin listener are always served. Requests in progress
-/// are completed. [`Snapshot`](crate::Snapshot) and the admin listener count rejected requests.
+/// A request over a limit is rejected at once, before its body is read and before any application
+/// code runs. The response is a 503, or a 429 if the client exceeded its own limit, with
+/// `Retry-After`. Requests for routes with `never_shed()` and all requests on the admin listener
+/// are never rejected. Requests in progress are completed. [`Snapshot`](crate::Snapshot) and the
+/// admin listener count rejected requests.
 ///
-/// These limits apply to a worker as a whole, so the value in a listener's own limits is ignored.
+/// These limits apply to a worker as a whole, so `overload` in a listener's own limits is ignored.
 ///
 /// ```
 /// use peregrine::{Limits, MemoryMax, OverloadLimits};
@@ -36,76 +37,77 @@ const MEMORY_UNKNOWN: u64 = 1 << 30;
 #[cfg_attr(feature = "config", serde(default, deny_unknown_fields))]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 pub struct OverloadLimits {
-    /// Requests in progress at a time, per worker: from a request's head to the end of its
-    /// response. A WebSocket is in progress until it ends, and so is a handler that continues after
-    /// its client disconnected. Default none: connections and streams are already limited, and how
-    /// many requests are too many depends on what handlers wait for. A route can have its own
-    /// limit, `requests_max(..)`. Over the limit: 503.
+    /// Requests in progress at a time, per worker. A request is in progress from its head to the
+    /// end of its response. A WebSocket is in progress until it ends, and so is a handler that
+    /// continues after its client has disconnected. Default none, because connections and streams
+    /// are limited already, and the right number depends on what handlers wait for. A route can
+    /// have its own limit, `requests_max(..)`. Over the limit: 503.
     #[cfg_attr(feature = "config", serde(with = "MaybeCount"))]
     pub requests_max: Option<usize>,
-    /// The same for each client address. The address is that of `ClientAddress`: behind trusted
-    /// proxies, that of the client and not of the proxy. Default none, since many people may share
-    /// an address. Clients without an address, as on Unix domain sockets, are not counted. Over the
-    /// limit: 429.
+    /// Requests in progress at a time for each client address, per worker. The address is that of
+    /// `ClientAddress`: behind trusted proxies, it is the client's address and not the proxy's.
+    /// Default none, because many people may share an address. Clients without an address, as on
+    /// Unix domain sockets, are not limited. Over the limit: 429.
     #[cfg_attr(feature = "config", serde(with = "MaybeCount"))]
     pub requests_per_client_max: Option<usize>,
-    /// Open connections from one address at a time, per worker. Connections of trusted proxies are
-    /// not counted; with a PROXY header, the address is that of the client. Default none, as above.
-    /// Over the limit, a connection is reset as soon as it is accepted.
+    /// Open connections at a time for each client address, per worker. Connections from trusted
+    /// proxies are not counted. If a connection starts with a PROXY header, the client named in it
+    /// is counted. Default none, because many people may share an address. Over the limit, a
+    /// connection is reset when it is accepted, or closed when its PROXY header was read.
     #[cfg_attr(feature = "config", serde(with = "MaybeCount"))]
     pub connections_per_client_max: Option<usize>,
-    /// How many bits of an IPv6 address identify a client. Default 64, which is the usual prefix of
-    /// a household or a machine; at most 128. IPv4 addresses count as a whole.
+    /// How many leading bits of an IPv6 address identify a client. Default 64, which is the usual
+    /// prefix of a household or a machine. At most 128. For IPv4, the whole address identifies a
+    /// client.
     pub client_prefix_v6: u8,
-    /// How long a request may wait for the worker's thread when there is more work than the worker
-    /// can do. If requests have been waiting for more than half of this time for all of
-    /// `queue_delay_interval`, the server rejects requests that have waited longer than half of it
-    /// since the worker last polled the kernel; the other half may have passed before that poll. A
-    /// shorter burst is queued. Default none, because requests to slow handlers would be rejected
-    /// where a delay does not matter. Five times the CPU time of a handler is a good start. Over
-    /// the limit: 503.
+    /// How long a request may wait for the worker's thread if there is more work than the worker
+    /// can do. The server can only measure how long a request has waited since the worker last
+    /// polled the kernel. A request may have waited equally long before that poll, so the server
+    /// compares the measured time with half of this limit. If requests have been late throughout
+    /// `queue_delay_interval`, the server starts to reject late requests. Until then, it queues
+    /// them. Default none, because a delay does not matter to every application. Five times the CPU
+    /// time of a handler is a good start. Over the limit: 503.
     #[cfg_attr(feature = "config", serde(with = "MaybeTime"))]
     pub queue_delay_target: Option<Duration>,
-    /// How long requests must have waited too long before the server starts to reject them, and how
-    /// long none may have waited too long before it stops. Default 100 ms.
+    /// If requests have been late (see `queue_delay_target`) for this long, the server starts to
+    /// reject late requests. If no request has been late for this long, it stops. Default 100 ms.
     #[cfg_attr(feature = "config", serde(with = "Time"))]
     pub queue_delay_interval: Duration,
-    /// Bytes that a worker may hold for its peers: buffers, bodies that are being assembled or wait
-    /// for a reader, responses that wait to be sent, TLS, HTTP/2 tables. Default `auto`: half of
-    /// the memory that the process may use, by its cgroups or the machine, for all workers
-    /// together; `off` for no limit.
+    /// Bytes of memory that a worker may use for its connections: buffers, request bodies in
+    /// memory, responses that wait to be sent, TLS sessions, HTTP/2 tables. Default `auto`: all
+    /// workers together may use half of the memory that the process may use, according to its
+    /// cgroups or the machine. `off`: no limit.
     ///
-    /// Not counted are: memory that handlers allocate, response content that is static or shared
-    /// with other owners, memory of the kernel, and memory that is kept for reuse, which is less
-    /// than 8 MiB. However, buffers that up to 128 ended connections leave for later ones are
-    /// counted (20 MB were measured after a flood of HTTP/2 requests), and are freed when memory is
-    /// short.
+    /// The limit does not count memory that handlers allocate, response content that is static or
+    /// shared with other owners, memory of the kernel, and up to 8 MiB that is kept for reuse. It
+    /// does count the buffers that up to 128 ended connections leave for later ones (20 MB were
+    /// measured after a flood of HTTP/2 requests). These buffers are freed when memory is short.
     ///
-    /// Above three quarters of the limit, requests with a body get a 503, and new connections may
-    /// send one request each, which gets a 503; above seven eighths, all requests do. The last
-    /// sixteenth is reserved for requests that are never rejected. Nothing else may grow into it:
-    /// an extractor that buffers a body responds with 503, and a connection that needs more memory
-    /// is reset.
+    /// Above three quarters of the limit, requests with a body get a 503. A new connection may then
+    /// send only one request, which gets a 503. Above seven eighths, all requests get a 503. The
+    /// last sixteenth is reserved for requests that are never rejected: an extractor that would
+    /// need some of it to buffer a body responds with 503, and a connection that would need some of
+    /// it is reset.
     #[cfg_attr(feature = "config", serde(with = "AutoSize"))]
     pub memory_max: MemoryMax,
-    /// The minimum of `Retry-After`, in whole seconds and at least one. Default 1 s. The values
-    /// sent vary by up to half of it, and by at least a second, so that rejected clients do not all
-    /// retry at the same time.
+    /// The minimum value of `Retry-After`, in whole seconds and at least one. Default 1 s. Each
+    /// response adds a different amount, up to half of the minimum or one second, whichever is
+    /// more, so that rejected clients do not all retry at the same time.
     #[cfg_attr(feature = "config", serde(with = "Time"))]
     pub retry_after: Duration,
 }
 
-/// How much memory each worker may hold for its peers: [`OverloadLimits::memory_max`].
+/// How much memory each worker may use for its connections: [`OverloadLimits::memory_max`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MemoryMax {
-    /// The workers together may hold half of the memory that the process may use: the limit of its
-    /// cgroup (version 2 or 1, with all its parents) or, if there is none, the memory of the
-    /// machine. Each worker may hold an equal part, and at least 16 MiB. On systems other than
-    /// Linux the memory is not known, and 1 GiB is used. The other half is for the application, the
-    /// kernel's buffers, and memory that is not counted.
+    /// All workers together may use half of the memory that the process may use. That is the
+    /// smallest limit of its cgroup (version 1 or 2) and the parents of this cgroup or, if there is
+    /// no limit, the memory of the machine. Each worker may use an equal part, and at least 16 MiB.
+    /// On systems other than Linux the memory is not known, and the limit is 1 GiB. The other half
+    /// is for the application, the kernel's buffers, and memory that is not counted.
     ///
-    /// It is determined when the server starts and when the configuration is reloaded. The server
-    /// logs the result at startup, and `peregrine_worker_memory_max_bytes` shows it.
+    /// The server determines the limit when it starts and when the configuration is reloaded. It
+    /// logs the limit at startup, and the metric `peregrine_worker_memory_max_bytes` shows it.
     #[default]
     Auto,
     /// This many bytes.
@@ -116,7 +118,7 @@ pub enum MemoryMax {
 
 impl MemoryMax {
     /// The limit of one worker. The code that starts the workers replaces `Auto` with a number of
-    /// bytes; if it did not, the memory is not known.
+    /// bytes. If `Auto` is still set, the memory is not known.
     pub(crate) fn bytes(self) -> Option<u64> {
         match self {
             Self::Auto => Some(MEMORY_UNKNOWN),
@@ -164,13 +166,13 @@ impl Default for OverloadLimits {
 }
 
 impl OverloadLimits {
-    /// No limits at all, for a worker that must respond when others are overloaded.
+    /// No limits at all, for a worker that must respond even if other workers are overloaded.
     #[must_use]
     pub fn none() -> Self {
         Self { memory_max: MemoryMax::Off, ..Self::default() }
     }
 
-    /// Describes the first mistake in the settings and how to fix it.
+    /// Returns a text that describes the first mistake in the settings and how to fix it.
     #[must_use]
     pub fn fault(&self) -> Option<String> {
         if self.client_prefix_v6 > 128 {

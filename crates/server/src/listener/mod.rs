@@ -24,9 +24,9 @@ pub(crate) struct Door {
     pub(crate) limits: Limits,
     pub(crate) protocol: peregrine_proto::Limits,
     pub(crate) http2: h2::Limits,
-    /// Limits the number of connections. Listeners without their own limits share one.
+    /// Limits the number of open connections. All listeners without their own limits share this.
     pub(crate) rooms: Rc<Rooms>,
-    /// Limits the number of handshakes in progress, in the same way.
+    /// Limits the number of handshakes in progress. Shared like `rooms`.
     pub(crate) handshakes: Rc<Handshakes>,
     pub(crate) tls: Option<Tls>,
     pub(crate) proxy_protocol: Option<ProxyProtocol>,
@@ -53,7 +53,8 @@ impl Door {
             handshakes,
             tls,
             proxy_protocol,
-            // A separate copy, so that no other worker updates its reference count.
+            // A copy for this worker, so that workers do not share a reference count and its cache
+            // line.
             proxies: proxies.map(Arc::new),
         };
         (door, socket)
@@ -75,17 +76,17 @@ impl Door {
         }
     }
 
-    /// Returns whether new connections must use reserved slots: memory is short, or no more than
-    /// `spare` connection slots are left.
+    /// Returns whether new connections must use reserved slots, because memory is short, fewer than
+    /// `spare` connection slots are left, or reserved descriptors are missing.
     #[inline]
     pub(crate) fn is_narrow(&self, spare: usize) -> bool {
         account::filling() >= Filling::Tight
             || self.rooms.is_nearly_full(self.limits.connections_max, spare)
     }
 
-    /// Returns the address that a connection is counted for, if it is known at accept time. It is
-    /// not if a PROXY header will report another address, or if the peer is a trusted proxy, which
-    /// has many clients.
+    /// Returns the client address towards whose limit a connection counts, if it is known when the
+    /// connection is accepted. It is not known if a PROXY header may report another address, or if
+    /// the peer is a trusted proxy, which serves many clients.
     pub(crate) fn client_at(&self, address: Address) -> Option<IpAddr> {
         let Address::Tcp(address) = address else { return None };
         let peer = Peer::Tcp(address);
@@ -101,8 +102,8 @@ impl Door {
     }
 }
 
-/// Converts the address of one end of a connection. `ask` returns the credentials of the process at
-/// that end.
+/// Converts the address of one end of a connection. For a Unix domain socket, `ask` returns the
+/// credentials of the process at that end.
 pub(crate) fn peer(address: Address, ask: impl FnOnce() -> Option<driver::Credentials>) -> Peer {
     match address {
         Address::Tcp(address) => Peer::Tcp(address),

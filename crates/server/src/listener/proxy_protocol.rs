@@ -1,19 +1,19 @@
-//! Whether connections of a listener start with a PROXY header, and what the header contains.
+//! The PROXY protocol: whether connections of a listener start with a PROXY header, and what a
+//! header changes.
 
 use peregrine_proto::proxy::{Addresses, Header, Ssl, kind};
 use peregrine_web::client::Networks;
 use peregrine_web::connection::{ConnectionInfo, Peer, Proxied, ProxiedTls};
 use std::sync::Arc;
 
-/// Whether the connections of a listener start with a PROXY header, version 1 or 2, in which a
-/// proxy reports the client it forwards. The peer of such a connection is then the client
+/// Whether the connections of a listener start with a PROXY header, version 1 or 2. In this header,
+/// a proxy reports the address of the client. That client is then the peer of the connection
 /// ([`ConnectionInfo::peer`](peregrine_web::connection::ConnectionInfo::peer)).
 ///
-/// The header must be complete within the time for the first request
-/// ([`Limits::first_byte_timeout`]) or, with TLS, within the time for the handshake
-/// ([`Limits::handshake_timeout`]), of which it uses a part. A connection with a malformed header
-/// is closed. If the proxy connects for itself (`LOCAL`), for example as a health check, the peer
-/// remains the proxy.
+/// The header must be complete within [`Limits::first_byte_timeout`]. With TLS, the header and the
+/// handshake together must be complete within [`Limits::handshake_timeout`]. A connection with a
+/// malformed header is closed. If the proxy connects for itself (`LOCAL`), for example for a health
+/// check, the peer remains the proxy.
 ///
 /// [`Limits::first_byte_timeout`]: crate::Limits::first_byte_timeout
 /// [`Limits::handshake_timeout`]: crate::Limits::handshake_timeout
@@ -45,16 +45,16 @@ pub(crate) enum Beginning {
 }
 
 impl ProxyProtocol {
-    /// Every connection must start with a header and come from a trusted address: this machine,
-    /// private networks ([`Networks::private`]) and Unix domain sockets, unless
-    /// [`ProxyProtocol::from`] sets others. All other connections are closed.
+    /// Every connection must start with a header and come from a trusted peer. All other
+    /// connections are closed. Unless [`ProxyProtocol::from`] sets others, the trusted peers are
+    /// this machine, private networks ([`Networks::private`]) and Unix domain sockets.
     #[must_use]
     pub fn required() -> Self {
         Self { is_required: true, from: Some(Networks::private()), header_bytes_max: 4096 }
     }
 
-    /// Connections from trusted addresses may start with a header; all others are read without one.
-    /// The trusted addresses must be set with [`ProxyProtocol::from`].
+    /// Connections from trusted peers may start with a header. On all other connections, a header
+    /// is not recognised. The trusted peers must be set with [`ProxyProtocol::from`].
     #[must_use]
     pub fn optional() -> Self {
         Self { is_required: false, from: None, ..Self::required() }
@@ -69,8 +69,8 @@ impl ProxyProtocol {
         self
     }
 
-    /// Sets the maximum size of a version 2 header, in bytes. Default 4096; headers with client
-    /// certificates may need more. A connection with a larger header is closed.
+    /// Sets the maximum size of a version 2 header, in bytes. Default 4096. Headers with client
+    /// certificates may be larger. Over the limit: close.
     #[must_use]
     pub fn header_bytes_max(mut self, bytes_max: usize) -> Self {
         self.header_bytes_max = bytes_max;
@@ -83,7 +83,7 @@ impl ProxyProtocol {
         self.is_required
     }
 
-    /// Describes the mistake in the settings, if there is one.
+    /// Returns a text that describes the mistake in the settings, if there is one.
     #[must_use]
     pub fn fault(&self) -> Option<&str> {
         match &self.from {
@@ -106,7 +106,7 @@ impl ProxyProtocol {
     }
 }
 
-/// The facts about a connection that started with `header`. The trusted proxies are not changed.
+/// Adds the facts from `header` to those about its connection. Does not change the trusted proxies.
 pub(crate) fn told(info: &ConnectionInfo, header: &Header<'_>) -> ConnectionInfo {
     let mut info = info.clone();
     if header.addresses == Addresses::Local {

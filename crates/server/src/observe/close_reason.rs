@@ -1,10 +1,10 @@
-//! Why a connection ended, and which work was unfinished if the server ended it.
+//! Why a connection ended, and what was unfinished if the server ended it.
 
 use peregrine_proto::{Reject, h2, proxy};
 use std::fmt;
 use std::io;
 
-/// Why a connection ended: a value that tests and metrics can count.
+/// Why a connection ended. Tests and metrics can count these values.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Ended {
@@ -12,15 +12,17 @@ pub enum Ended {
     PeerClosed,
     /// The peer disconnected while a request was being received or answered.
     PeerLeft,
-    /// The response said `Connection: close`, or the peer asked for it.
+    /// The connection closed in order after a response with `Connection: close`, or after the peer
+    /// announced that it would close.
     Agreed,
-    /// No byte arrived within `first_byte_timeout`.
+    /// The first byte did not arrive within `first_byte_timeout`.
     FirstByteLate,
-    /// No request arrived within `idle_timeout`.
+    /// No further request arrived within `idle_timeout`, or an upgraded protocol was silent for
+    /// `upgraded_idle_timeout`.
     Idle,
-    /// A head was not complete in time.
+    /// A head was not complete within `head_timeout`.
     HeadLate,
-    /// A body arrived too slowly.
+    /// A request's body arrived too slowly.
     BodySlow,
     /// The peer did not receive the output in time. The connection was reset.
     WriteStalled,
@@ -32,21 +34,22 @@ pub enum Ended {
     Lifetime,
     /// The peer broke a rule of HTTP.
     Rejected(Reject),
-    /// The peer broke a rule of HTTP/2, or used up its budget of useless work.
+    /// The peer broke a rule of HTTP/2, or used up its budget (`budget_max`).
     Http2(h2::Reject),
     /// The TLS handshake, or a record after it, failed. The text contains the cause.
     TlsFailed(String),
-    /// The client's certificate was refused in the TLS handshake, or there was none where one is
-    /// required.
+    /// The TLS handshake failed because the client's certificate was refused, or because the client
+    /// sent none although one is required.
     ClientCertificate {
         /// A short name for the fault, such as `client-certificate-expired`.
         fault: &'static str,
         /// The cause, as TLS reports it.
         cause: String,
     },
-    /// The TLS handshake was not complete in time.
+    /// The TLS handshake was not complete within `handshake_timeout`, or was aborted because of
+    /// `handshakes_max`.
     HandshakeLate,
-    /// Plain HTTP was sent to the TLS port.
+    /// The peer sent plain HTTP to a listener that uses TLS.
     PlainOnTls,
     /// The PROXY header is malformed, or missing where it is required.
     Proxy(proxy::Reject),
@@ -54,28 +57,29 @@ pub enum Ended {
     NoProxy,
     /// A handler panicked. The peer got a 500.
     HandlerPanicked,
-    /// The body of a response failed before its end, so the connection was cut.
+    /// The body of a response failed before its end, so the connection was closed.
     ResponseFailed,
-    /// Another protocol took over the connection, and has ended.
+    /// The connection was upgraded to another protocol, which has ended.
     Upgraded,
-    /// The server shut down, and the connection was idle or its last request was answered.
+    /// The server shut down, and the connection closed when it was idle or its last request was
+    /// answered.
     Drained,
     /// The connection was still busy when the shutdown timeout expired.
     Cut,
-    /// The connection needed more memory than the worker may hold for its peers.
+    /// The connection needed more memory than the worker may use (`overload.memory_max`).
     MemoryMax,
     /// The connection used a reserved slot, because memory or connection slots were short. It sent
     /// no request for a while, and another connection needed the slot.
     GaveWay,
-    /// The client has reached its limit of connections. This is only used if a PROXY header names
-    /// the client; otherwise such connections are not accepted.
+    /// A PROXY header named a client that has reached its limit of connections. Without a PROXY
+    /// header, such a connection is reset when it is accepted, and does not have this reason.
     ClientConnectionsMax,
     /// The network failed.
     Broken(io::ErrorKind),
 }
 
 impl Ended {
-    /// A short name for each kind, for counting.
+    /// A short name for each reason, for counting.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -111,7 +115,7 @@ impl Ended {
         }
     }
 
-    /// The limit that ended the connection, by its name in `Limits`, if the reason identifies one.
+    /// If the reason identifies a limit, the name of that limit in `Limits`.
     pub(crate) fn limit(&self) -> Option<&'static str> {
         Some(match self {
             Self::FirstByteLate => "first_byte_timeout",
@@ -131,7 +135,7 @@ impl Ended {
     }
 }
 
-/// The limit that a request exceeded, by its name in `Limits`.
+/// The name in `Limits` of the limit that a request exceeded, if the reason is a limit.
 pub(crate) fn limit_of(reject: Reject) -> Option<&'static str> {
     Some(match reject {
         Reject::HeadTooLong => "head_bytes_max",
@@ -166,13 +170,13 @@ impl fmt::Display for Ended {
     }
 }
 
-/// The unfinished work of a connection that was cut.
+/// What was unfinished when a connection was cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Unfinished {
     /// The TLS handshake.
     Handshake,
-    /// A request's head, or there was no request.
+    /// The head of a request, or no request had arrived.
     Head,
     /// The handler.
     Handler,

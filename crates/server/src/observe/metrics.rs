@@ -1,7 +1,8 @@
 //! The counters of a worker, which other threads may read.
 //!
-//! Each worker has its own [`Counts`] and is their only writer. Counters that cost almost nothing
-//! are always maintained; those with a noticeable cost per request only if metrics are enabled.
+//! Each worker has its own [`Counts`], and no other thread writes them. Counters that cost almost
+//! nothing are always maintained. Counters with a noticeable cost per request are maintained only
+//! if metrics are enabled.
 
 use super::close_reason::{Ended, limit_of};
 use peregrine_driver::TURN_BOUNDS;
@@ -12,7 +13,7 @@ use peregrine_web::route::readable;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// Histogram bounds of durations in nanoseconds: OpenTelemetry's advice for
+/// Histogram bounds of durations in nanoseconds, as OpenTelemetry recommends for
 /// `http.server.request.duration`.
 pub(crate) const DURATION_BOUNDS: [u64; 14] = [
     5_000_000,
@@ -31,18 +32,19 @@ pub(crate) const DURATION_BOUNDS: [u64; 14] = [
     10_000_000_000,
 ];
 
-/// Histogram bounds of sizes in bytes. The first bucket is for no content.
+/// Histogram bounds of sizes in bytes. The first bucket counts requests or responses without
+/// content.
 pub(crate) const SIZE_BOUNDS: [u64; 11] =
     [0, 1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26, 1 << 28];
 
-/// The number of methods that are distinguished: those that the protocol knows, and all others
-/// together.
+/// The number of methods that are distinguished: each method that the protocol knows, and one for
+/// all others.
 const METHODS: usize = Method::Extension as usize + 1;
 
 /// The counters of a worker. Any thread may read them at any time, even after the worker has ended.
 #[derive(Debug, Default)]
-// Aligned so that no two workers write to the same cache line, or to one that is prefetched with
-// it.
+// Aligned so that two workers never write to the same cache line or to adjacent lines, which the
+// processor prefetches in pairs.
 #[repr(C, align(128))]
 pub struct Counts {
     pub(crate) requests: Count,
@@ -51,14 +53,15 @@ pub struct Counts {
     pub(crate) sent_bytes: Count,
     /// Requests in progress.
     pub(crate) in_flight: Level,
-    /// The same by scheme and method, if single requests are measured.
+    /// Requests in progress by scheme and method, if requests are measured individually.
     pub(crate) active: [[Level; METHODS]; 2],
     pub(crate) places: [Level; Place::ALL.len()],
-    /// Connections of this worker, including those that another worker accepted.
+    /// Connections that this worker opened, including those that another worker accepted and handed
+    /// over.
     pub(crate) accepted: Count,
-    /// Connections that this worker accepted and handed to another one.
+    /// Connections that this worker accepted and handed to another worker.
     pub(crate) passed: Count,
-    /// Connections that this worker took from others.
+    /// Connections that other workers accepted and handed to this worker.
     pub(crate) taken: Count,
     pub(crate) refused: Count,
     pub(crate) ended: Few<&'static str, 32>,
@@ -67,13 +70,13 @@ pub struct Counts {
     pub(crate) handshakes: Few<Agreed, 32>,
     pub(crate) handshake_times: Histogram<{ DURATION_BOUNDS.len() }>,
     pub(crate) tls_failures: Few<TlsFailure, 64>,
-    /// Requests rejected because of overload, by the limit.
+    /// Requests rejected because of overload, by the limit that they exceeded.
     pub(crate) shed: Few<&'static str, 8>,
     /// How long requests had waited for the worker's thread.
     pub(crate) queue_delays: Histogram<{ TURN_BOUNDS.len() }>,
-    /// 1 while requests that waited too long are rejected.
+    /// 1 while the worker rejects requests that have waited too long; otherwise 0.
     pub(crate) is_refusing: Level,
-    /// Bytes held for peers.
+    /// Bytes of memory that the worker's connections use.
     pub(crate) memory_bytes: Level,
     /// The limit of `memory_bytes`; 0 if there is none.
     pub(crate) memory_bytes_max: Level,
@@ -81,7 +84,7 @@ pub struct Counts {
     pub(crate) measured: OnceLock<Measured>,
 }
 
-/// How a connection is counted: by its state and its protocol.
+/// The state and the protocol by which an open connection is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// The protocol is not known yet, or the TLS handshake is in progress.
@@ -90,7 +93,7 @@ pub(crate) enum Place {
     Http1Active,
     Http2Idle,
     Http2Active,
-    /// Another protocol uses the connection.
+    /// An upgraded protocol uses the connection.
     Upgraded,
     Closing,
 }
@@ -153,9 +156,9 @@ pub(crate) struct Measured {
     pub(crate) sizes: Table<Sizes>,
 }
 
-/// How much content requests and responses had.
+/// The sizes of the content of requests and responses.
 #[derive(Debug, Default)]
-// In this order, the buckets of requests without content and of small responses are close to each
+// In this order, the buckets of small responses and of requests without content are close to each
 // other.
 #[repr(C)]
 pub(crate) struct Sizes {
@@ -164,7 +167,7 @@ pub(crate) struct Sizes {
 }
 
 impl Counts {
-    /// Makes counters for a worker whose requests are measured individually.
+    /// Makes the counters of a worker that measures its requests individually.
     #[must_use]
     pub fn measuring() -> Self {
         Self { measures: true, ..Self::default() }
@@ -176,14 +179,15 @@ impl Counts {
         Place::ALL.into_iter().map(Place::names).zip(levels)
     }
 
-    /// Returns whether so much memory is held for peers that the worker rejects all requests.
+    /// Returns whether the worker's connections use so much memory that the worker rejects all
+    /// requests.
     pub fn is_short_of_memory(&self) -> bool {
         let most = self.memory_bytes_max.get();
         most > 0 && self.memory_bytes.get() >= most - most / 8
     }
 
-    /// Checks invariants that hold once a worker has ended: nothing is in progress, and each
-    /// connection ended once.
+    /// Checks invariants that hold after a worker has ended: nothing is in progress, and each
+    /// accepted connection was counted as ended exactly once.
     ///
     /// # Panics
     /// An invariant is violated.
@@ -218,9 +222,9 @@ impl Counts {
         self.measured.get_or_init(|| {
             let routes = application.routes().map(|route| readable(route.pattern).into_owned());
             let routes: Vec<_> = routes.collect();
-            // Most routes are used with one method and respond with few statuses. Peers cannot
-            // create more keys than there are combinations of routes, methods and statuses of the
-            // application.
+            // Most routes are used with one method and respond with few statuses. The routes and
+            // statuses are those of the application, and unknown methods share one key, so peers
+            // cannot create arbitrarily many keys.
             let (durations, sizes) =
                 (Table::for_keys(routes.len() * 8 + 256), Table::for_keys(routes.len() * 2 + 16));
             Measured { routes, durations, sizes }
@@ -240,7 +244,7 @@ impl Counts {
         }
     }
 
-    /// Counts a rejected HTTP/2 stream, whose connection continues.
+    /// Counts a rejected HTTP/2 request whose connection continues.
     pub(crate) fn refuse(&self, rule: Rule) {
         let limit = match rule {
             Rule::Http(reject) => limit_of(reject),
@@ -267,7 +271,7 @@ pub(crate) struct Key {
     pub(crate) fault: Fault,
 }
 
-/// The fault of a request, in addition to its status.
+/// A fault that a request's status does not show.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Fault {
@@ -281,7 +285,7 @@ pub(crate) enum Fault {
     Cancelled,
     /// The response was aborted.
     Aborted,
-    /// The server was overloaded: neither the request nor the application is at fault.
+    /// The server was overloaded. Neither the request nor the application is at fault.
     Overloaded,
 }
 
@@ -308,7 +312,7 @@ const NAMED: [Method; METHODS] = [
     Method::Extension,
 ];
 
-/// The method's name. Unknown methods share one name, so that peers cannot create many.
+/// The method's name. Unknown methods share one name, so that peers cannot create many metrics.
 pub(crate) fn method_name(number: usize) -> &'static str {
     NAMED.get(number).and_then(|method| method.name()).unwrap_or("_OTHER")
 }
@@ -326,7 +330,7 @@ impl Key {
             | self.route.map_or(0, |route| u64::from(route) + 1) << 32
     }
 
-    /// The same with only route and method.
+    /// As [`Key::pack`], but with only the route and the method.
     #[inline]
     pub(crate) fn pack_route(&self) -> u64 {
         let Self { method, route, .. } = *self;

@@ -1,7 +1,8 @@
 //! Metrics, access log, traces, and the detection of handlers that block.
 //!
-//! [`Observed`] contains all of this for one worker and stays on its thread. Nothing here decides
-//! what the worker accepts; `admission` does, and imports this module.
+//! [`Observed`] contains all of this for one worker and stays on the worker's thread. This module
+//! decides nothing. In particular, `admission` decides what the worker accepts, and imports this
+//! module.
 
 pub(crate) mod access_log;
 pub(crate) mod close_reason;
@@ -27,8 +28,8 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-/// The state of a worker's observability. It stays on the worker's thread; its counters may be
-/// read from any thread.
+/// A worker's counters, log and traces. This value stays on the worker's thread, but any thread may
+/// read its [`Counts`].
 #[derive(Default)]
 pub struct Observed {
     connections: Cell<usize>,
@@ -38,11 +39,11 @@ pub struct Observed {
     pulse: Arc<Pulse>,
     counts: Arc<Counts>,
     waiting_for_empty: RefCell<Option<Waker>>,
-    /// Handlers that continue without their connection, and listeners that still accept.
+    /// How many handlers continue without their connection, plus how many listeners still accept.
     pending: Cell<usize>,
-    /// Rejections that were not logged yet, by reason.
+    /// How many rejections have not been logged yet, by reason.
     untold: RefCell<BTreeMap<&'static str, u64>>,
-    /// Taken when the worker starts.
+    /// The access log, until the worker takes it when it starts.
     log: Cell<Option<Log>>,
     traces: Option<Traces>,
     /// Called with the number of open connections whenever it changes.
@@ -51,16 +52,16 @@ pub struct Observed {
 }
 
 /// File descriptors that are reserved for a worker that must stay reachable when the process has no
-/// others left.
+/// other descriptors left.
 ///
-/// While some are missing, a new connection may send one request; the descriptor is reserved again
-/// when it closes.
+/// While some reserved descriptors are in use, a new connection may send only one request. When the
+/// connection closes, its descriptor is reserved again.
 pub trait Reserve {
-    /// Frees one descriptor for the process. Returns false if there is none.
+    /// Frees one reserved descriptor for the process. Returns false if none is left.
     fn spend(&self) -> bool;
-    /// Reserves missing descriptors again, as far as the process has free ones.
+    /// Reserves missing descriptors again, as far as the process has free descriptors.
     fn refill(&self);
-    /// Returns whether any are missing.
+    /// Returns whether any reserved descriptors are missing.
     fn is_short(&self) -> bool;
 }
 
@@ -80,13 +81,13 @@ pub struct Snapshot {
     /// How often a handler blocked its thread for longer than
     /// [`Limits::poll_budget`](crate::Limits::poll_budget).
     pub blocked: u64,
-    /// Tokio tasks that were dropped at the end because they had not ended in time.
+    /// Tokio tasks that were dropped at the end of the worker because they had not ended in time.
     pub tasks_cut: usize,
-    /// Handlers with `run_to_end` that had outlived their connection and were cut at the end. The
-    /// report names them beside the connections that were cut.
+    /// Handlers with `run_to_end` that continued after their connection had ended and were cut at
+    /// the end of the worker. The report lists them together with the connections that were cut.
     pub handlers_cut: usize,
-    /// Functions on tokio's blocking threads that still ran when the worker stopped waiting for
-    /// them. They can only be stopped by ending the process.
+    /// Functions on Tokio's blocking threads that were still running when the worker stopped
+    /// waiting for them. They stop only when the process ends.
     pub functions_left: usize,
     /// Requests rejected because of overload, by the limit: `memory`, `requests`, `route`,
     /// `queue_delay` or `client`. See [`OverloadLimits`](crate::OverloadLimits).
@@ -96,13 +97,13 @@ pub struct Snapshot {
 }
 
 impl Observed {
-    /// Makes the state of a worker that shows in `pulse` which handler is being polled.
+    /// Makes the state of a worker that records in `pulse` which handler it polls.
     #[must_use]
     pub fn new(pulse: Arc<Pulse>) -> Self {
         Self { pulse, ..Self::default() }
     }
 
-    /// The same with these counters, which other threads may read.
+    /// As [`Observed::new`], but with these counters, which other threads may read.
     #[must_use]
     pub fn counting(pulse: Arc<Pulse>, counts: Arc<Counts>) -> Self {
         Self { pulse, counts, ..Self::default() }
@@ -134,7 +135,7 @@ impl Observed {
         self.reserve.as_ref().is_some_and(|reserve| reserve.spend())
     }
 
-    /// Reserves descriptors again, since one may have been closed.
+    /// Reserves missing descriptors again, because one may have been closed.
     pub(crate) fn refill_reserve(&self) {
         if let Some(reserve) = &self.reserve {
             reserve.refill();
@@ -182,9 +183,10 @@ impl Observed {
         }
     }
 
-    /// Sets the function to call with the number of open connections. Called once per worker.
+    /// Sets the function that is called with the number of open connections. Must be called once
+    /// per worker.
     pub(crate) fn tell_open(&self, told: impl Fn(usize) + 'static) {
-        // A worker starts only once.
+        // A worker starts only once, so the function is not set yet.
         let _ = self.told_open.set(Box::new(told));
     }
 
@@ -213,8 +215,8 @@ impl Observed {
         self.counts.received_bytes.add(bytes as u64);
     }
 
-    /// Counts a completed TLS handshake, which ended the time `took` after its connection was
-    /// accepted.
+    /// Counts a completed TLS handshake. `took` is the time from accepting the connection to the
+    /// end of the handshake.
     pub(crate) fn agreed(&self, tls: Option<&TlsInfo>, took: Duration) {
         let Some(tls) = tls else { return };
         let (version, cipher, resumed) = (tls.version, tls.cipher_suite, tls.resumed);
@@ -223,7 +225,7 @@ impl Observed {
         self.counts.handshake_times.note(took, &DURATION_BOUNDS);
     }
 
-    /// Counts that a limit was reached, by its name in [`Limits`](crate::Limits).
+    /// Counts that a limit had an effect. `name` is the limit's name in [`Limits`](crate::Limits).
     pub(crate) fn limit(&self, name: &'static str) {
         self.counts.limits.note(name);
     }
@@ -246,19 +248,20 @@ impl Observed {
         *self.untold.borrow_mut().entry(ended.name()).or_default() += 1;
     }
 
-    /// Keeps the worker alive until the result is dropped: for a handler that continues without its
-    /// connection, or a listener that accepts.
+    /// Keeps the worker alive until the result is dropped. Used for a handler that continues
+    /// without its connection, and for a listener that still accepts.
     pub(crate) fn pending(self: &Rc<Self>) -> Pending {
         self.pending.set(self.pending.get() + 1);
         Pending(Rc::clone(self))
     }
 
-    /// Counts a handler that had outlived its connection and was cut before its end.
+    /// Counts a handler that continued after its connection had ended and was cut.
     pub(crate) fn handler_cut(&self) {
         self.handlers_cut.set(self.handlers_cut.get() + 1);
     }
 
-    /// Wakes the task that waits for [`Observed::empty`], if nothing is left.
+    /// Wakes the task that waits for [`Observed::empty`], if no connection is open and nothing is
+    /// pending.
     pub(crate) fn wake_if_empty(&self) {
         if self.is_empty()
             && let Some(waker) = self.waiting_for_empty.take()
@@ -300,7 +303,7 @@ impl fmt::Debug for Observed {
     }
 }
 
-/// Keeps the worker alive until it is dropped.
+/// Keeps the worker alive until this is dropped.
 pub(crate) struct Pending(Rc<Observed>);
 
 impl Drop for Pending {

@@ -1,4 +1,4 @@
-//! Writes the counters of workers in the format of Prometheus.
+//! Writes the counters of workers in the Prometheus text format.
 
 use super::metrics::{
     Agreed, Counts, DURATION_BOUNDS, Key, Measured, Rule, SIZE_BOUNDS, TlsFailure, method_name,
@@ -57,7 +57,7 @@ const PASSED: Family<'_> = family(
     "peregrine_worker_connections_passed",
     Kind::Counter,
     "",
-    "Connections that a worker accepted and handed to another one with fewer.",
+    "Connections that a worker accepted and handed to a worker with fewer connections.",
 );
 const TAKEN: Family<'_> = family(
     "peregrine_worker_connections_taken",
@@ -144,8 +144,8 @@ const QUEUE_DELAY: Family<'_> = family(
     "peregrine_queue_delay_seconds",
     Kind::Histogram,
     "seconds",
-    "How long requests waited for their worker's thread after it had polled the kernel; without a \
-     target, measured for one request in 16.",
+    "How long requests waited for their worker's thread after it had polled the kernel. Without \
+     queue_delay_target, one request in 16 is measured.",
 );
 const REFUSING: Family<'_> = family(
     "peregrine_worker_overloaded",
@@ -157,13 +157,13 @@ const MEMORY: Family<'_> = family(
     "peregrine_worker_memory_bytes",
     Kind::Gauge,
     "bytes",
-    "Memory that each worker holds for its peers: buffers, bodies, unsent responses, TLS, HTTP/2.",
+    "Memory that each worker uses for connections: buffers, bodies, responses, TLS, HTTP/2.",
 );
 const MEMORY_MAX: Family<'_> = family(
     "peregrine_worker_memory_max_bytes",
     Kind::Gauge,
     "bytes",
-    "Limit of the memory that each worker holds for its peers; 0 if there is none.",
+    "Limit of the memory that each worker uses for connections; 0 if there is none.",
 );
 
 /// The families that [`write()`] writes, in order.
@@ -196,7 +196,7 @@ pub const FAMILIES: &[Family<'static>] = &[
     MEMORY_MAX,
 ];
 
-/// Writes the counters of these workers, added up.
+/// Writes the sums of the counters of these workers.
 pub fn write(page: &mut Page, workers: &[&Counts]) {
     write_requests(page, workers);
     write_sizes(page, workers);
@@ -216,13 +216,13 @@ fn measured<'a>(workers: &'a [&Counts]) -> impl Iterator<Item = &'a Measured> {
     workers.iter().filter_map(|counts| counts.measured.get())
 }
 
-/// The pattern of a route; empty if no route matched.
+/// The pattern of a request's route; empty if no route matched.
 fn route(measured: &Measured, key: &Key) -> String {
     let pattern = key.route.and_then(|route| measured.routes.get(route as usize));
     pattern.cloned().unwrap_or_default()
 }
 
-/// The labels of values that had no room in a table, as OpenTelemetry names them.
+/// The label of values for which a table had no room. The name is OpenTelemetry's.
 const OVERFLOW: (&str, &str) = ("otel_metric_overflow", "true");
 
 fn write_requests(page: &mut Page, workers: &[&Counts]) {
@@ -300,7 +300,8 @@ fn write_active(page: &mut Page, workers: &[&Counts]) {
         };
         for method in 0..workers.first().map_or(0, |counts| counts.active[0].len()) {
             let active: i64 = workers.iter().map(|counts| of(counts, method)).sum();
-            // A series that comes and goes is hard to read, but most methods are rarely used.
+            // Most methods are rarely used, so a series is written only while it is not zero,
+            // except for one.
             if has_any && (active > 0 || method == 0 && !is_secure) {
                 let labels = [
                     ("http_request_method", method_name(method)),

@@ -16,10 +16,10 @@ use std::time::Duration;
 
 /// How much of the first line of an invalid request is kept for the access log.
 const REFUSED_BYTES_MAX: usize = 1024;
-/// Room for this many requests that end in one turn is kept.
+/// The buffer of requests that ended in a turn keeps room for this many.
 const ENDED_KEPT: usize = 1024;
 
-/// Measures the requests of a worker, with its counters, clock, access log and traces.
+/// What a worker needs to measure its requests: counters, clock, access log and traces.
 pub(crate) struct Meters {
     counts: Arc<Counts>,
     clock: Box<dyn Fn() -> Duration>,
@@ -27,18 +27,18 @@ pub(crate) struct Meters {
     tracing: Option<Tracing>,
     /// Whether [`Meters::end_turn`] is called at the end of each turn.
     has_turns: Cell<bool>,
-    /// Requests that ended in this turn. They are counted at its end, where the clock is read once
-    /// for all.
+    /// Requests that ended in this turn. They are counted at the end of the turn, so that the clock
+    /// is read once for all of them.
     ended: RefCell<Vec<Measures>>,
 }
 
-/// A number of identical requests that ended one after the other, without their end time.
+/// Identical requests that ended one after the other. Their end time is not known yet.
 struct Measures {
     of_each: Measure,
     count: u64,
 }
 
-/// One of them.
+/// One request that ended. Its end time is not known yet.
 #[derive(PartialEq)]
 struct Measure {
     key: Key,
@@ -47,8 +47,8 @@ struct Measure {
     sent: u64,
 }
 
-/// The measurements of a request in progress. It is counted once, at the end of its response or
-/// when it ends without one.
+/// The measurements of a request in progress. The request is counted once: at the end of its
+/// response, or when it ends without a response.
 #[derive(Default)]
 pub(crate) struct Tally {
     /// `None` if no request is in progress, or requests are not measured.
@@ -76,12 +76,13 @@ impl Meters {
         })
     }
 
-    /// From now on, [`end_turn`](Self::end_turn) is called at the end of each turn.
+    /// Announces that [`end_turn`](Self::end_turn) will be called at the end of each turn.
     pub(crate) fn expect_turns(&self) {
         self.has_turns.set(true);
     }
 
-    /// Counts the requests that ended in this turn. Their responses are sent at its end.
+    /// Counts the requests that ended in this turn. `now` is the end of the turn, when their
+    /// responses are sent.
     pub(crate) fn end_turn(&self, now: Duration) {
         let mut ended = self.ended.borrow_mut();
         if ended.is_empty() {
@@ -100,8 +101,8 @@ impl Meters {
         let measure = Measure { key: *key, began, received, sent };
         if self.has_turns.get() && self.log.is_none() {
             let mut ended = self.ended.borrow_mut();
-            // A busy worker answers many identical requests per turn, all of which began with the
-            // turn.
+            // A busy worker answers many identical requests per turn, and all of them count from
+            // the beginning of the turn.
             match ended.last_mut().filter(|last| last.of_each == measure) {
                 Some(last) => last.count += 1,
                 None => ended.push(Measures { of_each: measure, count: 1 }),
@@ -117,7 +118,7 @@ impl Meters {
 
     fn measure(&self, measure: &Measure, count: u64, took: Duration) {
         let Some(measured) = self.counts.measured.get() else { return };
-        // Avoids the 128-bit multiplication of `as_nanos`; 584 years fit.
+        // Avoids the 128-bit multiplication of `as_nanos`. A `u64` holds 584 years.
         let took = took.as_secs().saturating_mul(1_000_000_000) + u64::from(took.subsec_nanos());
         let key = &measure.key;
         let durations = measured.durations.entry(key.pack());
@@ -136,8 +137,8 @@ impl Drop for Meters {
 }
 
 impl Tally {
-    /// A request begins, with this head if it was valid. `now` may be the time when the worker's
-    /// turn began: the request has waited since then.
+    /// Begins to measure a request. `head` is `None` if it was invalid. `now` may return the time
+    /// when the worker's turn began, because the request has waited since then.
     #[inline]
     pub(crate) fn begin(
         &mut self,
@@ -151,7 +152,8 @@ impl Tally {
         let is_secure = connection.tls.is_some();
         let method = head.map_or(Method::Extension, |head| head.index().method);
         meters.counts.active[usize::from(is_secure)][method as usize].add(1);
-        // Updated in place: the facts about the previous request were dropped at its end.
+        // `told` is updated in place. The end of the previous request dropped the facts about that
+        // request.
         self.key = Key { method, version, is_secure, ..Key::default() };
         (self.told.received, self.told.sent) = (0, 0);
         if meters.log.is_some() {
@@ -161,8 +163,8 @@ impl Tally {
         self.meters = Some(Rc::clone(meters));
     }
 
-    /// Keeps the request's head for the access log, if there is one. The head must not change any
-    /// more.
+    /// Keeps the request's head for the access log, if there is an access log. The head must not
+    /// change afterwards.
     #[inline]
     pub(crate) fn keep(&mut self, head: &Head) {
         if self.is_logged() {
@@ -184,7 +186,7 @@ impl Tally {
         self.meters.as_ref().is_some_and(|meters| meters.log.is_some())
     }
 
-    /// Decides about spans, if traces are enabled.
+    /// The traces of the worker, if they are enabled.
     #[inline]
     pub(crate) fn tracing(&self) -> Option<&Tracing> {
         self.meters.as_ref()?.tracing.as_ref()
@@ -202,18 +204,18 @@ impl Tally {
         (&self.key, self.told.received, self.told.sent)
     }
 
-    /// Returns whether a request is in progress that is measured.
+    /// Returns whether a request is being measured.
     pub(crate) fn is_begun(&self) -> bool {
         self.meters.is_some()
     }
 
-    /// The request was routed.
+    /// Records the route of the request.
     #[inline]
     pub(crate) fn route(&mut self, route: Option<u32>) {
         self.key.route = route;
     }
 
-    /// The response begins.
+    /// Records the status of the response.
     #[inline]
     pub(crate) fn answer(&mut self, status: StatusCode) {
         self.key.status = status.as_u16();
@@ -236,19 +238,19 @@ impl Tally {
         self.told.sent += bytes as u64;
     }
 
-    /// The response is complete.
+    /// Counts the request, because its response is complete.
     #[inline]
     pub(crate) fn finish(&mut self) {
         if let Some(meters) = self.meters.take() {
             meters.count(self);
-            // Nothing of a request is held after its end; `begin` relies on that.
+            // Drop everything that belongs to the request: `begin` relies on that.
             if meters.log.is_some() {
                 self.told = Told::default();
             }
         }
     }
 
-    /// The request is over, whether or not it has a response.
+    /// Counts the request, if its response did not do so already.
     #[inline]
     pub(crate) fn end(&mut self) {
         if self.meters.is_some() {
@@ -257,7 +259,7 @@ impl Tally {
         }
     }
 
-    /// The request ends before its response is complete.
+    /// Records that the request ends before its response is complete.
     #[cold]
     pub(crate) fn break_off(&mut self) {
         if self.key.fault == Fault::None {
@@ -357,7 +359,7 @@ mod tests {
         let measured = bench.counts.measured.get().unwrap();
         measured.durations.entries().for_each(|(_, histogram)| histogram.read(&mut took));
         assert_eq!(took.sum, 90_000_000);
-        // Identical requests are combined, and different ones stay separate.
+        // Identical requests are combined. Different ones stay separate.
         for status in [200, 200, 404, 200] {
             end(StatusCode::from_u16(status).unwrap());
         }

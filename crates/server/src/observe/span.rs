@@ -9,12 +9,12 @@ use std::cell::Cell;
 use tracing::field::{self, Empty};
 use tracing::{Span, error_span};
 
-/// The target of each request's span, for filters. Its level is ERROR, so that every event of a
-/// request, whatever its level, is logged with the span.
+/// The target of each request's span, for filters. The level of the span is ERROR, so that a level
+/// filter that lets an event of a request pass also lets the span pass.
 const TARGET: &str = "peregrine::request";
 
-/// The span of a server without traces, which names a request in logs. Middleware that assigns
-/// request ids fills in the empty field.
+/// The span of a request if traces are off. It identifies the request in logs. Middleware that
+/// assigns request ids fills in the empty field.
 pub(crate) fn slim(request: &Request, pattern: Option<&str>) -> Span {
     made(|| {
         error_span!(
@@ -27,8 +27,8 @@ pub(crate) fn slim(request: &Request, pattern: Option<&str>) -> Span {
     })
 }
 
-/// How many requests have no span after the subscriber panicked in a call about a span: it may leak
-/// memory for each span at which it panics.
+/// If the subscriber panics in a call about a span, this many following requests get no span. The
+/// subscriber may leak memory for each span at which it panics.
 const WITHOUT: u32 = 1000;
 
 thread_local! {
@@ -36,7 +36,7 @@ thread_local! {
     static LEFT_OUT: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Makes a span; none if the subscriber panics.
+/// Makes a span. If the subscriber panics, returns a disabled span.
 fn made(make: impl FnOnce() -> Span) -> Span {
     let left_out = LEFT_OUT.get();
     if left_out > 0 {
@@ -53,7 +53,8 @@ pub(crate) fn close(span: Span) {
     watched(|| drop(span));
 }
 
-/// Calls the subscriber, which may panic, about a span.
+/// Runs `touch`, which calls the subscriber about a span. If the subscriber panics, following
+/// requests get no span.
 fn watched(touch: impl FnOnce()) {
     let mut is_done = false;
     contained(|| {
@@ -65,8 +66,8 @@ fn watched(touch: impl FnOnce()) {
     }
 }
 
-/// The span of a traced request, by OpenTelemetry's conventions for HTTP servers. Empty fields are
-/// filled in later.
+/// The span of a sampled request, with the attributes of OpenTelemetry's conventions for HTTP
+/// servers. Empty fields are filled in later.
 pub(crate) fn whole(request: &Request, pattern: Option<&str>) -> Span {
     let (head, connection) = (&request.parts.head, request.parts.peek_connection());
     let method = head.index().method.name();

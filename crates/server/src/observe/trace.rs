@@ -1,4 +1,4 @@
-//! Decides which requests are traced, before their spans are built.
+//! Traces requests: decides which requests are sampled, and builds spans only for these.
 
 use super::access_log::patterns;
 use super::span;
@@ -15,12 +15,13 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tracing::Span;
 
-/// Traces of requests: each sampled request gets a span with the attributes of OpenTelemetry's
-/// conventions for HTTP servers. Requests that its handler sends can continue the trace
+/// Traces of requests. Each sampled request gets a span with the attributes of OpenTelemetry's
+/// conventions for HTTP servers. A handler can continue the trace in requests that it sends itself
 /// ([`TraceContext`]).
 ///
-/// Whether to sample a request is decided before its span is built. By default, a request with a
-/// valid `traceparent` follows the decision in it, and all other requests are sampled.
+/// The server decides whether to sample a request before it builds the span. By default, a request
+/// with a valid `traceparent` follows the decision in that field, and all other requests are
+/// sampled.
 ///
 /// ```no_run
 /// use peregrine::prelude::*;
@@ -41,10 +42,11 @@ pub struct Traces {
     live: Option<watch::Receiver<Traces>>,
 }
 
-/// The system that records spans, if it assigns its own ids.
+/// A system that records spans and assigns its own ids to them.
 #[doc(hidden)]
 pub trait Recorder: fmt::Debug + Send + Sync {
-    /// A span has begun, with this parent. Returns the ids that the system has assigned to it.
+    /// Called when a span has begun, with its parent. Returns the ids that the system has assigned
+    /// to the span.
     fn begin(&self, span: &Span, parent: Option<&TraceContext>) -> Option<([u8; 16], [u8; 8])>;
 }
 
@@ -67,31 +69,31 @@ impl Traces {
         }
     }
 
-    /// Sets how many of the requests that start a trace are sampled: from 0.0 for none to 1.0 for
-    /// all, which is the default.
+    /// Sets which part of the requests that start a trace is sampled, from 0.0 (none) to 1.0 (all,
+    /// the default).
     #[must_use]
     pub fn ratio(mut self, ratio: f64) -> Self {
         self.ratio = ratio;
         self
     }
 
-    /// The same for the route with this pattern, such as `/birds/{id}`. With 0.0 none of its
-    /// requests is sampled, whatever their `traceparent` says.
+    /// As [`Traces::ratio`], for the route with this pattern, such as `/birds/{id}`. At 0.0, no
+    /// request for the route is sampled, even if its `traceparent` says so.
     #[must_use]
     pub fn route(mut self, pattern: impl Into<String>, ratio: f64) -> Self {
         self.routes.insert(pattern.into(), ratio);
         self
     }
 
-    /// Starts a new trace for each request and ignores `traceparent` and `tracestate`. For public
-    /// servers: otherwise any client could have all of its requests recorded.
+    /// Starts a new trace for each request and ignores `traceparent` and `tracestate`. Use this for
+    /// public servers. Otherwise any client can have all of its requests recorded.
     #[must_use]
     pub fn ignore_parents(mut self) -> Self {
         self.ignores_parents = true;
         self
     }
 
-    /// Takes the ids of spans from the system that records them.
+    /// Takes the ids of spans from `recorder`.
     #[doc(hidden)]
     #[must_use]
     pub fn recorder(mut self, recorder: Arc<dyn Recorder>) -> Self {
@@ -99,7 +101,7 @@ impl Traces {
         self
     }
 
-    /// From now on, requests are sampled by the latest value of `live`.
+    /// Makes the latest value of `live` decide which requests are sampled.
     #[doc(hidden)]
     #[must_use]
     pub fn live(mut self, live: watch::Receiver<Traces>) -> Self {
@@ -144,10 +146,10 @@ pub(crate) struct Tracing {
     seed: Cell<Seed>,
 }
 
-/// Which requests are sampled.
+/// The rules that decide which requests are sampled.
 struct Sampling {
     bound: u64,
-    /// By route number, for routes with their own ratio.
+    /// The bounds of routes with their own ratio, by route number.
     bounds: Vec<Option<u64>>,
     follows: bool,
 }
@@ -163,25 +165,25 @@ impl Sampling {
     }
 }
 
-/// Of 2^63 ids, this many are sampled. OpenTelemetry's ratio-based samplers use the trace id in the
-/// same way.
+/// How many of 2^63 trace ids are sampled. OpenTelemetry's ratio-based samplers use the trace id in
+/// the same way.
 fn bound(ratio: f64) -> u64 {
     const ALL: u64 = 1 << 63;
-    // A cast of a float saturates.
+    // Casting a float to an integer saturates.
     ((ALL as f64 * ratio) as u64).min(ALL)
 }
 
 /// The span and the span context of a request in progress.
 #[derive(Default)]
 pub(crate) struct Traced {
-    /// Application code runs inside this span. `None` if spans are disabled or the request is not
+    /// The span in which application code runs. `None` if spans are disabled or the request is not
     /// sampled.
     pub(crate) span: Option<Span>,
     pub(crate) place: Option<Place>,
 }
 
 impl Traced {
-    /// The request is over.
+    /// Closes the span when the request is over.
     #[inline]
     pub(crate) fn clear(&mut self) {
         if let Some(span) = self.span.take() {
@@ -209,7 +211,7 @@ impl Tracing {
             live: traces.live.clone().map(RefCell::new),
             patterns,
             recorder: traces.recorder.clone(),
-            // The standard library seeds its hash maps with the system's source of randomness.
+            // `RandomState` contains random bits from the operating system.
             seed: Cell::new(Seed::new(RandomState::new().hash_one("traces"))),
         }
     }
@@ -217,7 +219,7 @@ impl Tracing {
     /// Applies the current sampling, if it may change.
     fn follow(&self) {
         let Some(live) = &self.live else { return };
-        // An error means that it cannot change any more.
+        // An error means that the sampling cannot change any more.
         if live.borrow().has_changed().unwrap_or(false) {
             let mut live = live.borrow_mut();
             *self.sampling.borrow_mut() = Sampling::of(&live.borrow_and_update(), &self.patterns);
@@ -242,7 +244,7 @@ impl Tracing {
         traced.place = Some(place);
     }
 
-    /// Replaces the ids by those of the system that records the span.
+    /// Replaces the ids in `place` with those of the recorder, if there is one.
     fn named(&self, place: Place, span: &Span, parent: Option<&TraceContext>) -> Place {
         match self.recorder.as_ref().and_then(|recorder| recorder.begin(span, parent)) {
             Some((trace_id, span_id)) => {
@@ -252,7 +254,7 @@ impl Tracing {
         }
     }
 
-    /// Makes the request's span context, and decides whether it is recorded.
+    /// Makes the request's span context, which contains the decision whether to sample the request.
     fn decide(&self, head: &Head, parent: Option<&TraceContext>) -> Place {
         let sampling = self.sampling.borrow();
         let own = head.route().and_then(|route| *sampling.bounds.get(route as usize)?);

@@ -1,12 +1,14 @@
-//! Detects handlers that block their thread, at almost no cost to those that do not.
+//! Detects handlers that block their thread, at almost no cost to other handlers.
 //!
 //! A worker records in its [`Pulse`] which route's handler it polls. Each poll costs three stores
-//! and a load (plain ones on x86), plus a load after the poll; no clock is read. Another thread
-//! checks the pulses of all workers from time to time ([`Watch`]). If a pulse shows the same poll
-//! for too long, the handler blocks, and its route is known while it still does. If nothing has
-//! happened between two checks, that thread sleeps until the next poll wakes it. The routes inside
-//! a mount are not known: after the poll, the worker sees that a warning named the mount, and logs
-//! the request.
+//! and a load (plain ones on x86), plus a load after the poll. The worker does not read a clock. A
+//! separate thread checks the pulses of all workers from time to time ([`Watch`]). If a pulse shows
+//! the same poll for too long, the handler blocks, and the thread logs a warning with its route
+//! while it still blocks. If nothing has happened between checks, the thread sleeps until the next
+//! poll wakes it.
+//!
+//! For a handler inside a mounted service, the warning can only name the mount. After such a poll,
+//! the worker sees that a warning was logged for it, and logs the request.
 
 use peregrine_web::application::Application;
 use peregrine_web::route::readable;
@@ -20,31 +22,31 @@ use std::time::Duration;
 const IDLE: usize = 0;
 /// Code without a route is being polled.
 const NO_ROUTE: usize = 1;
-/// How many checks without any news must pass before the watching thread may sleep.
+/// How many checks in a row must find nothing new before the watching thread may sleep.
 ///
-/// One is not enough. The watching thread sets `is_unwatched` to be woken. Just before, a worker
-/// may have read that flag as false while its poll is not visible yet. The second check sees the
-/// poll of that worker: stores become visible to other cores in much less than the pause between
-/// two checks.
+/// One check is not enough. To be woken by the next poll, the watching thread sets `is_unwatched`.
+/// Just before that, a worker may have read the flag as false, although its poll is not visible to
+/// the watching thread yet. The second check sees that poll, because stores become visible to other
+/// cores in much less time than the pause between two checks.
 const QUIET_LOOKS: u32 = 2;
 /// The time between two warnings for one route.
 const TOLD_FOR: Duration = Duration::from_secs(60);
 
-/// Which handler a worker polls, as other threads see it.
+/// Shows other threads which handler a worker is polling.
 ///
-/// A thread that reads the route of a poll also reads the turn of that poll, or of a later one:
-/// otherwise the route of a new poll could be attributed to the poll that the last check saw.
-/// Nothing else is ordered, and a check that misses a store sees it the next time.
+/// If a thread reads the route of a poll, it also reads the number (`turn`) of that poll or of a
+/// later one. Otherwise it could attribute the route of a new poll to the poll that the last check
+/// saw. No other order is needed: if a check misses a store, the next check sees it.
 #[derive(Debug, Default)]
-// Aligned so that no two workers write to the same cache line, or to one that is prefetched with
-// it, and so that the fields used by every poll share a line.
+// Aligned so that two workers never write to the same cache line or to adjacent lines, which the
+// processor prefetches in pairs, and so that the fields used by every poll share a line.
 #[repr(C, align(128))]
 pub struct Pulse {
-    /// Polls so far.
+    /// The number of polls so far.
     turn: AtomicUsize,
-    /// The address of the route's pattern, by which its name is found.
+    /// The address of the route's pattern. The watching thread finds the route's name by it.
     route: AtomicUsize,
-    /// The last poll that a warning was logged for. Its request is logged when the poll ends.
+    /// The number of the last poll for which a warning was logged.
     told: AtomicUsize,
     /// Whether the next poll must wake the watching thread.
     is_unwatched: AtomicBool,
@@ -58,14 +60,15 @@ impl Pulse {
     pub(crate) fn name_routes(&self, application: &Application) {
         let name = |pattern: &str| (address(Some(pattern)), readable(pattern).into_owned());
         let names = application.routes().map(|route| name(route.pattern)).collect();
-        // A pulse belongs to one worker, which does this once.
+        // A pulse belongs to one worker, which sets the names once.
         let _ = self.names.set(names);
     }
 
-    /// A handler, or a stream that it returned, is being polled until the result is dropped.
+    /// Records that a handler, or a stream that it returned, is being polled, until the result is
+    /// dropped.
     #[inline]
     pub(crate) fn beat(&self, pattern: Option<&str>) -> Beat<'_> {
-        // Only this thread writes, so no atomic addition is needed.
+        // Only this thread writes `turn`, so no atomic addition is needed.
         let turn = self.turn.load(Ordering::Relaxed).wrapping_add(1);
         self.turn.store(turn, Ordering::Relaxed);
         self.route.store(address(pattern), Ordering::Release);
@@ -83,8 +86,7 @@ impl Pulse {
         self.watcher.get().into_iter().for_each(Thread::unpark);
     }
 
-    /// The poll of a handler that is in progress, if any: its number, which distinguishes it from
-    /// other polls, and the route's pattern.
+    /// If a handler is being polled: the number of this poll, and the route's pattern.
     #[must_use]
     pub fn present(&self) -> Option<(usize, String)> {
         let route = self.route.load(Ordering::Acquire);
@@ -105,17 +107,17 @@ impl Pulse {
 
 impl Drop for Pulse {
     fn drop(&mut self) {
-        // The watching ends with the last worker.
+        // Wake the watching thread, which ends when no worker is left.
         self.watcher.get().into_iter().for_each(Thread::unpark);
     }
 }
 
-/// The address of a pattern, which identifies it while the application lives.
+/// The address of a pattern. It identifies the pattern while the application exists.
 fn address(pattern: Option<&str>) -> usize {
     pattern.map_or(NO_ROUTE, |pattern| pattern.as_ptr().addr())
 }
 
-/// A poll of a handler.
+/// A poll of a handler that is in progress.
 pub(crate) struct Beat<'p>(&'p Pulse);
 
 impl Beat<'_> {
@@ -169,7 +171,7 @@ impl Watch {
     #[must_use]
     pub fn new(pulses: Vec<Weak<Pulse>>, budget: Duration, thread: Thread) -> Self {
         for pulse in pulses.iter().filter_map(Weak::upgrade) {
-            // A worker is watched by one thread for as long as it lives.
+            // One thread watches a worker for the worker's whole life, so this is set once.
             let _ = pulse.watcher.set(thread.clone());
         }
         let watched = |pulse| Watched { pulse, turn: 0, since: Duration::ZERO, is_told: false };
@@ -178,17 +180,17 @@ impl Watch {
     }
 
     /// How long to park the thread before the next check. `None` while workers poll no handlers:
-    /// the first poll, and the end of a worker, unparks it. If the thread runs in time, polls that
-    /// take 1.5 times the budget are always detected, and those that take less than the budget
-    /// never are.
+    /// the next poll, or the end of a worker, unparks the thread. If the thread runs in time, it
+    /// detects every poll that takes 1.5 times the budget or longer, and never reports a poll that
+    /// takes less than the budget.
     #[must_use]
     pub fn pause(&self) -> Option<Duration> {
         (self.quiet < QUIET_LOOKS).then_some(self.budget / 2)
     }
 
-    /// Returns the handlers that have blocked their thread for longer than the budget and were not
-    /// reported yet. A route is reported at most once a minute. Returns `None` when all workers
-    /// have ended.
+    /// Returns the handlers that have blocked their thread for longer than the budget and have not
+    /// been reported yet. Each route is reported at most once a minute. Returns `None` when all
+    /// workers have ended.
     ///
     /// `now` is the time since the watching began.
     pub fn look(&mut self, now: Duration) -> Option<Vec<Blocked>> {
@@ -223,8 +225,8 @@ impl Watch {
         (!is_over).then_some(blocked)
     }
 
-    /// Asks workers to wake this thread when there is nothing to check, and stops asking when there
-    /// is.
+    /// If there is nothing to check, sets the flag that makes the next poll wake this thread.
+    /// Otherwise, clears it.
     fn rest(&mut self, is_quiet: bool) {
         let was_quiet = self.quiet > 0;
         self.quiet = if is_quiet { self.quiet.saturating_add(1) } else { 0 };

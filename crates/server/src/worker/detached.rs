@@ -1,4 +1,4 @@
-//! Runs handlers to their end after their connection has ended.
+//! Runs handlers with `run_to_end` after their connection or stream has ended.
 
 use super::Worker;
 use super::lifecycle::{Cut, Order};
@@ -10,8 +10,8 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-/// Runs the handler of `exchange` to its end, or until its deadline `until` or the order to cut.
-/// `peer` and `born` are for the shutdown report.
+/// Runs the handler of `exchange` until it ends, its deadline `until` expires, or the worker gets
+/// `Order::Cut`. `peer` and `born` are for the shutdown report.
 pub(crate) fn spawn<D: Driver>(
     worker: &Rc<Worker<D>>,
     mut exchange: Exchange,
@@ -60,7 +60,7 @@ pub(crate) fn spawn<D: Driver>(
             worker.observed.handler_cut();
         }
         exchange.clear();
-        // From here on, the shutdown no longer waits for this handler.
+        // The shutdown waits for this handler until here.
         drop(pending);
     }));
 }

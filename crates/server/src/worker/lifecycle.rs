@@ -1,6 +1,6 @@
-//! The stages of a worker's life, and its report after the last one.
+//! The orders that move a worker through its life, and its report at the end.
 //!
-//! With [`before`] and [`first_of`], a task of the worker waits for an event or for a later stage.
+//! A task of the worker uses [`before`] and [`first_of`] to wait for an event or for a later order.
 
 use crate::observe::Snapshot;
 use crate::observe::close_reason::Unfinished;
@@ -19,15 +19,16 @@ pub enum Order {
     /// Accept and serve connections.
     #[default]
     Serve,
-    /// Serve, but close each connection after its next response. A worker gives itself this order
-    /// when it is ordered to drain and has a [`Limits::lame_duck`](crate::Limits::lame_duck) time.
+    /// Accept and serve, but close each connection after its next response. If a worker is ordered
+    /// to drain and [`Limits::lame_duck`](crate::Limits::lame_duck) is set, it gives itself this
+    /// order first.
     LameDuck,
     /// Drain without a lame-duck time, because another process serves at the same addresses from
-    /// now on. A worker treats it like `Drain`.
+    /// now on. Otherwise the same as `Drain`.
     Leave,
     /// Stop accepting, close idle connections, and let busy ones finish until the shutdown timeout.
     Drain,
-    /// End everything at once.
+    /// End all connections and tasks at once.
     Cut,
 }
 
@@ -36,12 +37,12 @@ pub enum Order {
 pub struct Report {
     /// The worker's final counts.
     pub snapshot: Snapshot,
-    /// Connections that were still busy when the shutdown timeout expired.
+    /// The connections that were still busy when the shutdown timeout expired.
     pub cut: Vec<Cut>,
 }
 
-/// A connection that was ended in the middle of its work, or a handler that had outlived its
-/// connection.
+/// A connection that the shutdown ended in the middle of its work, or a handler that had outlived
+/// its connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut {
     /// The peer of the connection.
@@ -50,7 +51,7 @@ pub struct Cut {
     pub request: Option<String>,
     /// The work that was unfinished when the connection was cut.
     pub unfinished: Unfinished,
-    /// How long the request had been in progress; `None` if it had not started to wait.
+    /// How long ago the request first had to wait; `None` if it never did.
     pub busy: Option<Duration>,
     /// How long the connection had existed.
     pub age: Duration,

@@ -1,8 +1,9 @@
 //! The thread-local state of a worker: its clock and its shutdown orders.
 //!
-//! A worker normally has a thread of its own and sets both once. If several workers share a thread,
-//! as in a simulation, each sets them again before it continues. Response bodies use the clock to
-//! send something after a period of silence; its alarms also report whether the worker drains.
+//! A worker normally has its own thread and sets both once. If several workers share a thread, as
+//! in a simulation, each sets them again before it continues. Response bodies use the clock to send
+//! something after a period of silence. The alarms of the clock also report whether the worker
+//! drains.
 
 use super::lifecycle::Order;
 use super::{Worker, shutdown};
@@ -14,7 +15,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// The thread-local state of the current worker of this thread.
+/// A copy of the thread-local state.
 #[derive(Clone, Default)]
 pub struct Locals {
     clock: Option<Rc<dyn Clock>>,
@@ -44,7 +45,8 @@ impl std::fmt::Debug for Locals {
     }
 }
 
-/// Makes the worker's clock that of the current thread. The clock does not keep the worker alive.
+/// Sets the worker's clock as the clock of the current thread. The clock does not keep the worker
+/// alive.
 pub(crate) fn announce_clock<D: Driver>(worker: &Rc<Worker<D>>) {
     clock::announce(Rc::new(WorkerClock(Rc::downgrade(worker))));
 }

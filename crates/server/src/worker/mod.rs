@@ -29,17 +29,17 @@ use std::task::Poll;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// The limits of a worker. A value converted from `Limits` alone never changes.
+/// The limits of a worker, and their updates. A value converted from `Limits` has no updates.
 #[derive(Clone, Debug)]
 pub struct WorkerLimits {
     /// The initial limits.
     pub limits: Limits,
-    /// Replaces `limits.overload` whenever it changes. Requests in progress are not affected.
+    /// Updates of `limits.overload`. Requests in progress are not affected.
     pub overload: Option<watch::Receiver<OverloadLimits>>,
-    /// How many of the last connections of `connections_max` use reserved slots. Such a connection
-    /// may send one request, and the oldest one that has not sent any is closed if another
-    /// connection needs its slot. For listeners that must stay reachable when clients occupy all
-    /// other connections. Usually 0.
+    /// How many of the `connections_max` slots are reserved. They are used when all others are
+    /// taken. A connection in a reserved slot may send one request. If another connection needs a
+    /// slot, the oldest one without a request is closed. For listeners that must stay reachable
+    /// when clients occupy all other slots. Usually 0.
     pub spare_connections: usize,
 }
 
@@ -49,7 +49,7 @@ impl From<Limits> for WorkerLimits {
     }
 }
 
-/// A worker's state that its connections share.
+/// The state that all connections of a worker share.
 pub(crate) struct Worker<D: Driver> {
     pub(crate) driver: D,
     pub(crate) limits: Limits,
@@ -59,14 +59,15 @@ pub(crate) struct Worker<D: Driver> {
     /// Limits the connections of listeners without their own limits.
     pub(crate) rooms: Rc<Rooms>,
     pub(crate) pulse: Arc<Pulse>,
-    /// Measures single requests, if metrics, the access log or traces need that.
+    /// Measures each request, if metrics, the access log or traces are enabled.
     pub(crate) meters: Option<Rc<Meters>>,
     pub(crate) handshakes: Rc<Handshakes>,
     /// Rejects requests and connections when the worker is overloaded.
     pub(crate) overload: Rc<Overload>,
-    /// The reserved slots, for connections that are accepted when memory or slots are short.
+    /// The reserved slots for connections that are accepted when memory or connection slots are
+    /// short.
     pub(crate) wicket: Rc<Wicket>,
-    /// How many of the last connections use reserved slots.
+    /// How many connection slots are reserved: see [`WorkerLimits`].
     pub(crate) spare_connections: usize,
     pub(crate) cut: RefCell<Vec<Cut>>,
     order: Cell<Order>,
@@ -77,7 +78,7 @@ pub(crate) struct Worker<D: Driver> {
     local: RefCell<Arc<Peer>>,
 }
 
-/// Makes the request metrics, if metrics, the access log or traces need them.
+/// Makes the request metrics, if metrics, the access log or traces are enabled.
 fn meters<D: Driver>(
     driver: &D,
     application: &Application,

@@ -1,9 +1,10 @@
-//! Ends a worker: connections first, then the application, then the work that requests left behind.
+//! Ends a worker: first its connections, then the application, then tasks and blocking functions
+//! that outlive their requests.
 //!
-//! Tasks that were spawned on the worker's runtime outlive the requests that spawned them, and so
-//! do functions on its blocking threads. The worker waits for both until the deadline. It drops the
-//! application before that, which ends tasks that run only while the application holds their other
-//! half, such as the maintenance task of a connection pool.
+//! Tasks on the worker's runtime, and functions on its blocking threads, may outlive the requests
+//! that started them. The worker waits for both until the deadline. Before that, it drops the
+//! application, because some tasks end only then, such as the maintenance task of a connection pool
+//! that the application owns.
 
 use super::Worker;
 use super::lifecycle::{Order, Report, first_of};
@@ -23,7 +24,7 @@ use tokio::sync::watch;
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 
-/// How long the worker waits for tasks before it logs a warning.
+/// If the worker waits for tasks for longer than this, it logs a warning.
 const SILENCE: Duration = Duration::from_secs(1);
 
 thread_local! {
@@ -31,16 +32,17 @@ thread_local! {
     static ORDERS: RefCell<Option<watch::Receiver<Order>>> = const { RefCell::new(None) };
 }
 
-/// Notifies endless work that the server was ordered to shut down.
+/// Notifies tasks, streams and handlers of the order to shut down the server, so that endless ones
+/// can end.
 ///
-/// [`Shutdown::current`] needs no set-up in handlers, streams and tasks. The value may be moved to
-/// other threads. It costs nothing until it is used.
+/// In handlers, streams and tasks, [`Shutdown::current`] works without any set-up. The value may be
+/// moved to other threads. It costs nothing until it is used.
 #[derive(Clone)]
 pub struct Shutdown(Option<watch::Receiver<Order>>);
 
 impl Shutdown {
     /// Returns the shutdown of the server whose worker runs on this thread. On any other thread,
-    /// and in tests without a server, it never happens.
+    /// and in tests without a server, the returned shutdown is never ordered.
     #[must_use]
     pub fn current() -> Self {
         Self(ORDERS.with_borrow(Clone::clone))
@@ -72,7 +74,7 @@ pub(crate) fn announce(orders: &watch::Receiver<Order>) {
     announce_all(Some(orders.clone()));
 }
 
-/// The same; `None` means that no orders will be given.
+/// As [`announce`]. `None` means that no orders will be given.
 pub(crate) fn announce_all(orders: Option<watch::Receiver<Order>>) {
     ORDERS.set(orders);
 }
@@ -82,7 +84,7 @@ pub(crate) fn announced() -> Option<watch::Receiver<Order>> {
     ORDERS.with_borrow(Clone::clone)
 }
 
-/// Ends a worker when it is ordered to end.
+/// Waits for the orders to a worker, and ends the worker when it is ordered to end.
 pub(crate) async fn run<D: Driver>(
     worker: Rc<Worker<D>>,
     mut orders: watch::Receiver<Order>,
@@ -115,10 +117,10 @@ pub(crate) async fn run<D: Driver>(
     Report { snapshot: left.observed.snapshot(), ..report }
 }
 
-/// Waits for the next order above `present`; forever, if no more orders can be given.
+/// Waits for an order after `present`. Waits forever if no more orders can be given.
 async fn next_order(orders: &mut watch::Receiver<Order>, present: Order) -> Order {
-    // The value borrowed from the channel must not be held across an await, which would block the
-    // sender.
+    // Copy the order out of the channel at once: holding the borrowed value across an await would
+    // block the sender.
     let order = orders.wait_for(|order| *order > present).await.map(|order| *order);
     match order {
         Ok(order) => order,
@@ -126,7 +128,7 @@ async fn next_order(orders: &mut watch::Receiver<Order>, present: Order) -> Orde
     }
 }
 
-/// Completes when the worker is ordered to end at once.
+/// Completes when the worker gets `Order::Cut`.
 async fn cut(orders: &mut watch::Receiver<Order>) {
     next_order(orders, Order::Drain).await;
 }
@@ -134,13 +136,13 @@ async fn cut(orders: &mut watch::Receiver<Order>) {
 /// Drops the worker and its application once no task of the server uses it any more.
 async fn drop_application<D: Driver>(worker: Rc<Worker<D>>) {
     worker.wheel.stop();
-    // All of these tasks were woken, and end when they are polled.
+    // The tasks that still use the worker were woken, and end when they are polled.
     while Rc::strong_count(&worker) > 1 {
         worker.driver.sleep_until(worker.driver.now() + PAUSE_MIN).await;
     }
 }
 
-/// Work that requests left behind.
+/// Tasks and blocking functions that may outlive their requests.
 struct Left<D> {
     driver: D,
     limits: Limits,
@@ -151,13 +153,13 @@ struct Left<D> {
 }
 
 impl<D: Driver> Left<D> {
-    /// Waits for tasks, and lets the driver wait for blocking functions.
+    /// Waits for tasks, and then makes the driver wait for blocking functions.
     async fn outlive(&self) {
         let now = self.driver.now();
         let until = self.deadline.min(now.saturating_add(self.limits.background_timeout));
         self.await_tasks(until).await;
         self.observed.tasks_cut(self.driver.tokio_tasks());
-        // If the deadline is too far away for the clock, there is none.
+        // If the deadline is too far away for `Instant`, wait without a deadline.
         let until = Instant::now().checked_add(until.saturating_sub(self.driver.now()));
         let (observed, orders) = (Rc::clone(&self.observed), self.orders.clone());
         self.driver.outlast(move |functions| {
@@ -167,7 +169,7 @@ impl<D: Driver> Left<D> {
     }
 
     async fn await_tasks(&self, until: Duration) {
-        // These tasks wait for events that the driver does not know.
+        // The tasks wait for events that the driver does not know.
         let _hold = self.driver.hold();
         let began = self.driver.now();
         let (mut pause, mut is_told, mut is_over) = (PAUSE_MIN, false, false);
@@ -178,8 +180,8 @@ impl<D: Driver> Left<D> {
             }
             is_over = now >= until || *self.orders.borrow() >= Order::Cut;
             if is_over {
-                // Tasks that were just aborted, or have just lost the connection that they served,
-                // may end first, so that they are not counted as cut.
+                // Tasks that were just aborted, or whose connection has just ended, get a moment to
+                // end, so that they do not count as cut.
                 self.driver.sleep_until(now + PAUSE_MIN).await;
                 continue;
             }

@@ -1,7 +1,7 @@
 //! The formats of access log lines.
 //!
-//! Everything that a peer sends is escaped, so that it can end neither a line nor its own field in
-//! it.
+//! Everything that a peer sends is escaped, so that a peer can neither end a line nor end a field
+//! within a line.
 
 use crate::observe::metrics::{Key, method_name};
 use crate::observe::span::split_port;
@@ -15,7 +15,7 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// The most bytes of a field from a peer that a line contains.
+/// A line contains at most this many bytes of a field that a peer sent.
 const FIELD_BYTES_MAX: usize = 8 * 1024;
 
 /// The format of access log lines.
@@ -24,14 +24,14 @@ const FIELD_BYTES_MAX: usize = 8 * 1024;
 pub enum Form {
     /// The Common Log Format, Apache's `%h %l %u %t "%r" %>s %b`.
     Common,
-    /// Common with `"%{Referer}i" "%{User-agent}i"`, which most tools can read.
+    /// The Common Log Format plus `"%{Referer}i" "%{User-agent}i"`. Most tools can read it.
     #[default]
     Combined,
     /// A JSON object with OpenTelemetry attribute names.
     Json,
 }
 
-/// A second, in both date formats.
+/// A second as text, in both date formats.
 #[derive(Clone, Copy)]
 pub(super) struct Time {
     second: u64,
@@ -67,7 +67,7 @@ impl Time {
     }
 }
 
-/// Facts for the access log, in addition to the metrics of a request.
+/// Facts about a request for the access log, in addition to those that are counted.
 #[derive(Default)]
 pub(crate) struct Told {
     /// The request's head, if it was valid and there is an access log.
@@ -84,14 +84,14 @@ pub(crate) struct Told {
     pub(crate) sent: u64,
 }
 
-/// The facts that a line is made of.
+/// The facts in a line.
 pub(super) struct Entry<'e> {
     pub(super) key: &'e Key,
     pub(super) told: &'e Told,
-    /// The time at which the request's head was complete, since the Unix epoch.
+    /// The time since the Unix epoch when the request's head was complete.
     pub(super) began: Duration,
     pub(super) took: Duration,
-    /// The second of `began`.
+    /// The whole second of `began`, as text.
     pub(super) time: Time,
     pub(super) route: Option<&'e str>,
     pub(super) leaves_query_out: bool,
@@ -161,8 +161,8 @@ impl Entry<'_> {
         }
     }
 
-    /// The part of a field that a line shows. `Referer` is a URL whose query, often of this site,
-    /// may have to be left out.
+    /// The part of a field that a line shows. If queries are left out, that of the URL in `Referer`
+    /// is left out too, because it often belongs to this site.
     fn shown<'v>(&self, name: &str, value: &'v [u8]) -> &'v [u8] {
         if name == "referer" { self.without_query(value) } else { value }
     }
@@ -262,7 +262,7 @@ impl Entry<'_> {
     }
 }
 
-/// The target as in HTTP/1.1. HTTP/2 targets are stored with scheme and authority.
+/// The request target as over HTTP/1.1. A target of HTTP/2 is stored with scheme and authority.
 fn target(head: &Head) -> &[u8] {
     let whole = head.slice(head.index().target);
     if head.index().version != Version::Http2 {
@@ -297,8 +297,8 @@ fn bounded(value: &[u8]) -> &[u8] {
     &value[..value.len().min(FIELD_BYTES_MAX)]
 }
 
-/// Apache's `ap_escape_logitem`: `\"` and `\\`, C escapes for control characters that have one, and
-/// `\xhh` for all other bytes except printable ASCII.
+/// Escapes like Apache's `ap_escape_logitem`: `\"` and `\\`, C escapes for control characters that
+/// have one, and `\xhh` for all other bytes except printable ASCII.
 fn escape(value: &[u8], out: &mut Vec<u8>) {
     for byte in bounded(value) {
         let letter = match *byte {
@@ -327,8 +327,8 @@ fn number(name: &str, value: u64, out: &mut Vec<u8>) {
     decimal(value, out);
 }
 
-/// Writes a member with a text value. Invalid UTF-8 is replaced by U+FFFD, and characters are
-/// escaped that some readers treat as line ends or terminals as control codes.
+/// Writes a JSON member with a text value. Invalid UTF-8 is replaced with U+FFFD. Characters that
+/// some readers treat as line ends, or terminals as control codes, are escaped.
 fn text(name: &str, value: &[u8], out: &mut Vec<u8>) {
     print(out, format_args!(",\"{name}\":\""));
     for character in String::from_utf8_lossy(bounded(value)).chars() {

@@ -1,7 +1,8 @@
-//! The access log: one line per request, when its response is complete or it ended without one.
+//! The access log: one line per request, written when the request's response is complete or the
+//! request has ended without a response.
 //!
-//! A worker writes the line into its own buffer and passes it to a [`Lines`], which never blocks
-//! it. `format.rs` contains the formats.
+//! A worker formats a line in its own buffer and passes it to a [`Lines`], which never blocks the
+//! worker. `format.rs` contains the formats.
 
 mod format;
 
@@ -23,19 +24,20 @@ const LINE_KEPT_BYTES_MAX: usize = 16 * 1024;
 
 /// Receives the lines of one worker.
 pub trait Lines: Send {
-    /// Takes a line, which ends with a line feed, or drops it and counts that. Never blocks.
+    /// Takes a line, which ends with a line feed. If there is no room, drops the line and counts
+    /// it. Never blocks.
     fn push(&self, line: &[u8]);
 }
 
-/// The format of the access log, and which requests have a line. It may change while the server
-/// runs.
+/// The format of the access log, and which requests are logged. The style may change while the
+/// server runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Style {
     /// The format of a line.
     pub form: Form,
-    /// Leaves out queries, which may contain secrets.
+    /// Whether to leave out queries, which may contain secrets.
     pub leaves_queries_out: bool,
-    /// Patterns of routes whose requests have no line.
+    /// Patterns of routes whose requests are not logged.
     pub routes_left_out: BTreeSet<String>,
 }
 
@@ -76,13 +78,14 @@ impl fmt::Debug for Log {
     }
 }
 
-/// A log, and what a worker needs to write it.
+/// Writes the access log of one worker.
 pub(crate) struct Logger {
     lines: Box<dyn Lines>,
     style: RefCell<watch::Receiver<Style>>,
     form: Cell<Form>,
     leaves_queries_out: Cell<bool>,
-    /// Whether the requests of a route have no line, by route number; empty if all have one.
+    /// Whether the requests of a route are not logged, by route number. Empty if all requests are
+    /// logged.
     left_out: RefCell<Vec<bool>>,
     /// Time since the Unix epoch.
     unix: Box<dyn Fn() -> Duration>,
