@@ -2,7 +2,7 @@
 
 use peregrine::files::Files;
 use peregrine::prelude::*;
-use peregrine::{DriverChoice, Error, Running};
+use peregrine::{DriverChoice, Error, Limits, Running};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -49,8 +49,10 @@ fn start(choice: DriverChoice) -> Option<(TempDir, Running)> {
             .expect("the buffer has room");
     }
     let root = folder.path().to_owned();
+    // Clients that read nothing must survive the test on a busy machine.
+    let limits = Limits { rate_slack: Duration::from_secs(600), ..Limits::default() };
     let server = Server::bind("127.0.0.1:0").driver(choice).workers(NonZeroUsize::MIN).quiet();
-    match server.start(move || App::new().subtree("/f", Files::folder(&root))) {
+    match server.limits(limits).start(move || App::new().subtree("/f", Files::folder(&root))) {
         Err(error @ Error::Driver { .. }) => {
             eprintln!("skipped: {error}");
             None
@@ -62,7 +64,7 @@ fn start(choice: DriverChoice) -> Option<(TempDir, Running)> {
 fn ask(running: &Running, method: &str, name: &str, fields: &str) -> TcpStream {
     let address = running.http_address().expect("the server has an HTTP listener");
     let mut peer = TcpStream::connect(address).expect("the server accepts connections");
-    peer.set_read_timeout(Some(Duration::from_secs(30))).expect("the timeout is not zero");
+    peer.set_read_timeout(Some(Duration::from_secs(120))).expect("the timeout is not zero");
     let request =
         format!("{method} /f/{name} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{fields}\r\n");
     peer.write_all(request.as_bytes()).expect("connected");
@@ -184,7 +186,7 @@ fn requests_behind_a_file_are_answered_behind_it(choice: DriverChoice) {
     let Some((_folder, running)) = start(choice) else { return };
     let mut peer = TcpStream::connect(running.http_address().expect("HTTP"))
         .expect("the server accepts connections");
-    peer.set_read_timeout(Some(Duration::from_secs(30))).expect("the timeout is not zero");
+    peer.set_read_timeout(Some(Duration::from_secs(120))).expect("the timeout is not zero");
     let sizes = [300_000, 1, 10_000_000, 1000, 65_536, 300_000];
     let mut asked = String::new();
     for (place, size) in sizes.iter().enumerate() {
