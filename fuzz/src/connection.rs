@@ -12,7 +12,7 @@ pub fn head(data: &[u8]) {
     let mut head = HeadIndex::new();
     let mut connection = Connection::new(&limits);
     let (used, event) = connection.receive(&limits, data, &mut head);
-    connection.check();
+    connection.assert_invariants();
     if let Event::Head(framing) = event {
         compare(&data[usize::from(framing.skip)..used], &head);
     }
@@ -28,13 +28,13 @@ fn compare(bytes: &[u8], head: &HeadIndex) {
     let mut reference = httparse::Request::new(&mut fields);
     let status = reference.parse(bytes);
     assert_eq!(status, Ok(httparse::Status::Complete(bytes.len())), "the oracle accepts the head");
-    assert_eq!(reference.method.map(str::as_bytes), Some(head.method_span.of(bytes)));
-    assert_eq!(reference.path.map(str::as_bytes), Some(head.target.of(bytes)));
+    assert_eq!(reference.method.map(str::as_bytes), Some(head.method_span.slice(bytes)));
+    assert_eq!(reference.path.map(str::as_bytes), Some(head.target.slice(bytes)));
     assert_eq!(reference.version, Some(u8::from(head.version == Version::Http11)));
     assert_eq!(reference.headers.len(), head.fields.len());
     for (theirs, ours) in reference.headers.iter().zip(&head.fields) {
-        assert_eq!(theirs.name.as_bytes(), ours.name.of(bytes));
-        assert_eq!(theirs.value, ours.value.of(bytes));
+        assert_eq!(theirs.name.as_bytes(), ours.name.slice(bytes));
+        assert_eq!(theirs.value, ours.value.slice(bytes));
     }
 }
 

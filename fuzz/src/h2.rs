@@ -2,8 +2,8 @@
 
 use crate::h2_play::{Answer, play};
 use crate::wire;
-use peregrine_proto::h2::frame::{self, HEADER_BYTES, Header, Kind};
-use peregrine_proto::h2::hpack::{Decoder, Encoder, Field, Sink};
+use peregrine_proto::h2::frame::{self, HEADER_BYTES, FrameHeader, FrameType};
+use peregrine_proto::h2::hpack::{Decoder, Encoder, Field, FieldSink};
 use peregrine_proto::h2::{Limits, Reject};
 use peregrine_proto::{Known, field};
 
@@ -40,14 +40,14 @@ fn small() -> Limits {
             trailer_bytes_max: 60,
             ..peregrine_proto::Limits::DEFAULT
         },
-        streams_max: 3,
-        stream_window: 50,
-        decoder_table_bytes_max: 200,
-        encoder_table_bytes_max: 100,
-        block_bytes_max: 300,
-        continuations_max: 3,
-        answers_max: 10,
-        budget_max: 100,
+        concurrent_streams_max: 3,
+        initial_stream_window: 50,
+        hpack_decoder_table_bytes_max: 200,
+        hpack_encoder_table_bytes_max: 100,
+        header_block_bytes_max: 300,
+        continuation_frames_max: 3,
+        pending_control_frames_max: 10,
+        abuse_budget_max: 100,
         ..Limits::DEFAULT
     }
 }
@@ -57,7 +57,7 @@ fn small() -> Limits {
 fn unpack(mut data: &[u8], out: &mut Vec<u8>) {
     while let Some(([kind, flags, stream, length], rest)) = data.split_first_chunk::<4>() {
         let (payload, rest) = rest.split_at(usize::from(*length).min(rest.len()));
-        frame::write(Kind::find(kind % 18), *flags, u32::from(*stream), payload, out);
+        frame::write_frame(FrameType::from_u8(kind % 18), *flags, u32::from(*stream), payload, out);
         data = rest;
     }
 }
@@ -65,12 +65,12 @@ fn unpack(mut data: &[u8], out: &mut Vec<u8>) {
 /// Packs frames in the form that [`unpack`] reads; frames that are too long for it are omitted.
 pub(crate) fn pack(mut frames: &[u8]) -> Vec<u8> {
     let mut packed = Vec::new();
-    while let Some(header) = Header::read(frames) {
+    while let Some(header) = FrameHeader::parse(frames) {
         let Some(rest) = frames.get(HEADER_BYTES + header.length as usize..) else { break };
         let payload = &frames[HEADER_BYTES..HEADER_BYTES + header.length as usize];
-        if let (Ok(length), Ok(stream)) = (u8::try_from(payload.len()), u8::try_from(header.stream))
+        if let (Ok(length), Ok(stream)) = (u8::try_from(payload.len()), u8::try_from(header.stream_id))
         {
-            packed.extend([header.kind.number(), header.flags, stream, length]);
+            packed.extend([header.frame_type.as_u8(), header.flags, stream, length]);
             packed.extend_from_slice(payload);
         }
         frames = rest;
@@ -80,7 +80,7 @@ pub(crate) fn pack(mut frames: &[u8]) -> Vec<u8> {
 
 struct Kept(Vec<(Vec<u8>, Vec<u8>)>);
 
-impl Sink for Kept {
+impl FieldSink for Kept {
     fn field(&mut self, field: Field<'_>) -> bool {
         self.0.push((field.name.to_vec(), field.value.to_vec()));
         true
@@ -90,7 +90,7 @@ impl Sink for Kept {
 fn decode(decoder: &mut Decoder, block: &[u8]) -> Result<Kept, Reject> {
     let mut kept = Kept(Vec::new());
     decoder.decode(block, 1 << 24, &mut kept)?;
-    decoder.check();
+    decoder.assert_invariants();
     Ok(kept)
 }
 
@@ -113,7 +113,7 @@ pub fn hpack(data: &[u8]) {
             "the oracle decodes the same fields"
         );
         let mut out = Vec::new();
-        encoder.begin(&mut out);
+        encoder.begin_block(&mut out);
         let sound = |(name, value): &&(Vec<u8>, Vec<u8>)| {
             let is_value = value.iter().all(|byte| *byte == b'\t' || (b' '..0x7f).contains(byte));
             field::is_token(name) && !name.iter().any(u8::is_ascii_uppercase) && is_value
@@ -121,8 +121,8 @@ pub fn hpack(data: &[u8]) {
         let sound: Vec<_> = fields.iter().filter(sound).cloned().collect();
         // Each twice, so that the table is used.
         for (name, value) in sound.iter().chain(&sound) {
-            encoder.field(Known::find(name), name, value, &mut out);
-            encoder.check();
+            encoder.field(Known::from_name(name), name, value, &mut out);
+            encoder.assert_invariants();
         }
         let twice: Vec<_> = sound.iter().chain(&sound).cloned().collect();
         let Ok(Kept(read)) = decode(&mut again, &out) else {

@@ -1,7 +1,7 @@
 //! The target for the PROXY protocol.
 
 use crate::proxy_wire::{binary, line, proxied, ssl, value};
-use peregrine_proto::proxy::{Received, Ssl, kind, receive};
+use peregrine_proto::proxy_protocol::{ParseResult, Ssl, tlv_type, parse};
 
 /// The longest header that is read.
 const BYTES_MAX: usize = 512;
@@ -9,17 +9,17 @@ const BYTES_MAX: usize = 512;
 /// The first bytes of a connection. Splitting does not change the result, only received bytes are
 /// consumed, and values lie inside the header.
 pub fn proxy(data: &[u8]) {
-    let whole = receive(data, BYTES_MAX);
+    let whole = parse(data, BYTES_MAX);
     for end in 0..data.len() {
-        let part = receive(&data[..end], BYTES_MAX);
-        assert!(part == Ok(Received::Partial) || part == whole, "an early result does not change");
+        let part = parse(&data[..end], BYTES_MAX);
+        assert!(part == Ok(ParseResult::Incomplete) || part == whole, "an early result does not change");
     }
-    let Ok(Received::Header(used, header)) = whole else { return };
+    let Ok(ParseResult::Header(used, header)) = whole else { return };
     assert!(used <= data.len() && used <= BYTES_MAX.max(107), "only received bytes are consumed");
-    let values: usize = header.values().map(|(_, value)| value.len() + 3).sum();
+    let values: usize = header.tlvs().map(|(_, value)| value.len() + 3).sum();
     assert!(values <= used, "values lie inside the header");
-    for (_, value) in header.values().filter(|(kind, _)| *kind == kind::SSL) {
-        let inside = Ssl::read(value).expect("the TLV was validated").values();
+    for (_, value) in header.tlvs().filter(|(kind, _)| *tlv_type == tlv_type::SSL) {
+        let inside = Ssl::parse(value).expect("the TLV was validated").tlvs();
         assert!(inside.map(|(_, value)| value.len() + 3).sum::<usize>() + 5 == value.len());
     }
 }
@@ -33,8 +33,8 @@ pub fn proxy(data: &[u8]) {
 pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let address = |text: &str| text.parse().expect("an address");
     let (v4, v6) = (address("192.0.2.1:56324"), address("[2001:db8::1]:443"));
-    let tls = ssl(3, 0, &value(kind::SSL_VERSION, b"TLSv1.3"));
-    let values = [value(kind::ALPN, b"h2"), value(kind::AUTHORITY, b"a.example"), tls].concat();
+    let tls = ssl(3, 0, &value(tlv_type::SSL_VERSION, b"TLSv1.3"));
+    let values = [value(tlv_type::ALPN, b"h2"), value(tlv_type::AUTHORITY, b"a.example"), tls].concat();
     vec![
         line(v4, v4),
         line(v6, v6),
@@ -43,8 +43,8 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
         proxied(v4, v4, &[]),
         proxied(v6, v6, &[]),
         proxied(v4, v4, &values),
-        proxied(v6, v6, &[value(kind::NOOP, &[0; 9]), value(kind::UNIQUE_ID, b"1")].concat()),
-        proxied(v4, v4, &value(kind::CRC32C, &[0; 4])),
+        proxied(v6, v6, &[value(tlv_type::NOOP, &[0; 9]), value(tlv_type::UNIQUE_ID, b"1")].concat()),
+        proxied(v4, v4, &value(tlv_type::CRC32C, &[0; 4])),
         binary(0, 0, &[], &[]),
         binary(1, 0, &[], &values),
         binary(1, 0x31, &[b'/'; 216], &values),

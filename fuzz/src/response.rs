@@ -1,7 +1,7 @@
 //! The target for the sending side.
 
 use crate::reader::{Field, read};
-use peregrine_proto::h1::{BodyMode, Connection, Event, Next, ResponseLength};
+use peregrine_proto::h1::{BodyFraming, Connection, Event, NextAction, ResponseLength};
 use peregrine_proto::{Date, HeadIndex, Limits};
 
 /// Treats the input as a script of a response, writes it, and parses the output: whatever the
@@ -28,30 +28,30 @@ pub fn response(data: &[u8]) {
         assert!(early.values("transfer-encoding").is_empty());
     }
     let (mut out, date) = (Vec::new(), Date::from_unix_seconds(0));
-    let mode = connection.respond(status, borrowed(&fields), length, &date, &mut out);
+    let mode = connection.send_response(status, borrowed(&fields), length, &date, &mut out);
     let mut content = Vec::new();
     while !script.rest.is_empty() {
         let part = script.part();
         let taken = connection.send_data(part, &mut out);
         content.extend_from_slice(&part[..taken]);
-        connection.check();
+        connection.assert_invariants();
     }
     connection.finish(borrowed(&trailers), &mut out);
-    connection.check();
+    connection.assert_invariants();
     let Some(read) = read(&out, request.starts_with(b"HEAD")) else {
-        assert_eq!(connection.next(), Next::Close, "a truncated response closes the connection");
-        assert!(matches!(mode, BodyMode::Exact(_)));
+        assert_eq!(connection.next_action(), NextAction::Close, "a truncated response closes the connection");
+        assert!(matches!(mode, BodyFraming::Exact(_)));
         return;
     };
     assert_eq!(read.length, out.len(), "nothing follows the response");
     assert_eq!(read.status, if (200..1000).contains(&status) { status } else { 500 });
     assert_eq!(read.values("date").len(), 1);
     assert_eq!(read.content, content);
-    assert!(mode != BodyMode::UntilClose || connection.next() == Next::Close);
+    assert!(mode != BodyFraming::CloseDelimited || connection.next_action() == NextAction::Close);
     let says_close = read.values("connection").iter().any(|value| value.starts_with(b"close"));
     assert_eq!(
         says_close,
-        connection.next() == Next::Close,
+        connection.next_action() == NextAction::Close,
         "the connection closes if the response says so"
     );
 }

@@ -3,9 +3,9 @@
 use crate::inflater::Inflater;
 use crate::notation::MASK;
 use crate::ws_play::{Way, play};
-use peregrine_proto::ws::deflate::{Offer, Wishes, negotiate};
+use peregrine_proto::ws::deflate::{Offer, DeflateConfig, negotiate};
 use peregrine_proto::ws::frame::{self, Opcode, flag};
-use peregrine_proto::ws::{Connection, Content, Event, Limits, Reject, Role};
+use peregrine_proto::ws::{Connection, MessagePayload, Event, Limits, Reject, Role};
 
 /// A whole connection, whose invariants are asserted after each step. Bits of the first byte choose
 /// the role, the limits, compression, whether the rest is bytes or packed frames, and whether a
@@ -40,8 +40,8 @@ fn small() -> Limits {
     Limits {
         message_bytes_max: 40,
         frame_bytes_max: 30,
-        answers_max: 3,
-        budget_max: 40,
+        pending_pongs_max: 3,
+        abuse_budget_max: 40,
         ..Limits::DEFAULT
     }
 }
@@ -51,8 +51,8 @@ fn unpack(mut data: &[u8], to_client: bool, out: &mut Vec<u8>) {
     let mask = (!to_client).then_some(MASK);
     while let Some(([first, length], rest)) = data.split_first_chunk::<2>() {
         let (payload, rest) = rest.split_at(usize::from(*length).min(rest.len()));
-        let opcode = Opcode::find(first & 0x0F).unwrap_or(Opcode::Continuation);
-        frame::write(opcode, first & 0xF0, mask, payload, out);
+        let opcode = Opcode::from_u8(first & 0x0F).unwrap_or(Opcode::Continuation);
+        frame::write_frame(opcode, first & 0xF0, mask, payload, out);
         data = rest;
     }
 }
@@ -70,23 +70,23 @@ pub fn deflate(data: &[u8]) {
 }
 
 fn offer(value: &[u8]) {
-    let all = Wishes {
-        server_forgets: false,
-        client_forgets: false,
-        server_window_bits: 8..=15,
-        client_window_bits: 15,
+    let all = DeflateConfig {
+        server_no_context_takeover: false,
+        client_no_context_takeover: false,
+        server_max_window_bits: 8..=15,
+        client_max_window_bits: 15,
     };
-    for wishes in [Wishes::default(), all.clone()] {
+    for wishes in [DeflateConfig::default(), all.clone()] {
         let Some(agreed) = negotiate([value], &wishes) else { continue };
-        for bits in [agreed.server_window_bits, agreed.client_window_bits] {
+        for bits in [agreed.server_max_window_bits, agreed.client_max_window_bits] {
             assert!((8..=15).contains(&bits), "a window has 8 to 15 bits");
         }
-        assert!(wishes.server_window_bits.contains(&agreed.server_window_bits));
+        assert!(wishes.server_max_window_bits.contains(&agreed.server_max_window_bits));
         // A negotiated result is itself a valid offer of the same.
         let text = agreed.to_string();
         assert_eq!(negotiate([text.as_bytes()], &all), Some(agreed), "{text}");
     }
-    let _ = Offer::default().read_answer([value]);
+    let _ = Offer::default().parse_response([value]);
 }
 
 /// The result of decompressing the bytes.
@@ -94,18 +94,18 @@ fn inflated(limits: &Limits, payload: &[u8], in_pieces: bool) -> Result<Vec<u8>,
     let compression = Some(Inflater::new(true, true));
     let mut connection = Connection::new(limits, Role::Client(|| MASK), compression);
     if in_pieces {
-        connection = connection.in_pieces();
+        connection = connection.streaming();
     }
     let (mut bytes, mut out, mut at, mut whole) = (Vec::new(), Vec::new(), 0, Vec::new());
-    let flags = flag::FIN | flag::COMPRESSED;
-    frame::write(Opcode::Binary, flags, None, payload, &mut bytes);
+    let flags = flag::FIN | flag::RSV1;
+    frame::write_frame(Opcode::Binary, flags, None, payload, &mut bytes);
     loop {
         let (used, event) = connection.receive(limits, &mut bytes[at..], &mut out);
         at += used;
-        connection.check();
+        connection.assert_invariants();
         match event {
             Event::Binary(bytes) => return Ok(bytes.into_owned()),
-            Event::Piece { bytes, last, .. } => {
+            Event::Chunk { bytes, is_final: last, .. } => {
                 whole.extend_from_slice(&bytes);
                 assert!(whole.len() as u64 <= limits.message_bytes_max, "the limit is kept");
                 if last {
@@ -143,9 +143,9 @@ fn round_trip(content: &[u8]) {
         Connection::new(&limits, Role::Client(|| MASK), Some(Inflater::new(false, false)));
     let (mut bytes, mut out) = (Vec::new(), Vec::new());
     let (one, two) = content.split_at(content.len() / 2);
-    server.send(&limits, Content::Binary(content), &mut bytes).expect("the WebSocket is open");
-    server.send_piece(Content::Binary(one), false, &mut bytes).expect("the WebSocket is open");
-    server.send_piece(Content::Binary(two), true, &mut bytes).expect("the WebSocket is open");
+    server.send(&limits, MessagePayload::Binary(content), &mut bytes).expect("the WebSocket is open");
+    server.send_fragment(MessagePayload::Binary(one), false, &mut bytes).expect("the WebSocket is open");
+    server.send_fragment(MessagePayload::Binary(two), true, &mut bytes).expect("the WebSocket is open");
     let mut at = 0;
     for _ in 0..2 {
         let (used, event) = client.receive(&limits, &mut bytes[at..], &mut out);

@@ -73,7 +73,7 @@ fn serve(target: Duration) {
     println!("{}", running.http_address().expect("the server listens on this port"));
     // Runs until the process that started it ends.
     let _ = std::io::stdin().read(&mut [0]);
-    running.handle().cut();
+    running.handle().force_close();
 }
 
 /// A server in a separate process.

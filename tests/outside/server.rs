@@ -13,8 +13,8 @@ use bytes::Bytes;
 use futures_core::Stream;
 use http::StatusCode;
 use peregrine::prelude::*;
-use peregrine::proxy::{Proxy, Upstreams};
-use peregrine::websocket::{CloseCode, Compress, Message, WebSocket, WebSocketUpgrade};
+use peregrine::proxy::{ReverseProxy, Upstreams};
+use peregrine::websocket::{CloseCode, PerMessageDeflate, Message, WebSocket, WebSocketUpgrade};
 use peregrine::{App, Limits, Listener, ProxyProtocol, Server, Shutdown, TrustedProxies};
 use std::path::{Path as FilePath, PathBuf};
 use std::pin::Pin;
@@ -28,7 +28,7 @@ fn application(upstreams: Option<Upstreams>) -> App {
     let mut app = App::new();
     if let Some(upstreams) = upstreams {
         let proxy =
-            Proxy::new(upstreams).strip_prefix("/through").response_timeout(Duration::from_secs(2));
+            ReverseProxy::new(upstreams).strip_prefix("/through").response_timeout(Duration::from_secs(2));
         app = app.subtree("/through", proxy.body_limit(100 << 20));
     }
     app.get("/hello", || "hello")
@@ -47,7 +47,7 @@ fn application(upstreams: Option<Upstreams>) -> App {
         .get("/end", end)
         .get("/large", || Bytes::from_static(&LARGE))
         .get("/ws", |upgrade: WebSocketUpgrade| {
-            upgrade.compress(Compress::default()).on_upgrade(echo)
+            upgrade.permessage_deflate(PerMessageDeflate::default()).on_upgrade(echo)
         })
         .get("/ws/closes/{code}", |upgrade: WebSocketUpgrade, Path(code): Path<u16>| {
             upgrade.on_upgrade(async move |socket| {
@@ -58,7 +58,7 @@ fn application(upstreams: Option<Upstreams>) -> App {
         // The page for the browser.
         .get("/page", || Html(include_str!("page.html")))
         .get("/ready", async || {
-            if Shutdown::current().is_ordered() {
+            if Shutdown::current().is_requested() {
                 StatusCode::SERVICE_UNAVAILABLE
             } else {
                 StatusCode::OK
@@ -68,27 +68,27 @@ fn application(upstreams: Option<Upstreams>) -> App {
 
 async fn end(request: Request) -> String {
     let info = request.parts.connection();
-    let version = info.proxy.as_ref().map_or(0, |proxy| proxy.version);
+    let version = info.proxy_protocol.as_ref().map_or(0, |proxy| proxy.version);
     let mut text = format!("{} {} v{version} {}", info.peer, info.local, request.client().scheme());
     if let Some(tls) =
-        info.proxy.as_ref().and_then(|proxy| proxy.tls.as_ref()).filter(|tls| tls.is_tls)
+        info.proxy_protocol.as_ref().and_then(|proxy| proxy.tls.as_ref()).filter(|tls| tls.is_tls)
     {
         let version = tls.version.as_deref().unwrap_or("-");
-        let id = info.proxy.as_ref().and_then(|proxy| proxy.unique_id.as_deref()).unwrap_or(b"-");
+        let id = info.proxy_protocol.as_ref().and_then(|proxy| proxy.unique_id.as_deref()).unwrap_or(b"-");
         text.push_str(&format!(" {version} {}", id.escape_ascii()));
     }
     text + "\n"
 }
 
 /// The same server behind proxies that send the client's address.
-fn behind_proxies(server: Server, folder: &FilePath, tls: Tls) -> Server {
-    let at = |name: &str| Listener::at(format!("unix:{}/{name}", folder.display()));
+fn behind_proxies(server: Server, folder: &FilePath, tls: TlsConfig) -> Server {
+    let at = |name: &str| Listener::bind(format!("unix:{}/{name}", folder.display()));
     // The proxy in front of nginx has its own address.
-    let proxies = TrustedProxies::at(["unix:", "127.0.0.1"]);
-    let header = || ProxyProtocol::required().from(["unix:"]);
+    let proxies = TrustedProxies::from_networks(["unix:", "127.0.0.1"]);
+    let header = || ProxyProtocol::required().trust(["unix:"]);
     server
         .listen(at("x.sock").trusted_proxies(proxies.clone()))
-        .listen(at("forwarded.sock").trusted_proxies(proxies.forwarded()))
+        .listen(at("forwarded.sock").trusted_proxies(proxies.forwarded_header()))
         .listen(at("proxy.sock").proxy_protocol(header()))
         .listen(at("proxy-tls.sock").proxy_protocol(header()).tls(tls))
 }
@@ -122,13 +122,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Some(text) => Duration::from_millis(text.to_string_lossy().parse()?),
         None => Duration::ZERO,
     };
-    let made = Tls::self_signed(&["localhost", "127.0.0.1"])?;
+    let made = TlsConfig::self_signed(&["localhost", "127.0.0.1"])?;
     std::fs::write(folder.join("authority.pem"), &made.certificate_pem)?;
     let behind_gateway = std::env::var_os("BEHIND_GATEWAY").is_some();
     let limits = Limits { lame_duck, behind_gateway, ..Limits::default() };
     let port = std::env::var("PORT").unwrap_or_else(|_| "0".to_owned());
     let mut server = Server::bind(format!("127.0.0.1:{port}"))
-        .tls("127.0.0.1:0", made.tls.clone())
+        .listen_tls("127.0.0.1:0", made.tls.clone())
         .limits(limits);
     if let Ok(address) = std::env::var("ADMIN") {
         server = server.admin(address);

@@ -1,7 +1,7 @@
 //! Shared parts of suites that test whole servers: a macro that runs each case on both drivers, and
 //! clients made of a socket and text.
 
-use peregrine::{Error, Running};
+use peregrine::{Error, RunningServer};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::thread::sleep;
@@ -45,7 +45,7 @@ macro_rules! on_both_drivers {
 /// # Panics
 /// If the server fails to start for another reason.
 #[must_use]
-pub fn started(running: Result<Running, Error>) -> Option<Running> {
+pub fn started(running: Result<RunningServer, Error>) -> Option<RunningServer> {
     match running {
         Err(error @ Error::Driver { .. }) => {
             eprintln!("skipped: {error}");
@@ -60,7 +60,7 @@ pub fn started(running: Result<Running, Error>) -> Option<Running> {
 /// # Panics
 /// If the server does not accept it.
 #[must_use]
-pub fn connect(running: &Running) -> TcpStream {
+pub fn connect(running: &RunningServer) -> TcpStream {
     let address = running.http_address().expect("the server has an HTTP listener");
     let peer = TcpStream::connect(address).expect("the server accepts connections");
     peer.set_read_timeout(Some(PATIENCE)).expect("the timeout is not zero");
@@ -72,7 +72,7 @@ pub fn connect(running: &Running) -> TcpStream {
 /// # Panics
 /// If the server does not read it.
 #[must_use]
-pub fn send(running: &Running, request: impl AsRef<[u8]>) -> TcpStream {
+pub fn send(running: &RunningServer, request: impl AsRef<[u8]>) -> TcpStream {
     let mut peer = connect(running);
     peer.write_all(request.as_ref()).expect("connected");
     peer

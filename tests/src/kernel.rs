@@ -99,7 +99,7 @@ impl<D: Driver<Socket = Socket>> Harness for Kernel<D> {
         let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             D::run(&Options::default(), async |driver: D| {
                 // Peers respond from their own threads, which the driver does not know about.
-                let _hold = driver.hold();
+                let _hold = driver.keep_awake();
                 case(driver.clone()).await;
             })
             .expect("the driver starts");

@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use peregrine_driver::Options;
-use peregrine_driver_sim::{Client, Faults, Network, Port, Sim, Sockets};
+use peregrine_driver_sim::{Client, Faults, Network, Port, Sim, SocketBuffers};
 
 use crate::harness::{Harness, Peer};
 
@@ -54,14 +54,14 @@ impl Harness for Simulated {
             // Seed 0 has no faults: a failure there is unrelated to them.
             let faults = if seed == 0 { Faults::none() } else { Faults::harmless() };
             // Half of the seeds use socket buffers of the same total capacity.
-            let sockets = (seed % 2 == 1).then(|| Sockets::of(PIPE_BYTES_MAX / 2));
-            let faults = Faults { pipe_bytes_max: PIPE_BYTES_MAX, sockets, ..faults };
+            let sockets = (seed % 2 == 1).then(|| SocketBuffers::with_size(PIPE_BYTES_MAX / 2));
+            let faults = Faults { pipe_bytes_max: PIPE_BYTES_MAX, socket_buffers: sockets, ..faults };
             let network = Network::new(seed, faults);
             network.set_time_max(CASE_MAX);
             network
                 .run(&Options::default(), async |driver| case(driver).await)
                 .expect("a runtime without I/O starts");
-            assert_eq!(network.chunks_on_loan(), 0, "seed {seed}: a buffer is lost");
+            assert_eq!(network.outstanding_chunks(), 0, "seed {seed}: a buffer is lost");
             assert_eq!(network.connections(), 0, "seed {seed}: a connection is lost");
         }
     }

@@ -1,47 +1,47 @@
 //! The account at the directory: created once, stored, and updated when the settings change.
 
-use crate::acme::Settings;
-use crate::failure::{Failure, FailureReason, has_no_account};
-use crate::stored::Stored;
+use crate::acme::AcmeSettings;
+use crate::failure::{OrderFailure, FailureReason, is_account_unknown};
+use crate::scoped_storage::ScopedStorage;
 use instant_acme::{Account, AccountBuilder, AccountCredentials, NewAccount};
 use serde_json::{Map, Value};
 
 /// A stored account: the credentials of the ACME library, and the data sent to the directory.
-struct Kept(Map<String, Value>);
+struct StoredAccount(Map<String, Value>);
 
 /// Additional members of the stored object.
-const CONTACTS: &str = "contacts";
-const EXTERNAL: &str = "external";
+const CONTACTS_KEY: &str = "contacts";
+const EXTERNAL_ACCOUNT_KEY: &str = "external";
 
-impl Kept {
-    fn new(credentials: &AccountCredentials, settings: &Settings) -> serde_json::Result<Self> {
+impl StoredAccount {
+    fn new(credentials: &AccountCredentials, settings: &AcmeSettings) -> serde_json::Result<Self> {
         let Value::Object(members) = serde_json::to_value(credentials)? else {
             return Err(serde::ser::Error::custom("an account is not a map"));
         };
         let mut kept = Self(members);
-        kept.0.insert(EXTERNAL.to_owned(), settings.external_id.clone().into());
-        kept.told(settings);
+        kept.0.insert(EXTERNAL_ACCOUNT_KEY.to_owned(), settings.external_account_id.clone().into());
+        kept.set_contacts(settings);
         Ok(kept)
     }
 
-    fn read(bytes: &[u8]) -> serde_json::Result<Self> {
+    fn parse(bytes: &[u8]) -> serde_json::Result<Self> {
         serde_json::from_slice(bytes).map(Self)
     }
 
     /// Records the contacts known to the directory.
-    fn told(&mut self, settings: &Settings) {
-        self.0.insert(CONTACTS.to_owned(), settings.contacts.clone().into());
+    fn set_contacts(&mut self, settings: &AcmeSettings) {
+        self.0.insert(CONTACTS_KEY.to_owned(), settings.contacts.clone().into());
     }
 
-    fn knows(&self, contacts: &[String]) -> bool {
-        self.0.get(CONTACTS).is_some_and(|known| *known == Value::from(contacts))
+    fn has_contacts(&self, contacts: &[String]) -> bool {
+        self.0.get(CONTACTS_KEY).is_some_and(|known| *known == Value::from(contacts))
     }
 
     /// Whether it is bound to another external account than the settings name. An account is bound
     /// only on creation.
-    fn is_bound_elsewhere(&self, settings: &Settings) -> bool {
-        let Some(wanted) = &settings.external_id else { return false };
-        self.0.get(EXTERNAL).is_some_and(|bound| bound.as_str() != Some(wanted))
+    fn has_other_external_account(&self, settings: &AcmeSettings) -> bool {
+        let Some(wanted) = &settings.external_account_id else { return false };
+        self.0.get(EXTERNAL_ACCOUNT_KEY).is_some_and(|bound| bound.as_str() != Some(wanted))
     }
 
     /// The credentials for the current directory URL, since one storage may serve two URLs.
@@ -51,34 +51,34 @@ impl Kept {
         serde_json::from_value(Value::Object(members))
     }
 
-    fn store(&self, stored: &Stored) -> Result<(), Failure> {
+    fn store(&self, stored: &ScopedStorage) -> Result<(), OrderFailure> {
         let bytes = serde_json::to_vec(&self.0);
         let bytes =
-            bytes.map_err(|error| Failure::new(FailureReason::Account, error.to_string()))?;
-        stored.keep_account(&bytes).map_err(|error| Failure::storage("the account", &error))
+            bytes.map_err(|error| OrderFailure::new(FailureReason::Account, error.to_string()))?;
+        stored.store_account(&bytes).map_err(|error| OrderFailure::storage("the account", &error))
     }
 }
 
 /// Loads the account. With `may_make`, which requires the lock, a missing account, or one that does
 /// not match the settings, is created, and changed contacts are sent to the directory.
-pub(crate) async fn account(
-    settings: &Settings,
+pub(crate) async fn load_or_create_account(
+    settings: &AcmeSettings,
     may_make: bool,
-) -> Result<Option<Account>, Failure> {
+) -> Result<Option<Account>, OrderFailure> {
     let kept =
-        settings.stored.account().map_err(|error| Failure::storage("the account", &error))?;
+        settings.storage.account().map_err(|error| OrderFailure::storage("the account", &error))?;
     let read = kept.map(|bytes| {
-        let kept = Kept::read(&bytes)?;
+        let kept = StoredAccount::parse(&bytes)?;
         kept.credentials(&settings.directory).map(|credentials| (kept, credentials))
     });
     match read {
-        Some(Ok((kept, _))) if kept.is_bound_elsewhere(settings) => tracing::info!(
-            target: "peregrine", directory = settings.directory, external = settings.external_id,
+        Some(Ok((kept, _))) if kept.has_other_external_account(settings) => tracing::info!(
+            target: "peregrine", directory = settings.directory, external = settings.external_account_id,
             "the stored ACME account belongs to another external account; a new one is created"),
         Some(Ok((kept, credentials))) => {
             let account = builder(settings).from_credentials(credentials).await?;
-            if may_make && !kept.knows(&settings.contacts) {
-                tell_contacts(settings, &account, kept).await?;
+            if may_make && !kept.has_contacts(&settings.contacts) {
+                update_contacts(settings, &account, kept).await?;
             }
             return Ok(Some(account));
         }
@@ -86,60 +86,60 @@ pub(crate) async fn account(
             "the stored ACME account cannot be used; a new one is created"),
         None => {}
     }
-    if may_make { make(settings).await.map(Some) } else { Ok(None) }
+    if may_make { create_account(settings).await.map(Some) } else { Ok(None) }
 }
 
-fn builder(settings: &Settings) -> AccountBuilder {
+fn builder(settings: &AcmeSettings) -> AccountBuilder {
     Account::builder_with_http(settings.client.http())
 }
 
-async fn make(settings: &Settings) -> Result<Account, Failure> {
+async fn create_account(settings: &AcmeSettings) -> Result<Account, OrderFailure> {
     // Authorities limit the number of accounts: do not create one that cannot be stored.
-    settings.stored.probe().map_err(|error| Failure::storage("the account", &error))?;
+    settings.storage.probe().map_err(|error| OrderFailure::storage("the account", &error))?;
     let contact: Vec<_> = settings.contacts.iter().map(String::as_str).collect();
     let new = NewAccount {
         contact: &contact,
         terms_of_service_agreed: true,
         only_return_existing: false,
     };
-    let (url, external) = (settings.directory.clone(), settings.external.as_ref());
+    let (url, external) = (settings.directory.clone(), settings.external_account_binding.as_ref());
     let made = builder(settings).create(&new, url, external).await;
-    let (account, credentials) = made.map_err(|error| match Failure::from(error) {
-        failure @ Failure { reason: FailureReason::Refused, .. } => {
-            Failure { reason: FailureReason::Account, ..failure }
+    let (account, credentials) = made.map_err(|error| match OrderFailure::from(error) {
+        failure @ OrderFailure { reason: FailureReason::Rejected, .. } => {
+            OrderFailure { reason: FailureReason::Account, ..failure }
         }
         failure => failure,
     })?;
-    let kept = Kept::new(&credentials, settings);
-    let kept = kept.map_err(|error| Failure::new(FailureReason::Account, error.to_string()))?;
-    kept.store(&settings.stored)?;
+    let kept = StoredAccount::new(&credentials, settings);
+    let kept = kept.map_err(|error| OrderFailure::new(FailureReason::Account, error.to_string()))?;
+    kept.store(&settings.storage)?;
     tracing::info!(target: "peregrine", directory = settings.directory, account = account.id(),
         "an ACME account was created");
     Ok(account)
 }
 
 /// Sends changed contacts to the directory. If it rejects them, orders continue.
-async fn tell_contacts(
-    settings: &Settings,
+async fn update_contacts(
+    settings: &AcmeSettings,
     account: &Account,
-    mut kept: Kept,
-) -> Result<(), Failure> {
+    mut kept: StoredAccount,
+) -> Result<(), OrderFailure> {
     let contacts: Vec<_> = settings.contacts.iter().map(String::as_str).collect();
     match account.update_contacts(&contacts).await {
         Ok(()) => {
             tracing::info!(target: "peregrine", account = account.id(), ?contacts,
                 "the contacts of the ACME account were changed");
-            kept.told(settings);
-            if let Err(failure) = kept.store(&settings.stored) {
-                tracing::error!(target: "peregrine", error = failure.text,
+            kept.set_contacts(settings);
+            if let Err(failure) = kept.store(&settings.storage) {
+                tracing::error!(target: "peregrine", error = failure.message,
                     "the contacts sent to the authority cannot be stored, and will be sent again");
             }
             Ok(())
         }
-        Err(error) if has_no_account(&error) => Err(error.into()),
+        Err(error) if is_account_unknown(&error) => Err(error.into()),
         Err(error) => {
             tracing::error!(target: "peregrine", account = account.id(), ?contacts,
-                error = Failure::from(error).text,
+                error = OrderFailure::from(error).message,
                 "the contacts of the ACME account cannot be changed; orders continue");
             Ok(())
         }
@@ -147,9 +147,9 @@ async fn tell_contacts(
 }
 
 /// Removes an account that the directory does not know, unless another instance has replaced it.
-pub(crate) fn forget(stored: &Stored, id: Option<&str>) {
+pub(crate) fn remove_account(stored: &ScopedStorage, id: Option<&str>) {
     let is_other = |bytes: Vec<u8>| {
-        let kept = Kept::read(&bytes).ok()?;
+        let kept = StoredAccount::parse(&bytes).ok()?;
         Some(kept.0.get("id")?.as_str()? != id?)
     };
     if stored.account().ok().flatten().and_then(is_other) == Some(true) {
@@ -157,7 +157,7 @@ pub(crate) fn forget(stored: &Stored, id: Option<&str>) {
     }
     tracing::warn!(target: "peregrine", account = id,
         "the authority does not know the ACME account; a new one is created");
-    if let Err(error) = stored.forget_account() {
+    if let Err(error) = stored.remove_account() {
         tracing::error!(target: "peregrine", %error, "the ACME account cannot be deleted from the storage");
     }
 }

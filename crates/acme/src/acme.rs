@@ -1,16 +1,16 @@
 //! The configuration of ACME: names, authority, storage and challenges.
 
-use crate::client::Client;
-use crate::error::AcmeError;
-use crate::guarded::Guarded;
+use crate::http_client::AcmeHttpClient;
+use crate::error::AcmeSetupError;
+use crate::panic_safe_storage::PanicSafeStorage;
 use crate::handle::AcmeHandle;
-use crate::lookup::Lookup;
-use crate::shared::Shared;
-use crate::storage::{Folder, Storage};
-use crate::stored::Stored;
+use crate::challenge_lookup::StorageChallengeLookup;
+use crate::shared::AcmeShared;
+use crate::storage::{DirStorage, Storage};
+use crate::scoped_storage::ScopedStorage;
 use http::Uri;
 use instant_acme::{ChallengeType, ExternalAccountKey, LetsEncrypt};
-use peregrine_tls::{Certificate, Challenges, Tls};
+use peregrine_tls::{Certificate, ChallengeResponses, TlsConfig};
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The directory of Let's Encrypt, the default.
-pub const LETS_ENCRYPT: &str = LetsEncrypt::Production.url();
+pub const LETS_ENCRYPT_PRODUCTION: &str = LetsEncrypt::Production.url();
 
 /// The staging directory of Let's Encrypt, for experiments: no client trusts its certificates, and
 /// its rate limits are higher.
@@ -37,7 +37,7 @@ pub enum Challenge {
 
 impl Challenge {
     /// The protocol's name.
-    pub(crate) fn kind(self) -> ChallengeType {
+    pub(crate) fn to_protocol(self) -> ChallengeType {
         match self {
             Self::TlsAlpn01 => ChallengeType::TlsAlpn01,
             Self::Http01 => ChallengeType::Http01,
@@ -68,17 +68,17 @@ impl Challenge {
 /// ```
 #[must_use = "it does nothing before a server has its `Tls`"]
 pub struct Acme {
-    names: Vec<String>,
+    domains: Vec<String>,
     directory: String,
     contacts: Vec<String>,
-    external: Option<(String, String)>,
+    external_account_binding: Option<(String, String)>,
     roots: Vec<PathBuf>,
     storage: Option<Arc<dyn Storage>>,
     /// The location of the storage, for errors.
-    place: String,
+    storage_name: String,
     challenges: Vec<Challenge>,
     profile: Option<String>,
-    pauses: (Duration, Duration),
+    retry_backoff: (Duration, Duration),
 }
 
 impl Acme {
@@ -86,22 +86,22 @@ impl Acme {
     /// certificate of the first one.
     pub fn new<N: Into<String>>(names: impl IntoIterator<Item = N>) -> Self {
         Self {
-            names: names.into_iter().map(Into::into).collect(),
-            directory: LETS_ENCRYPT.to_owned(),
+            domains: names.into_iter().map(Into::into).collect(),
+            directory: LETS_ENCRYPT_PRODUCTION.to_owned(),
             contacts: Vec::new(),
-            external: None,
+            external_account_binding: None,
             roots: Vec::new(),
             storage: None,
-            place: "the given storage".to_owned(),
+            storage_name: "the given storage".to_owned(),
             challenges: vec![Challenge::TlsAlpn01, Challenge::Http01],
             profile: None,
-            pauses: (Duration::from_secs(60), Duration::from_secs(6 * 3_600)),
+            retry_backoff: (Duration::from_secs(60), Duration::from_secs(6 * 3_600)),
         }
     }
 
     /// Sets the URL of the authority's directory, such as [`LETS_ENCRYPT_STAGING`] or a private
     /// one.
-    pub fn directory(mut self, url: impl Into<String>) -> Self {
+    pub fn directory_url(mut self, url: impl Into<String>) -> Self {
         self.directory = url.into();
         self
     }
@@ -116,14 +116,14 @@ impl Acme {
     /// Binds the account to an external one, if the authority requires that: its identifier, and
     /// its HMAC key in base64url as the authority shows it (RFC 8555, section 7.3.4). A new
     /// identifier creates a new account.
-    pub fn external_account(mut self, id: impl Into<String>, key: impl Into<String>) -> Self {
-        self.external = Some((id.into(), key.into()));
+    pub fn external_account_binding(mut self, id: impl Into<String>, key: impl Into<String>) -> Self {
+        self.external_account_binding = Some((id.into(), key.into()));
         self
     }
 
     /// Adds the certificates in this PEM file to the system's trust store when connecting to the
     /// directory. For private directories.
-    pub fn root_file(mut self, path: impl Into<PathBuf>) -> Self {
+    pub fn ca_file(mut self, path: impl Into<PathBuf>) -> Self {
         self.roots.push(path.into());
         self
     }
@@ -131,10 +131,10 @@ impl Acme {
     /// Stores account and certificates in this directory, which is created if it is missing; see
     /// [`Folder`]. Instances that share it share the certificates, and answer each other's
     /// challenges.
-    pub fn folder(mut self, path: impl Into<PathBuf>) -> Self {
+    pub fn state_dir(mut self, path: impl Into<PathBuf>) -> Self {
         let path = path.into();
-        self.place = path.display().to_string();
-        self.storage = Some(Arc::new(Folder::new(path)));
+        self.storage_name = path.display().to_string();
+        self.storage = Some(Arc::new(DirStorage::new(path)));
         self
     }
 
@@ -159,8 +159,8 @@ impl Acme {
 
     /// Sets the delay after a failure: it starts at `first` and doubles up to `max`, with jitter.
     /// The default is one minute to six hours. Delays requested by the authority apply in addition.
-    pub fn retry(mut self, first: Duration, max: Duration) -> Self {
-        self.pauses = (first, max);
+    pub fn retry_backoff(mut self, first: Duration, max: Duration) -> Self {
+        self.retry_backoff = (first, max);
         self
     }
 
@@ -169,63 +169,63 @@ impl Acme {
     ///
     /// # Errors
     /// If a setting is invalid, or the storage cannot be written.
-    pub fn tls(self) -> Result<Tls, AcmeError> {
-        self.open().map(|(tls, _)| tls)
+    pub fn build(self) -> Result<TlsConfig, AcmeSetupError> {
+        self.build_with_handle().map(|(tls, _)| tls)
     }
 
     /// Like [`Acme::tls`], with a handle that adds and removes names while the server runs.
     ///
     /// # Errors
     /// As for [`Acme::tls`].
-    pub fn open(self) -> Result<(Tls, AcmeHandle), AcmeError> {
-        if self.names.is_empty() {
-            return Err(AcmeError::NoName);
+    pub fn build_with_handle(self) -> Result<(TlsConfig, AcmeHandle), AcmeSetupError> {
+        if self.domains.is_empty() {
+            return Err(AcmeSetupError::NoDomain);
         }
         let mut names: Vec<String> = Vec::new();
-        for name in &self.names {
-            let name = check_name(name)?;
+        for name in &self.domains {
+            let name = check_domain(name)?;
             if !names.contains(&name) {
                 names.push(name);
             }
         }
         if self.challenges.is_empty() {
-            return Err(AcmeError::NoChallenge);
+            return Err(AcmeSetupError::NoChallenge);
         }
-        if !is_directory(&self.directory) {
-            return Err(AcmeError::BadDirectory { url: self.directory });
+        if !is_directory_url(&self.directory) {
+            return Err(AcmeSetupError::BadDirectory { url: self.directory });
         }
         let contacts = self.contacts.iter().map(|contact| check_contact(contact));
         let contacts = contacts.collect::<Result<_, _>>()?;
-        let external_id = self.external.as_ref().map(|(id, _)| id.clone());
-        let external = self.external.map(|(id, key)| {
-            let key = base64url(&key).ok_or(AcmeError::BadExternalKey)?;
-            Ok::<_, AcmeError>(ExternalAccountKey::new(id, &key))
+        let external_id = self.external_account_binding.as_ref().map(|(id, _)| id.clone());
+        let external = self.external_account_binding.map(|(id, key)| {
+            let key = base64url(&key).ok_or(AcmeSetupError::InvalidExternalAccountKey)?;
+            Ok::<_, AcmeSetupError>(ExternalAccountKey::new(id, &key))
         });
         let external = external.transpose()?;
-        let client = Client::new(&self.roots)?;
-        let storage = Guarded::new(self.storage.ok_or(AcmeError::NoStorage)?);
-        let stored = Stored::new(storage, &self.directory);
-        check_storage(&stored, &self.place)?;
-        let challenges = Challenges::new()?;
-        let lookup = Box::new(Lookup::new(stored.clone(), &challenges));
+        let client = AcmeHttpClient::new(&self.roots)?;
+        let storage = PanicSafeStorage::new(self.storage.ok_or(AcmeSetupError::NoStorage)?);
+        let stored = ScopedStorage::new(storage, &self.directory);
+        check_storage(&stored, &self.storage_name)?;
+        let challenges = ChallengeResponses::new()?;
+        let lookup = Box::new(StorageChallengeLookup::new(stored.clone(), &challenges));
         let has = |kind| self.challenges.contains(&kind);
-        challenges.look_at(lookup, has(Challenge::TlsAlpn01), has(Challenge::Http01));
-        let settings = Settings {
+        challenges.set_remote_lookup(lookup, has(Challenge::TlsAlpn01), has(Challenge::Http01));
+        let settings = AcmeSettings {
             directory: self.directory,
             contacts,
-            external,
-            external_id,
+            external_account_binding: external,
+            external_account_id: external_id,
             client,
-            stored,
+            storage: stored,
             challenges: self.challenges,
             profile: self.profile,
-            pauses: self.pauses,
+            retry_backoff: self.retry_backoff,
         };
-        let shared = Shared::new(settings, names, Arc::clone(&challenges));
-        let mut tls = Tls::supplied(challenges, Arc::clone(&shared) as _)?;
-        for name in shared.names() {
-            if let Some(read) = shared.settings.stored.certificate(&name) {
-                tls = tls.with(Certificate::from_pem(&read.pem, &read.pem).labelled(&name))?;
+        let shared = AcmeShared::new(settings, names, Arc::clone(&challenges));
+        let mut tls = TlsConfig::with_provider(challenges, Arc::clone(&shared) as _)?;
+        for name in shared.domains() {
+            if let Some(read) = shared.settings.storage.certificate(&name) {
+                tls = tls.with_certificate(Certificate::from_pem(&read.pem, &read.pem).label(&name))?;
             }
         }
         Ok((tls, AcmeHandle::new(shared)))
@@ -233,32 +233,32 @@ impl Acme {
 }
 
 /// The settings that do not change while the server runs.
-pub(crate) struct Settings {
+pub(crate) struct AcmeSettings {
     pub(crate) directory: String,
     pub(crate) contacts: Vec<String>,
-    pub(crate) external: Option<ExternalAccountKey>,
-    pub(crate) external_id: Option<String>,
-    pub(crate) client: Client,
-    pub(crate) stored: Stored,
+    pub(crate) external_account_binding: Option<ExternalAccountKey>,
+    pub(crate) external_account_id: Option<String>,
+    pub(crate) client: AcmeHttpClient,
+    pub(crate) storage: ScopedStorage,
     pub(crate) challenges: Vec<Challenge>,
     pub(crate) profile: Option<String>,
-    pub(crate) pauses: (Duration, Duration),
+    pub(crate) retry_backoff: (Duration, Duration),
 }
 
 impl fmt::Debug for Acme {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Acme")
-            .field("names", &self.names)
+            .field("names", &self.domains)
             .field("directory", &self.directory)
-            .field("place", &self.place)
+            .field("place", &self.storage_name)
             .finish_non_exhaustive()
     }
 }
 
 /// Normalizes a name.
 // RFC 1035 §2.3.1 and §2.3.4: letters, digits and hyphens, and the length limits.
-pub(crate) fn check_name(name: &str) -> Result<String, AcmeError> {
-    let bad = |cause| Err(AcmeError::BadName { name: name.to_owned(), cause });
+pub(crate) fn check_domain(name: &str) -> Result<String, AcmeSetupError> {
+    let bad = |cause| Err(AcmeSetupError::InvalidDomain { name: name.to_owned(), cause });
     let clean = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
     if clean.starts_with("*.") {
         return bad("wildcards need the challenge dns-01, which a server cannot answer; \
@@ -286,12 +286,12 @@ pub(crate) fn check_name(name: &str) -> Result<String, AcmeError> {
 }
 
 // RFC 8555 §6.1: all communication uses HTTPS.
-fn is_directory(url: &str) -> bool {
+fn is_directory_url(url: &str) -> bool {
     url.parse::<Uri>().is_ok_and(|uri| uri.scheme_str() == Some("https") && uri.host().is_some())
 }
 
 /// The `mailto:` URL of an address.
-fn check_contact(contact: &str) -> Result<String, AcmeError> {
+fn check_contact(contact: &str) -> Result<String, AcmeSetupError> {
     let address = contact.strip_prefix("mailto:").unwrap_or(contact);
     let is_plain =
         |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_graphic());
@@ -300,13 +300,13 @@ fn check_contact(contact: &str) -> Result<String, AcmeError> {
         Some((user, host)) if is_plain(user) && is_plain(host) && !address.contains([',', '?']) => {
             Ok(format!("mailto:{address}"))
         }
-        _ => Err(AcmeError::BadContact { contact: contact.to_owned() }),
+        _ => Err(AcmeSetupError::BadContact { contact: contact.to_owned() }),
     }
 }
 
 /// Checks the storage. A temporary error is only logged, and stored certificates are served; any
 /// other error is returned.
-fn check_storage(stored: &Stored, place: &str) -> Result<(), AcmeError> {
+fn check_storage(stored: &ScopedStorage, place: &str) -> Result<(), AcmeSetupError> {
     let Err(error) = stored.probe() else { return Ok(()) };
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::TimedOut => {
@@ -314,7 +314,7 @@ fn check_storage(stored: &Stored, place: &str) -> Result<(), AcmeError> {
                 "the ACME storage is currently not writable; stored certificates are served");
             Ok(())
         }
-        _ => Err(AcmeError::Storage { what: place.to_owned(), error }),
+        _ => Err(AcmeSetupError::Storage { what: place.to_owned(), error }),
     }
 }
 
@@ -348,8 +348,8 @@ mod tests {
 
     fn fault(change: impl FnOnce(Acme) -> Acme) -> String {
         let folder = tempfile::tempdir().expect("a directory");
-        let acme = Acme::new(["a.test"]).folder(folder.path());
-        change(acme).open().map(|_| ()).expect_err("the setting is invalid").to_string()
+        let acme = Acme::new(["a.test"]).state_dir(folder.path());
+        change(acme).build_with_handle().map(|_| ()).expect_err("the setting is invalid").to_string()
     }
 
     #[test]
@@ -359,21 +359,21 @@ mod tests {
         for (text, expected) in [
             (fault(|_| Acme::new(none)), "name one"),
             (fault(|_| Acme::new(["a.test"])), "Acme::folder"),
-            (fault(|acme| Acme { names: vec!["*.a.test".to_owned()], ..acme }), "dns-01"),
-            (fault(|acme| Acme { names: vec!["127.0.0.1".to_owned()], ..acme }), "address"),
-            (fault(|acme| Acme { names: vec!["bücher.test".to_owned()], ..acme }), "xn--"),
-            (fault(|acme| Acme { names: vec!["https://a.test".to_owned()], ..acme }), "scheme"),
-            (fault(|acme| Acme { names: vec!["a..test".to_owned()], ..acme }), "\"a..test\""),
-            (fault(|acme| Acme { names: vec!["-a.test".to_owned()], ..acme }), "DNS name"),
-            (fault(|acme| Acme { names: vec![long], ..acme }), "DNS name"),
-            (fault(|acme| acme.directory("http://ca.test/dir")), "https://"),
-            (fault(|acme| acme.directory("ca.test")), "\"ca.test\""),
+            (fault(|acme| Acme { domains: vec!["*.a.test".to_owned()], ..acme }), "dns-01"),
+            (fault(|acme| Acme { domains: vec!["127.0.0.1".to_owned()], ..acme }), "address"),
+            (fault(|acme| Acme { domains: vec!["bücher.test".to_owned()], ..acme }), "xn--"),
+            (fault(|acme| Acme { domains: vec!["https://a.test".to_owned()], ..acme }), "scheme"),
+            (fault(|acme| Acme { domains: vec!["a..test".to_owned()], ..acme }), "\"a..test\""),
+            (fault(|acme| Acme { domains: vec!["-a.test".to_owned()], ..acme }), "DNS name"),
+            (fault(|acme| Acme { domains: vec![long], ..acme }), "DNS name"),
+            (fault(|acme| acme.directory_url("http://ca.test/dir")), "https://"),
+            (fault(|acme| acme.directory_url("ca.test")), "\"ca.test\""),
             (fault(|acme| acme.contact("nobody")), "\"nobody\""),
             (fault(|acme| acme.contact("a@b, c@d")), "admin@example.org"),
             (fault(|acme| acme.challenges(&[])), "Challenge::TlsAlpn01"),
-            (fault(|acme| acme.external_account("id", "no key!")), "base64url"),
-            (fault(|acme| acme.root_file("/no/such.pem")), "/no/such.pem"),
-            (fault(|acme| acme.folder("/proc/no/folder")), "/proc/no/folder"),
+            (fault(|acme| acme.external_account_binding("id", "no key!")), "base64url"),
+            (fault(|acme| acme.ca_file("/no/such.pem")), "/no/such.pem"),
+            (fault(|acme| acme.state_dir("/proc/no/folder")), "/proc/no/folder"),
         ] {
             assert!(text.contains(expected), "{expected}: {text}");
         }
@@ -384,9 +384,9 @@ mod tests {
         let folder = tempfile::tempdir().expect("a directory");
         let names = ["A.test", "a.test.", "b.test", "xn--bcher-kva.test"];
         let (tls, handle) =
-            Acme::new(names).folder(folder.path()).open().expect("the settings are valid");
+            Acme::new(names).state_dir(folder.path()).build_with_handle().expect("the settings are valid");
         assert!(tls.status().certificates.is_empty());
-        let found: Vec<_> = handle.status().names.into_iter().map(|status| status.name).collect();
+        let found: Vec<_> = handle.status().domains.into_iter().map(|status| status.domain).collect();
         assert_eq!(found, ["a.test", "b.test", "xn--bcher-kva.test"]);
     }
 

@@ -1,6 +1,6 @@
 //! Configuration errors of ACME, and how to fix them.
 
-use peregrine_tls::TlsError;
+use peregrine_tls::TlsSetupError;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -9,11 +9,11 @@ use std::path::PathBuf;
 /// [`AcmeStatus`](crate::AcmeStatus).
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum AcmeError {
+pub enum AcmeSetupError {
     /// No name was configured.
-    NoName,
+    NoDomain,
     /// ACME cannot obtain a certificate for a name.
-    BadName {
+    InvalidDomain {
         /// The name.
         name: String,
         /// Why the name is invalid.
@@ -34,7 +34,7 @@ pub enum AcmeError {
         contact: String,
     },
     /// The key of the external account is not base64url.
-    BadExternalKey,
+    InvalidExternalAccountKey,
     /// A file of trusted certificates cannot be read.
     BadRoots {
         /// The file.
@@ -52,14 +52,14 @@ pub enum AcmeError {
         error: io::Error,
     },
     /// TLS cannot be set up.
-    Tls(TlsError),
+    Tls(TlsSetupError),
 }
 
-impl fmt::Display for AcmeError {
+impl fmt::Display for AcmeSetupError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoName => f.write_str("ACME has no name to obtain a certificate for; name one"),
-            Self::BadName { name, cause } => {
+            Self::NoDomain => f.write_str("ACME has no name to obtain a certificate for; name one"),
+            Self::InvalidDomain { name, cause } => {
                 write!(f, "ACME cannot obtain a certificate for {name:?}: {cause}")
             }
             Self::NoStorage => f.write_str(
@@ -77,7 +77,7 @@ impl fmt::Display for AcmeError {
                 write!(f, "{contact:?} is not an e-mail address; an example is \
                     admin@example.org")
             }
-            Self::BadExternalKey => f.write_str(
+            Self::InvalidExternalAccountKey => f.write_str(
                 "the key of the external account is not base64url; use the HMAC key as the authority \
                  shows it",
             ),
@@ -98,7 +98,7 @@ impl fmt::Display for AcmeError {
     }
 }
 
-impl std::error::Error for AcmeError {
+impl std::error::Error for AcmeSetupError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Storage { error, .. } => Some(error),
@@ -108,8 +108,8 @@ impl std::error::Error for AcmeError {
     }
 }
 
-impl From<TlsError> for AcmeError {
-    fn from(error: TlsError) -> Self {
+impl From<TlsSetupError> for AcmeSetupError {
+    fn from(error: TlsSetupError) -> Self {
         Self::Tls(error)
     }
 }

@@ -1,6 +1,6 @@
 //! Reasons why a certificate could not be obtained.
 
-use crate::client::whole;
+use crate::http_client::error_chain;
 use instant_acme::{Error, Problem};
 use std::fmt;
 use std::io;
@@ -14,9 +14,9 @@ pub enum FailureReason {
     /// The account cannot be created or used.
     Account,
     /// The authority is overloaded, or a rate limit was exceeded.
-    Busy,
+    RateLimited,
     /// The issued certificate cannot be used.
-    Certificate,
+    InvalidCertificate,
     /// The authority could not verify the name.
     Challenge,
     /// Another instance holds the lock without any result.
@@ -26,7 +26,7 @@ pub enum FailureReason {
     /// A panic, which is a bug.
     Panic,
     /// The authority rejected the request.
-    Refused,
+    Rejected,
     /// The storage cannot be read or written.
     Storage,
     /// A timeout.
@@ -37,13 +37,13 @@ impl FailureReason {
     /// All reasons.
     pub const ALL: [Self; 10] = [
         Self::Account,
-        Self::Busy,
-        Self::Certificate,
+        Self::RateLimited,
+        Self::InvalidCertificate,
         Self::Challenge,
         Self::Locked,
         Self::Network,
         Self::Panic,
-        Self::Refused,
+        Self::Rejected,
         Self::Storage,
         Self::Timeout,
     ];
@@ -53,13 +53,13 @@ impl FailureReason {
     pub fn label(self) -> &'static str {
         match self {
             Self::Account => "account",
-            Self::Busy => "busy",
-            Self::Certificate => "certificate",
+            Self::RateLimited => "busy",
+            Self::InvalidCertificate => "certificate",
             Self::Challenge => "challenge",
             Self::Locked => "locked",
             Self::Network => "network",
             Self::Panic => "panic",
-            Self::Refused => "refused",
+            Self::Rejected => "refused",
             Self::Storage => "storage",
             Self::Timeout => "timeout",
         }
@@ -74,26 +74,26 @@ impl fmt::Display for FailureReason {
 
 /// Why an order failed.
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub(crate) struct OrderFailure {
     pub(crate) reason: FailureReason,
-    pub(crate) text: String,
+    pub(crate) message: String,
     /// The directory asks for no requests before this time.
-    pub(crate) until: Option<SystemTime>,
+    pub(crate) retry_after: Option<SystemTime>,
     /// The directory does not know the account.
     pub(crate) is_unknown_account: bool,
     /// Resuming the order would fail again.
-    pub(crate) is_final: bool,
+    pub(crate) is_permanent: bool,
 }
 
-impl Failure {
+impl OrderFailure {
     pub(crate) fn new(reason: FailureReason, text: impl Into<String>) -> Self {
         let text = text.into();
-        Self { reason, text, until: None, is_unknown_account: false, is_final: false }
+        Self { reason, message: text, retry_after: None, is_unknown_account: false, is_permanent: false }
     }
 
     /// A failure after which the order must not be resumed.
-    pub(crate) fn for_good(reason: FailureReason, text: impl Into<String>) -> Self {
-        Self { is_final: true, ..Self::new(reason, text) }
+    pub(crate) fn permanent(reason: FailureReason, text: impl Into<String>) -> Self {
+        Self { is_permanent: true, ..Self::new(reason, text) }
     }
 
     pub(crate) fn storage(what: &str, error: &io::Error) -> Self {
@@ -101,46 +101,46 @@ impl Failure {
     }
 }
 
-impl From<Error> for Failure {
+impl From<Error> for OrderFailure {
     fn from(error: Error) -> Self {
         let (mut until, mut is_final) = (None, false);
         let reason = match &error {
             Error::Api(problem) => {
-                is_final = problem.r#type.is_some() && !passes(problem);
-                match kind(problem) {
+                is_final = problem.r#type.is_some() && !is_unrelated_to_order(problem);
+                match problem_type(problem) {
                     "accountDoesNotExist" | "externalAccountRequired" => FailureReason::Account,
-                    "rateLimited" => FailureReason::Busy,
-                    _ => FailureReason::Refused,
+                    "rateLimited" => FailureReason::RateLimited,
+                    _ => FailureReason::Rejected,
                 }
             }
             Error::Timeout(at) => {
-                until = at.map(time);
+                until = at.map(to_system_time);
                 FailureReason::Timeout
             }
             Error::Crypto | Error::KeyRejected => FailureReason::Account,
             _ => FailureReason::Network,
         };
-        let is_unknown_account = has_no_account(&error);
-        Self { until, is_unknown_account, is_final, ..Self::new(reason, whole(&error)) }
+        let is_unknown_account = is_account_unknown(&error);
+        Self { retry_after: until, is_unknown_account, is_permanent: is_final, ..Self::new(reason, error_chain(&error)) }
     }
 }
 
 /// As wall-clock time, which delays are computed in.
-pub(crate) fn time(at: Instant) -> SystemTime {
+pub(crate) fn to_system_time(at: Instant) -> SystemTime {
     SystemTime::now() + at.saturating_duration_since(Instant::now())
 }
 
 /// Whether the directory does not know the account.
-pub(crate) fn has_no_account(error: &Error) -> bool {
-    matches!(error, Error::Api(problem) if kind(problem) == "accountDoesNotExist")
+pub(crate) fn is_account_unknown(error: &Error) -> bool {
+    matches!(error, Error::Api(problem) if problem_type(problem) == "accountDoesNotExist")
 }
 
 /// Whether the problem does not concern the order itself. Problems without an ACME type come from a
 /// proxy in front of the directory.
 // RFC 8555 §6.7.
-pub(crate) fn passes(problem: &Problem) -> bool {
+pub(crate) fn is_unrelated_to_order(problem: &Problem) -> bool {
     matches!(
-        kind(problem),
+        problem_type(problem),
         "" | "accountDoesNotExist"
             | "badNonce"
             | "orderNotReady"
@@ -150,7 +150,7 @@ pub(crate) fn passes(problem: &Problem) -> bool {
 }
 
 /// The problem's type in the protocol.
-pub(crate) fn kind(problem: &Problem) -> &str {
+pub(crate) fn problem_type(problem: &Problem) -> &str {
     let kind = problem.r#type.as_deref().unwrap_or_default();
     kind.strip_prefix("urn:ietf:params:acme:error:").unwrap_or_default()
 }
@@ -169,20 +169,20 @@ mod tests {
     fn what_failed_is_known_by_what_was_said() {
         for (kind, reason, is_final) in [
             ("urn:ietf:params:acme:error:accountDoesNotExist", FailureReason::Account, false),
-            ("urn:ietf:params:acme:error:rateLimited", FailureReason::Busy, false),
-            ("urn:ietf:params:acme:error:serverInternal", FailureReason::Refused, false),
-            ("urn:ietf:params:acme:error:badCSR", FailureReason::Refused, true),
-            ("about:blank", FailureReason::Refused, false),
+            ("urn:ietf:params:acme:error:rateLimited", FailureReason::RateLimited, false),
+            ("urn:ietf:params:acme:error:serverInternal", FailureReason::Rejected, false),
+            ("urn:ietf:params:acme:error:badCSR", FailureReason::Rejected, true),
+            ("about:blank", FailureReason::Rejected, false),
         ] {
-            let failure = Failure::from(problem(kind));
-            assert_eq!((failure.reason, failure.is_final), (reason, is_final), "{kind}");
+            let failure = OrderFailure::from(problem(kind));
+            assert_eq!((failure.reason, failure.is_permanent), (reason, is_final), "{kind}");
             assert_eq!(failure.is_unknown_account, kind.ends_with("NotExist"), "{kind}");
         }
-        let later = Failure::from(Error::Timeout(Some(Instant::now() + Duration::from_secs(300))));
-        let left = later.until.expect("the time is set").duration_since(SystemTime::now());
+        let later = OrderFailure::from(Error::Timeout(Some(Instant::now() + Duration::from_secs(300))));
+        let left = later.retry_after.expect("the time is set").duration_since(SystemTime::now());
         assert!(left.expect("the time is in the future") > Duration::from_secs(290));
-        assert_eq!(Failure::from(Error::Timeout(None)).reason, FailureReason::Timeout);
-        assert_eq!(Failure::from(Error::Str("no nonce")).reason, FailureReason::Network);
+        assert_eq!(OrderFailure::from(Error::Timeout(None)).reason, FailureReason::Timeout);
+        assert_eq!(OrderFailure::from(Error::Str("no nonce")).reason, FailureReason::Network);
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! Changes names while the server runs, and reports status.
 
-use crate::acme::check_name;
-use crate::error::AcmeError;
+use crate::acme::check_domain;
+use crate::error::AcmeSetupError;
 use crate::failure::FailureReason;
-use crate::shared::Shared;
+use crate::shared::AcmeShared;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use std::time::SystemTime;
 /// Changes the names while the server runs, from any thread; created by
 /// [`Acme::open`](crate::Acme::open). Clones refer to the same configuration.
 #[derive(Clone)]
-pub struct AcmeHandle(Arc<Shared>);
+pub struct AcmeHandle(Arc<AcmeShared>);
 
 impl AcmeHandle {
-    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(shared: Arc<AcmeShared>) -> Self {
         Self(shared)
     }
 
@@ -24,9 +24,9 @@ impl AcmeHandle {
     ///
     /// # Errors
     /// If ACME cannot obtain a certificate for the name.
-    pub fn add(&self, name: &str) -> Result<bool, AcmeError> {
-        let name = check_name(name)?;
-        Ok(self.0.change_names(|names| {
+    pub fn add_domain(&self, name: &str) -> Result<bool, AcmeSetupError> {
+        let name = check_domain(name)?;
+        Ok(self.0.change_domains(|names| {
             let is_new = !names.contains(&name);
             if is_new {
                 names.push(name);
@@ -37,9 +37,9 @@ impl AcmeHandle {
 
     /// Stops serving and renewing the certificate of `name`, which stays stored. Returns `false` if
     /// the name did not exist.
-    pub fn remove(&self, name: &str) -> bool {
-        let Ok(name) = check_name(name) else { return false };
-        self.0.change_names(|names| {
+    pub fn remove_domain(&self, name: &str) -> bool {
+        let Ok(name) = check_domain(name) else { return false };
+        self.0.change_domains(|names| {
             let count = names.len();
             names.retain(|known| *known != name);
             names.len() < count
@@ -50,7 +50,7 @@ impl AcmeHandle {
     /// retries a failed order. Returns `false` if the name does not exist. Authorities limit the
     /// number of orders.
     pub fn renew(&self, name: &str) -> bool {
-        check_name(name).is_ok_and(|name| self.0.hurry(&name))
+        check_domain(name).is_ok_and(|name| self.0.request_renewal(&name))
     }
 
     /// The current status.
@@ -70,15 +70,15 @@ impl fmt::Debug for AcmeHandle {
 #[non_exhaustive]
 pub struct AcmeStatus {
     /// All names, in the order in which they were added.
-    pub names: Vec<NameStatus>,
+    pub domains: Vec<DomainStatus>,
     /// Certificates issued to this process.
     pub issued: u64,
     /// Certificates loaded from the storage that another instance had obtained.
-    pub taken: u64,
+    pub adopted: u64,
     /// Failed orders.
-    pub failed: u64,
+    pub failures: u64,
     /// Failed orders by reason; reasons without failures are omitted.
-    pub failed_by: BTreeMap<FailureReason, u64>,
+    pub failures_by_reason: BTreeMap<FailureReason, u64>,
     /// Panics of the storage or of the ACME thread itself, which continues.
     pub panics: u64,
 }
@@ -86,9 +86,9 @@ pub struct AcmeStatus {
 /// The status of one name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct NameStatus {
+pub struct DomainStatus {
     /// The name.
-    pub name: String,
+    pub domain: String,
     /// The expiry of its certificate; `None` if it has none, or no server has started.
     pub not_after: Option<SystemTime>,
     /// When the next order begins, if scheduled.

@@ -27,29 +27,29 @@
 
 mod account;
 mod acme;
-mod answers;
-mod book;
-mod caught;
-mod client;
+mod challenge_responses;
+mod schedule;
+mod catch_unwind;
+mod http_client;
 mod error;
 mod failure;
-mod guarded;
+mod panic_safe_storage;
 mod handle;
-mod lookup;
+mod challenge_lookup;
 mod order;
 mod shared;
 mod storage;
-mod stored;
-mod supplier;
-mod when;
-mod work;
+mod scoped_storage;
+mod acme_client;
+mod timing;
+mod renewal_loop;
 
-pub use acme::{Acme, Challenge, LETS_ENCRYPT, LETS_ENCRYPT_STAGING};
-pub use error::AcmeError;
+pub use acme::{Acme, Challenge, LETS_ENCRYPT_PRODUCTION, LETS_ENCRYPT_STAGING};
+pub use error::AcmeSetupError;
 pub use failure::FailureReason;
-pub use handle::{AcmeHandle, AcmeStatus, NameStatus};
+pub use handle::{AcmeHandle, AcmeStatus, DomainStatus};
 #[doc(hidden)]
 pub use shared::statuses;
-pub use storage::{Folder, Storage};
+pub use storage::{DirStorage, Storage};
 #[doc(hidden)]
-pub use supplier::{Supplier, Working};
+pub use acme_client::{AcmeClient, AcmeClientThread};

@@ -1,59 +1,59 @@
 //! One order, from the account to the certificate, resuming an order of a previous process if there
 //! is one.
 
-use crate::acme::{Challenge, Settings};
-use crate::answers::Answers;
-use crate::book::Present;
-use crate::client::whole;
-use crate::failure::{Failure, FailureReason, kind, passes, time};
-use crate::stored::{Answer, Begun, Read, read};
+use crate::acme::{Challenge, AcmeSettings};
+use crate::challenge_responses::ActiveResponses;
+use crate::schedule::CurrentCertificate;
+use crate::http_client::error_chain;
+use crate::failure::{OrderFailure, FailureReason, problem_type, is_unrelated_to_order, to_system_time};
+use crate::scoped_storage::{ChallengeResponse, PendingOrder, StoredCertificate, parse_certificate};
 use instant_acme::{
     Account, AuthorizationStatus, CertificateIdentifier, ChallengeStatus, Error, Identifier,
     NewOrder, Order, OrderStatus, RetryPolicy,
 };
-use peregrine_tls::Challenges;
+use peregrine_tls::ChallengeResponses;
 use rcgen::{CertificateParams, DistinguishedName, KeyPair};
 use rustls_pki_types::Der;
 use std::time::{Duration, Instant, SystemTime};
 use tokio::time::sleep;
 
 /// How often to poll the directory, and for how long, unless it requests an interval itself.
-const POLLS: RetryPolicy = RetryPolicy::new()
+const POLL_RETRY_POLICY: RetryPolicy = RetryPolicy::new()
     .initial_delay(Duration::from_millis(250))
     .backoff(1.5)
     .timeout(Duration::from_secs(120));
 
 /// The context of an order.
-pub(crate) struct Ordering<'a> {
-    pub(crate) settings: &'a Settings,
-    pub(crate) challenges: &'a Challenges,
-    pub(crate) name: &'a str,
+pub(crate) struct OrderContext<'a> {
+    pub(crate) settings: &'a AcmeSettings,
+    pub(crate) challenges: &'a ChallengeResponses,
+    pub(crate) domain: &'a str,
     /// The number of failed orders so far.
     pub(crate) failures: u32,
-    pub(crate) present: Option<&'a Present>,
+    pub(crate) current: Option<&'a CurrentCertificate>,
     /// The deadline for waiting for the directory. Slower orders are suspended and resumed later.
-    pub(crate) until: Instant,
+    pub(crate) deadline: Instant,
 }
 
 /// The authority's identifier of a certificate.
 // RFC 9773 §4.1: the key identifier of its issuer, and its serial number.
-pub(crate) fn identifier(present: &Present) -> Option<CertificateIdentifier<'static>> {
+pub(crate) fn ari_certificate_id(present: &CurrentCertificate) -> Option<CertificateIdentifier<'static>> {
     let issuer = Der::from_slice(present.issuer.as_deref()?);
     Some(CertificateIdentifier::new(issuer, Der::from_slice(&present.serial)).into_owned())
 }
 
-impl Ordering<'_> {
+impl OrderContext<'_> {
     /// Obtains a certificate.
-    pub(crate) async fn run(&self, account: &Account) -> Result<Read, Failure> {
+    pub(crate) async fn run(&self, account: &Account) -> Result<StoredCertificate, OrderFailure> {
         let (order, key) = match self.resume(account).await? {
             Some(begun) => begun,
-            None => self.begin(account).await?,
+            None => self.create(account).await?,
         };
-        let result = self.go_on(order, &key).await;
-        if let Err(Failure { is_final: true, .. }) = &result
-            && let Err(error) = self.settings.stored.forget_begun(self.name)
+        let result = self.drive(order, &key).await;
+        if let Err(OrderFailure { is_permanent: true, .. }) = &result
+            && let Err(error) = self.settings.storage.remove_pending_order(self.domain)
         {
-            tracing::error!(target: "peregrine", name = self.name, %error,
+            tracing::error!(target: "peregrine", name = self.domain, %error,
                 "a failed order cannot be deleted from the storage, and is tried again");
         }
         result
@@ -61,19 +61,19 @@ impl Ordering<'_> {
 
     /// Waits until the time of the next poll, if the directory's last response specified one.
     // RFC 8555 §7.4 and §7.5.1: Retry-After says when to poll again.
-    async fn rest(&self) -> Result<(), Failure> {
-        match self.settings.client.last_told() {
-            Some(until) => self.rest_until(until).await,
+    async fn wait_retry_after(&self) -> Result<(), OrderFailure> {
+        match self.settings.client.last_retry_after() {
+            Some(until) => self.wait_until(until).await,
             None => Ok(()),
         }
     }
 
-    async fn rest_until(&self, until: SystemTime) -> Result<(), Failure> {
+    async fn wait_until(&self, until: SystemTime) -> Result<(), OrderFailure> {
         let pause = until.duration_since(SystemTime::now()).unwrap_or_default();
-        if self.until.saturating_duration_since(Instant::now()) < pause {
+        if self.deadline.saturating_duration_since(Instant::now()) < pause {
             let text = format!("the authority requires {} s more", pause.as_secs());
-            let failure = Failure::new(FailureReason::Timeout, text);
-            return Err(Failure { until: Some(until), ..failure });
+            let failure = OrderFailure::new(FailureReason::Timeout, text);
+            return Err(OrderFailure { retry_after: Some(until), ..failure });
         }
         sleep(pause).await;
         Ok(())
@@ -81,81 +81,81 @@ impl Ordering<'_> {
 
     /// Waits if the library gave up because of a delay requested by the directory; returns other
     /// errors.
-    async fn rest_after(&self, error: Error) -> Result<Result<(), Error>, Failure> {
+    async fn wait_if_rate_limited(&self, error: Error) -> Result<Result<(), Error>, OrderFailure> {
         let Error::Timeout(Some(at)) = error else { return Ok(Err(error)) };
-        self.rest_until(time(at)).await.map(Ok)
+        self.wait_until(to_system_time(at)).await.map(Ok)
     }
 
-    async fn go_on(&self, mut order: Order, key: &str) -> Result<Read, Failure> {
+    async fn drive(&self, mut order: Order, key: &str) -> Result<StoredCertificate, OrderFailure> {
         if order.state().status == OrderStatus::Pending {
             // The responses are given until the authority has seen them.
-            let mut answers = Answers::new(self.challenges, &self.settings.stored);
-            self.answer(&mut order, &mut answers).await?;
-            self.rest().await?;
+            let mut answers = ActiveResponses::new(self.challenges, &self.settings.storage);
+            self.complete_challenges(&mut order, &mut answers).await?;
+            self.wait_retry_after().await?;
             let status = loop {
-                match order.poll_ready(&POLLS).await {
+                match order.poll_ready(&POLL_RETRY_POLICY).await {
                     Ok(status) => break Ok(status),
                     Err(error) => {
-                        if let Err(error) = self.rest_after(error).await? {
+                        if let Err(error) = self.wait_if_rate_limited(error).await? {
                             break Err(error);
                         }
                     }
                 }
             };
             match status {
-                Ok(OrderStatus::Invalid) => return Err(blame(&mut order, None).await),
+                Ok(OrderStatus::Invalid) => return Err(challenge_failure(&mut order, None).await),
                 Ok(_) => {}
-                Err(error @ Error::Api(_)) => return Err(blame(&mut order, Some(error)).await),
+                Err(error @ Error::Api(_)) => return Err(challenge_failure(&mut order, Some(error)).await),
                 Err(error) => return Err(error.into()),
             }
         }
         if order.state().status == OrderStatus::Ready {
-            order.finalize_csr(&self.request(key)?).await?;
-            self.rest().await?;
+            order.finalize_csr(&self.create_csr(key)?).await?;
+            self.wait_retry_after().await?;
         }
         let chain = loop {
-            match order.poll_certificate(&POLLS).await {
+            match order.poll_certificate(&POLL_RETRY_POLICY).await {
                 Ok(chain) => break chain,
-                Err(error) => self.rest_after(error).await??,
+                Err(error) => self.wait_if_rate_limited(error).await??,
             }
         };
         let pem = format!("{}\n{key}", chain.trim_end()).into_bytes();
         let unusable = |cause| {
             let text = format!("the issued certificate is not usable: {cause}");
-            Failure::for_good(FailureReason::Certificate, text)
+            OrderFailure::permanent(FailureReason::InvalidCertificate, text)
         };
-        read(self.name, pem).map_err(unusable)
+        parse_certificate(self.domain, pem).map_err(unusable)
     }
 
     /// The order that a previous process began, if it is still usable.
-    async fn resume(&self, account: &Account) -> Result<Option<(Order, String)>, Failure> {
-        let stored = &self.settings.stored;
-        let Some(Begun { order, key }) = stored.begun(self.name) else { return Ok(None) };
+    async fn resume(&self, account: &Account) -> Result<Option<(Order, String)>, OrderFailure> {
+        let stored = &self.settings.storage;
+        let Some(PendingOrder { order_url: order, private_key_pem: key }) = stored.pending_order(self.domain) else { return Ok(None) };
         // Its certificate may be stored already.
-        let is_done = |read: Read| String::from_utf8_lossy(&read.pem).contains(key.trim());
-        if !stored.certificate(self.name).is_some_and(is_done) {
+        let is_done = |read: StoredCertificate| String::from_utf8_lossy(&read.pem).contains(key.trim());
+        if !stored.certificate(self.domain).is_some_and(is_done) {
             match account.order(order).await {
                 Ok(mut order) => {
                     if order.state().status != OrderStatus::Invalid {
-                        tracing::info!(target: "peregrine", name = self.name, order = order.url(),
+                        tracing::info!(target: "peregrine", name = self.domain, order = order.url(),
                             "resuming an order");
                         return Ok(Some((order, key)));
                     }
                 }
                 // The directory does not know the order any more.
-                Err(Error::Api(problem)) if !passes(&problem) => {}
+                Err(Error::Api(problem)) if !is_unrelated_to_order(&problem) => {}
                 Err(error) => return Err(error.into()),
             }
         }
-        stored.forget_begun(self.name).map_err(|error| Failure::storage("an order", &error))?;
+        stored.remove_pending_order(self.domain).map_err(|error| OrderFailure::storage("an order", &error))?;
         Ok(None)
     }
 
     /// A new order, which is stored before it is processed.
-    async fn begin(&self, account: &Account) -> Result<(Order, String), Failure> {
+    async fn create(&self, account: &Account) -> Result<(Order, String), OrderFailure> {
         let key = KeyPair::generate()
-            .map_err(|error| Failure::new(FailureReason::Certificate, error.to_string()))?;
-        let identifiers = [Identifier::Dns(self.name.to_owned())];
+            .map_err(|error| OrderFailure::new(FailureReason::InvalidCertificate, error.to_string()))?;
+        let identifiers = [Identifier::Dns(self.domain.to_owned())];
         let new = || {
             let new = NewOrder::new(&identifiers);
             match &self.settings.profile {
@@ -163,26 +163,26 @@ impl Ordering<'_> {
                 None => new,
             }
         };
-        let replaced = self.present.and_then(identifier);
+        let replaced = self.current.and_then(ari_certificate_id);
         let order = match replaced {
             None => account.new_order(&new()).await?,
             Some(replaced) => match account.new_order(&new().replaces(replaced)).await {
                 // Naming the replaced certificate only informs the authority; a rejection must not
                 // prevent the order.
-                Err(error) if is_about_replacing(&error) => account.new_order(&new()).await?,
+                Err(error) if is_replaces_error(&error) => account.new_order(&new()).await?,
                 order => order?,
             },
         };
-        let begun = Begun { order: order.url().to_owned(), key: key.serialize_pem() };
-        let kept = self.settings.stored.keep_begun(self.name, &begun);
-        kept.map_err(|error| Failure::storage("an order", &error))?;
-        tracing::info!(target: "peregrine", name = self.name, order = begun.order,
+        let begun = PendingOrder { order_url: order.url().to_owned(), private_key_pem: key.serialize_pem() };
+        let kept = self.settings.storage.store_pending_order(self.domain, &begun);
+        kept.map_err(|error| OrderFailure::storage("an order", &error))?;
+        tracing::info!(target: "peregrine", name = self.domain, order = begun.order_url,
             "a certificate was ordered");
-        Ok((order, begun.key))
+        Ok((order, begun.private_key_pem))
     }
 
     /// Responds to all pending challenges.
-    async fn answer(&self, order: &mut Order, answers: &mut Answers<'_>) -> Result<(), Failure> {
+    async fn complete_challenges(&self, order: &mut Order, answers: &mut ActiveResponses<'_>) -> Result<(), OrderFailure> {
         let mut authorizations = order.authorizations();
         while let Some(authorization) = authorizations.next().await {
             let mut authorization = authorization?;
@@ -191,36 +191,36 @@ impl Ordering<'_> {
                 AuthorizationStatus::Pending => {}
                 status => {
                     let text = format!("the authorization has the status {status:?}");
-                    return Err(Failure::for_good(FailureReason::Refused, text));
+                    return Err(OrderFailure::permanent(FailureReason::Rejected, text));
                 }
             }
             let offered: Vec<_> =
                 authorization.challenges.iter().map(|offered| offered.r#type.clone()).collect();
-            let may = |kind: &Challenge| offered.contains(&kind.kind());
+            let may = |kind: &Challenge| offered.contains(&kind.to_protocol());
             let able: Vec<_> = self.settings.challenges.iter().copied().filter(may).collect();
             // In a suspended order, the authority may be processing a challenge already; after a
             // failure, try the next kind.
             let is_at = |kind: &&Challenge| {
                 let mut all = authorization.challenges.iter();
                 let is_it = |status| status == ChallengeStatus::Processing;
-                all.any(|offered| offered.r#type == kind.kind() && is_it(offered.status))
+                all.any(|offered| offered.r#type == kind.to_protocol() && is_it(offered.status))
             };
             let next = || able.get(self.failures as usize % able.len().max(1));
             let Some(&kind) = able.iter().find(is_at).or_else(next) else {
                 let text = format!(
                     "the authority offers none of the enabled kinds of challenge: {offered:?}"
                 );
-                return Err(Failure::new(FailureReason::Challenge, text));
+                return Err(OrderFailure::new(FailureReason::Challenge, text));
             };
-            let Some(mut challenge) = authorization.challenge(kind.kind()) else { continue };
+            let Some(mut challenge) = authorization.challenge(kind.to_protocol()) else { continue };
             let text = challenge.key_authorization();
             let answer = match kind {
-                Challenge::TlsAlpn01 => Answer::by_connection,
-                Challenge::Http01 => Answer::by_request,
+                Challenge::TlsAlpn01 => ChallengeResponse::tls_alpn01,
+                Challenge::Http01 => ChallengeResponse::http01,
             };
-            let given = answers.give(answer(self.name, &challenge.token, text.as_str()));
-            given.map_err(|text| Failure::new(FailureReason::Challenge, text))?;
-            tracing::debug!(target: "peregrine", name = self.name, ?kind, "responding to a challenge");
+            let given = answers.publish(answer(self.domain, &challenge.token, text.as_str()));
+            given.map_err(|text| OrderFailure::new(FailureReason::Challenge, text))?;
+            tracing::debug!(target: "peregrine", name = self.domain, ?kind, "responding to a challenge");
             if challenge.status == ChallengeStatus::Pending {
                 challenge.set_ready().await?;
             }
@@ -229,30 +229,30 @@ impl Ordering<'_> {
     }
 
     /// The certificate request with this key.
-    fn request(&self, key: &str) -> Result<Vec<u8>, Failure> {
+    fn create_csr(&self, key: &str) -> Result<Vec<u8>, OrderFailure> {
         let made = || {
-            let mut parameters = CertificateParams::new([self.name.to_owned()])?;
+            let mut parameters = CertificateParams::new([self.domain.to_owned()])?;
             parameters.distinguished_name = DistinguishedName::new();
             let request = parameters.serialize_request(&KeyPair::from_pem(key)?)?;
             Ok::<_, rcgen::Error>(request.der().to_vec())
         };
-        made().map_err(|error| Failure::for_good(FailureReason::Certificate, error.to_string()))
+        made().map_err(|error| OrderFailure::permanent(FailureReason::InvalidCertificate, error.to_string()))
     }
 }
 
 /// Whether the order was rejected because of the certificate it replaces.
-fn is_about_replacing(error: &Error) -> bool {
+fn is_replaces_error(error: &Error) -> bool {
     match error {
         Error::Unsupported(_) => true,
         // RFC 9773 §5: alreadyReplaced; other authorities use other errors.
-        Error::Api(problem) => !matches!(kind(problem), "rateLimited" | "accountDoesNotExist"),
+        Error::Api(problem) => !matches!(problem_type(problem), "rateLimited" | "accountDoesNotExist"),
         // The library compares the authority's `replaces` with ours.
         error => error.to_string().contains("replaces field mismatch"),
     }
 }
 
 /// Why the authority could not verify the name, according to the challenges.
-async fn blame(order: &mut Order, error: Option<Error>) -> Failure {
+async fn challenge_failure(order: &mut Order, error: Option<Error>) -> OrderFailure {
     let mut found = Vec::new();
     let mut authorizations = order.authorizations();
     while let Some(Ok(mut authorization)) = authorizations.next().await {
@@ -264,14 +264,14 @@ async fn blame(order: &mut Order, error: Option<Error>) -> Failure {
         }
     }
     if found.is_empty() {
-        let cause = error.map_or("no reason given".to_owned(), |error| whole(&error));
+        let cause = error.map_or("no reason given".to_owned(), |error| error_chain(&error));
         let text = format!("the authority rejected the order: {cause}");
-        return Failure::new(FailureReason::Refused, text);
+        return OrderFailure::new(FailureReason::Rejected, text);
     }
     let text = format!(
         "the authority could not verify the name: {}; \
         port 443 (tls-alpn-01) or 80 (http-01) of the name must reach this server",
         found.join("; ")
     );
-    Failure::new(FailureReason::Challenge, text)
+    OrderFailure::new(FailureReason::Challenge, text)
 }

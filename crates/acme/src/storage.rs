@@ -47,7 +47,7 @@ pub trait Storage: Send + Sync + 'static {
 /// ends; on Unix, a lock is also taken from a hanging process when its lease expires. On network
 /// file systems without such locks, use a separate directory for each instance.
 #[derive(Clone, Debug)]
-pub struct Folder {
+pub struct DirStorage {
     path: PathBuf,
 }
 
@@ -55,15 +55,15 @@ pub struct Folder {
 const BYTES_MAX: u64 = 1 << 20;
 
 /// The age at which temporary files of killed processes are removed.
-const LEFT_OVER: Duration = Duration::from_secs(3_600);
+const TEMP_FILE_MAX_AGE: Duration = Duration::from_secs(3_600);
 
-impl Folder {
+impl DirStorage {
     /// Uses this directory, which is created when the first value is stored.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into() }
     }
 
-    fn place(&self, key: &str) -> io::Result<PathBuf> {
+    fn key_path(&self, key: &str) -> io::Result<PathBuf> {
         // Names were validated before; this protects the directory from other callers.
         let is_sound = key.split('/').all(|part| !part.is_empty() && !part.starts_with('.'))
             && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"./-_".contains(&byte));
@@ -71,17 +71,17 @@ impl Folder {
     }
 
     /// The path and its directory, which is created if necessary.
-    fn place_to_write(&self, key: &str) -> io::Result<(PathBuf, PathBuf)> {
-        let place = self.place(key)?;
+    fn temp_path(&self, key: &str) -> io::Result<(PathBuf, PathBuf)> {
+        let place = self.key_path(key)?;
         let folder = place.parent().unwrap_or(&self.path).to_owned();
-        make_folder(&folder)?;
+        create_dir(&folder)?;
         Ok((place, folder))
     }
 }
 
-impl Storage for Folder {
+impl Storage for DirStorage {
     fn load(&self, key: &str) -> io::Result<Option<Vec<u8>>> {
-        let file = match File::open(self.place(key)?) {
+        let file = match File::open(self.key_path(key)?) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             file => file?,
         };
@@ -94,12 +94,12 @@ impl Storage for Folder {
     }
 
     fn store(&self, key: &str, value: &[u8]) -> io::Result<()> {
-        let (place, folder) = self.place_to_write(key)?;
-        remove_left_overs(&folder);
-        let beside = beside(&folder)?;
-        let written = write_whole(&beside, value)
+        let (place, folder) = self.temp_path(key)?;
+        remove_stale_temp_files(&folder);
+        let beside = temp_file_path(&folder)?;
+        let written = write_durable(&beside, value)
             .and_then(|()| fs::rename(&beside, &place))
-            .and_then(|()| sync_folder(&folder));
+            .and_then(|()| sync_dir(&folder));
         if written.is_err() {
             let _ = fs::remove_file(&beside);
         }
@@ -107,21 +107,21 @@ impl Storage for Folder {
     }
 
     fn remove(&self, key: &str) -> io::Result<()> {
-        match fs::remove_file(self.place(key)?) {
+        match fs::remove_file(self.key_path(key)?) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         }
     }
 
     fn try_lock(&self, key: &str, lease: Duration) -> io::Result<Option<Box<dyn Send>>> {
-        let (place, _) = self.place_to_write(key)?;
-        let (guarding, _) = self.place_to_write(&format!("{key}.guard"))?;
+        let (place, _) = self.temp_path(key)?;
+        let (guarding, _) = self.temp_path(&format!("{key}.guard"))?;
         // The guard protects the check and the takeover below against other processes. It is held
         // only briefly.
         let Some(_guard) = try_open_locked(&guarding)? else { return Ok(None) };
         let file = match try_open_locked(&place)? {
             Some(file) => file,
-            None if cfg!(unix) && is_over(&fs::read(&place)?, SystemTime::now(), lease) => {
+            None if cfg!(unix) && is_lease_expired(&fs::read(&place)?, SystemTime::now(), lease) => {
                 tracing::warn!(target: "peregrine", path = %place.display(),
                     "the lock of the ACME directory was taken from a process that held it for too long");
                 // The old holder keeps an unlinked file, so releasing it does not affect the new
@@ -143,7 +143,7 @@ impl Storage for Folder {
 fn try_open_locked(path: &Path) -> io::Result<Option<File>> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
-    private(&mut options);
+    set_owner_only(&mut options);
     let file = options.open(path)?;
     match file.try_lock() {
         Ok(()) => Ok(Some(file)),
@@ -161,7 +161,7 @@ fn write_lease(mut file: &File, until: SystemTime) -> io::Result<()> {
 
 /// Whether the written lease has ended. A lease longer than any that is granted was written with a
 /// wrong clock. An unreadable one has not been written yet.
-fn is_over(text: &[u8], now: SystemTime, lease: Duration) -> bool {
+fn is_lease_expired(text: &[u8], now: SystemTime, lease: Duration) -> bool {
     let text = String::from_utf8_lossy(text);
     let until = text.split_whitespace().next().and_then(|word| word.parse::<u64>().ok());
     let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
@@ -169,7 +169,7 @@ fn is_over(text: &[u8], now: SystemTime, lease: Duration) -> bool {
 }
 
 #[cfg(unix)]
-fn private(options: &mut OpenOptions) {
+fn set_owner_only(options: &mut OpenOptions) {
     use std::os::unix::fs::OpenOptionsExt;
     options.mode(0o600);
 }
@@ -177,7 +177,7 @@ fn private(options: &mut OpenOptions) {
 #[cfg(not(unix))]
 fn private(_: &mut OpenOptions) {}
 
-fn make_folder(folder: &Path) -> io::Result<()> {
+fn create_dir(folder: &Path) -> io::Result<()> {
     let mut builder = DirBuilder::new();
     builder.recursive(true);
     #[cfg(unix)]
@@ -189,36 +189,36 @@ fn make_folder(folder: &Path) -> io::Result<()> {
 }
 
 /// A unique temporary name; process IDs are not unique across containers.
-fn beside(folder: &Path) -> io::Result<PathBuf> {
+fn temp_file_path(folder: &Path) -> io::Result<PathBuf> {
     let mut random = [0; 16];
     aws_lc_rs::rand::fill(&mut random).map_err(io::Error::other)?;
     Ok(folder.join(format!(".{:032x}.new", u128::from_ne_bytes(random))))
 }
 
 /// Creates a file with this content and syncs it to disk.
-fn write_whole(path: &Path, value: &[u8]) -> io::Result<()> {
+fn write_durable(path: &Path, value: &[u8]) -> io::Result<()> {
     let mut options = OpenOptions::new();
     options.write(true).create_new(true);
-    private(&mut options);
+    set_owner_only(&mut options);
     let mut file = options.open(path)?;
     file.write_all(value)?;
     file.sync_all()
 }
 
 /// Syncs the names in the directory to disk, where supported.
-fn sync_folder(folder: &Path) -> io::Result<()> {
+fn sync_dir(folder: &Path) -> io::Result<()> {
     if cfg!(unix) { File::open(folder)?.sync_all() } else { Ok(()) }
 }
 
 /// Removes old temporary files of killed processes.
-fn remove_left_overs(folder: &Path) {
+fn remove_stale_temp_files(folder: &Path) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name();
         let Some(name) = name.to_str().filter(|name| name.starts_with('.')) else { continue };
         let modified = entry.metadata().and_then(|found| found.modified()).ok();
         let age = modified.and_then(|at| SystemTime::now().duration_since(at).ok());
-        if name.ends_with(".new") && age.is_some_and(|age| age > LEFT_OVER) {
+        if name.ends_with(".new") && age.is_some_and(|age| age > TEMP_FILE_MAX_AGE) {
             let _ = fs::remove_file(entry.path());
         }
     }
@@ -230,9 +230,9 @@ mod tests {
 
     const MINUTE: Duration = Duration::from_secs(60);
 
-    fn folder() -> (tempfile::TempDir, Folder) {
+    fn folder() -> (tempfile::TempDir, DirStorage) {
         let root = tempfile::tempdir().expect("a directory");
-        let folder = Folder::new(root.path().join("of/acme"));
+        let folder = DirStorage::new(root.path().join("of/acme"));
         (root, folder)
     }
 
@@ -275,7 +275,7 @@ mod tests {
         let (_root, folder) = folder();
         let one =
             folder.try_lock("ca/lock", MINUTE).expect("locks work").expect("the lock is free");
-        let other = Folder::new(&folder.path);
+        let other = DirStorage::new(&folder.path);
         assert!(other.try_lock("ca/lock", MINUTE).expect("locks work").is_none());
         assert!(other.try_lock("ca/other", MINUTE).expect("locks work").is_some());
         drop(one);
@@ -311,7 +311,7 @@ mod tests {
             ("", false),
             ("soon", false),
         ] {
-            assert_eq!(is_over(text.as_bytes(), now, MINUTE), expected, "{text}");
+            assert_eq!(is_lease_expired(text.as_bytes(), now, MINUTE), expected, "{text}");
         }
     }
 

@@ -1,77 +1,77 @@
 //! Metrics of certificates: expiry, reloads, and ACME orders.
 
-use peregrine_metrics::{Family, Kind, Page};
-use peregrine_tls::Tls;
+use peregrine_metrics::{MetricFamily, MetricType, Exposition};
+use peregrine_tls::TlsConfig;
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-const EXPIRY: Family<'_> = Family {
+const EXPIRY: MetricFamily<'_> = MetricFamily {
     name: "peregrine_tls_certificate_expiry_timestamp_seconds",
-    kind: Kind::Gauge,
+    metric_type: MetricType::Gauge,
     unit: "seconds",
     help: "Expiry time of a certificate, since the Unix epoch.",
 };
 
-const RELOADS: Family<'_> = Family {
+const RELOADS: MetricFamily<'_> = MetricFamily {
     name: "peregrine_tls_reloads",
-    kind: Kind::Counter,
+    metric_type: MetricType::Counter,
     unit: "",
     help: "Reloads of certificates and related files, by result.",
 };
 
-const RELOAD_ERRORS: Family<'_> = Family {
+const RELOAD_ERRORS: MetricFamily<'_> = MetricFamily {
     name: "peregrine_tls_reload_errors",
-    kind: Kind::Counter,
+    metric_type: MetricType::Counter,
     unit: "",
     help: "Failed reloads of certificates and related files, by reason.",
 };
 
 #[cfg(feature = "acme")]
-const ORDERS: Family<'_> = Family {
+const ORDERS: MetricFamily<'_> = MetricFamily {
     name: "peregrine_acme_orders",
-    kind: Kind::Counter,
+    metric_type: MetricType::Counter,
     unit: "",
     help: "Certificates issued, failed orders, and certificates taken over from other instances.",
 };
 
 #[cfg(feature = "acme")]
-const FAILURES: Family<'_> = Family {
+const FAILURES: MetricFamily<'_> = MetricFamily {
     name: "peregrine_acme_failures",
-    kind: Kind::Gauge,
+    metric_type: MetricType::Gauge,
     unit: "",
     help: "Failed certificate orders for a name since the last success.",
 };
 
 #[cfg(feature = "acme")]
-const NEXT: Family<'_> = Family {
+const NEXT_ORDER: MetricFamily<'_> = MetricFamily {
     name: "peregrine_acme_next_order_timestamp_seconds",
-    kind: Kind::Gauge,
+    metric_type: MetricType::Gauge,
     unit: "seconds",
     help: "Time of the next certificate order for a name, since the Unix epoch.",
 };
 
 #[cfg(feature = "acme")]
-const ERRORS: Family<'_> = Family {
+const ERRORS: MetricFamily<'_> = MetricFamily {
     name: "peregrine_acme_errors",
-    kind: Kind::Counter,
+    metric_type: MetricType::Counter,
     unit: "",
     help: "Failed certificate orders, by reason.",
 };
 
 #[cfg(feature = "acme")]
-const PANICS: Family<'_> = Family {
+const PANICS: MetricFamily<'_> = MetricFamily {
     name: "peregrine_acme_panics",
-    kind: Kind::Counter,
+    metric_type: MetricType::Counter,
     unit: "",
     help: "Panics while getting or storing certificates. Both continue after a panic.",
 };
 
 /// All families on the page.
 #[cfg(test)]
-pub(crate) fn families() -> impl Iterator<Item = Family<'static>> {
+pub(crate) fn families() -> impl Iterator<Item = MetricFamily<'static>> {
     let own = [EXPIRY, RELOADS, RELOAD_ERRORS].into_iter();
     #[cfg(feature = "acme")]
-    let own = own.chain([ORDERS, ERRORS, FAILURES, NEXT, PANICS]);
+    let own = own.chain([ORDERS, ERRORS, FAILURES, NEXT_ORDER, PANICS]);
     own
 }
 
@@ -83,8 +83,8 @@ fn seconds(time: SystemTime) -> f64 {
 }
 
 /// Writes the metrics of the listeners' TLS settings.
-pub(crate) fn write(page: &mut Page, all: &[Tls]) {
-    let each: Vec<_> = all.iter().map(Tls::status).collect();
+pub(crate) fn write(page: &mut Exposition, all: &[TlsConfig]) {
+    let each: Vec<_> = all.iter().map(TlsConfig::status).collect();
     // Listeners may have certificates with the same label: report the one that expires first.
     let mut ends: BTreeMap<&str, f64> = BTreeMap::new();
     for certificate in each.iter().flat_map(|status| &status.certificates) {
@@ -92,20 +92,20 @@ pub(crate) fn write(page: &mut Page, all: &[Tls]) {
         let known = ends.entry(&certificate.label).or_insert(end);
         *known = known.min(end);
     }
-    page.family(&EXPIRY);
+    page.begin_family(&EXPIRY);
     for (label, end) in ends {
         page.sample(&[("certificate", label)], end);
     }
-    page.family(&RELOADS);
+    page.begin_family(&RELOADS);
     let done = each.iter().map(|status| status.reloads).sum::<u64>();
-    let failed = each.iter().map(|status| status.failures).sum::<u64>();
+    let failed = each.iter().map(|status| status.failed_reloads).sum::<u64>();
     page.sample(&[("result", "done")], done);
     page.sample(&[("result", "failed")], failed);
     let mut errors: BTreeMap<&str, u64> = BTreeMap::new();
-    for (reason, count) in each.iter().flat_map(|status| &status.failures_by) {
+    for (reason, count) in each.iter().flat_map(|status| &status.failures_by_kind) {
         *errors.entry(reason).or_default() += count;
     }
-    page.family(&RELOAD_ERRORS);
+    page.begin_family(&RELOAD_ERRORS);
     for (reason, count) in errors {
         page.sample(&[("reason", reason)], count);
     }
@@ -114,19 +114,19 @@ pub(crate) fn write(page: &mut Page, all: &[Tls]) {
 }
 
 #[cfg(feature = "acme")]
-fn write_orders(page: &mut Page, all: &[Tls]) {
+fn write_orders(page: &mut Exposition, all: &[TlsConfig]) {
     // Several listeners may share one ACME client.
     let getters = peregrine_acme::statuses(all.iter());
     let (mut issued, mut taken, mut failed, mut panics) = (0, 0, 0, 0);
     let mut names: BTreeMap<&str, (u64, Option<f64>)> = BTreeMap::new();
     for status in &getters {
         issued += status.issued;
-        taken += status.taken;
-        failed += status.failed;
+        taken += status.adopted;
+        failed += status.failures;
         panics += status.panics;
-        for name in &status.names {
+        for name in &status.domains {
             let next = name.renew_at.map(seconds);
-            let known = names.entry(&name.name).or_insert((0, next));
+            let known = names.entry(&name.domain).or_insert((0, next));
             known.0 = known.0.max(u64::from(name.failures));
             known.1 = match (known.1, next) {
                 (Some(known), Some(next)) => Some(known.min(next)),
@@ -134,44 +134,44 @@ fn write_orders(page: &mut Page, all: &[Tls]) {
             };
         }
     }
-    page.family(&ORDERS);
+    page.begin_family(&ORDERS);
     for (result, count) in [("issued", issued), ("taken", taken), ("failed", failed)] {
         page.sample(&[("result", result)], count);
     }
-    page.family(&ERRORS);
+    page.begin_family(&ERRORS);
     for reason in peregrine_acme::FailureReason::ALL {
-        let of = |status: &peregrine_acme::AcmeStatus| status.failed_by.get(&reason).copied();
+        let of = |status: &peregrine_acme::AcmeStatus| status.failures_by_reason.get(&reason).copied();
         let count = getters.iter().filter_map(of).sum::<u64>();
         page.sample(&[("reason", reason.label())], count);
     }
-    page.family(&FAILURES);
+    page.begin_family(&FAILURES);
     for (name, (failures, _)) in &names {
         page.sample(&[("name", name)], *failures as f64);
     }
-    page.family(&NEXT);
+    page.begin_family(&NEXT_ORDER);
     for (name, (_, next)) in &names {
         if let Some(next) = next {
             page.sample(&[("name", name)], *next);
         }
     }
-    page.family(&PANICS);
+    page.begin_family(&PANICS);
     page.sample(&[], panics);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use peregrine_metrics::Format;
+    use peregrine_metrics::ExpositionFormat;
     use peregrine_tls::{Certificate, TicketKeys};
 
     #[test]
     fn each_certificate_has_one_line_whoever_serves_it_and_reloads_are_counted() {
-        let made = Tls::self_signed(&["a.test"]).expect("valid name");
-        let other = Tls::self_signed(&["a.test"]).expect("valid name").tls;
+        let made = TlsConfig::self_signed(&["a.test"]).expect("valid name");
+        let other = TlsConfig::self_signed(&["a.test"]).expect("valid name").tls;
         let reloaded = made.tls.reload();
         assert!(reloaded.is_ok());
-        let missing = Certificate::from_files("/no/such.pem", "/no/such.key").labelled("b\"c");
-        assert!(made.tls.put_certificate(missing).is_err());
+        let missing = Certificate::from_files("/no/such.pem", "/no/such.key").label("b\"c");
+        assert!(made.tls.upsert_certificate(missing).is_err());
         // Failed reloads are counted by reason.
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("tickets.keys");
@@ -182,7 +182,7 @@ mod tests {
         assert!(broken.reload().is_err());
         std::fs::remove_file(&path).expect("the file exists");
         assert!(broken.reload().is_err());
-        let mut page = Page::new(Format::Text);
+        let mut page = Exposition::new(ExpositionFormat::PrometheusText);
         write(&mut page, &[made.tls, other, broken]);
         let text = page.finish();
         let lines: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();

@@ -21,7 +21,7 @@ mod process;
 mod recorder;
 mod state;
 
-pub use access_log::{Form, Log};
+pub use access_log::{AccessLogFormat, AccessLogOptions};
 pub use listener::app;
 #[cfg(feature = "otlp")]
 pub use otlp::{Otlp, OtlpError};
@@ -30,10 +30,10 @@ pub use otlp::{Otlp, OtlpError};
 #[doc(hidden)]
 pub mod internal {
     pub use crate::access_log::{
-        END_TIMEOUT, Ending, Figures, LogError, Logging, Place, QUEUE_BYTES_MAX, Sink,
+        DEFAULT_FLUSH_TIMEOUT, AccessLogFlush, AccessLogMetrics, AccessLogError, StartedAccessLog, LogControl, DEFAULT_QUEUE_BYTES_MAX, Sink,
     };
-    pub use crate::listener::Administering;
+    pub use crate::listener::RunningAdmin;
     #[cfg(feature = "otlp")]
-    pub use crate::otlp::{flush, inject, recorded};
-    pub use crate::state::{Begun, View, Views};
+    pub use crate::otlp::{flush, inject, with_otel_recorder};
+    pub use crate::state::{WorkerReporter, WorkerView, AdminState};
 }

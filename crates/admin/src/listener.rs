@@ -5,14 +5,14 @@
 //! pages on their own listener use [`app`].
 
 use crate::pages;
-use crate::state::{self, Views};
+use crate::state::{self, AdminState};
 use peregrine_driver::{Driver, Options, Socket};
 use peregrine_driver_tokio::Tokio;
 #[cfg(unix)]
-use peregrine_server::Reserve;
-use peregrine_server::{Limits, Listen, Observed, Order, OverloadLimits, Shared, WorkerLimits};
+use peregrine_server::FdReserve;
+use peregrine_server::{Limits, BoundListener, Instrumentation, Lifecycle, OverloadLimits, SocketSharing, WorkerLimits};
 use peregrine_web::App;
-use peregrine_web::panics::contained;
+use peregrine_web::panics::catch_log_panic;
 #[cfg(unix)]
 use std::cell::RefCell;
 use std::io;
@@ -27,10 +27,10 @@ use tokio::sync::watch as watched;
 /// Reserved connection slots, for new connections when all other slots are in use. If no reserved
 /// slot is free either, the server closes the oldest connection in one of them that has not sent a
 /// request. Probes can therefore always connect, even if idle clients hold all other slots.
-const SPARE_CONNECTIONS: usize = 64;
+const RESERVED_CONNECTIONS: usize = 64;
 
 /// The shutdown timeout of the admin listener.
-const END_MAX: Duration = Duration::from_secs(2);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The pages of the admin listener, for an application that serves them itself, under a prefix or
 /// behind authentication middleware. They show the state of the server whose worker builds the
@@ -52,75 +52,75 @@ pub fn app() -> App {
 
 /// Serves the pages on the calling thread until it is ordered to stop.
 fn run(
-    listens: Vec<Listen<Socket>>,
-    views: &Arc<Views>,
-    orders: watched::Sender<Order>,
-    shared: Shared,
+    listens: Vec<BoundListener<Socket>>,
+    views: &Arc<AdminState>,
+    orders: watched::Sender<Lifecycle>,
+    shared: SocketSharing,
     ready: impl FnOnce(),
 ) -> io::Result<()> {
     let application =
         pages::app(views).build().expect("the routes of the admin listener are valid");
     Tokio::run(&Options::default(), |driver| async move {
         ready();
-        driver.spawn_boxed(Box::pin(state::watch(driver.clone(), Arc::downgrade(views))));
+        driver.spawn_boxed(Box::pin(state::watch_blocking(driver.clone(), Arc::downgrade(views))));
         let ordered = orders.subscribe();
-        driver.spawn_boxed(Box::pin(leave_with(views.orders(), orders, shared)));
-        let observed = Rc::new(observed());
-        let limits = WorkerLimits { spare_connections: SPARE_CONNECTIONS, ..limits().into() };
-        peregrine_server::run(driver, listens, application, limits, observed, ordered, None).await
+        driver.spawn_boxed(Box::pin(follow_handover(views.lifecycle_updates(), orders, shared)));
+        let observed = Rc::new(instrumentation());
+        let limits = WorkerLimits { reserved_connections: RESERVED_CONNECTIONS, ..limits().into() };
+        peregrine_server::run_worker(driver, listens, application, limits, observed, ordered, None).await
     })?
     .map(drop)
 }
 
 /// The number of connections that can be accepted when the process has no free descriptors.
 #[cfg(unix)]
-const KEPT_DESCRIPTORS: usize = 2;
+const RESERVED_FDS: usize = 2;
 
 /// Descriptors reserved for the admin listener: unconnected sockets, since they need no file.
 #[cfg(unix)]
-struct Kept(RefCell<Vec<UnixDatagram>>);
+struct ReservedFds(RefCell<Vec<UnixDatagram>>);
 
 #[cfg(unix)]
-impl Reserve for Kept {
-    fn spend(&self) -> bool {
+impl FdReserve for ReservedFds {
+    fn release_one(&self) -> bool {
         self.0.borrow_mut().pop().is_some()
     }
 
     fn refill(&self) {
         let mut all = self.0.borrow_mut();
-        while all.len() < KEPT_DESCRIPTORS
+        while all.len() < RESERVED_FDS
             && let Ok(socket) = UnixDatagram::unbound()
         {
             all.push(socket);
         }
     }
 
-    fn is_short(&self) -> bool {
-        self.0.borrow().len() < KEPT_DESCRIPTORS
+    fn is_depleted(&self) -> bool {
+        self.0.borrow().len() < RESERVED_FDS
     }
 }
 
 #[cfg(unix)]
-fn observed() -> Observed {
-    let kept = Kept(RefCell::default());
+fn instrumentation() -> Instrumentation {
+    let kept = ReservedFds(RefCell::default());
     kept.refill();
-    Observed::default().reserving(kept)
+    Instrumentation::default().with_fd_reserve(kept)
 }
 
 #[cfg(not(unix))]
-fn observed() -> Observed {
-    Observed::default()
+fn observed() -> Instrumentation {
+    Instrumentation::default()
 }
 
 /// Stops serving when another process has taken over and inherited the listener.
-async fn leave_with(
-    mut server: watched::Receiver<Order>,
-    own: watched::Sender<Order>,
-    shared: Shared,
+async fn follow_handover(
+    mut server: watched::Receiver<Lifecycle>,
+    own: watched::Sender<Lifecycle>,
+    shared: SocketSharing,
 ) {
-    let has_left = server.wait_for(|order| *order == Order::Leave).await.is_ok();
-    if has_left && shared.is_so() {
-        own.send_modify(|order| *order = Order::Leave.max(*order));
+    let has_left = server.wait_for(|order| *order == Lifecycle::HandingOver).await.is_ok();
+    if has_left && shared.is_shared() {
+        own.send_modify(|order| *order = Lifecycle::HandingOver.max(*order));
     }
 }
 
@@ -143,32 +143,32 @@ fn limits() -> Limits {
         background_timeout: Duration::ZERO,
         poll_budget: None,
         // The pages are needed most during overload.
-        overload: OverloadLimits::none(),
+        overload: OverloadLimits::unlimited(),
         ..Limits::default()
     }
 }
 
 /// A running admin listener. Dropping it closes its connections.
 #[derive(Debug)]
-pub struct Administering {
-    orders: watched::Sender<Order>,
+pub struct RunningAdmin {
+    lifecycle: watched::Sender<Lifecycle>,
     /// Receives `Ok` when the thread starts serving, or its error. Disconnected when it has ended.
-    told: mpsc::Receiver<io::Result<()>>,
+    exited: mpsc::Receiver<io::Result<()>>,
 }
 
-impl Administering {
+impl RunningAdmin {
     /// Starts a thread that serves the pages on `listens`.
     ///
     /// # Errors
     /// The process cannot start the thread, or has no free descriptors.
     pub fn start(
-        listens: Vec<Listen<Socket>>,
-        shared: Shared,
+        listens: Vec<BoundListener<Socket>>,
+        shared: SocketSharing,
         is_inherited: bool,
-        views: &Arc<Views>,
+        views: &Arc<AdminState>,
     ) -> io::Result<Self> {
         // The predecessor serves an inherited listener until the predecessor stops.
-        let first = if is_inherited { Order::Wait } else { Order::Serve };
+        let first = if is_inherited { Lifecycle::Standby } else { Lifecycle::Serving };
         let orders = watched::Sender::new(first);
         let own = orders.clone();
         let (tell, told) = mpsc::channel();
@@ -182,27 +182,27 @@ impl Administering {
         });
         thread::Builder::new().name("peregrine-admin".to_owned()).spawn(body)?;
         told.recv().unwrap_or_else(|_| Err(io::Error::other("admin thread panicked")))?;
-        Ok(Self { orders, told })
+        Ok(Self { lifecycle: orders, exited: told })
     }
 
     /// Starts serving after the predecessor has stopped.
-    pub fn open(&self) {
-        self.orders.send_modify(|order| *order = Order::Serve.max(*order));
+    pub fn start_serving(&self) {
+        self.lifecycle.send_modify(|order| *order = Lifecycle::Serving.max(*order));
     }
 
     /// Shuts the listener down and waits for its thread.
-    pub fn end(self) {
-        self.orders.send_modify(|order| *order = Order::Drain.max(*order));
-        if let Err(mpsc::RecvTimeoutError::Timeout) = self.told.recv_timeout(END_MAX) {
-            contained(
+    pub fn shutdown(self) {
+        self.lifecycle.send_modify(|order| *order = Lifecycle::Draining.max(*order));
+        if let Err(mpsc::RecvTimeoutError::Timeout) = self.exited.recv_timeout(SHUTDOWN_TIMEOUT) {
+            catch_log_panic(
                 || tracing::debug!(target: "peregrine", "the admin listener did not stop in time"),
             );
         }
     }
 }
 
-impl Drop for Administering {
+impl Drop for RunningAdmin {
     fn drop(&mut self) {
-        self.orders.send_replace(Order::Cut);
+        self.lifecycle.send_replace(Lifecycle::ForceClosing);
     }
 }

@@ -1,42 +1,42 @@
 //! Metrics of the process, named as in Prometheus' client libraries. They are available on Linux
 //! only.
 
-use peregrine_metrics::{Family, Kind, Page};
+use peregrine_metrics::{MetricFamily, MetricType, Exposition};
 #[cfg(target_os = "linux")]
 use std::fs;
 
 /// Clock ticks per second in `/proc` (`USER_HZ`).
 #[cfg(target_os = "linux")]
-const TICKS: f64 = 100.0;
+const CLOCK_TICKS_PER_SECOND: f64 = 100.0;
 
 const fn family(
     name: &'static str,
-    kind: Kind,
+    kind: MetricType,
     unit: &'static str,
     help: &'static str,
-) -> Family<'static> {
-    Family { name, kind, unit, help }
+) -> MetricFamily<'static> {
+    MetricFamily { name, metric_type: kind, unit, help }
 }
 
 /// The families, in the order of the values of [`read`].
-pub(crate) const FAMILIES: &[Family<'static>] = &[
-    family("process_cpu_seconds", Kind::Counter, "seconds", "CPU time of the process."),
-    family("process_resident_memory_bytes", Kind::Gauge, "bytes", "Resident memory."),
-    family("process_virtual_memory_bytes", Kind::Gauge, "bytes", "Virtual memory."),
-    family("process_open_fds", Kind::Gauge, "", "Open file descriptors."),
-    family("process_max_fds", Kind::Gauge, "", "The limit on open file descriptors."),
+pub(crate) const FAMILIES: &[MetricFamily<'static>] = &[
+    family("process_cpu_seconds", MetricType::Counter, "seconds", "CPU time of the process."),
+    family("process_resident_memory_bytes", MetricType::Gauge, "bytes", "Resident memory."),
+    family("process_virtual_memory_bytes", MetricType::Gauge, "bytes", "Virtual memory."),
+    family("process_open_fds", MetricType::Gauge, "", "Open file descriptors."),
+    family("process_max_fds", MetricType::Gauge, "", "The limit on open file descriptors."),
     family(
         "process_start_time_seconds",
-        Kind::Gauge,
+        MetricType::Gauge,
         "seconds",
         "Start time of the process, since the Unix epoch.",
     ),
 ];
 
 /// Writes the values that the system provides.
-pub(crate) fn write(page: &mut Page) {
+pub(crate) fn write(page: &mut Exposition) {
     for (family, value) in FAMILIES.iter().zip(read()) {
-        page.family(family);
+        page.begin_family(family);
         if let Some(value) = value {
             page.sample(&[], value);
         }
@@ -55,8 +55,8 @@ fn read() -> [Option<f64>; 6] {
     let fields: Vec<&str> =
         stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().collect();
     let field = |number: usize| fields.get(number - 3)?.parse::<f64>().ok();
-    let cpu = || Some((field(14)? + field(15)?) / TICKS);
-    let started = || Some(booted()? + field(22)? / TICKS);
+    let cpu = || Some((field(14)? + field(15)?) / CLOCK_TICKS_PER_SECOND);
+    let started = || Some(boot_time()? + field(22)? / CLOCK_TICKS_PER_SECOND);
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let resident = number_after(&status, "VmRSS:").map(|kib| kib * 1024.0);
     let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
@@ -73,7 +73,7 @@ fn number_after(text: &str, name: &str) -> Option<f64> {
 
 /// The machine's boot time, in seconds since the Unix epoch.
 #[cfg(target_os = "linux")]
-fn booted() -> Option<f64> {
+fn boot_time() -> Option<f64> {
     number_after(&fs::read_to_string("/proc/stat").ok()?, "btime")
 }
 
@@ -87,7 +87,7 @@ fn descriptors() -> Option<f64> {
 
 /// How long a thread of this process has run, and how long it has waited for a CPU, in seconds.
 #[cfg(target_os = "linux")]
-pub(crate) fn schedule(thread: u32) -> Option<(f64, f64)> {
+pub(crate) fn schedstat(thread: u32) -> Option<(f64, f64)> {
     let text = fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).ok()?;
     let mut fields = text.split_whitespace().map(|field| field.parse::<u64>().ok());
     let mut next = || Some(fields.next()?? as f64 / 1e9);

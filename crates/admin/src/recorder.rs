@@ -10,21 +10,21 @@ use metrics::{
     Counter, CounterFn, Gauge, GaugeFn, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder,
     SharedString, Unit,
 };
-use peregrine_metrics::{Family, Kind, Page};
+use peregrine_metrics::{MetricFamily, MetricType, Exposition};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 /// The number of parts of a counter or histogram.
-const PARTS: usize = 8;
+const SHARDS: usize = 8;
 
 /// The bucket bounds of histograms, except those whose name ends with `bytes`.
-const BOUNDS: [f64; 19] = [
+const DEFAULT_BUCKETS: [f64; 19] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 100.0,
     250.0, 1_000.0, 10_000.0, 100_000.0,
 ];
-const BYTE_BOUNDS: [f64; 19] = [
+const BYTE_BUCKETS: [f64; 19] = [
     0.0,
     64.0,
     256.0,
@@ -46,23 +46,23 @@ const BYTE_BOUNDS: [f64; 19] = [
     1_099_511_627_776.0,
 ];
 
-static RECORDER: OnceLock<Own> = OnceLock::new();
+static RECORDER: OnceLock<AppMetrics> = OnceLock::new();
 
 /// Installs the recorder, unless the process already has one.
-pub(crate) fn install() {
+pub(crate) fn install_recorder() {
     RECORDER.get_or_init(|| {
-        if metrics::set_global_recorder(Facade).is_err() {
+        if metrics::set_global_recorder(MetricsRecorder).is_err() {
             tracing::warn!(target: "peregrine",
                 "another recorder of the crate `metrics` is installed, so the application's \
                  metrics are not on the admin listener's page: remove that recorder, or disable \
                  the feature `metrics`");
         }
-        Own::default()
+        AppMetrics::default()
     });
 }
 
 /// Writes the application's metrics.
-pub(crate) fn write(page: &mut Page) {
+pub(crate) fn write(page: &mut Exposition) {
     if let Some(own) = RECORDER.get() {
         own.write(page);
     }
@@ -70,22 +70,22 @@ pub(crate) fn write(page: &mut Page) {
 
 /// The application's metrics.
 #[derive(Default)]
-struct Own {
-    counters: Cells<CounterCell>,
-    gauges: Cells<GaugeCell>,
-    histograms: Cells<HistogramCell>,
+struct AppMetrics {
+    counters: MetricCells<CounterCell>,
+    gauges: MetricCells<GaugeCell>,
+    histograms: MetricCells<HistogramCell>,
     described: RwLock<HashMap<String, (Option<Unit>, SharedString)>>,
 }
 
-struct Cells<C>(RwLock<HashMap<Key, Arc<C>>>);
+struct MetricCells<C>(RwLock<HashMap<Key, Arc<C>>>);
 
-impl<C> Default for Cells<C> {
+impl<C> Default for MetricCells<C> {
     fn default() -> Self {
         Self(RwLock::default())
     }
 }
 
-impl<C> Cells<C> {
+impl<C> MetricCells<C> {
     fn find(&self, key: &Key, make: impl FnOnce() -> C) -> Arc<C> {
         if let Some(cell) = self.0.read().unwrap_or_else(PoisonError::into_inner).get(key) {
             return Arc::clone(cell);
@@ -109,11 +109,11 @@ impl<C> Cells<C> {
 /// A part of a counter. The alignment keeps parts on separate cache lines.
 #[derive(Default)]
 #[repr(align(64))]
-struct Part(AtomicU64);
+struct Shard(AtomicU64);
 
 #[derive(Default)]
 struct CounterCell {
-    parts: [Part; PARTS],
+    shards: [Shard; SHARDS],
     /// The highest value passed to `absolute`. It is added to the increments.
     absolute: AtomicU64,
 }
@@ -123,27 +123,27 @@ struct GaugeCell(AtomicU64);
 
 struct HistogramCell {
     bounds: &'static [f64; 19],
-    parts: [HistogramPart; PARTS],
+    shards: [HistogramShard; SHARDS],
 }
 
 #[derive(Default)]
 #[repr(align(64))]
-struct HistogramPart {
+struct HistogramShard {
     counts: [AtomicU64; 20],
     sum: AtomicU64,
 }
 
 /// A thread's handle to a cell. Each thread has its own, because threads would contend for the
 /// reference count of a shared one.
-struct Handle<C> {
+struct ThreadHandle<C> {
     cell: Arc<C>,
-    part: usize,
+    shard: usize,
 }
 
-impl CounterFn for Handle<CounterCell> {
+impl CounterFn for ThreadHandle<CounterCell> {
     fn increment(&self, value: u64) {
         // Atomic, because the handle may have been passed to another thread.
-        self.cell.parts[self.part].0.fetch_add(value, Ordering::Relaxed);
+        self.cell.shards[self.shard].0.fetch_add(value, Ordering::Relaxed);
     }
 
     fn absolute(&self, value: u64) {
@@ -151,13 +151,13 @@ impl CounterFn for Handle<CounterCell> {
     }
 }
 
-impl GaugeFn for Handle<GaugeCell> {
+impl GaugeFn for ThreadHandle<GaugeCell> {
     fn increment(&self, value: f64) {
-        add(&self.cell.0, value);
+        atomic_add_f64(&self.cell.0, value);
     }
 
     fn decrement(&self, value: f64) {
-        add(&self.cell.0, -value);
+        atomic_add_f64(&self.cell.0, -value);
     }
 
     fn set(&self, value: f64) {
@@ -165,17 +165,17 @@ impl GaugeFn for Handle<GaugeCell> {
     }
 }
 
-impl HistogramFn for Handle<HistogramCell> {
+impl HistogramFn for ThreadHandle<HistogramCell> {
     fn record(&self, value: f64) {
-        let part = &self.cell.parts[self.part];
+        let part = &self.cell.shards[self.shard];
         let at = self.cell.bounds.iter().position(|bound| value <= *bound);
         part.counts[at.unwrap_or(self.cell.bounds.len())].fetch_add(1, Ordering::Relaxed);
-        add(&part.sum, value);
+        atomic_add_f64(&part.sum, value);
     }
 }
 
 /// Adds to a floating-point number stored as its bits.
-fn add(bits: &AtomicU64, more: f64) {
+fn atomic_add_f64(bits: &AtomicU64, more: f64) {
     let sum = |bits| Some((f64::from_bits(bits) + more).to_bits());
     // Cannot fail, since `sum` never returns `None`.
     let _ = bits.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum);
@@ -183,58 +183,58 @@ fn add(bits: &AtomicU64, more: f64) {
 
 thread_local! {
     static PART: Cell<Option<usize>> = const { Cell::new(None) };
-    static KNOWN: RefCell<Known> = RefCell::default();
+    static KNOWN: RefCell<ThreadCache> = RefCell::default();
 }
 
 /// The handles that this thread has looked up.
 #[derive(Default)]
-struct Known {
-    counters: HashMap<Key, Arc<Handle<CounterCell>>>,
-    gauges: HashMap<Key, Arc<Handle<GaugeCell>>>,
-    histograms: HashMap<Key, Arc<Handle<HistogramCell>>>,
+struct ThreadCache {
+    counters: HashMap<Key, Arc<ThreadHandle<CounterCell>>>,
+    gauges: HashMap<Key, Arc<ThreadHandle<GaugeCell>>>,
+    histograms: HashMap<Key, Arc<ThreadHandle<HistogramCell>>>,
 }
 
 /// The maximum number of cached handles of each kind; beyond it the cache is cleared.
-const KNOWN_MAX: usize = 1024;
+const THREAD_CACHE_MAX: usize = 1024;
 
 /// The part that this thread updates.
-fn part() -> usize {
+fn current_shard() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     PART.get().unwrap_or_else(|| {
-        let part = NEXT.fetch_add(1, Ordering::Relaxed) % PARTS;
+        let part = NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS;
         PART.set(Some(part));
         part
     })
 }
 
 /// Returns this thread's handle, and creates it on first use.
-fn known<C>(
-    of: impl FnOnce(&mut Known) -> &mut HashMap<Key, Arc<Handle<C>>>,
+fn cached_handle<C>(
+    of: impl FnOnce(&mut ThreadCache) -> &mut HashMap<Key, Arc<ThreadHandle<C>>>,
     key: &Key,
-    cells: &Cells<C>,
+    cells: &MetricCells<C>,
     make: impl Fn() -> C,
-) -> Arc<Handle<C>> {
+) -> Arc<ThreadHandle<C>> {
     let found = KNOWN.try_with(|all| {
         let mut all = all.borrow_mut();
         let handles = of(&mut all);
         if let Some(handle) = handles.get(key) {
             return Arc::clone(handle);
         }
-        let handle = Arc::new(Handle { cell: cells.find(key, &make), part: part() });
-        if handles.len() >= KNOWN_MAX {
+        let handle = Arc::new(ThreadHandle { cell: cells.find(key, &make), shard: current_shard() });
+        if handles.len() >= THREAD_CACHE_MAX {
             handles.clear();
         }
         handles.insert(key.clone(), Arc::clone(&handle));
         handle
     });
     // While a thread exits, it may update metrics after its cache has been destroyed.
-    found.unwrap_or_else(|_| Arc::new(Handle { cell: cells.find(key, &make), part: 0 }))
+    found.unwrap_or_else(|_| Arc::new(ThreadHandle { cell: cells.find(key, &make), shard: 0 }))
 }
 
 /// The recorder that is installed in the facade.
-struct Facade;
+struct MetricsRecorder;
 
-impl Facade {
+impl MetricsRecorder {
     fn describe(key: &KeyName, unit: Option<Unit>, text: SharedString) {
         if let Some(own) = RECORDER.get() {
             let mut all = own.described.write().unwrap_or_else(PoisonError::into_inner);
@@ -243,7 +243,7 @@ impl Facade {
     }
 }
 
-impl Recorder for Facade {
+impl Recorder for MetricsRecorder {
     fn describe_counter(&self, key: KeyName, unit: Option<Unit>, text: SharedString) {
         Self::describe(&key, unit, text);
     }
@@ -259,72 +259,72 @@ impl Recorder for Facade {
     fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
         let Some(own) = RECORDER.get() else { return Counter::noop() };
         let cells = &own.counters;
-        known(|known| &mut known.counters, key, cells, CounterCell::default).into()
+        cached_handle(|known| &mut known.counters, key, cells, CounterCell::default).into()
     }
 
     fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
         let Some(own) = RECORDER.get() else { return Gauge::noop() };
-        known(|known| &mut known.gauges, key, &own.gauges, GaugeCell::default).into()
+        cached_handle(|known| &mut known.gauges, key, &own.gauges, GaugeCell::default).into()
     }
 
     fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> Histogram {
         let Some(own) = RECORDER.get() else { return Histogram::noop() };
         let make = || {
             let is_bytes = key.name().ends_with("bytes");
-            let bounds = if is_bytes { &BYTE_BOUNDS } else { &BOUNDS };
-            HistogramCell { bounds, parts: Default::default() }
+            let bounds = if is_bytes { &BYTE_BUCKETS } else { &DEFAULT_BUCKETS };
+            HistogramCell { bounds, shards: Default::default() }
         };
-        known(|known| &mut known.histograms, key, &own.histograms, make).into()
+        cached_handle(|known| &mut known.histograms, key, &own.histograms, make).into()
     }
 }
 
-impl Own {
-    fn write(&self, page: &mut Page) {
+impl AppMetrics {
+    fn write(&self, page: &mut Exposition) {
         for (name, keys) in self.counters.by_name() {
-            self.family(page, &name, Kind::Counter);
+            self.family(page, &name, MetricType::Counter);
             for (key, cell) in keys {
-                let parts = cell.parts.iter().map(|part| part.0.load(Ordering::Relaxed));
+                let parts = cell.shards.iter().map(|part| part.0.load(Ordering::Relaxed));
                 let count = parts.sum::<u64>() + cell.absolute.load(Ordering::Relaxed);
-                labelled(&key, |labels| page.sample(labels, count));
+                with_labels(&key, |labels| page.sample(labels, count));
             }
         }
         for (name, keys) in self.gauges.by_name() {
-            self.family(page, &name, Kind::Gauge);
+            self.family(page, &name, MetricType::Gauge);
             for (key, cell) in keys {
                 let value = f64::from_bits(cell.0.load(Ordering::Relaxed));
-                labelled(&key, |labels| page.sample(labels, value));
+                with_labels(&key, |labels| page.sample(labels, value));
             }
         }
         for (name, keys) in self.histograms.by_name() {
-            self.family(page, &name, Kind::Histogram);
+            self.family(page, &name, MetricType::Histogram);
             for (key, cell) in keys {
                 let (mut counts, mut sum) = ([0; 20], 0.0);
-                for part in &cell.parts {
+                for part in &cell.shards {
                     for (count, more) in counts.iter_mut().zip(&part.counts) {
                         *count += more.load(Ordering::Relaxed);
                     }
                     sum += f64::from_bits(part.sum.load(Ordering::Relaxed));
                 }
-                labelled(&key, |labels| page.histogram_of(labels, cell.bounds, &counts, sum));
+                with_labels(&key, |labels| page.float_histogram(labels, cell.bounds, &counts, sum));
             }
         }
     }
 
     /// Starts a family. A name already used by the server or by another kind of metric gets a
     /// prefix.
-    fn family(&self, page: &mut Page, name: &str, kind: Kind) {
+    fn family(&self, page: &mut Exposition, name: &str, kind: MetricType) {
         let described = self.described.read().unwrap_or_else(PoisonError::into_inner);
         let help = described.get(name).map_or("Recorded by the application.", |(_, help)| help);
-        let mut name = sound(name, true);
-        if kind == Kind::Counter
+        let mut name = sanitize(name, true);
+        if kind == MetricType::Counter
             && let Some(short) = name.strip_suffix("_total")
         {
             name = short.to_owned();
         }
         loop {
-            let family = Family { name: &name, kind, unit: "", help };
-            if !page.is_taken(&family) {
-                return page.family(&family);
+            let family = MetricFamily { name: &name, metric_type: kind, unit: "", help };
+            if !page.has_name_conflict(&family) {
+                return page.begin_family(&family);
             }
             name = format!("app_{name}");
         }
@@ -332,11 +332,11 @@ impl Own {
 }
 
 /// Calls `write` with the labels of `key`.
-fn labelled(key: &Key, write: impl FnOnce(&peregrine_metrics::Labels<'_>)) {
+fn with_labels(key: &Key, write: impl FnOnce(&peregrine_metrics::Labels<'_>)) {
     let mut names = BTreeMap::new();
     for label in key.labels() {
         // `le` is reserved for histograms, and duplicate labels would make the page invalid.
-        let mut name = sound(label.key(), false);
+        let mut name = sanitize(label.key(), false);
         while name == "le" || names.contains_key(&name) {
             name.insert_str(0, "app_");
         }
@@ -347,7 +347,7 @@ fn labelled(key: &Key, write: impl FnOnce(&peregrine_metrics::Labels<'_>)) {
 }
 
 /// Replaces characters that Prometheus does not allow in names.
-fn sound(name: &str, is_metric: bool) -> String {
+fn sanitize(name: &str, is_metric: bool) -> String {
     let is_good = |character: char| {
         character.is_ascii_alphanumeric() || character == '_' || is_metric && character == ':'
     };
@@ -360,7 +360,7 @@ fn sound(name: &str, is_metric: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use peregrine_metrics::Format;
+    use peregrine_metrics::ExpositionFormat;
 
     #[test]
     fn names_are_made_sound() {
@@ -372,19 +372,19 @@ mod tests {
             ("", true, "_"),
             ("gr\u{fc}n", true, "gr_n"),
         ] {
-            assert_eq!(sound(name, is_metric), expected);
+            assert_eq!(sanitize(name, is_metric), expected);
         }
     }
 
     #[test]
     fn names_that_are_taken_get_a_prefix() {
-        let own = Own::default();
+        let own = AppMetrics::default();
         let make = CounterCell::default;
-        own.counters.find(&Key::from_name("taken"), make).parts[0].0.store(1, Ordering::Relaxed);
+        own.counters.find(&Key::from_name("taken"), make).shards[0].0.store(1, Ordering::Relaxed);
         own.counters.find(&Key::from_name("twice_total"), make);
         own.gauges.find(&Key::from_name("twice"), GaugeCell::default);
-        let mut page = Page::new(Format::Text);
-        page.family(&Family { name: "taken", kind: Kind::Gauge, unit: "", help: "Ours." });
+        let mut page = Exposition::new(ExpositionFormat::PrometheusText);
+        page.begin_family(&MetricFamily { name: "taken", metric_type: MetricType::Gauge, unit: "", help: "Ours." });
         own.write(&mut page);
         let page = page.finish();
         for line in ["app_taken_total 1", "twice_total 0", "app_twice 0"] {
@@ -395,28 +395,28 @@ mod tests {
     #[test]
     fn labels_never_meet() {
         let labels = [("a.b", "1"), ("a_b", "2"), ("le", "3")];
-        labelled(&Key::from_parts("x", &labels), |labels| {
+        with_labels(&Key::from_parts("x", &labels), |labels| {
             assert_eq!(labels, [("a_b", "1"), ("app_a_b", "2"), ("app_le", "3")]);
         });
     }
 
     #[test]
     fn what_threads_count_is_added_up() {
-        let own = Own::default();
+        let own = AppMetrics::default();
         let (counted, spread) = (Key::from_name("n"), Key::from_name("seconds"));
-        let make = || HistogramCell { bounds: &BOUNDS, parts: Default::default() };
+        let make = || HistogramCell { bounds: &DEFAULT_BUCKETS, shards: Default::default() };
         std::thread::scope(|scope| {
-            for part in 0..PARTS {
+            for part in 0..SHARDS {
                 let (own, counted, spread) = (&own, &counted, &spread);
                 scope.spawn(move || {
                     let cell = own.counters.find(counted, CounterCell::default);
-                    (0..100).for_each(|_| Handle { cell: Arc::clone(&cell), part }.increment(2));
+                    (0..100).for_each(|_| ThreadHandle { cell: Arc::clone(&cell), shard: part }.increment(2));
                     let cell = own.histograms.find(spread, make);
-                    Handle { cell, part }.record(0.5);
+                    ThreadHandle { cell, shard: part }.record(0.5);
                 });
             }
         });
-        let mut page = Page::new(Format::Text);
+        let mut page = Exposition::new(ExpositionFormat::PrometheusText);
         own.write(&mut page);
         let page = page.finish();
         for line in

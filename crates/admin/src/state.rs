@@ -1,10 +1,10 @@
 //! The data that workers publish to the admin listener.
 
 use crate::access_log as log;
-use peregrine_driver::{Driver, Figures};
-use peregrine_server::{Counts, Order, Pulse};
-use peregrine_web::application::Application;
-use peregrine_web::route::readable;
+use peregrine_driver::{Driver, DriverMetrics};
+use peregrine_server::{WorkerMetrics, Lifecycle, Heartbeat};
+use peregrine_web::application::BuiltApp;
+use peregrine_web::route::display_pattern;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -13,55 +13,55 @@ use tokio::runtime::{Handle, RuntimeMetrics};
 use tokio::sync::watch as watched;
 
 /// The bounds of the pause between two checks for handlers that block their thread.
-const PAUSE_MIN: Duration = Duration::from_millis(50);
-const PAUSE_MAX: Duration = Duration::from_secs(5);
+const CHECK_INTERVAL_MIN: Duration = Duration::from_millis(50);
+const CHECK_INTERVAL_MAX: Duration = Duration::from_secs(5);
 
 /// The data of one worker. The worker's thread writes it; any thread may read it.
 #[derive(Debug)]
-pub struct View {
+pub struct WorkerView {
     /// The counters of its connections.
-    pub counts: Arc<Counts>,
+    pub metrics: Arc<WorkerMetrics>,
     /// The counters of its driver.
-    pub figures: Arc<Figures>,
-    pulse: OnceLock<Weak<Pulse>>,
+    pub driver_metrics: Arc<DriverMetrics>,
+    heartbeat: OnceLock<Weak<Heartbeat>>,
     runtime: OnceLock<RuntimeMetrics>,
     /// The operating system's id of the thread, if available.
-    thread: OnceLock<u32>,
+    tid: OnceLock<u32>,
     /// Methods and patterns.
     routes: OnceLock<Vec<(String, String)>>,
     is_serving: AtomicBool,
 }
 
-impl View {
+impl WorkerView {
     fn new() -> Self {
         Self {
-            counts: Arc::new(Counts::measuring()),
-            figures: Arc::default(),
-            pulse: OnceLock::new(),
+            metrics: Arc::new(WorkerMetrics::with_request_histograms()),
+            driver_metrics: Arc::default(),
+            heartbeat: OnceLock::new(),
             runtime: OnceLock::new(),
-            thread: OnceLock::new(),
+            tid: OnceLock::new(),
             routes: OnceLock::new(),
             is_serving: AtomicBool::new(false),
         }
     }
 
     /// Publishes the worker's pulse.
-    pub fn show_pulse(&self, pulse: &Arc<Pulse>) {
+    pub fn set_heartbeat(&self, pulse: &Arc<Heartbeat>) {
         // Cannot fail: a worker starts only once. The same holds below.
-        let _ = self.pulse.set(Arc::downgrade(pulse));
+        let _ = self.heartbeat.set(Arc::downgrade(pulse));
     }
 
     /// Publishes the state of the worker's thread when the worker starts serving.
-    fn begin(&self, application: &Application) {
-        let name = |pattern| readable(pattern).into_owned();
+    fn set_serving(&self, application: &BuiltApp) {
+        let name = |pattern| display_pattern(pattern).into_owned();
         let routes =
             application.routes().map(|route| (route.methods.to_owned(), name(route.pattern)));
         let _ = self.routes.set(routes.collect());
         if let Ok(handle) = Handle::try_current() {
             let _ = self.runtime.set(handle.metrics());
         }
-        if let Some(thread) = this_thread() {
-            let _ = self.thread.set(thread);
+        if let Some(thread) = current_tid() {
+            let _ = self.tid.set(thread);
         }
         self.is_serving.store(true, Ordering::Release);
     }
@@ -74,22 +74,22 @@ impl View {
         self.runtime.get()
     }
 
-    pub(crate) fn thread(&self) -> Option<u32> {
-        self.thread.get().copied()
+    pub(crate) fn tid(&self) -> Option<u32> {
+        self.tid.get().copied()
     }
 
     /// How often a handler was found to block the thread.
-    pub(crate) fn blocked(&self) -> u64 {
-        self.pulse().map_or(0, |pulse| pulse.blocked())
+    pub(crate) fn blocking_polls(&self) -> u64 {
+        self.heartbeat().map_or(0, |pulse| pulse.blocking_polls())
     }
 
-    fn pulse(&self) -> Option<Arc<Pulse>> {
-        self.pulse.get()?.upgrade()
+    fn heartbeat(&self) -> Option<Arc<Heartbeat>> {
+        self.heartbeat.get()?.upgrade()
     }
 }
 
 #[cfg(target_os = "linux")]
-fn this_thread() -> Option<u32> {
+fn current_tid() -> Option<u32> {
     let link = std::fs::read_link("/proc/thread-self").ok()?;
     link.file_name()?.to_str()?.parse().ok()
 }
@@ -101,89 +101,89 @@ fn this_thread() -> Option<u32> {
 
 /// The data of all workers, and the server's orders.
 #[derive(Debug)]
-pub struct Views {
+pub struct AdminState {
     /// The data of each worker.
-    pub workers: Vec<View>,
-    orders: watched::Receiver<Order>,
-    live_within: Duration,
+    pub workers: Vec<WorkerView>,
+    lifecycle: watched::Receiver<Lifecycle>,
+    liveness_threshold: Duration,
     /// All settings in effect as text, if the server was built from a configuration.
     pub config: OnceLock<Arc<Mutex<String>>>,
     /// The reload metrics of the configuration.
     #[cfg(feature = "config")]
-    pub reloads: OnceLock<Arc<peregrine_settings::internal::Figures>>,
+    pub reload_metrics: OnceLock<Arc<peregrine_settings::internal::ReloadMetrics>>,
     /// The poll that each worker was last seen in, and when it was first seen.
-    seen: Mutex<Vec<Option<Seen>>>,
-    log: OnceLock<Arc<log::Figures>>,
+    last_polls: Mutex<Vec<Option<LastPoll>>>,
+    access_log: OnceLock<Arc<log::AccessLogMetrics>>,
     /// The distinct TLS settings of the listeners.
     #[cfg(feature = "tls")]
-    certificates: OnceLock<Vec<peregrine_tls::Tls>>,
+    certificates: OnceLock<Vec<peregrine_tls::TlsConfig>>,
 }
 
 #[derive(Clone, Debug)]
-struct Seen {
-    turn: usize,
+struct LastPoll {
+    poll_count: usize,
     route: String,
     since: Instant,
 }
 
 /// A handler that has blocked its thread for too long.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Stuck {
+pub(crate) struct BlockedWorker {
     pub(crate) worker: usize,
     pub(crate) route: String,
-    pub(crate) time: Duration,
+    pub(crate) blocked_for: Duration,
 }
 
-impl Views {
+impl AdminState {
     /// Starts to measure this number of workers.
     #[must_use]
-    pub fn begin(
+    pub fn start(
         workers: usize,
-        orders: watched::Receiver<Order>,
+        orders: watched::Receiver<Lifecycle>,
         live_within: Duration,
     ) -> Arc<Self> {
         #[cfg(feature = "metrics")]
-        crate::recorder::install();
+        crate::recorder::install_recorder();
         Arc::new(Self::new(workers, orders, live_within))
     }
 
     pub(crate) fn new(
         workers: usize,
-        orders: watched::Receiver<Order>,
+        orders: watched::Receiver<Lifecycle>,
         live_within: Duration,
     ) -> Self {
-        let workers: Vec<_> = (0..workers).map(|_| View::new()).collect();
+        let workers: Vec<_> = (0..workers).map(|_| WorkerView::new()).collect();
         let seen = Mutex::new(vec![None; workers.len()]);
         Self {
             workers,
-            orders,
-            live_within,
+            lifecycle: orders,
+            liveness_threshold: live_within,
             config: OnceLock::new(),
             #[cfg(feature = "config")]
-            reloads: OnceLock::new(),
-            seen,
-            log: OnceLock::new(),
+            reload_metrics: OnceLock::new(),
+            last_polls: seen,
+            access_log: OnceLock::new(),
             #[cfg(feature = "tls")]
             certificates: OnceLock::new(),
         }
     }
 
     /// Publishes the metrics of the access log.
-    pub fn show_log(&self, figures: &Arc<log::Figures>) {
+    pub fn set_access_log(&self, figures: &Arc<log::AccessLogMetrics>) {
         // Cannot fail: a server starts only once.
-        let _ = self.log.set(Arc::clone(figures));
+        let _ = self.access_log.set(Arc::clone(figures));
     }
 
-    pub(crate) fn log(&self) -> Option<&log::Figures> {
-        self.log.get().map(|figures| &**figures)
+    pub(crate) fn access_log(&self) -> Option<&log::AccessLogMetrics> {
+        self.access_log.get().map(|figures| &**figures)
     }
 
     /// Publishes the TLS settings of the listeners, without duplicates.
     #[cfg(feature = "tls")]
-    pub fn show_certificates<'t>(&self, all: impl Iterator<Item = &'t peregrine_tls::Tls>) {
-        let mut each: Vec<peregrine_tls::Tls> = Vec::new();
+    pub fn set_certificates<'t>(&self, all: impl Iterator<Item = &'t peregrine_tls::TlsConfig>) {
+        let mut each: Vec<peregrine_tls::TlsConfig> = Vec::new();
         for tls in all {
-            if !each.iter().any(|known| known.is_same(tls)) {
+            if !each.iter().any(|known| known.ptr_eq(tls)) {
                 each.push(tls.clone());
             }
         }
@@ -192,50 +192,50 @@ impl Views {
     }
 
     #[cfg(feature = "tls")]
-    pub(crate) fn certificates(&self) -> &[peregrine_tls::Tls] {
+    pub(crate) fn certificates(&self) -> &[peregrine_tls::TlsConfig] {
         self.certificates.get().map_or(&[], Vec::as_slice)
     }
 
     /// Whether all workers serve.
-    pub(crate) fn are_serving(&self) -> bool {
+    pub(crate) fn all_serving(&self) -> bool {
         self.workers.iter().all(|worker| worker.is_serving.load(Ordering::Acquire))
     }
 
     /// Whether all workers refuse requests because memory is short.
-    pub(crate) fn are_short_of_memory(&self) -> bool {
+    pub(crate) fn all_low_on_memory(&self) -> bool {
         let mut workers = self.workers.iter();
-        !self.workers.is_empty() && workers.all(|worker| worker.counts.is_short_of_memory())
+        !self.workers.is_empty() && workers.all(|worker| worker.metrics.is_memory_low())
     }
 
     /// The current order to the server.
-    pub(crate) fn order(&self) -> Order {
-        *self.orders.borrow()
+    pub(crate) fn lifecycle(&self) -> Lifecycle {
+        *self.lifecycle.borrow()
     }
 
     /// Subscribes to the orders to the server.
-    pub(crate) fn orders(&self) -> watched::Receiver<Order> {
-        self.orders.clone()
+    pub(crate) fn lifecycle_updates(&self) -> watched::Receiver<Lifecycle> {
+        self.lifecycle.clone()
     }
 
     /// Checks all pulses, and returns the handlers that have been in the same poll for too long.
-    pub(crate) fn stuck(&self, now: Instant) -> Vec<Stuck> {
-        let mut all = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(crate) fn blocked_workers(&self, now: Instant) -> Vec<BlockedWorker> {
+        let mut all = self.last_polls.lock().unwrap_or_else(PoisonError::into_inner);
         let mut stuck = Vec::new();
         for (number, (worker, seen)) in self.workers.iter().zip(&mut *all).enumerate() {
-            let present = worker.pulse().and_then(|pulse| pulse.present());
+            let present = worker.heartbeat().and_then(|pulse| pulse.current_poll());
             let Some((turn, route)) = present else {
                 *seen = None;
                 continue;
             };
             match seen {
-                Some(seen) if seen.turn == turn => {
+                Some(seen) if seen.poll_count == turn => {
                     let time = now.saturating_duration_since(seen.since);
-                    if time >= self.live_within {
+                    if time >= self.liveness_threshold {
                         let route = seen.route.clone();
-                        stuck.push(Stuck { worker: number, route, time });
+                        stuck.push(BlockedWorker { worker: number, route, blocked_for: time });
                     }
                 }
-                _ => *seen = Some(Seen { turn, route, since: now }),
+                _ => *seen = Some(LastPoll { poll_count: turn, route, since: now }),
             }
         }
         stuck
@@ -244,50 +244,50 @@ impl Views {
 
 thread_local! {
     /// The data of all workers of this thread's server.
-    static CURRENT: RefCell<Option<Arc<Views>>> = const { RefCell::new(None) };
+    static CURRENT: RefCell<Option<Arc<AdminState>>> = const { RefCell::new(None) };
 }
 
 /// The data of all workers of this thread's server, or of no workers on other threads.
-pub(crate) fn current() -> Arc<Views> {
+pub(crate) fn current() -> Arc<AdminState> {
     CURRENT.with_borrow(Clone::clone).unwrap_or_else(|| {
-        let (_, orders) = watched::channel(Order::Serve);
-        Arc::new(Views::new(0, orders, Duration::MAX))
+        let (_, orders) = watched::channel(Lifecycle::Serving);
+        Arc::new(AdminState::new(0, orders, Duration::MAX))
     })
 }
 
 /// A worker's access to its published data.
-pub struct Begun {
+pub struct WorkerReporter {
     /// The data of all workers.
-    pub views: Arc<Views>,
+    pub state: Arc<AdminState>,
     /// The worker's number.
-    pub number: usize,
+    pub worker: usize,
 }
 
-impl Begun {
+impl WorkerReporter {
     /// The data of this worker.
     #[must_use]
-    pub fn view(&self) -> &View {
-        &self.views.workers[self.number]
+    pub fn view(&self) -> &WorkerView {
+        &self.state.workers[self.worker]
     }
 
     /// Runs on the worker's thread before the application is built.
-    pub fn before(&self) {
-        CURRENT.set(Some(Arc::clone(&self.views)));
+    pub fn on_thread_start(&self) {
+        CURRENT.set(Some(Arc::clone(&self.state)));
     }
 
     /// Runs on the worker's thread when the worker starts serving.
-    pub fn serve(&self, application: &Application) {
-        self.view().begin(application);
+    pub fn on_serve(&self, application: &BuiltApp) {
+        self.view().set_serving(application);
     }
 }
 
 /// Checks the pulses periodically, so that a probe finds out immediately how long a handler has
 /// been running.
-pub(crate) async fn watch(driver: impl Driver, views: Weak<Views>) {
+pub(crate) async fn watch_blocking(driver: impl Driver, views: Weak<AdminState>) {
     loop {
         let Some(now) = views.upgrade() else { return };
-        let pause = (now.live_within / 4).clamp(PAUSE_MIN, PAUSE_MAX);
-        now.stuck(Instant::now());
+        let pause = (now.liveness_threshold / 4).clamp(CHECK_INTERVAL_MIN, CHECK_INTERVAL_MAX);
+        now.blocked_workers(Instant::now());
         drop(now);
         driver.sleep_until(driver.now().saturating_add(pause)).await;
     }
@@ -299,16 +299,16 @@ mod tests {
 
     #[test]
     fn a_server_without_workers_at_work_is_never_stuck() {
-        let (_, orders) = watched::channel(Order::Serve);
-        let views = Views::new(2, orders, Duration::ZERO);
-        let pulse = Arc::new(Pulse::default());
-        views.workers[0].show_pulse(&pulse);
+        let (_, orders) = watched::channel(Lifecycle::Serving);
+        let views = AdminState::new(2, orders, Duration::ZERO);
+        let pulse = Arc::new(Heartbeat::default());
+        views.workers[0].set_heartbeat(&pulse);
         let now = Instant::now();
         for later in [0, 1, 3600] {
-            assert_eq!(views.stuck(now + Duration::from_secs(later)), []);
+            assert_eq!(views.blocked_workers(now + Duration::from_secs(later)), []);
         }
         drop(pulse);
-        assert_eq!(views.stuck(now), []);
-        assert!(!views.are_serving() && views.order() == Order::Serve);
+        assert_eq!(views.blocked_workers(now), []);
+        assert!(!views.all_serving() && views.lifecycle() == Lifecycle::Serving);
     }
 }

@@ -1,10 +1,10 @@
 //! The middleware that authenticates requests.
 
-use crate::challenge::{BearerError, REALM, Scheme, challenge, is_plain, unauthorized};
+use crate::challenge::{BearerError, REALM, Scheme, www_authenticate, is_valid_realm, unauthorized};
 use crate::credentials::{
-    ApiKey, ApiKeyPlace, BasicAuth, BearerToken, Credentials, Place, malformed, missing,
+    ApiKey, ApiKeyLocation, BasicAuth, BearerToken, Credentials, CredentialLocation, malformed_credentials, missing_credentials,
 };
-use crate::user::{Passed, User};
+use crate::user::{PendingChallenges, User};
 use http::header::{CACHE_CONTROL, WWW_AUTHENTICATE};
 use http::{HeaderName, HeaderValue};
 use peregrine_web::requirements::Requirements;
@@ -59,7 +59,7 @@ use std::marker::PhantomData;
 pub struct Authenticate<C, F> {
     verify: F,
     realm: String,
-    place: Place,
+    location: CredentialLocation,
     is_optional: bool,
     credentials: PhantomData<fn() -> C>,
 }
@@ -70,7 +70,7 @@ pub struct Authenticate<C, F> {
     message = "a function that verifies credentials returns `Option<U>` or `Result<Option<U>, Problem>`",
     label = "not `{Self}`"
 )]
-pub trait Verdict {
+pub trait IntoUser {
     /// The user type.
     type User: Clone + Send + Sync + 'static;
 
@@ -81,7 +81,7 @@ pub trait Verdict {
     fn into_user(self) -> Result<Option<Self::User>, Problem>;
 }
 
-impl<U: Clone + Send + Sync + 'static> Verdict for Option<U> {
+impl<U: Clone + Send + Sync + 'static> IntoUser for Option<U> {
     type User = U;
 
     fn into_user(self) -> Result<Option<U>, Problem> {
@@ -89,7 +89,7 @@ impl<U: Clone + Send + Sync + 'static> Verdict for Option<U> {
     }
 }
 
-impl<U: Clone + Send + Sync + 'static> Verdict for Result<Option<U>, Problem> {
+impl<U: Clone + Send + Sync + 'static> IntoUser for Result<Option<U>, Problem> {
     type User = U;
 
     fn into_user(self) -> Self {
@@ -103,21 +103,21 @@ impl<F> Authenticate<BasicAuth, F> {
     ///
     /// Password hashes are slow on purpose; compute them outside the worker's thread, as the guide
     /// shows.
-    pub fn basic<V: Verdict>(verify: F) -> Self
+    pub fn basic<V: IntoUser>(verify: F) -> Self
     where
         F: AsyncFn(BasicAuth) -> V,
     {
-        Self::new(verify, Place::BASIC)
+        Self::new(verify, CredentialLocation::BASIC)
     }
 }
 
 impl<F> Authenticate<BearerToken, F> {
     /// Authenticates by a Bearer token in `Authorization`.
-    pub fn bearer<V: Verdict>(verify: F) -> Self
+    pub fn bearer<V: IntoUser>(verify: F) -> Self
     where
         F: AsyncFn(BearerToken) -> V,
     {
-        Self::new(verify, Place::BEARER)
+        Self::new(verify, CredentialLocation::BEARER)
     }
 
     /// Sets the scheme name before the token, for clients that send one other than `Bearer`, such
@@ -137,13 +137,13 @@ impl<F> Authenticate<BearerToken, F> {
     /// assert_eq!(refused.header("www-authenticate"), Some(r#"Token realm="restricted""#));
     /// ```
     pub fn scheme(self, word: impl Into<Cow<'static, str>>) -> Self {
-        Self { place: Place::Behind(word.into()), ..self }
+        Self { location: CredentialLocation::Scheme(word.into()), ..self }
     }
 }
 
 impl<F> Authenticate<ApiKey, F> {
     /// Authenticates by an API key in a header field or in the query.
-    pub fn api_key<V: Verdict>(place: ApiKeyPlace, verify: F) -> Self
+    pub fn api_key<V: IntoUser>(place: ApiKeyLocation, verify: F) -> Self
     where
         F: AsyncFn(ApiKey) -> V,
     {
@@ -152,9 +152,9 @@ impl<F> Authenticate<ApiKey, F> {
 }
 
 impl<C, F> Authenticate<C, F> {
-    fn new(verify: F, place: Place) -> Self {
+    fn new(verify: F, place: CredentialLocation) -> Self {
         let realm = REALM.to_owned();
-        Self { verify, realm, place, is_optional: false, credentials: PhantomData }
+        Self { verify, realm, location: place, is_optional: false, credentials: PhantomData }
     }
 
     /// Sets the realm, in ASCII, which browsers may show to their users. The default is
@@ -172,40 +172,40 @@ impl<C, F> Authenticate<C, F> {
 }
 
 /// The request's credentials; `Ok(None)` if it has none and they are optional.
-fn read<C: Credentials, F>(
+fn extract_credentials<C: Credentials, F>(
     this: &Authenticate<C, F>,
     request: &mut Request,
 ) -> Result<Option<C>, Problem> {
-    let read = C::read(&request.parts, &this.place);
-    let credentials = read.map_err(|why| malformed(C::SCHEME, &this.place, &this.realm, why))?;
+    let read = C::read(&request.parts, &this.location);
+    let credentials = read.map_err(|why| malformed_credentials(C::SCHEME, &this.location, &this.realm, why))?;
     if credentials.is_some() {
         return Ok(credentials);
     }
     if !this.is_optional {
-        return Err(with_passed(request, missing(C::SCHEME, &this.place, &this.realm)));
+        return Err(with_pending_challenges(request, missing_credentials(C::SCHEME, &this.location, &this.realm)));
     }
-    let challenge = challenge(C::SCHEME, this.place.word(), &this.realm, BearerError::None);
-    request.parts.extensions_mut().get_or_insert_default::<Passed>().0.push(challenge);
+    let challenge = www_authenticate(C::SCHEME, this.location.scheme_name(), &this.realm, BearerError::None);
+    request.parts.extensions_mut().get_or_insert_default::<PendingChallenges>().0.push(challenge);
     Ok(None)
 }
 
 /// The response to credentials that the verify function did not accept.
-fn invalid(scheme: Scheme, place: &Place, realm: &str, request: &Request) -> Problem {
+fn invalid_credentials(scheme: Scheme, place: &CredentialLocation, realm: &str, request: &Request) -> Problem {
     let detail = match scheme {
         Scheme::Basic => "The name or the password is wrong.",
         Scheme::Bearer => "The token is invalid or has expired.",
         Scheme::ApiKey => "The API key is invalid or has expired.",
     };
     let why = BearerError::Invalid("the token is invalid or has expired");
-    let own = challenge(scheme, place.word(), realm, why);
-    with_passed(request, unauthorized("invalid-credentials", detail, [own]))
+    let own = www_authenticate(scheme, place.scheme_name(), realm, why);
+    with_pending_challenges(request, unauthorized("invalid-credentials", detail, [own]))
 }
 
 /// Adds the challenges of the enclosing optional `Authenticate` layers.
-fn with_passed(request: &Request, mut problem: Problem) -> Problem {
-    if let Some(Passed(others)) = request.parts.extensions().get::<Passed>() {
+fn with_pending_challenges(request: &Request, mut problem: Problem) -> Problem {
+    if let Some(PendingChallenges(others)) = request.parts.extensions().get::<PendingChallenges>() {
         let others = others.iter().map(|value| (WWW_AUTHENTICATE, value.clone()));
-        problem.fields.splice(0..0, others);
+        problem.headers.splice(0..0, others);
     }
     problem
 }
@@ -214,10 +214,10 @@ impl<C, F, V> Middleware for Authenticate<C, F>
 where
     C: Credentials,
     F: AsyncFn(C) -> V,
-    V: Verdict,
+    V: IntoUser,
 {
     async fn run<S: Service>(&self, mut request: Request, next: &S) -> Response {
-        let credentials = match read(self, &mut request) {
+        let credentials = match extract_credentials(self, &mut request) {
             Ok(Some(credentials)) => credentials,
             Ok(None) => return next.call(request).await,
             Err(problem) => return problem.into_response(),
@@ -225,39 +225,39 @@ where
         match (self.verify)(credentials).await.into_user() {
             Ok(Some(user)) => {
                 request.parts.extensions_mut().insert(User(user));
-                self.place.note(&mut request.parts);
+                self.location.mark_private(&mut request.parts);
                 let mut response = next.call(request).await;
-                response.fields.set_default(CACHE_CONTROL, HeaderValue::from_static("private"));
+                response.headers.insert_if_not_present(CACHE_CONTROL, HeaderValue::from_static("private"));
                 response
             }
-            Ok(None) => invalid(C::SCHEME, &self.place, &self.realm, &request).into_response(),
+            Ok(None) => invalid_credentials(C::SCHEME, &self.location, &self.realm, &request).into_response(),
             Err(problem) => problem.into_response(),
         }
     }
 
     fn require(&self, requirements: &mut Requirements) {
-        requirements.refusal(400, "The credentials are malformed, or there are two of them.");
-        requirements.refusal(
+        requirements.problem(400, "The credentials are malformed, or there are two of them.");
+        requirements.problem(
             401,
             "The credentials are missing or invalid; `WWW-Authenticate` lists the accepted schemes.",
         );
-        if !is_plain(&self.realm) {
+        if !is_valid_realm(&self.realm) {
             let realm = &self.realm;
-            requirements.fault(format!(
+            requirements.config_error(format!(
                 "Authenticate: the realm {realm:?} may contain only visible ASCII and spaces"
             ));
         }
-        match &self.place {
-            Place::Header(name) if HeaderName::from_bytes(name.as_bytes()).is_err() => {
-                requirements.fault(format!("Authenticate: {name:?} is not a header field name"));
+        match &self.location {
+            CredentialLocation::Header(name) if HeaderName::from_bytes(name.as_bytes()).is_err() => {
+                requirements.config_error(format!("Authenticate: {name:?} is not a header field name"));
             }
-            Place::Behind(word) if HeaderName::from_bytes(word.as_bytes()).is_err() => {
-                requirements.fault(format!(
+            CredentialLocation::Scheme(word) if HeaderName::from_bytes(word.as_bytes()).is_err() => {
+                requirements.config_error(format!(
                     "Authenticate: {word:?} is not a scheme name: use letters, digits and hyphens"
                 ));
             }
-            Place::Query(name) if name.is_empty() || !name.bytes().all(is_name) => {
-                requirements.fault(format!(
+            CredentialLocation::Query(name) if name.is_empty() || !name.bytes().all(is_scheme_byte) => {
+                requirements.config_error(format!(
                     "Authenticate: {name:?} is not a query parameter name: use letters, digits, hyphens and underscores"
                 ));
             }
@@ -266,7 +266,7 @@ where
     }
 }
 
-fn is_name(byte: u8) -> bool {
+fn is_scheme_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.')
 }
 
@@ -274,7 +274,7 @@ impl<C, F> fmt::Debug for Authenticate<C, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Authenticate")
             .field("realm", &self.realm)
-            .field("place", &self.place)
+            .field("place", &self.location)
             .field("is_optional", &self.is_optional)
             .finish_non_exhaustive()
     }

@@ -27,7 +27,7 @@ pub(crate) enum BearerError<'r> {
 }
 
 /// The value of `WWW-Authenticate`. `word` is the scheme name that clients send before a token.
-pub(crate) fn challenge(
+pub(crate) fn www_authenticate(
     scheme: Scheme,
     word: &str,
     realm: &str,
@@ -75,7 +75,7 @@ fn quoted(text: &str) -> String {
 }
 
 /// Whether a realm can be sent unchanged.
-pub(crate) fn is_plain(realm: &str) -> bool {
+pub(crate) fn is_valid_realm(realm: &str) -> bool {
     realm.bytes().all(|byte| matches!(byte, b' '..=b'~'))
 }
 
@@ -99,7 +99,7 @@ pub(crate) fn unauthorized(
 /// ```
 #[must_use]
 pub fn insufficient_scope(scope: &str) -> Problem {
-    let value = challenge(Scheme::Bearer, "Bearer", REALM, BearerError::Scope(scope));
+    let value = www_authenticate(Scheme::Bearer, "Bearer", REALM, BearerError::Scope(scope));
     let detail = "The token lacks the required scope; WWW-Authenticate names it.";
     Problem::new(StatusCode::FORBIDDEN, "insufficient-scope", detail)
         .with_header(WWW_AUTHENTICATE, value)
@@ -113,16 +113,16 @@ mod tests {
     fn challenges_are_what_the_rfcs_say_whatever_the_words() {
         for (value, expected) in [
             (
-                challenge(Scheme::Basic, "Basic", "a \"b\" \\ c", BearerError::None),
+                www_authenticate(Scheme::Basic, "Basic", "a \"b\" \\ c", BearerError::None),
                 r#"Basic realm="a \"b\" \\ c", charset="UTF-8""#,
             ),
-            (challenge(Scheme::Bearer, "Bearer", "x", BearerError::None), r#"Bearer realm="x""#),
+            (www_authenticate(Scheme::Bearer, "Bearer", "x", BearerError::None), r#"Bearer realm="x""#),
             (
-                challenge(Scheme::Bearer, "Bearer", "x", BearerError::Malformed),
+                www_authenticate(Scheme::Bearer, "Bearer", "x", BearerError::Malformed),
                 r#"Bearer realm="x", error="invalid_request""#,
             ),
             (
-                challenge(
+                www_authenticate(
                     Scheme::Bearer,
                     "Bearer",
                     "x",
@@ -131,11 +131,11 @@ mod tests {
                 r#"Bearer realm="x", error="invalid_token", error_description="itX: y has \"ended\"""#,
             ),
             (
-                challenge(Scheme::Bearer, "Bearer", "x", BearerError::Scope("a b")),
+                www_authenticate(Scheme::Bearer, "Bearer", "x", BearerError::Scope("a b")),
                 r#"Bearer realm="x", error="insufficient_scope", scope="a b""#,
             ),
-            (challenge(Scheme::Bearer, "Token", "x", BearerError::None), r#"Token realm="x""#),
-            (challenge(Scheme::ApiKey, "", "x", BearerError::None), r#"ApiKey realm="x""#),
+            (www_authenticate(Scheme::Bearer, "Token", "x", BearerError::None), r#"Token realm="x""#),
+            (www_authenticate(Scheme::ApiKey, "", "x", BearerError::None), r#"ApiKey realm="x""#),
         ] {
             assert_eq!(value.to_str().expect("text"), expected);
         }

@@ -1,13 +1,13 @@
 //! Parses the credentials of requests: RFC 9110 §11, RFC 7617, RFC 6750.
 
-use crate::challenge::{BearerError, REALM, Scheme, challenge, unauthorized};
+use crate::challenge::{BearerError, REALM, Scheme, www_authenticate, unauthorized};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::StatusCode;
 use http::header::WWW_AUTHENTICATE;
 use peregrine_web::extract::FromRequestParts;
-use peregrine_web::personal::{IdentitySource, Personal};
-use peregrine_web::{Head, Parts, Problem};
+use peregrine_web::personal::{IdentitySource, PrivateResponse};
+use peregrine_web::{RequestHead, Parts, Problem};
 use std::borrow::Cow;
 use std::fmt;
 
@@ -30,7 +30,7 @@ use std::fmt;
 #[derive(Clone, PartialEq, Eq)]
 pub struct BasicAuth {
     /// The claimed user name. May be empty.
-    pub user: String,
+    pub username: String,
     /// The password. May be empty.
     pub password: String,
 }
@@ -52,63 +52,63 @@ pub struct ApiKey(pub String);
 
 /// Where requests carry an API key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ApiKeyPlace(pub(crate) Place);
+pub struct ApiKeyLocation(pub(crate) CredentialLocation);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum CredentialLocation {
     Header(Cow<'static, str>),
     Query(Cow<'static, str>),
     /// In `Authorization`, after this scheme name.
-    Behind(Cow<'static, str>),
+    Scheme(Cow<'static, str>),
 }
 
-impl Place {
-    pub(crate) const BASIC: Self = Self::Behind(Cow::Borrowed("Basic"));
-    pub(crate) const BEARER: Self = Self::Behind(Cow::Borrowed("Bearer"));
+impl CredentialLocation {
+    pub(crate) const BASIC: Self = Self::Scheme(Cow::Borrowed("Basic"));
+    pub(crate) const BEARER: Self = Self::Scheme(Cow::Borrowed("Bearer"));
 
     /// Marks the response as specific to the client identified by these credentials.
-    pub(crate) fn note(&self, parts: &mut Parts) {
+    pub(crate) fn mark_private(&self, parts: &mut Parts) {
         match self {
             // Caches tell clients apart by their query, as they do by `Authorization`.
-            Self::Behind(_) | Self::Query(_) => Personal::note_credentials(parts),
+            Self::Scheme(_) | Self::Query(_) => PrivateResponse::mark_credentials(parts),
             Self::Header(name) if name.eq_ignore_ascii_case("x-api-key") => {
-                Personal::note_credentials(parts);
+                PrivateResponse::mark_credentials(parts);
             }
-            Self::Header(_) => Personal::note(parts),
+            Self::Header(_) => PrivateResponse::mark(parts),
         }
     }
 
     /// Records that a key was looked for here, even if there is none. Reading `Authorization`
     /// leaves its own mark.
-    fn note_lookup(&self, parts: &Parts) {
+    fn record_lookup(&self, parts: &Parts) {
         match self {
             Self::Header(name) if name.eq_ignore_ascii_case("x-api-key") => {
-                Personal::depends_on(&parts.head, IdentitySource::Credentials);
+                PrivateResponse::mark_source(&parts.head, IdentitySource::Credentials);
             }
-            Self::Header(_) => Personal::note(parts),
-            Self::Behind(_) | Self::Query(_) => {}
+            Self::Header(_) => PrivateResponse::mark(parts),
+            Self::Scheme(_) | Self::Query(_) => {}
         }
     }
 
     /// The scheme name before a token.
-    pub(crate) fn word(&self) -> &str {
+    pub(crate) fn scheme_name(&self) -> &str {
         match self {
-            Self::Behind(word) => word,
+            Self::Scheme(word) => word,
             Self::Header(_) | Self::Query(_) => "Bearer",
         }
     }
 }
 
-impl ApiKeyPlace {
+impl ApiKeyLocation {
     /// In a header field of this name, in any case. Prefer this one.
     pub fn header(name: impl Into<Cow<'static, str>>) -> Self {
-        Self(Place::Header(name.into()))
+        Self(CredentialLocation::Header(name.into()))
     }
 
     /// In the query parameter of this name. URLs end up in logs, histories and `Referer`, so use it
     /// only for clients that cannot send header fields.
     pub fn query(name: impl Into<Cow<'static, str>>) -> Self {
-        Self(Place::Query(name.into()))
+        Self(CredentialLocation::Query(name.into()))
     }
 }
 
@@ -119,12 +119,12 @@ pub(crate) trait Credentials: Sized {
     /// Reads the credentials; `None` if the request has none of this kind.
     ///
     /// The error says how those present are malformed.
-    fn read(parts: &Parts, place: &Place) -> Result<Option<Self>, &'static str>;
+    fn read(parts: &Parts, place: &CredentialLocation) -> Result<Option<Self>, &'static str>;
 }
 
 /// The credentials of this scheme in `Authorization`.
-fn of_scheme<'h>(head: &'h Head, scheme: &str) -> Result<Option<&'h [u8]>, &'static str> {
-    let mut fields = head.fields_named("authorization");
+fn authorization_credentials<'h>(head: &'h RequestHead, scheme: &str) -> Result<Option<&'h [u8]>, &'static str> {
+    let mut fields = head.header_values("authorization");
     let Some(value) = fields.next() else { return Ok(None) };
     // RFC 9110 §11.6.2: one field, one value. Given two, another program could accept the other
     // one.
@@ -143,8 +143,8 @@ fn of_scheme<'h>(head: &'h Head, scheme: &str) -> Result<Option<&'h [u8]>, &'sta
 impl Credentials for BasicAuth {
     const SCHEME: Scheme = Scheme::Basic;
 
-    fn read(parts: &Parts, _: &Place) -> Result<Option<Self>, &'static str> {
-        let Some(sent) = of_scheme(&parts.head, "basic")? else { return Ok(None) };
+    fn read(parts: &Parts, _: &CredentialLocation) -> Result<Option<Self>, &'static str> {
+        let Some(sent) = authorization_credentials(&parts.head, "basic")? else { return Ok(None) };
         let bytes = STANDARD.decode(sent).map_err(|_| "the Basic credentials are not base64")?;
         let text = String::from_utf8(bytes).map_err(|_| "the Basic credentials are not UTF-8")?;
         // RFC 7617 §2: the first colon ends the user name; neither part has control characters.
@@ -153,12 +153,12 @@ impl Credentials for BasicAuth {
         }
         let (user, password) =
             text.split_once(':').ok_or("the Basic credentials contain no colon")?;
-        Ok(Some(Self { user: user.to_owned(), password: password.to_owned() }))
+        Ok(Some(Self { username: user.to_owned(), password: password.to_owned() }))
     }
 }
 
 /// The bytes of a token68, except the padding at its end.
-const IN_TOKEN: [bool; 256] = {
+const TOKEN68: [bool; 256] = {
     let (mut table, mut byte) = ([false; 256], 0_u8);
     while byte < 128 {
         let is_sign = matches!(byte, b'-' | b'.' | b'_' | b'~' | b'+' | b'/');
@@ -171,11 +171,11 @@ const IN_TOKEN: [bool; 256] = {
 impl Credentials for BearerToken {
     const SCHEME: Scheme = Scheme::Bearer;
 
-    fn read(parts: &Parts, place: &Place) -> Result<Option<Self>, &'static str> {
-        let Some(sent) = of_scheme(&parts.head, place.word())? else { return Ok(None) };
+    fn read(parts: &Parts, place: &CredentialLocation) -> Result<Option<Self>, &'static str> {
+        let Some(sent) = authorization_credentials(&parts.head, place.scheme_name())? else { return Ok(None) };
         // RFC 6750 §2.1: b64token, which is token68 in RFC 9110.
         let end = sent.iter().rposition(|byte| *byte != b'=').map_or(0, |last| last + 1);
-        if end == 0 || !sent[..end].iter().all(|byte| IN_TOKEN[usize::from(*byte)]) {
+        if end == 0 || !sent[..end].iter().all(|byte| TOKEN68[usize::from(*byte)]) {
             return Err("the text after the scheme is not a token");
         }
         Ok(std::str::from_utf8(sent).ok().map(|token| Self(token.to_owned())))
@@ -185,17 +185,17 @@ impl Credentials for BearerToken {
 impl Credentials for ApiKey {
     const SCHEME: Scheme = Scheme::ApiKey;
 
-    fn read(parts: &Parts, place: &Place) -> Result<Option<Self>, &'static str> {
-        place.note_lookup(parts);
+    fn read(parts: &Parts, place: &CredentialLocation) -> Result<Option<Self>, &'static str> {
+        place.record_lookup(parts);
         let (first, second): (Option<Cow<'_, [u8]>>, _) = match place {
-            Place::Header(name) | Place::Behind(name) => {
-                let mut fields = parts.head.fields_named(name).map(Cow::Borrowed);
+            CredentialLocation::Header(name) | CredentialLocation::Scheme(name) => {
+                let mut fields = parts.head.header_values(name).map(Cow::Borrowed);
                 (fields.next(), fields.next())
             }
-            Place::Query(name) => {
+            CredentialLocation::Query(name) => {
                 let mut pairs = parts.head.query().unwrap_or("").split('&').filter_map(|pair| {
                     let (said, value) = pair.split_once('=').unwrap_or((pair, ""));
-                    (said == name).then(|| unescaped(value))
+                    (said == name).then(|| decode_form_value(value))
                 });
                 (pairs.next(), pairs.next())
             }
@@ -211,7 +211,7 @@ impl Credentials for ApiKey {
 }
 
 /// Decodes a query value in form encoding.
-fn unescaped(value: &str) -> Cow<'_, [u8]> {
+fn decode_form_value(value: &str) -> Cow<'_, [u8]> {
     let hex = |byte: Option<&u8>| char::from(*byte?).to_digit(16);
     let bytes = value.as_bytes();
     if !bytes.iter().any(|byte| matches!(byte, b'%' | b'+')) {
@@ -234,12 +234,12 @@ fn unescaped(value: &str) -> Cow<'_, [u8]> {
 }
 
 /// The response to malformed credentials.
-pub(crate) fn malformed(scheme: Scheme, place: &Place, realm: &str, why: &str) -> Problem {
+pub(crate) fn malformed_credentials(scheme: Scheme, place: &CredentialLocation, realm: &str, why: &str) -> Problem {
     let detail = format!("The credentials cannot be read: {why}.");
     let problem = Problem::new(StatusCode::BAD_REQUEST, "malformed-credentials", detail);
     match scheme {
         Scheme::Bearer => {
-            let value = challenge(scheme, place.word(), realm, BearerError::Malformed);
+            let value = www_authenticate(scheme, place.scheme_name(), realm, BearerError::Malformed);
             problem.with_header(WWW_AUTHENTICATE, value)
         }
         Scheme::Basic | Scheme::ApiKey => problem,
@@ -247,8 +247,8 @@ pub(crate) fn malformed(scheme: Scheme, place: &Place, realm: &str, why: &str) -
 }
 
 /// The response to a request without credentials.
-pub(crate) fn missing(scheme: Scheme, place: &Place, realm: &str) -> Problem {
-    let word = place.word();
+pub(crate) fn missing_credentials(scheme: Scheme, place: &CredentialLocation, realm: &str) -> Problem {
+    let word = place.scheme_name();
     let detail = match scheme {
         Scheme::Basic => "A user name and password are required in Authorization.".to_owned(),
         Scheme::Bearer => {
@@ -256,7 +256,7 @@ pub(crate) fn missing(scheme: Scheme, place: &Place, realm: &str) -> Problem {
         }
         Scheme::ApiKey => "An API key is required.".to_owned(),
     };
-    unauthorized("missing-credentials", detail, [challenge(scheme, word, realm, BearerError::None)])
+    unauthorized("missing-credentials", detail, [www_authenticate(scheme, word, realm, BearerError::None)])
 }
 
 impl BearerToken {
@@ -282,13 +282,13 @@ impl BearerToken {
     /// assert_eq!(send("Bearer abc").text(), "none");
     /// assert_eq!(send("Token a b").status(), 400);
     /// ```
-    pub fn behind(scheme: &'static str, parts: &mut Parts) -> Result<Option<Self>, Problem> {
-        let place = Place::Behind(scheme.into());
+    pub fn with_scheme(scheme: &'static str, parts: &mut Parts) -> Result<Option<Self>, Problem> {
+        let place = CredentialLocation::Scheme(scheme.into());
         let read = Self::read(parts, &place);
         if matches!(read, Ok(Some(_))) {
-            place.note(parts);
+            place.mark_private(parts);
         }
-        read.map_err(|why| malformed(Scheme::Bearer, &place, REALM, why))
+        read.map_err(|why| malformed_credentials(Scheme::Bearer, &place, REALM, why))
     }
 }
 
@@ -316,14 +316,14 @@ macro_rules! extractors {
 }
 
 extractors! {
-    BasicAuth: Place::BASIC;
-    BearerToken: Place::BEARER;
-    ApiKey: Place::Header(Cow::Borrowed("x-api-key"));
+    BasicAuth: CredentialLocation::BASIC;
+    BearerToken: CredentialLocation::BEARER;
+    ApiKey: CredentialLocation::Header(Cow::Borrowed("x-api-key"));
 }
 
 impl fmt::Debug for BasicAuth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BasicAuth").field("user", &self.user).finish_non_exhaustive()
+        f.debug_struct("BasicAuth").field("user", &self.username).finish_non_exhaustive()
     }
 }
 

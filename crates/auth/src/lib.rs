@@ -15,17 +15,17 @@ mod challenge;
 mod credentials;
 #[cfg(feature = "jwt")]
 mod jwt;
-mod secret;
+mod secret_hash;
 #[cfg(test)]
 mod tests;
 mod user;
 
-pub use authenticate::{Authenticate, Verdict};
+pub use authenticate::{Authenticate, IntoUser};
 pub use challenge::insufficient_scope;
-pub use credentials::{ApiKey, ApiKeyPlace, BasicAuth, BearerToken};
+pub use credentials::{ApiKey, ApiKeyLocation, BasicAuth, BearerToken};
 #[cfg(feature = "jwt")]
 pub use jsonwebtoken;
 #[cfg(feature = "jwt")]
-pub use jwt::{Expected, Jwks, Jwt, JwtKeys, JwtVerifier, KeyError};
-pub use secret::Secret;
+pub use jwt::{ClaimRule, RemoteJwks, Jwt, JwtKeys, JwtVerifier, JwtKeyError};
+pub use secret_hash::SecretHash;
 pub use user::User;

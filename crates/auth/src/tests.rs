@@ -1,6 +1,6 @@
 //! Credentials, tested through the test client.
 
-use crate::{ApiKey, ApiKeyPlace, Authenticate, BasicAuth, BearerToken, Secret, User};
+use crate::{ApiKey, ApiKeyLocation, Authenticate, BasicAuth, BearerToken, SecretHash, User};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use peregrine_web::test::{TestClient, TestResponse};
@@ -19,7 +19,7 @@ fn kind(response: &TestResponse) -> (u16, String) {
 
 fn extractors() -> TestClient {
     App::new()
-        .get("/basic", |it: BasicAuth| format!("{}|{}", it.user, it.password))
+        .get("/basic", |it: BasicAuth| format!("{}|{}", it.username, it.password))
         .get("/bearer", |BearerToken(token): BearerToken| token)
         .get("/key", |ApiKey(key): ApiKey| key)
         .get(
@@ -34,7 +34,7 @@ fn extractors() -> TestClient {
 #[test]
 fn basic_credentials_are_read_as_rfc_7617_has_them() {
     let client = extractors();
-    let ask = |value: &str| client.get("/basic").header("authorization", value).send_now();
+    let ask = |value: &str| client.get("/basic").header("authorization", value).send_blocking();
     for (value, expected) in [
         // These two are from RFC 7617, sections 2 and 2.1.
         ("Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==".to_owned(), "Aladdin|open sesame"),
@@ -79,7 +79,7 @@ fn basic_credentials_are_read_as_rfc_7617_has_them() {
 #[test]
 fn bearer_tokens_are_read_as_rfc_6750_has_them() {
     let client = extractors();
-    let ask = |value: &str| client.get("/bearer").header("authorization", value).send_now();
+    let ask = |value: &str| client.get("/bearer").header("authorization", value).send_blocking();
     for (value, expected) in [
         ("Bearer mF_9.B5f-4.1JqM", "mF_9.B5f-4.1JqM"),
         ("bearer a", "a"),
@@ -117,19 +117,19 @@ fn two_fields_are_one_too_many() {
         ("/key", "x-api-key", "a"),
     ] {
         let ask = client.get(path).header(name, value);
-        assert_eq!(kind(&ask.header(name, value).send_now()).0, 400, "{path}");
+        assert_eq!(kind(&ask.header(name, value).send_blocking()).0, 400, "{path}");
     }
     // This holds even if the other field has another scheme, or if credentials are optional.
     for path in ["/basic", "/bearer", "/maybe"] {
         let ask = client.get(path).header("authorization", "Bearer a");
-        assert_eq!(kind(&ask.header("Authorization", "Basic YTpi").send_now()).0, 400, "{path}");
+        assert_eq!(kind(&ask.header("Authorization", "Basic YTpi").send_blocking()).0, 400, "{path}");
     }
 }
 
 #[test]
 fn what_is_absent_is_none_and_what_is_malformed_is_refused() {
     let client = extractors();
-    let maybe = |name: &str, value: &str| client.get("/maybe").header(name, value).send_now();
+    let maybe = |name: &str, value: &str| client.get("/maybe").header(name, value).send_blocking();
     assert_eq!(maybe("x-other", "").text(), "false false false");
     assert_eq!(maybe("authorization", "Basic YTpi").text(), "true false false");
     assert_eq!(maybe("authorization", "Bearer a").text(), "false true false");
@@ -146,21 +146,21 @@ fn what_is_absent_is_none_and_what_is_malformed_is_refused() {
 
 #[test]
 fn keys_are_where_they_are_looked_for() {
-    let app = |place: ApiKeyPlace| {
+    let app = |place: ApiKeyLocation| {
         let verify = async |ApiKey(key): ApiKey| (key == "k+1/é".replace('é', "e")).then_some(7_u8);
         let authenticate = Authenticate::api_key(place, verify).realm("birds");
-        App::new().with(authenticate).get("/", |User(number): User<u8>| number.to_string()).test()
+        App::new().wrap(authenticate).get("/", |User(number): User<u8>| number.to_string()).test()
     };
-    let in_header = app(ApiKeyPlace::header("X-Key"));
-    assert_eq!(in_header.get("/").header("x-key", "k+1/e").send_now().text(), "7");
-    let refused = in_header.get("/?key=k%2b1/e").send_now();
+    let in_header = app(ApiKeyLocation::header("X-Key"));
+    assert_eq!(in_header.get("/").header("x-key", "k+1/e").send_blocking().text(), "7");
+    let refused = in_header.get("/?key=k%2b1/e").send_blocking();
     assert_eq!(kind(&refused), (401, "missing-credentials".to_owned()));
     assert_eq!(refused.header("www-authenticate"), Some(r#"ApiKey realm="birds""#));
-    let wrong = in_header.get("/").header("x-key", "k").send_now();
+    let wrong = in_header.get("/").header("x-key", "k").send_blocking();
     assert_eq!(kind(&wrong), (401, "invalid-credentials".to_owned()));
 
-    let in_query = app(ApiKeyPlace::query("key"));
-    assert_eq!(in_query.get("/?a=b&key=k%2b1%2Fe").send_now().text(), "7");
+    let in_query = app(ApiKeyLocation::query("key"));
+    assert_eq!(in_query.get("/?a=b&key=k%2b1%2Fe").send_blocking().text(), "7");
     for (target, expected) in [
         ("/", 401),
         ("/?", 401),
@@ -176,7 +176,7 @@ fn keys_are_where_they_are_looked_for() {
         ("/?key=%2", 401),
         ("/?key=%zz", 401),
     ] {
-        assert_eq!(in_query.get(target).send_now().status(), expected, "{target}");
+        assert_eq!(in_query.get(target).send_blocking().status(), expected, "{target}");
     }
 }
 
@@ -184,9 +184,9 @@ fn keys_are_where_they_are_looked_for() {
 struct Person(String);
 
 fn people() -> Authenticate<BasicAuth, impl AsyncFn(BasicAuth) -> Option<Person>> {
-    let secret = Secret::new("open sesame");
+    let secret = SecretHash::new("open sesame");
     Authenticate::basic(async move |it: BasicAuth| {
-        secret.is(&it.password).then_some(Person(it.user))
+        secret.verify(&it.password).then_some(Person(it.username))
     })
 }
 
@@ -203,11 +203,11 @@ fn robots()
 fn who_is_somebody_is_let_in_and_everybody_else_is_told_how() {
     let client = App::new()
         .get("/free", || "free")
-        .with(people().realm("the \"cave\""))
+        .wrap(people().realm("the \"cave\""))
         .get("/", |User(person): User<Person>| person.0)
         .get("/public", || [("cache-control", "public")])
         .test();
-    let ask = |path: &str, value: &str| client.get(path).header("authorization", value).send_now();
+    let ask = |path: &str, value: &str| client.get(path).header("authorization", value).send_blocking();
     let response = ask("/", &basic("Ali:open sesame"));
     assert_eq!(
         (response.text().as_str(), response.header("cache-control")),
@@ -235,8 +235,8 @@ fn who_is_somebody_is_let_in_and_everybody_else_is_told_how() {
 
 #[test]
 fn a_function_may_have_an_answer_of_its_own() {
-    let client = App::new().with(robots()).get("/", || "in").test();
-    let ask = |value: &str| client.get("/").header("authorization", value).send_now();
+    let client = App::new().wrap(robots()).get("/", || "in").test();
+    let ask = |value: &str| client.get("/").header("authorization", value).send_blocking();
     assert_eq!(ask("Bearer robot").text(), "in");
     assert_eq!(kind(&ask("Bearer teapot")), (418, "teapot".to_owned()));
     let refused = ask("Bearer other");
@@ -251,20 +251,20 @@ fn a_function_may_have_an_answer_of_its_own() {
 #[test]
 fn several_kinds_stand_around_the_same_routes() {
     let client = App::new()
-        .with(people().optional())
-        .with(robots().optional())
+        .wrap(people().optional())
+        .wrap(robots().optional())
         .get("/", |User(person): User<Person>| person.0)
         .get("/maybe", |person: Option<User<Person>>| person.is_some().to_string())
         .test();
-    let ask = |path: &str, value: &str| client.get(path).header("authorization", value).send_now();
+    let ask = |path: &str, value: &str| client.get(path).header("authorization", value).send_blocking();
     assert_eq!(ask("/", &basic("Ali:open sesame")).text(), "Ali");
     assert_eq!(ask("/", "Bearer robot").text(), "a robot");
-    let nobody = client.get("/").send_now();
+    let nobody = client.get("/").send_blocking();
     assert_eq!(kind(&nobody), (401, "missing-credentials".to_owned()));
     let challenges = nobody.headers().iter().filter(|(name, _)| *name == "www-authenticate");
     let schemes: Vec<_> = challenges.map(|(_, value)| value.as_bytes()[..3].to_vec()).collect();
     assert_eq!(schemes, [b"Bas".to_vec(), b"Bea".to_vec()]);
-    assert_eq!(client.get("/maybe").send_now().text(), "false");
+    assert_eq!(client.get("/maybe").send_blocking().text(), "false");
     assert_eq!(ask("/maybe", "Bearer robot").text(), "true");
     // Wrong credentials are rejected even if they are optional.
     assert_eq!(ask("/maybe", "Bearer other").status(), 401);
@@ -277,30 +277,30 @@ fn a_handler_that_wants_a_user_nobody_makes_is_an_error_of_the_program() {
         .get("/", |User(person): User<Person>| person.0)
         .get("/maybe", |person: Option<User<Person>>| person.is_some().to_string())
         .test();
-    assert_eq!(kind(&client.get("/").send_now()), (500, "missing-user".to_owned()));
-    assert_eq!(client.get("/maybe").send_now().text(), "false");
+    assert_eq!(kind(&client.get("/").send_blocking()), (500, "missing-user".to_owned()));
+    assert_eq!(client.get("/maybe").send_blocking().text(), "false");
 }
 
 #[test]
 fn settings_that_cannot_be_kept_are_errors_at_start() {
     let verify = async |_: ApiKey| Some(());
     let fault = |app: App| app.get("/", || "").build().expect_err("refused").to_string();
-    let error = fault(App::new().with(people().realm("Höhle")));
+    let error = fault(App::new().wrap(people().realm("Höhle")));
     assert!(error.contains("Authenticate: the realm"), "{error}");
-    for place in [ApiKeyPlace::header("a b"), ApiKeyPlace::query(""), ApiKeyPlace::query("a&b")] {
-        let error = fault(App::new().with(Authenticate::api_key(place.clone(), verify)));
+    for place in [ApiKeyLocation::header("a b"), ApiKeyLocation::query(""), ApiKeyLocation::query("a&b")] {
+        let error = fault(App::new().wrap(Authenticate::api_key(place.clone(), verify)));
         assert!(error.contains("Authenticate: "), "{place:?}: {error}");
     }
 }
 
 #[test]
 fn nothing_shows_a_secret() {
-    let credentials = BasicAuth { user: "Ali".to_owned(), password: "sesame".to_owned() };
+    let credentials = BasicAuth { username: "Ali".to_owned(), password: "sesame".to_owned() };
     let shown = format!(
         "{credentials:?} {:?} {:?} {:?} {:?}",
         BearerToken("sesame".to_owned()),
         ApiKey("sesame".to_owned()),
-        Secret::new("sesame"),
+        SecretHash::new("sesame"),
         people(),
     );
     assert!(!shown.contains("sesame") && shown.contains("Ali"), "{shown}");
@@ -308,13 +308,13 @@ fn nothing_shows_a_secret() {
 
 #[test]
 fn secrets_are_compared_as_digests_of_one_length() {
-    let secret = Secret::new("abc");
-    assert!(secret.is("abc") && secret.is(b"abc"));
+    let secret = SecretHash::new("abc");
+    assert!(secret.verify("abc") && secret.verify(b"abc"));
     for other in ["", "ab", "abcd", "abd", "\0abc"] {
-        assert!(!secret.is(other), "{other:?}");
+        assert!(!secret.verify(other), "{other:?}");
     }
     // FIPS 180-2, appendix B.1.
     let digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
     let byte = |at: usize| u8::from_str_radix(&digest[2 * at..2 * at + 2], 16).expect("hex");
-    assert!(Secret::of_sha256(std::array::from_fn(byte)).is("abc"));
+    assert!(SecretHash::from_sha256(std::array::from_fn(byte)).verify("abc"));
 }

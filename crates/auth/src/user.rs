@@ -3,7 +3,7 @@
 use crate::challenge::unauthorized;
 use http::{HeaderValue, StatusCode};
 use peregrine_web::extract::FromRequestParts;
-use peregrine_web::panics::contained;
+use peregrine_web::panics::catch_log_panic;
 use peregrine_web::{Parts, Problem};
 use std::any::type_name;
 
@@ -18,19 +18,19 @@ pub struct User<T>(pub T);
 
 /// The challenges of the optional `Authenticate` layers that found no credentials.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Passed(pub(crate) Vec<HeaderValue>);
+pub(crate) struct PendingChallenges(pub(crate) Vec<HeaderValue>);
 
 impl<T: Clone + Send + Sync + 'static> FromRequestParts for User<T> {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
         if let Some(user) = parts.extensions().get::<Self>() {
             return Ok(user.clone());
         }
-        if let Some(Passed(challenges)) = parts.extensions().get::<Passed>() {
+        if let Some(PendingChallenges(challenges)) = parts.extensions().get::<PendingChallenges>() {
             let detail = "Credentials are required; WWW-Authenticate lists the accepted schemes.";
             return Err(unauthorized("missing-credentials", detail, challenges.iter().cloned()));
         }
         let name = type_name::<T>();
-        contained(
+        catch_log_panic(
             || tracing::error!(target: "peregrine", "the handler needs a User<{name}>; wrap it in an `Authenticate` that creates one"),
         );
         let detail = "the server lacks something that it needs for this request; its log says what";

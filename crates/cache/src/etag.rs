@@ -1,16 +1,16 @@
 //! Entity tags and conditional requests.
 
-use crate::cache::like;
-use crate::gather::{Gathered, gather};
+use crate::cache::request_like;
+use crate::collect::{Collected, collect_body};
 use http::header::{CACHE_CONTROL, ETAG};
 use http::{HeaderValue, Method, StatusCode};
-use peregrine_web::precondition::{Validators, Verdict, failed, not_modified};
-use peregrine_web::{Body, Head, IntoResponse, Middleware, Request, Response, Service};
+use peregrine_web::precondition::{Validators, PreconditionOutcome, precondition_failed, not_modified};
+use peregrine_web::{Body, RequestHead, IntoResponse, Middleware, Request, Response, Service};
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
 
 /// The default size limit of content that gets a tag.
-const BYTES_MAX: u64 = 1024 * 1024;
+const HASHED_BYTES_MAX: u64 = 1024 * 1024;
 
 /// Adds an `ETag` to responses. Answers 304 to clients that already have the same content, and 412
 /// if `If-Match` names other content (RFC 9110, section 13).
@@ -60,7 +60,7 @@ pub struct Etag {
 impl Etag {
     /// Creates strong tags: two responses with the same tag are identical byte for byte.
     pub const fn new() -> Self {
-        Self { bytes_max: BYTES_MAX, is_weak: false }
+        Self { bytes_max: HASHED_BYTES_MAX, is_weak: false }
     }
 
     /// Creates weak tags, for content that outer middleware changes without changing its meaning.
@@ -77,13 +77,13 @@ impl Etag {
     }
 
     /// Adds a tag to the response if it should have one and has no validator yet.
-    async fn tag(&self, response: &mut Response, is_head: bool) {
-        let has_tag = response.fields.get(&ETAG).is_some();
+    async fn add_etag(&self, response: &mut Response, is_head: bool) {
+        let has_tag = response.headers.get(&ETAG).is_some();
         let is_stored = |value: &HeaderValue| {
             !value.as_bytes().to_ascii_lowercase().windows(8).any(|part| part == b"no-store")
         };
         let is_stored = response
-            .fields
+            .headers
             .iter()
             .filter(|(name, _)| **name == CACHE_CONTROL)
             .all(|(_, value)| is_stored(value));
@@ -96,20 +96,20 @@ impl Etag {
         }
         if response.body.as_slice().is_none() {
             let body = std::mem::take(&mut response.body);
-            response.body = match gather(body, self.bytes_max, None).await {
-                Gathered::Whole(bytes) => Body::from(bytes),
-                Gathered::Other(body) => body,
+            response.body = match collect_body(body, self.bytes_max, None).await {
+                Collected::Complete(bytes) => Body::from(bytes),
+                Collected::Incomplete(body) => body,
             };
         }
         if let Some(content) = response.body.as_slice() {
-            let tag = tag_of(content, self.is_weak);
-            response.fields.set(ETAG, tag);
+            let tag = compute_etag(content, self.is_weak);
+            response.headers.insert(ETAG, tag);
         }
     }
 }
 
 /// The tag of this content.
-fn tag_of(content: &[u8], is_weak: bool) -> HeaderValue {
+fn compute_etag(content: &[u8], is_weak: bool) -> HeaderValue {
     let hash = Sha256::digest(content);
     let mut tag = String::from(if is_weak { "W/\"" } else { "\"" });
     for byte in &hash[..16] {
@@ -142,18 +142,18 @@ impl Middleware for Etag {
         if !response.status.is_success() {
             return response;
         }
-        self.tag(&mut response, method == Method::HEAD).await;
-        let validators = Validators::of(&response.fields);
+        self.add_etag(&mut response, method == Method::HEAD).await;
+        let validators = Validators::from_headers(&response.headers);
         if validators == Validators::default() {
             return response;
         }
-        match validators.judge(&head) {
-            Verdict::Send => response,
-            Verdict::Known => {
+        match validators.evaluate(&head) {
+            PreconditionOutcome::Proceed => response,
+            PreconditionOutcome::NotModified => {
                 not_modified(&mut response);
                 response
             }
-            Verdict::Failed => failed(validators).into_response(),
+            PreconditionOutcome::Failed => precondition_failed(validators).into_response(),
         }
     }
 }
@@ -164,27 +164,27 @@ const RANGE_CONDITIONS: [&str; 3] = ["if-range", "if-none-match", "if-match"];
 /// The same request without `Range`, if it has one with a condition.
 fn without_range(request: &Request) -> Option<Request> {
     let head = &request.parts.head;
-    let has = |name: &str| head.field(name).is_some();
+    let has = |name: &str| head.header_bytes(name).is_some();
     if !has("range") || !RANGE_CONDITIONS.into_iter().any(has) || request.body.length() != Some(0) {
         return None;
     }
     let mut whole = head.share();
     // RFC 9110 §13.1.5: If-Range has no meaning without Range.
     whole.remove_fields(&["range", "if-range"]);
-    Some(like(&request.parts, whole))
+    Some(request_like(&request.parts, whole))
 }
 
 /// If this is a part: whether the handler could check that it is from the state named by the
 /// conditions.
-fn is_part_of_known_state(response: &Response, head: &Head) -> bool {
+fn is_part_of_known_state(response: &Response, head: &RequestHead) -> bool {
     if response.status != StatusCode::PARTIAL_CONTENT {
         return true;
     }
-    let validators = Validators::of(&response.fields);
+    let validators = Validators::from_headers(&response.headers);
     // RFC 9110 §13.2.2: If-None-Match and If-Match come before Range, and need the tag of the
     // whole.
-    let has_tags = RANGE_CONDITIONS[1..].iter().any(|name| head.field(name).is_some());
-    validators.range_holds(head) && (validators.tag.is_some() || !has_tags)
+    let has_tags = RANGE_CONDITIONS[1..].iter().any(|name| head.header_bytes(name).is_some());
+    validators.if_range_matches(head) && (validators.etag.is_some() || !has_tags)
 }
 
 #[cfg(test)]
@@ -192,7 +192,7 @@ mod tests {
     use super::*;
     use peregrine_compression::Compression;
     use peregrine_web::extract::Path;
-    use peregrine_web::respond::AppendHeaders;
+    use peregrine_web::response::AppendHeaders;
     use peregrine_web::test::{TestClient, TestResponse};
     use peregrine_web::{App, HandlerExt};
     use std::cell::Cell;
@@ -200,7 +200,7 @@ mod tests {
 
     fn client(etag: Etag) -> TestClient {
         App::new()
-            .with(etag)
+            .wrap(etag)
             .get("/text", || "content")
             .get("/own", || ([("etag", "\"own\""), ("content-language", "en")], "content"))
             .get("/dated", || ([("last-modified", "Sun, 06 Nov 1994 08:49:37 GMT")], "content"))
@@ -219,13 +219,13 @@ mod tests {
     }
 
     fn get(client: &TestClient, path: &str, name: &str, value: &str) -> TestResponse {
-        client.get(path).header(name, value).send_now()
+        client.get(path).header(name, value).send_blocking()
     }
 
     #[test]
     fn the_same_content_has_the_same_tag_and_is_sent_once() {
         let client = client(Etag::new());
-        let first = client.get("/text").send_now();
+        let first = client.get("/text").send_blocking();
         let tag = first.header("etag").expect("a tag").to_owned();
         assert_eq!((tag.len(), first.text().as_str()), (34, "content"));
         for sent in [tag.clone(), format!("\"a\", W/{tag}"), "*".to_owned()] {
@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn a_handlers_own_validators_are_what_counts() {
         let client = client(Etag::new());
-        assert_eq!(client.get("/own").send_now().header("etag"), Some("\"own\""));
+        assert_eq!(client.get("/own").send_blocking().header("etag"), Some("\"own\""));
         let known = get(&client, "/own", "if-none-match", "\"own\"");
         assert_eq!((known.status().as_u16(), known.header("content-language")), (304, None));
         let since = get(&client, "/dated", "if-modified-since", "Sun, 06 Nov 1994 08:49:37 GMT");
@@ -257,22 +257,22 @@ mod tests {
     fn what_is_no_content_of_a_state_gets_no_tag() {
         let client = client(Etag::new().bytes_max(99));
         for path in ["/secret", "/twice", "/partial", "/long"] {
-            assert_eq!(client.get(path).send_now().header("etag"), None, "{path}");
+            assert_eq!(client.get(path).send_blocking().header("etag"), None, "{path}");
         }
-        assert!(client.get("/empty").send_now().header("etag").is_some());
+        assert!(client.get("/empty").send_blocking().header("etag").is_some());
         assert_eq!(get(&client, "/missing", "if-none-match", "\"m\"").status(), 404);
-        assert_eq!(client.head("/own-head").send_now().header("etag"), None);
-        let posted = client.post("/text").header("if-match", "\"x\"").send_now();
+        assert_eq!(client.head("/own-head").send_blocking().header("etag"), None);
+        let posted = client.post("/text").header("if-match", "\"x\"").send_blocking();
         assert_eq!((posted.status().as_u16(), posted.header("etag")), (200, None));
     }
 
     #[test]
     fn head_has_the_tag_of_get() {
         let client = client(Etag::new().weak());
-        let tag = client.get("/text").send_now().header("etag").expect("a tag").to_owned();
+        let tag = client.get("/text").send_blocking().header("etag").expect("a tag").to_owned();
         assert!(tag.starts_with("W/\""));
-        assert_eq!(client.head("/text").send_now().header("etag"), Some(tag.as_str()));
-        let known = client.head("/text").header("if-none-match", tag.as_str()).send_now();
+        assert_eq!(client.head("/text").send_blocking().header("etag"), Some(tag.as_str()));
+        let known = client.head("/text").header("if-none-match", tag.as_str()).send_blocking();
         assert_eq!(known.status(), 304);
         assert_eq!(
             get(&client, "/text", "if-match", &tag).status(),
@@ -321,14 +321,14 @@ mod tests {
             Body::new(Pieces { left: pieces, is_known, asked })
         };
         let client =
-            App::new().with(Etag::new().bytes_max(50)).get("/{pieces}/{known}", stream).test();
-        let short = client.get("/5/true").send_now();
+            App::new().wrap(Etag::new().bytes_max(50)).get("/{pieces}/{known}", stream).test();
+        let short = client.get("/5/true").send_blocking();
         let tag = short.header("etag").expect("a tag").to_owned();
         assert_eq!(short.text().len(), 50);
         assert_eq!(get(&client, "/5/true", "if-none-match", &tag).status(), 304);
         for path in ["/6/true", "/5/false"] {
             asked.set(0);
-            let response = client.get(path).send_now();
+            let response = client.get(path).send_blocking();
             assert_eq!((response.header("etag"), asked.get()), (None, 0), "{path}");
             assert!(response.text().len() >= 50);
         }
@@ -359,7 +359,7 @@ mod tests {
             };
             (status, [("etag", "\"own\"")], "bytes")
         };
-        let app = App::new().with(etag).get("/file", serve).get("/own", own);
+        let app = App::new().wrap(etag).get("/file", serve).get("/own", own);
         (app.test(), now)
     }
 
@@ -369,10 +369,10 @@ mod tests {
             let (client, now) = versions(etag);
             let resume = |condition: &str| {
                 let request = client.get("/file").header("range", "bytes=5-");
-                let rest = request.header("if-range", condition).send_now();
+                let rest = request.header("if-range", condition).send_blocking();
                 (rest.status().as_u16(), rest.text())
             };
-            let first = client.get("/file").send_now();
+            let first = client.get("/file").send_blocking();
             let tag = first.header("etag").unwrap_or("\"none\"").to_owned();
             let date = first.header("last-modified").expect("a date").to_owned();
             assert_eq!(resume(&date), (206, "aaaaa".to_owned()), "the date is that of the part");
@@ -382,7 +382,7 @@ mod tests {
                 let rest = resume(condition);
                 assert_eq!(rest, (200, "bbbbbbbbbb".to_owned()), "{etag:?}, {condition}");
             }
-            let plain = client.get("/file").header("range", "bytes=5-").send_now();
+            let plain = client.get("/file").header("range", "bytes=5-").send_blocking();
             assert_eq!((plain.status().as_u16(), plain.text().as_str()), (206, "bbbbb"));
         }
     }
@@ -390,9 +390,9 @@ mod tests {
     #[test]
     fn conditions_by_tags_come_before_ranges() {
         let (client, now) = versions(Etag::new());
-        let tag = client.get("/file").send_now().header("etag").expect("a tag").to_owned();
+        let tag = client.get("/file").send_blocking().header("etag").expect("a tag").to_owned();
         let part = |name: &str, value: &str| {
-            client.get("/file").header("range", "bytes=5-").header(name, value).send_now()
+            client.get("/file").header("range", "bytes=5-").header(name, value).send_blocking()
         };
         assert_eq!(part("if-none-match", &tag).status(), 304);
         assert_eq!(part("if-match", &tag).text(), "aaaaaaaaaa");
@@ -406,7 +406,7 @@ mod tests {
         let (client, _) = versions(Etag::new());
         let part = |name: &str, value: &str| {
             let request = client.get("/own").header("range", "bytes=0-4").header(name, value);
-            request.send_now().status().as_u16()
+            request.send_blocking().status().as_u16()
         };
         assert_eq!((part("if-range", "\"own\""), part("if-match", "\"own\"")), (206, 206));
         assert_eq!((part("if-none-match", "\"own\""), part("if-range", "\"old\"")), (304, 200));
@@ -438,9 +438,9 @@ mod tests {
             for (tag, is_head) in [(None, true), (None, false), (Some("\"own\""), true)] {
                 let mut response = Response::new(StatusCode::OK).with_body(Body::new(Promised));
                 if let Some(tag) = tag {
-                    response.fields.set(ETAG, HeaderValue::from_static(tag));
+                    response.headers.insert(ETAG, HeaderValue::from_static(tag));
                 }
-                Etag::new().tag(&mut response, is_head).await;
+                Etag::new().add_etag(&mut response, is_head).await;
                 assert_eq!((response.header("etag"), response.body.length()), (tag, Some(60)));
             }
         });
@@ -450,18 +450,18 @@ mod tests {
     fn a_tag_inside_of_compression_is_weak_and_knows_every_coding() {
         let page = || ([("content-type", "text/plain")], "many words, ".repeat(1000));
         let client = App::new()
-            .with(Compression::new())
-            .with(Etag::new())
+            .wrap(Compression::new())
+            .wrap(Etag::new())
             .get("/", page.body_limit(1))
             .test();
         let packed = get(&client, "/", "accept-encoding", "gzip");
         let tag = packed.header("etag").expect("a tag").to_owned();
         assert!(tag.starts_with("W/\"") && packed.header("content-encoding") == Some("gzip"));
-        let plain = client.get("/").send_now();
+        let plain = client.get("/").send_blocking();
         assert_eq!(plain.header("etag"), tag.strip_prefix("W/"));
         for coding in ["gzip", "identity"] {
             let known = client.get("/").header("accept-encoding", coding);
-            let known = known.header("if-none-match", tag.as_str()).send_now();
+            let known = known.header("if-none-match", tag.as_str()).send_blocking();
             assert_eq!(
                 (known.status().as_u16(), known.header("vary")),
                 (304, Some("accept-encoding"))

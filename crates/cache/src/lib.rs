@@ -6,14 +6,14 @@
 
 mod cache;
 mod etag;
-mod gather;
+mod collect;
 mod idempotency;
-mod lasting;
-mod owned;
+mod detach;
+mod compact;
 
-pub use cache::{Cache, CacheCounts, CacheStore};
+pub use cache::{Cache, CacheStats, CacheStore};
 pub use etag::Etag;
 pub use idempotency::{
-    Begun, Fingerprint, Idempotency, IdempotencyStore, KeptResponse, MemoryStore, Outcome,
-    StoreError,
+    ClaimResult, Fingerprint, Idempotency, IdempotencyStore, StoredResponse, MemoryIdempotencyStore, IdempotentOutcome,
+    IdempotencyStoreError,
 };

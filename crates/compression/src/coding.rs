@@ -5,7 +5,7 @@ use std::fmt;
 /// A content coding. Each has a feature of this crate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Coding {
+pub enum ContentCoding {
     /// Zstandard (RFC 8878): fast, and about as small as Brotli at these levels.
     #[cfg(feature = "zstd")]
     Zstd,
@@ -20,7 +20,7 @@ pub enum Coding {
     Deflate,
 }
 
-impl Coding {
+impl ContentCoding {
     /// All compiled codings, in the server's order of preference.
     pub const ALL: &[Self] = &[
         #[cfg(feature = "zstd")]
@@ -50,7 +50,7 @@ impl Coding {
 
     /// The coding of this name, in any case.
     #[must_use]
-    pub fn find(name: &[u8]) -> Option<Self> {
+    pub fn from_name(name: &[u8]) -> Option<Self> {
         // RFC 9110 §8.4.1.3: "x-gzip" is equivalent to "gzip".
         let name = if name.eq_ignore_ascii_case(b"x-gzip") { b"gzip" } else { name };
         Self::ALL.iter().copied().find(|coding| name.eq_ignore_ascii_case(coding.name().as_bytes()))
@@ -63,7 +63,7 @@ impl Coding {
     }
 }
 
-impl fmt::Display for Coding {
+impl fmt::Display for ContentCoding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }

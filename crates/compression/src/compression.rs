@@ -1,18 +1,18 @@
 //! The middleware that compresses responses.
 
-use crate::accept::{Accepted, accepted};
-use crate::coding::Coding;
-use crate::eligible::{essence, is_compressible, is_part, may_change};
-use crate::encode::Encoder;
-use crate::encoded::{Encoded, Untold};
+use crate::accept_encoding::{Negotiated, negotiate};
+use crate::coding::ContentCoding;
+use crate::eligible::{essence, is_compressible, is_partial_content, is_transformable};
+use crate::encoder::Encoder;
+use crate::encoded_body::{EncodedBody, EmptyUnsizedBody};
 use http::header::{ACCEPT_ENCODING, ACCEPT_RANGES, CONTENT_ENCODING, CONTENT_LENGTH, ETAG};
 use http::{HeaderName, HeaderValue, Method, StatusCode};
-use peregrine_web::account::{Filling, filling};
-use peregrine_web::panics::contained;
+use peregrine_web::account::{MemoryPressure, pressure};
+use peregrine_web::panics::catch_log_panic;
 use peregrine_web::requirements::Requirements;
-use peregrine_web::respond::Uncompressed;
+use peregrine_web::response::NoCompression;
 use peregrine_web::{
-    Body, Head, IntoResponse, Middleware, Problem, Request, Response, Service, pool,
+    Body, RequestHead, IntoResponse, Middleware, Problem, Request, Response, Service, pool,
 };
 use std::fmt;
 use std::rc::Rc;
@@ -22,12 +22,12 @@ pub(crate) const BYTES_MIN: u64 = 1024;
 
 /// Complete content up to this size is compressed at once; longer content in slices while it is
 /// sent.
-const AT_ONCE_BYTES_MAX: usize = 32 * 1024;
+const INLINE_BYTES_MAX: usize = 32 * 1024;
 
 /// Digest fields, which are invalid after coding or decoding the content.
 // RFC 9530 §2: Content-Digest covers the content as sent, with its coding.
 // RFC 9530 §3: Repr-Digest covers the representation, which includes the coding.
-pub(crate) const DIGESTS: [&str; 3] = ["content-digest", "repr-digest", "content-md5"];
+pub(crate) const DIGEST_FIELDS: [&str; 3] = ["content-digest", "repr-digest", "content-md5"];
 
 /// Compresses responses, complete or streamed, with a coding that the client accepts.
 ///
@@ -84,48 +84,48 @@ pub(crate) const DIGESTS: [&str; 3] = ["content-digest", "repr-digest", "content
 #[derive(Clone)]
 #[must_use = "a middleware does nothing until it is added to an application or a scope"]
 pub struct Compression {
-    codings: Vec<Coding>,
-    level: Level,
+    codings: Vec<ContentCoding>,
+    level: CompressionLevel,
     bytes_min: u64,
-    types: Rc<dyn Fn(&str) -> bool>,
-    except: Option<Except>,
+    content_types: Rc<dyn Fn(&str) -> bool>,
+    except: Option<ExceptFn>,
 }
 
-type Except = Rc<dyn Fn(&Head) -> bool>;
+type ExceptFn = Rc<dyn Fn(&RequestHead) -> bool>;
 
 /// The trade-off between speed and size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Level {
+pub enum CompressionLevel {
     /// Fastest: level 1 of gzip, zstd and br.
-    Fast,
+    Fastest,
     /// A good compromise for content generated per request: level 5 of gzip, 3 of zstd, 4 of br.
     #[default]
-    Middle,
+    Default,
     /// Smallest, for content that is cached: level 9.
-    Small,
+    Best,
 }
 
 impl Compression {
     /// Creates the middleware with all compiled codings and the defaults above.
     pub fn new() -> Self {
         Self {
-            codings: Coding::ALL.to_vec(),
-            level: Level::default(),
+            codings: ContentCoding::ALL.to_vec(),
+            level: CompressionLevel::default(),
             bytes_min: BYTES_MIN,
-            types: Rc::new(is_compressible),
+            content_types: Rc::new(is_compressible),
             except: None,
         }
     }
 
     /// Offers only these codings; with equal weights, the first is used.
-    pub fn codings(mut self, codings: impl IntoIterator<Item = Coding>) -> Self {
+    pub fn codings(mut self, codings: impl IntoIterator<Item = ContentCoding>) -> Self {
         self.codings = codings.into_iter().collect();
         self
     }
 
     /// Sets the compression level.
-    pub fn level(mut self, level: Level) -> Self {
+    pub fn level(mut self, level: CompressionLevel) -> Self {
         self.level = level;
         self
     }
@@ -138,42 +138,42 @@ impl Compression {
 
     /// Sets which media types are compressed. The function gets the type in lower case without
     /// parameters, such as `text/html`. Content without a type is never compressed.
-    pub fn types(mut self, is_compressible: impl Fn(&str) -> bool + 'static) -> Self {
-        self.types = Rc::new(is_compressible);
+    pub fn content_types(mut self, is_compressible: impl Fn(&str) -> bool + 'static) -> Self {
+        self.content_types = Rc::new(is_compressible);
         self
     }
 
     /// Excludes the requests for which the function returns `true`. A path is matched exactly as
     /// sent, and the same path can be encoded in several ways (`/%61dmin`): for secrets, prefer
     /// [`Uncompressed`] or scopes.
-    pub fn except(mut self, is_exempt: impl Fn(&Head) -> bool + 'static) -> Self {
+    pub fn except(mut self, is_exempt: impl Fn(&RequestHead) -> bool + 'static) -> Self {
         self.except = Some(Rc::new(is_exempt));
         self
     }
 
     /// Compresses `response` with the negotiated coding, if permitted and useful.
-    fn compressed(&self, mut response: Response, accepted: Accepted, is_head: bool) -> Response {
-        let is_marked = Uncompressed::is_on(&response);
+    fn compress_response(&self, mut response: Response, accepted: Negotiated, is_head: bool) -> Response {
+        let is_marked = NoCompression::is_set(&response);
         if response.status == StatusCode::NOT_MODIFIED && !is_marked {
             // A 304 stands for a response that would have these fields.
-            self.varies(&mut response, accepted.coding.is_some());
+            self.add_vary(&mut response, accepted.coding.is_some());
             if accepted.coding.is_some() {
                 // RFC 9110 §8.6: the length would be that of a 200 to the same request, which is
                 // unknown before compression.
-                response.fields.remove(&CONTENT_LENGTH);
+                response.headers.remove(&CONTENT_LENGTH);
             }
             return response;
         }
         if is_marked {
             return response;
         }
-        let is_type = essence(&response).is_some_and(|essence| (self.types)(&essence));
-        if is_type && is_part(&response) {
+        let is_type = essence(&response).is_some_and(|essence| (self.content_types)(&essence));
+        if is_type && is_partial_content(&response) {
             // RFC 9110 §15.3.7: a 206 has the Vary that a 200 to the same request would have.
-            self.varies(&mut response, false);
+            self.add_vary(&mut response, false);
             return response;
         }
-        if !may_change(&response) {
+        if !is_transformable(&response) {
             return response;
         }
         let length = response.body.length();
@@ -183,79 +183,79 @@ impl Compression {
         if is_empty || !(must || (is_type && is_long)) {
             return response;
         }
-        let is_tight = filling() >= Filling::Tight && !must;
+        let is_tight = pressure() >= MemoryPressure::Moderate && !must;
         let coding = accepted.coding.filter(|_| !is_tight);
         let Some(coding) = coding else {
-            self.varies(&mut response, false);
+            self.add_vary(&mut response, false);
             return response;
         };
         let encoded = if is_head {
-            Ok(Some(Body::new(Untold)))
+            Ok(Some(Body::new(EmptyUnsizedBody)))
         } else {
-            self.encoded(&mut response.body, coding, length, must)
+            self.encode_body(&mut response.body, coding, length, must)
         };
         match encoded {
             Ok(Some(body)) => response.body = body,
             Ok(None) => {
-                self.varies(&mut response, false);
+                self.add_vary(&mut response, false);
                 return response;
             }
             Err(error) => {
                 // Send the content unencoded, unless the encoder has consumed it.
-                contained(
+                catch_log_panic(
                     || tracing::error!(target: "peregrine", %coding, %error, "a response could not be compressed"),
                 );
-                self.varies(&mut response, false);
+                self.add_vary(&mut response, false);
                 return response;
             }
         }
-        self.varies(&mut response, true);
-        let fields = &mut response.fields;
-        fields.set(CONTENT_ENCODING, HeaderValue::from_static(coding.name()));
+        self.add_vary(&mut response, true);
+        let fields = &mut response.headers;
+        fields.insert(CONTENT_ENCODING, HeaderValue::from_static(coding.name()));
         fields.remove(&CONTENT_LENGTH);
         // Ranges would refer to the unencoded content.
         fields.remove(&ACCEPT_RANGES);
-        let digests = DIGESTS.map(HeaderName::from_static);
+        let digests = DIGEST_FIELDS.map(HeaderName::from_static);
         digests.iter().for_each(|digest| fields.remove(digest));
         response
     }
 
     /// The encoded body; `None`, leaving `body` in place, if it would not be shorter.
-    fn encoded(
+    fn encode_body(
         &self,
         body: &mut Body,
-        coding: Coding,
+        coding: ContentCoding,
         length: Option<u64>,
         must: bool,
     ) -> std::io::Result<Option<Body>> {
         let mut encoder = Encoder::new(coding, self.level, length)?;
-        let Some(content) = body.as_slice().filter(|content| content.len() <= AT_ONCE_BYTES_MAX)
+        let Some(content) = body.as_slice().filter(|content| content.len() <= INLINE_BYTES_MAX)
         else {
-            return Ok(Some(Body::new(Encoded::new(std::mem::take(body), encoder))));
+            return Ok(Some(Body::new(EncodedBody::new(std::mem::take(body), encoder))));
         };
-        let mut out = pool::take();
+        let mut out = pool::get();
         encoder.write(content, &mut out)?;
         encoder.finish(&mut out)?;
         if out.len() >= content.len() && !must {
-            pool::give(out);
+            pool::put(out);
             return Ok(None);
         }
-        Ok(Some(Body::buffer(out)))
+        Ok(Some(Body::from_pooled(out)))
     }
 
     /// Marks the response as depending on `Accept-Encoding`. If it was changed, its tag becomes
     /// weak.
-    fn varies(&self, response: &mut Response, is_changed: bool) {
-        response.fields.vary("accept-encoding");
+    fn add_vary(&self, response: &mut Response, is_changed: bool) {
+        response.headers.add_vary("accept-encoding");
         if !is_changed {
             return;
         }
         // RFC 9110 §8.8.3.3: representations with different codings need different strong tags.
-        let tag = response.fields.get(&ETAG).filter(|tag| tag.as_bytes().starts_with(b"\""));
+        let tag = response.headers.get(&ETAG).filter(|tag| tag.as_bytes().starts_with(b"\""));
         let weak =
             tag.and_then(|tag| HeaderValue::from_bytes(&[b"W/", tag.as_bytes()].concat()).ok());
         if let Some(weak) = weak {
-            response.fields.set(ETAG, weak);
+            response.headers.insert(ETAG, weak);
         }
     }
 }
@@ -272,29 +272,29 @@ impl Middleware for Compression {
         if self.except.as_ref().is_some_and(|is_exempt| is_exempt(head)) {
             return next.call(request).await;
         }
-        let accepted = accepted(head, &self.codings);
+        let accepted = negotiate(head, &self.codings);
         if accepted.coding.is_none() && !accepted.identity {
-            let mut response = unacceptable(&self.codings).into_response();
-            self.varies(&mut response, false);
+            let mut response = not_acceptable(&self.codings).into_response();
+            self.add_vary(&mut response, false);
             return response;
         }
         let is_head = request.method() == Method::HEAD;
         let (head, states) = (head.share(), Rc::clone(request.parts.states()));
         let response = next.call(request).await;
         // Render problems as the application will send them.
-        let response = states.render(response, &head);
-        self.compressed(response, accepted, is_head)
+        let response = states.render_problem(response, &head);
+        self.compress_response(response, accepted, is_head)
     }
 
     fn require(&self, requirements: &mut Requirements) {
         if self.codings.is_empty() {
-            requirements.fault("Compression has no coding; name one, or enable a feature: br, gzip, zstd or deflate");
+            requirements.config_error("Compression has no coding; name one, or enable a feature: br, gzip, zstd or deflate");
         }
     }
 }
 
 /// RFC 9110, section 15.5.7: the client accepts none of the available representations.
-fn unacceptable(codings: &[Coding]) -> Problem {
+fn not_acceptable(codings: &[ContentCoding]) -> Problem {
     let names: Vec<_> = codings.iter().map(|coding| coding.name()).collect();
     let detail = format!(
         "Accept-Encoding rejects unencoded content and every coding that this server offers: {}.",

@@ -1,17 +1,17 @@
 //! The middleware that decodes request bodies.
 
-use crate::coding::Coding;
-use crate::compression::DIGESTS;
-use crate::decode::{Broken, Decoder};
+use crate::coding::ContentCoding;
+use crate::compression::DIGEST_FIELDS;
+use crate::decoder::{DecompressError, Decoder};
 use bytes::{Buf, Bytes};
 use http::header::ACCEPT_ENCODING;
 use http::{HeaderValue, StatusCode};
 use http_body::{Body as HttpBody, Frame};
-use peregrine_web::account::{Charge, Filling, filling};
+use peregrine_web::account::{MemoryReservation, MemoryPressure, pressure};
 use peregrine_web::requirements::Requirements;
-use peregrine_web::turn::others_first;
+use peregrine_web::turn::yield_now;
 use peregrine_web::{
-    Body, BodyError, Head, IntoResponse, Middleware, Problem, Request, Response, Service,
+    Body, BodyError, RequestHead, IntoResponse, Middleware, Problem, Request, Response, Service,
 };
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -19,17 +19,17 @@ use std::task::{Context, Poll};
 /// The default limit of output bytes per input byte: text rarely exceeds 20.
 const RATIO_MAX: u32 = 100;
 /// The ratio is not checked below this size: small bodies may compress very well.
-const RATIO_FROM_BYTES: usize = 64 * 1024;
+const RATIO_FREE_BYTES: usize = 64 * 1024;
 /// The maximum number of codings of one body.
 const CODINGS_MAX: usize = 2;
 /// The number of input bytes decoded at a time, which bounds the output of one step.
 const SLICE_BYTES: usize = 4 * 1024;
 /// The number of output bytes between yields.
-const TURN_BYTES: usize = 256 * 1024;
+const YIELD_BYTES: usize = 256 * 1024;
 /// The cost of an input byte in output bytes, even if it produces none, like empty gzip members.
-const WORK_OF_SENT: usize = 16;
+const COST_PER_INPUT_BYTE: usize = 16;
 /// The cost of a frame in output bytes, whatever its size.
-const WORK_OF_FRAME: usize = TURN_BYTES / 32;
+const COST_PER_FRAME: usize = YIELD_BYTES / 32;
 /// The memory of a decoder besides its window.
 const DECODER_BYTES: usize = 64 * 1024;
 /// The largest window of any coding here, which grows with the output.
@@ -101,34 +101,34 @@ impl Default for Decompression {
 impl Middleware for Decompression {
     async fn run<S: Service>(&self, mut request: Request, next: &S) -> Response {
         let head = &request.parts.head;
-        if head.field("content-encoding").is_none() {
+        if head.header_bytes("content-encoding").is_none() {
             return next.call(request).await;
         }
-        let codings = match codings_of(head) {
+        let codings = match content_codings(head) {
             Ok(codings) => codings,
             Err(problem) => return problem.into_response(),
         };
         request.parts.head.remove_fields(&["content-encoding", "content-length"]);
         if !codings.is_empty() {
-            request.parts.head.remove_fields(&DIGESTS);
+            request.parts.head.remove_fields(&DIGEST_FIELDS);
         }
         // RFC 9110 §8.4: the codings are listed in the order in which they were applied.
         for coding in codings.into_iter().rev() {
             let limits = request.body.limits();
             let body =
-                Body::new(Decoded::new(std::mem::take(&mut request.body), coding, self.ratio_max));
+                Body::new(DecodedBody::new(std::mem::take(&mut request.body), coding, self.ratio_max));
             request.body = body.with_limits(limits);
         }
         next.call(request).await
     }
 
     fn require(&self, requirements: &mut Requirements) {
-        if Coding::ALL.is_empty() {
+        if ContentCoding::ALL.is_empty() {
             requirements
-                .fault("Decompression has no coding; enable a feature: br, gzip, zstd or deflate");
+                .config_error("Decompression has no coding; enable a feature: br, gzip, zstd or deflate");
         }
         if self.ratio_max == 0 {
-            requirements.fault(
+            requirements.config_error(
                 "Decompression has ratio_max(0), which lets no body through; 100 is the default",
             );
         }
@@ -136,27 +136,27 @@ impl Middleware for Decompression {
 }
 
 /// The codings of a request's body, in the order in which they were applied.
-fn codings_of(head: &Head) -> Result<Vec<Coding>, Problem> {
+fn content_codings(head: &RequestHead) -> Result<Vec<ContentCoding>, Problem> {
     let mut codings = Vec::new();
-    for value in head.fields_named("content-encoding") {
+    for value in head.header_values("content-encoding") {
         for name in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
             // RFC 9110 §12.5.3: "identity" is not a coding, and should not be there.
             if name.is_empty() || name.eq_ignore_ascii_case(b"identity") {
                 continue;
             }
-            let coding = Coding::find(name).ok_or_else(|| {
+            let coding = ContentCoding::from_name(name).ok_or_else(|| {
                 let name = String::from_utf8_lossy(name.get(..40).unwrap_or(name)).into_owned();
                 let detail = format!(
                     "The content coding `{name}` is not supported; use one of {}, or none.",
-                    Coding::names()
+                    ContentCoding::names()
                 );
-                refused(detail).with("coding", name)
+                unsupported_media_type(detail).with_member("coding", name)
             })?;
             if codings.len() == CODINGS_MAX {
                 let detail = format!(
                     "The body has more than {CODINGS_MAX} content codings; use one, or none."
                 );
-                return Err(refused(detail));
+                return Err(unsupported_media_type(detail));
             }
             codings.push(coding);
         }
@@ -165,121 +165,121 @@ fn codings_of(head: &Head) -> Result<Vec<Coding>, Problem> {
 }
 
 /// RFC 9110, section 12.5.3: a 415 due to the coding should have `Accept-Encoding`.
-fn refused(detail: String) -> Problem {
+fn unsupported_media_type(detail: String) -> Problem {
     let problem =
         Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported-content-coding", detail);
-    match HeaderValue::try_from(Coding::names()) {
+    match HeaderValue::try_from(ContentCoding::names()) {
         Ok(names) => problem.with_header(ACCEPT_ENCODING, names),
         Err(_) => problem,
     }
 }
 
 /// A body that is decoded while it is read.
-struct Decoded {
+struct DecodedBody {
     body: Body,
-    coding: Coding,
+    coding: ContentCoding,
     ratio_max: u32,
-    state: State,
+    state: DecoderState,
     /// Received but not decoded yet.
     input: Bytes,
     /// The numbers of input and output bytes so far.
-    taken: usize,
-    made: usize,
+    bytes_in: usize,
+    bytes_out: usize,
     /// The cost since the last yield.
-    unbroken: usize,
+    work_since_yield: usize,
     trailers: Option<Frame<Bytes>>,
-    charge: Charge,
+    reservation: MemoryReservation,
 }
 
-enum State {
+enum DecoderState {
     /// Nothing has been received yet, so no decoder exists.
     New,
-    Busy(Box<Decoder>),
+    Decoding(Box<Decoder>),
     Ended,
 }
 
-impl Decoded {
-    fn new(body: Body, coding: Coding, ratio_max: u32) -> Self {
+impl DecodedBody {
+    fn new(body: Body, coding: ContentCoding, ratio_max: u32) -> Self {
         Self {
             body,
             coding,
             ratio_max,
-            state: State::New,
+            state: DecoderState::New,
             input: Bytes::new(),
-            taken: 0,
-            made: 0,
-            unbroken: 0,
+            bytes_in: 0,
+            bytes_out: 0,
+            work_since_yield: 0,
             trailers: None,
-            charge: Charge::new(),
+            reservation: MemoryReservation::empty(),
         }
     }
 
     /// How many more bytes the ratio permits.
-    fn room(&self) -> usize {
+    fn output_allowed(&self) -> usize {
         let ratio = usize::try_from(self.ratio_max).unwrap_or(usize::MAX);
-        self.taken.saturating_mul(ratio).saturating_add(RATIO_FROM_BYTES).saturating_sub(self.made)
+        self.bytes_in.saturating_mul(ratio).saturating_add(RATIO_FREE_BYTES).saturating_sub(self.bytes_out)
     }
 
     /// Creates the decoder when the first byte arrives.
-    fn begin(&mut self) -> Result<(), BodyError> {
-        if matches!(self.state, State::New) {
-            if filling() >= Filling::Full {
+    fn create_decoder(&mut self) -> Result<(), BodyError> {
+        if matches!(self.state, DecoderState::New) {
+            if pressure() >= MemoryPressure::Critical {
                 return Err(BodyError::Overloaded);
             }
             let decoder =
-                Decoder::new(self.coding).map_err(|error| BodyError::Failed(error.into()))?;
-            self.charge.set(DECODER_BYTES);
-            self.state = State::Busy(Box::new(decoder));
+                Decoder::new(self.coding).map_err(|error| BodyError::Stream(error.into()))?;
+            self.reservation.resize(DECODER_BYTES);
+            self.state = DecoderState::Decoding(Box::new(decoder));
         }
         Ok(())
     }
 
     /// Decodes a slice of the available input.
     fn advance(&mut self) -> Result<Vec<u8>, BodyError> {
-        self.begin()?;
+        self.create_decoder()?;
         let length = self.input.len().min(SLICE_BYTES);
         let slice = self.input.split_to(length);
-        self.taken = self.taken.saturating_add(length);
-        self.unbroken += length * WORK_OF_SENT;
-        let room = self.room();
-        let State::Busy(decoder) = &mut self.state else { return Ok(Vec::new()) };
+        self.bytes_in = self.bytes_in.saturating_add(length);
+        self.work_since_yield += length * COST_PER_INPUT_BYTE;
+        let room = self.output_allowed();
+        let DecoderState::Decoding(decoder) = &mut self.state else { return Ok(Vec::new()) };
         let made = decoder.write(&slice, room);
-        self.grown(made)
+        self.check_output(made)
     }
 
     /// Finishes the body.
-    fn end(&mut self) -> Result<Vec<u8>, BodyError> {
-        let room = self.room();
+    fn finish(&mut self) -> Result<Vec<u8>, BodyError> {
+        let room = self.output_allowed();
         let made = match &mut self.state {
             // An empty body is not valid in any coding, but clients do send it.
-            State::New | State::Ended => Ok(Vec::new()),
-            State::Busy(decoder) => decoder.finish(room),
+            DecoderState::New | DecoderState::Ended => Ok(Vec::new()),
+            DecoderState::Decoding(decoder) => decoder.finish(room),
         };
-        self.state = State::Ended;
-        let made = self.grown(made);
-        self.charge.set(0);
+        self.state = DecoderState::Ended;
+        let made = self.check_output(made);
+        self.reservation.resize(0);
         made
     }
 
-    fn grown(&mut self, made: Result<Vec<u8>, Broken>) -> Result<Vec<u8>, BodyError> {
+    fn check_output(&mut self, made: Result<Vec<u8>, DecompressError>) -> Result<Vec<u8>, BodyError> {
         let made = made.map_err(|broken| match broken {
-            Broken::TooMuch => BodyError::Inflated { ratio_max: self.ratio_max },
-            Broken::Invalid => BodyError::Undecodable { coding: self.coding.name() },
+            DecompressError::TooLarge => BodyError::DecompressedTooLarge { ratio_max: self.ratio_max },
+            DecompressError::Invalid => BodyError::DecodeFailed { coding: self.coding.name() },
         })?;
-        self.made = self.made.saturating_add(made.len());
-        self.unbroken += made.len();
-        self.charge.set(DECODER_BYTES + self.made.saturating_mul(2).min(WINDOW_BYTES_MAX));
+        self.bytes_out = self.bytes_out.saturating_add(made.len());
+        self.work_since_yield += made.len();
+        self.reservation.resize(DECODER_BYTES + self.bytes_out.saturating_mul(2).min(WINDOW_BYTES_MAX));
         Ok(made)
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         loop {
-            if matches!(self.state, State::Ended) {
+            if matches!(self.state, DecoderState::Ended) {
                 return Poll::Ready(self.trailers.take().map(Ok));
             }
-            if self.unbroken >= TURN_BYTES {
-                self.unbroken = 0;
-                others_first(context);
+            if self.work_since_yield >= YIELD_BYTES {
+                self.work_since_yield = 0;
+                yield_now(context);
                 return Poll::Pending;
             }
             let made = if self.input.has_remaining() {
@@ -287,23 +287,23 @@ impl Decoded {
             } else {
                 match Pin::new(&mut self.body).poll_frame(context) {
                     Poll::Pending => {
-                        self.unbroken = 0;
+                        self.work_since_yield = 0;
                         return Poll::Pending;
                     }
-                    Poll::Ready(None) => self.end(),
+                    Poll::Ready(None) => self.finish(),
                     Poll::Ready(Some(Err(error))) => Err(error),
                     Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
                         Ok(data) => {
                             self.input = data;
-                            self.unbroken += WORK_OF_FRAME;
+                            self.work_since_yield += COST_PER_FRAME;
                             continue;
                         }
                         Err(mut trailers) => {
                             if let Some(fields) = trailers.trailers_mut() {
-                                DIGESTS.iter().for_each(|digest| drop(fields.remove(*digest)));
+                                DIGEST_FIELDS.iter().for_each(|digest| drop(fields.remove(*digest)));
                             }
                             self.trailers = Some(trailers);
-                            self.end()
+                            self.finish()
                         }
                     },
                 }
@@ -312,9 +312,9 @@ impl Decoded {
                 Ok(made) if made.is_empty() => {}
                 Ok(made) => return Poll::Ready(Some(Ok(Frame::data(made.into())))),
                 Err(error) => {
-                    self.state = State::Ended;
+                    self.state = DecoderState::Ended;
                     self.trailers = None;
-                    self.charge.set(0);
+                    self.reservation.resize(0);
                     return Poll::Ready(Some(Err(error)));
                 }
             }
@@ -322,7 +322,7 @@ impl Decoded {
     }
 }
 
-impl HttpBody for Decoded {
+impl HttpBody for DecodedBody {
     type Data = Bytes;
     type Error = BodyError;
 

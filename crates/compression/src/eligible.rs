@@ -5,7 +5,7 @@ use http::{HeaderValue, StatusCode};
 use peregrine_web::Response;
 
 /// Whether the response's status and fields permit encoding.
-pub(crate) fn may_change(response: &Response) -> bool {
+pub(crate) fn is_transformable(response: &Response) -> bool {
     let has_content = !response.status.is_informational()
         && !matches!(
             response.status,
@@ -14,31 +14,31 @@ pub(crate) fn may_change(response: &Response) -> bool {
                 | StatusCode::NOT_MODIFIED
                 | StatusCode::PARTIAL_CONTENT
         );
-    let fields = &response.fields;
+    let fields = &response.headers;
     // A range is part of an encoded representation, so it cannot be encoded again.
     has_content
         && fields.get(&CONTENT_ENCODING).is_none()
         && fields.get(&CONTENT_RANGE).is_none()
-        && !is_not_to_change(response)
+        && !has_no_transform(response)
 }
 
 /// Whether this is part of a response that could be encoded as a whole.
-pub(crate) fn is_part(response: &Response) -> bool {
+pub(crate) fn is_partial_content(response: &Response) -> bool {
     response.status == StatusCode::PARTIAL_CONTENT
-        && response.fields.get(&CONTENT_ENCODING).is_none()
-        && !is_not_to_change(response)
+        && response.headers.get(&CONTENT_ENCODING).is_none()
+        && !has_no_transform(response)
 }
 
 /// RFC 9111, section 5.2.2.6: `no-transform` forbids changing the content.
-fn is_not_to_change(response: &Response) -> bool {
-    let values = response.fields.iter().filter(|(name, _)| **name == CACHE_CONTROL);
+fn has_no_transform(response: &Response) -> bool {
+    let values = response.headers.iter().filter(|(name, _)| **name == CACHE_CONTROL);
     let mut directives = values.flat_map(|(_, value)| value.as_bytes().split(|byte| *byte == b','));
     directives.any(|directive| directive.trim_ascii().eq_ignore_ascii_case(b"no-transform"))
 }
 
 /// The media type without parameters, in lower case.
 pub(crate) fn essence(response: &Response) -> Option<String> {
-    let value = response.fields.get(&CONTENT_TYPE).map(HeaderValue::as_bytes)?;
+    let value = response.headers.get(&CONTENT_TYPE).map(HeaderValue::as_bytes)?;
     let essence = value.split(|byte| *byte == b';').next()?.trim_ascii();
     Some(std::str::from_utf8(essence).ok()?.to_ascii_lowercase())
 }

@@ -13,18 +13,18 @@
 // Without any coding, the crate is empty.
 #![cfg(any(feature = "br", feature = "deflate", feature = "gzip", feature = "zstd"))]
 
-mod accept;
+mod accept_encoding;
 mod coding;
 mod compression;
-mod decode;
+mod decoder;
 mod decompression;
 mod eligible;
-mod encode;
-mod encoded;
+mod encoder;
+mod encoded_body;
 #[cfg(all(test, feature = "br", feature = "deflate", feature = "gzip", feature = "zstd"))]
 mod tests;
 
-pub use coding::Coding;
-pub use compression::{Compression, Level};
+pub use coding::ContentCoding;
+pub use compression::{Compression, CompressionLevel};
 pub use decompression::Decompression;
-pub use peregrine_web::respond::Uncompressed;
+pub use peregrine_web::response::NoCompression;

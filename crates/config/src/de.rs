@@ -1,7 +1,7 @@
 //! Deserialises a type from a tree of settings, with positions for errors.
 
 use crate::error::ConfigError;
-use crate::value::{Entry, Kind, Origin, Value};
+use crate::value::{TableEntry, ValueKind, SourceLocation, ConfigValue};
 use serde::de::value::StrDeserializer;
 use serde::de::{
     DeserializeOwned, DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, SeqAccess,
@@ -9,52 +9,52 @@ use serde::de::{
 };
 use serde::forward_to_deserialize_any;
 
-pub(crate) fn from_value<T: DeserializeOwned>(value: &Value) -> Result<T, ConfigError> {
-    T::deserialize(De(value))
+pub(crate) fn from_value<T: DeserializeOwned>(value: &ConfigValue) -> Result<T, ConfigError> {
+    T::deserialize(ConfigDeserializer(value))
 }
 
 /// Deserialises one setting.
 #[derive(Clone, Copy)]
-struct De<'v>(&'v Value);
+struct ConfigDeserializer<'v>(&'v ConfigValue);
 
-impl De<'_> {
+impl ConfigDeserializer<'_> {
     fn unexpected(&self) -> Unexpected<'_> {
         match &self.0.kind {
-            Kind::Nothing => Unexpected::Unit,
-            Kind::Bool(is) => Unexpected::Bool(*is),
-            Kind::Integer(number) => {
+            ValueKind::Nil => Unexpected::Unit,
+            ValueKind::Bool(is) => Unexpected::Bool(*is),
+            ValueKind::Integer(number) => {
                 i64::try_from(*number).map_or(Unexpected::Other("a number"), Unexpected::Signed)
             }
-            Kind::Float(number) => Unexpected::Float(*number),
-            Kind::Text(text) => Unexpected::Str(text),
-            Kind::Secret(_) => Unexpected::Other("a secret"),
-            Kind::List(_) => Unexpected::Seq,
-            Kind::Table(_) => Unexpected::Map,
+            ValueKind::Float(number) => Unexpected::Float(*number),
+            ValueKind::String(text) => Unexpected::Str(text),
+            ValueKind::Secret(_) => Unexpected::Other("a secret"),
+            ValueKind::Array(_) => Unexpected::Seq,
+            ValueKind::Table(_) => Unexpected::Map,
         }
     }
 
-    fn wrong<'de>(&self, visitor: &impl Visitor<'de>) -> ConfigError {
-        self.unlike(self.unexpected(), visitor)
+    fn invalid_type<'de>(&self, visitor: &impl Visitor<'de>) -> ConfigError {
+        self.invalid_type_of(self.unexpected(), visitor)
     }
 
-    fn unlike<'de>(&self, found: Unexpected<'_>, visitor: &impl Visitor<'de>) -> ConfigError {
+    fn invalid_type_of<'de>(&self, found: Unexpected<'_>, visitor: &impl Visitor<'de>) -> ConfigError {
         let error: ConfigError = serde::de::Error::invalid_type(found, visitor);
-        error.at(&self.0.origin)
+        error.with_location(&self.0.location)
     }
 
     /// The text of an environment variable, which may represent any type.
-    fn variable(&self) -> Option<&str> {
-        match (&self.0.kind, &self.0.origin) {
-            (Kind::Text(text), Origin::Variable(_)) => Some(text.trim()),
+    fn env_text(&self) -> Option<&str> {
+        match (&self.0.kind, &self.0.location) {
+            (ValueKind::String(text), SourceLocation::EnvVar(_)) => Some(text.trim()),
             _ => None,
         }
     }
 
     /// A number, which may be given as the text of a variable.
     fn number<'de, V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ConfigError> {
-        let parsed = self.variable().and_then(|text| text.replace('_', "").parse::<i128>().ok());
+        let parsed = self.env_text().and_then(|text| text.replace('_', "").parse::<i128>().ok());
         match parsed {
-            Some(number) => integer(number, visitor).map_err(|error| error.at(&self.0.origin)),
+            Some(number) => integer(number, visitor).map_err(|error| error.with_location(&self.0.location)),
             None => self.deserialize_any(visitor),
         }
     }
@@ -70,25 +70,25 @@ fn integer<'de, V: Visitor<'de>>(number: i128, visitor: V) -> Result<V::Value, C
     }
 }
 
-impl<'de> Deserializer<'de> for De<'_> {
+impl<'de> Deserializer<'de> for ConfigDeserializer<'_> {
     type Error = ConfigError;
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ConfigError> {
         let read = match &self.0.kind {
-            Kind::Nothing => visitor.visit_unit(),
-            Kind::Bool(is) => visitor.visit_bool(*is),
-            Kind::Integer(number) => integer(*number, visitor),
-            Kind::Float(number) => visitor.visit_f64(*number),
-            Kind::Text(text) => visitor.visit_str(text),
-            Kind::Secret(secret) => visitor.visit_str(secret.expose()),
-            Kind::List(all) => visitor.visit_seq(Items(all.iter(), 0)),
-            Kind::Table(entries) => visitor.visit_map(Entries(entries.iter(), None)),
+            ValueKind::Nil => visitor.visit_unit(),
+            ValueKind::Bool(is) => visitor.visit_bool(*is),
+            ValueKind::Integer(number) => integer(*number, visitor),
+            ValueKind::Float(number) => visitor.visit_f64(*number),
+            ValueKind::String(text) => visitor.visit_str(text),
+            ValueKind::Secret(secret) => visitor.visit_str(secret.expose_secret()),
+            ValueKind::Array(all) => visitor.visit_seq(ArrayAccess(all.iter(), 0)),
+            ValueKind::Table(entries) => visitor.visit_map(TableAccess(entries.iter(), None)),
         };
-        read.map_err(|error| error.at(&self.0.origin))
+        read.map_err(|error| error.with_location(&self.0.location))
     }
 
     fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ConfigError> {
-        match self.variable() {
+        match self.env_text() {
             Some("true" | "yes" | "on" | "1") => visitor.visit_bool(true),
             Some("false" | "no" | "off" | "0") => visitor.visit_bool(false),
             _ => self.deserialize_any(visitor),
@@ -132,40 +132,40 @@ impl<'de> Deserializer<'de> for De<'_> {
     }
 
     fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ConfigError> {
-        match (&self.0.kind, self.variable().and_then(|text| text.parse::<f64>().ok())) {
+        match (&self.0.kind, self.env_text().and_then(|text| text.parse::<f64>().ok())) {
             (_, Some(number)) => visitor.visit_f64(number),
-            (Kind::Integer(number), _) => visitor.visit_f64(*number as f64),
+            (ValueKind::Integer(number), _) => visitor.visit_f64(*number as f64),
             _ => self.deserialize_any(visitor),
         }
     }
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ConfigError> {
-        match (&self.0.kind, self.variable()) {
-            (Kind::Nothing, _) | (_, Some("")) => visitor.visit_none(),
+        match (&self.0.kind, self.env_text()) {
+            (ValueKind::Nil, _) | (_, Some("")) => visitor.visit_none(),
             _ => visitor.visit_some(self),
         }
     }
 
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ConfigError> {
-        match (&self.0.kind, self.variable()) {
+        match (&self.0.kind, self.env_text()) {
             (_, Some(text)) => {
-                let item = |item: &str| Value {
-                    kind: Kind::Text(item.trim().to_owned()),
-                    origin: self.0.origin.clone(),
+                let item = |item: &str| ConfigValue {
+                    kind: ValueKind::String(item.trim().to_owned()),
+                    location: self.0.location.clone(),
                 };
                 let all = text.split(',').filter(|item| !item.trim().is_empty());
                 let all: Vec<_> = all.map(item).collect();
-                visitor.visit_seq(Items(all.iter(), 0)).map_err(|error| error.at(&self.0.origin))
+                visitor.visit_seq(ArrayAccess(all.iter(), 0)).map_err(|error| error.with_location(&self.0.location))
             }
-            (Kind::List(_), _) => self.deserialize_any(visitor),
-            _ => Err(self.wrong(&visitor)),
+            (ValueKind::Array(_), _) => self.deserialize_any(visitor),
+            _ => Err(self.invalid_type(&visitor)),
         }
     }
 
     fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ConfigError> {
         match &self.0.kind {
             // The text stands for a table, which may contain secrets.
-            Kind::Text(_) => Err(self.unlike(Unexpected::Other("a text"), &visitor)),
+            ValueKind::String(_) => Err(self.invalid_type_of(Unexpected::Other("a text"), &visitor)),
             _ => self.deserialize_any(visitor),
         }
     }
@@ -186,11 +186,11 @@ impl<'de> Deserializer<'de> for De<'_> {
         visitor: V,
     ) -> Result<V::Value, ConfigError> {
         match &self.0.kind {
-            Kind::Text(text) => {
+            ValueKind::String(text) => {
                 let word: StrDeserializer<'_, ConfigError> = text.trim().into_deserializer();
-                visitor.visit_enum(word).map_err(|error| error.at(&self.0.origin))
+                visitor.visit_enum(word).map_err(|error| error.with_location(&self.0.location))
             }
-            _ => Err(self.wrong(&visitor)),
+            _ => Err(self.invalid_type(&visitor)),
         }
     }
 
@@ -209,9 +209,9 @@ impl<'de> Deserializer<'de> for De<'_> {
 }
 
 /// The entries of a table, and the entry whose key was read last.
-struct Entries<'v>(std::slice::Iter<'v, Entry>, Option<&'v Entry>);
+struct TableAccess<'v>(std::slice::Iter<'v, TableEntry>, Option<&'v TableEntry>);
 
-impl<'de> MapAccess<'de> for Entries<'_> {
+impl<'de> MapAccess<'de> for TableAccess<'_> {
     type Error = ConfigError;
 
     fn next_key_seed<K: DeserializeSeed<'de>>(
@@ -219,11 +219,11 @@ impl<'de> MapAccess<'de> for Entries<'_> {
         seed: K,
     ) -> Result<Option<K::Value>, ConfigError> {
         // Unset settings are skipped, so their defaults apply.
-        let entry = self.0.by_ref().find(|entry| entry.value.kind != Kind::Nothing);
+        let entry = self.0.by_ref().find(|entry| entry.value.kind != ValueKind::Nil);
         let Some(entry) = entry else { return Ok(None) };
         self.1 = Some(entry);
         let name: StrDeserializer<'_, ConfigError> = entry.key.as_str().into_deserializer();
-        seed.deserialize(name).map(Some).map_err(|error| error.at(&entry.origin))
+        seed.deserialize(name).map(Some).map_err(|error| error.with_location(&entry.key_location))
     }
 
     fn next_value_seed<V: DeserializeSeed<'de>>(
@@ -231,14 +231,14 @@ impl<'de> MapAccess<'de> for Entries<'_> {
         seed: V,
     ) -> Result<V::Value, ConfigError> {
         let entry = self.1.take().expect("serde reads the key first");
-        seed.deserialize(De(&entry.value)).map_err(|error| error.below(&entry.key))
+        seed.deserialize(ConfigDeserializer(&entry.value)).map_err(|error| error.nested_in(&entry.key))
     }
 }
 
 /// The items of a list, and how many were read.
-struct Items<'v>(std::slice::Iter<'v, Value>, usize);
+struct ArrayAccess<'v>(std::slice::Iter<'v, ConfigValue>, usize);
 
-impl<'de> SeqAccess<'de> for Items<'_> {
+impl<'de> SeqAccess<'de> for ArrayAccess<'_> {
     type Error = ConfigError;
 
     fn next_element_seed<T: DeserializeSeed<'de>>(
@@ -248,6 +248,6 @@ impl<'de> SeqAccess<'de> for Items<'_> {
         let Some(item) = self.0.next() else { return Ok(None) };
         let number = self.1;
         self.1 += 1;
-        seed.deserialize(De(item)).map(Some).map_err(|error| error.below(&number.to_string()))
+        seed.deserialize(ConfigDeserializer(item)).map(Some).map_err(|error| error.nested_in(&number.to_string()))
     }
 }

@@ -1,6 +1,6 @@
 //! Errors in settings, with their positions.
 
-use crate::value::Origin;
+use crate::value::SourceLocation;
 use serde::de::{Expected, Unexpected};
 use std::fmt;
 use std::path::PathBuf;
@@ -13,19 +13,19 @@ use std::path::PathBuf;
 pub struct ConfigError {
     /// The path of the setting, in reverse order.
     path: Vec<String>,
-    origin: Option<Origin>,
-    fault: Fault,
+    location: Option<SourceLocation>,
+    kind: ErrorKind,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Fault {
+enum ErrorKind {
     /// An unknown setting, and the known ones.
-    Unknown(String, Vec<String>),
+    UnknownKey(String, Vec<String>),
     /// An unknown enum value, and the known ones.
-    NoWord(String, &'static [&'static str]),
+    UnknownVariant(String, &'static [&'static str]),
     /// The found and the expected value.
-    Wrong(String, String),
-    Missing(&'static str),
+    InvalidType(String, String),
+    MissingKey(&'static str),
     Unreadable(PathBuf, String),
     Other(String),
 }
@@ -34,49 +34,49 @@ impl ConfigError {
     /// Creates an error with this text.
     #[must_use]
     pub fn new(text: impl Into<String>) -> Self {
-        Self::of(Fault::Other(text.into()))
+        Self::from_kind(ErrorKind::Other(text.into()))
     }
 
     /// Creates an error with this text for the setting `path`.
     #[must_use]
-    pub fn of_setting(path: &str, text: impl Into<String>) -> Self {
+    pub fn for_key(path: &str, text: impl Into<String>) -> Self {
         let mut error = Self::new(text);
         error.path = path.split('.').rev().map(ToOwned::to_owned).collect();
         error
     }
 
-    fn of(fault: Fault) -> Self {
-        Self { path: Vec::new(), origin: None, fault }
+    fn from_kind(fault: ErrorKind) -> Self {
+        Self { path: Vec::new(), location: None, kind: fault }
     }
 
     pub(crate) fn unreadable(path: PathBuf, cause: impl fmt::Display) -> Self {
-        Self::of(Fault::Unreadable(path, cause.to_string()))
+        Self::from_kind(ErrorKind::Unreadable(path, cause.to_string()))
     }
 
     /// An environment variable for an unknown setting.
     pub(crate) fn unknown(key: &str, known: Vec<String>) -> Self {
-        Self::of(Fault::Unknown(key.to_owned(), known))
+        Self::from_kind(ErrorKind::UnknownKey(key.to_owned(), known))
     }
 
-    pub(crate) fn below(mut self, key: &str) -> Self {
+    pub(crate) fn nested_in(mut self, key: &str) -> Self {
         self.path.push(key.to_owned());
         self
     }
 
     /// Sets the position, unless a more precise one is known.
     #[must_use]
-    pub fn at(mut self, origin: &Origin) -> Self {
-        self.origin.get_or_insert_with(|| origin.clone());
+    pub fn with_location(mut self, origin: &SourceLocation) -> Self {
+        self.location.get_or_insert_with(|| origin.clone());
         self
     }
 
     /// The full name of the setting; empty if the error is not about a setting.
     #[must_use]
-    pub fn setting(&self) -> String {
+    pub fn key(&self) -> String {
         let mut names: Vec<&str> = self.path.iter().rev().map(String::as_str).collect();
-        match &self.fault {
-            Fault::Unknown(key, _) => names.push(key),
-            Fault::Missing(key) => names.push(key),
+        match &self.kind {
+            ErrorKind::UnknownKey(key, _) => names.push(key),
+            ErrorKind::MissingKey(key) => names.push(key),
             _ => {}
         }
         names.join(".")
@@ -84,34 +84,34 @@ impl ConfigError {
 
     /// The position, if it is known.
     #[must_use]
-    pub fn origin(&self) -> Option<&Origin> {
-        self.origin.as_ref()
+    pub fn location(&self) -> Option<&SourceLocation> {
+        self.location.as_ref()
     }
 }
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(origin) = &self.origin {
+        if let Some(origin) = &self.location {
             write!(f, "{origin}: ")?;
         }
-        let setting = self.setting();
+        let setting = self.key();
         if !setting.is_empty() {
             write!(f, "`{setting}`: ")?;
         }
-        match &self.fault {
-            Fault::Unknown(key, known) => {
+        match &self.kind {
+            ErrorKind::UnknownKey(key, known) => {
                 f.write_str("there is no such setting")?;
-                suggest(f, key, known)
+                write_suggestion(f, key, known)
             }
-            Fault::NoWord(word, known) => {
+            ErrorKind::UnknownVariant(word, known) => {
                 write!(f, "`{word}` is not a valid value")?;
                 let known: Vec<_> = known.iter().map(|word| (*word).to_owned()).collect();
-                suggest(f, word, &known)
+                write_suggestion(f, word, &known)
             }
-            Fault::Wrong(found, expected) => write!(f, "expected {expected}, found {found}"),
-            Fault::Missing(_) => f.write_str("this setting is required"),
-            Fault::Unreadable(path, cause) => write!(f, "cannot read {}: {cause}", path.display()),
-            Fault::Other(text) => f.write_str(text),
+            ErrorKind::InvalidType(found, expected) => write!(f, "expected {expected}, found {found}"),
+            ErrorKind::MissingKey(_) => f.write_str("this setting is required"),
+            ErrorKind::Unreadable(path, cause) => write!(f, "cannot read {}: {cause}", path.display()),
+            ErrorKind::Other(text) => f.write_str(text),
         }
     }
 }
@@ -125,13 +125,13 @@ impl fmt::Debug for ConfigError {
 impl std::error::Error for ConfigError {}
 
 /// The maximum number of names listed if none is similar.
-const NAMES_MAX: usize = 24;
+const SUGGESTIONS_MAX: usize = 24;
 
-fn suggest(f: &mut fmt::Formatter<'_>, word: &str, known: &[String]) -> fmt::Result {
-    if let Some(nearest) = nearest(word, known) {
+fn write_suggestion(f: &mut fmt::Formatter<'_>, word: &str, known: &[String]) -> fmt::Result {
+    if let Some(nearest) = closest(word, known) {
         return write!(f, "; did you mean `{nearest}`?");
     }
-    let told: Vec<_> = known.iter().take(NAMES_MAX).map(|name| format!("`{name}`")).collect();
+    let told: Vec<_> = known.iter().take(SUGGESTIONS_MAX).map(|name| format!("`{name}`")).collect();
     if told.is_empty() {
         return Ok(());
     }
@@ -140,11 +140,11 @@ fn suggest(f: &mut fmt::Formatter<'_>, word: &str, known: &[String]) -> fmt::Res
 }
 
 /// The most similar name, if any is similar enough.
-fn nearest<'k>(word: &str, known: &'k [String]) -> Option<&'k str> {
-    let word = crate::value::folded(word);
+fn closest<'k>(word: &str, known: &'k [String]) -> Option<&'k str> {
+    let word = crate::value::normalize_key(word);
     // A third of the characters may differ.
     let most = (word.chars().count() / 3).clamp(1, 4);
-    let near = known.iter().map(|name| (distance(&word, name), name));
+    let near = known.iter().map(|name| (edit_distance(&word, name), name));
     let (least, name) = near.min_by_key(|(distance, _)| *distance)?;
     // Users often remember the end of a name, or its beginning.
     let part = || {
@@ -156,14 +156,14 @@ fn nearest<'k>(word: &str, known: &'k [String]) -> Option<&'k str> {
 }
 
 /// The name most similar to `word`, with at most `most` edits.
-pub(crate) fn nearest_name<'k>(word: &str, known: &'k [String], most: usize) -> Option<&'k str> {
-    let near = known.iter().map(|name| (distance(word, name), name));
+pub(crate) fn closest_name<'k>(word: &str, known: &'k [String], most: usize) -> Option<&'k str> {
+    let near = known.iter().map(|name| (edit_distance(word, name), name));
     let (least, name) = near.min_by_key(|(distance, _)| *distance)?;
     (least <= most).then_some(name)
 }
 
 /// The edit distance: characters added, removed or replaced, or neighbours swapped.
-fn distance(left: &str, right: &str) -> usize {
+fn edit_distance(left: &str, right: &str) -> usize {
     let (left, right): (Vec<char>, Vec<char>) = (left.chars().collect(), right.chars().collect());
     // No setting has such a long name.
     if left.len() > 64 || right.len() > 64 {
@@ -195,11 +195,11 @@ impl serde::de::Error for ConfigError {
     }
 
     fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
-        Self::of(Fault::Wrong(named(found), wanted(expected)))
+        Self::from_kind(ErrorKind::InvalidType(describe_unexpected(found), describe_expected(expected)))
     }
 
     fn invalid_value(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
-        Self::of(Fault::Wrong(named(found), wanted(expected)))
+        Self::from_kind(ErrorKind::InvalidType(describe_unexpected(found), describe_expected(expected)))
     }
 
     fn unknown_field(field: &str, expected: &'static [&'static str]) -> Self {
@@ -207,11 +207,11 @@ impl serde::de::Error for ConfigError {
     }
 
     fn unknown_variant(word: &str, expected: &'static [&'static str]) -> Self {
-        Self::of(Fault::NoWord(word.to_owned(), expected))
+        Self::from_kind(ErrorKind::UnknownVariant(word.to_owned(), expected))
     }
 
     fn missing_field(field: &'static str) -> Self {
-        Self::of(Fault::Missing(field))
+        Self::from_kind(ErrorKind::MissingKey(field))
     }
 }
 
@@ -221,20 +221,20 @@ impl serde::ser::Error for ConfigError {
     }
 }
 
-fn named(found: Unexpected<'_>) -> String {
+fn describe_unexpected(found: Unexpected<'_>) -> String {
     match found {
         Unexpected::Bool(is) => format!("`{is}`"),
         Unexpected::Unsigned(number) => format!("the number {number}"),
         Unexpected::Signed(number) => format!("the number {number}"),
         Unexpected::Float(number) => format!("the number {number}"),
-        Unexpected::Str(text) => format!("`{}`", shortened(text)),
+        Unexpected::Str(text) => format!("`{}`", truncate(text)),
         Unexpected::Seq => "a list".to_owned(),
         Unexpected::Map => "a table".to_owned(),
         other => other.to_string(),
     }
 }
 
-fn shortened(text: &str) -> String {
+fn truncate(text: &str) -> String {
     match text.char_indices().nth(60) {
         Some((end, _)) => format!("{}...", &text[..end]),
         None => text.to_owned(),
@@ -242,7 +242,7 @@ fn shortened(text: &str) -> String {
 }
 
 /// The expected type, described for users who do not know Rust.
-fn wanted(expected: &dyn Expected) -> String {
+fn describe_expected(expected: &dyn Expected) -> String {
     let text = expected.to_string();
     let whole = |most: u64| format!("a whole number from 0 to {most}");
     match text.as_str() {
@@ -265,7 +265,7 @@ fn wanted(expected: &dyn Expected) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{distance, nearest};
+    use super::{edit_distance, closest};
 
     #[test]
     fn the_nearest_name_is_the_one_that_was_meant() {
@@ -283,10 +283,10 @@ mod tests {
             ("keepalive", None),
             ("", None),
         ] {
-            assert_eq!(nearest(word, &known), expected, "{word:?}");
+            assert_eq!(closest(word, &known), expected, "{word:?}");
         }
-        assert_eq!(distance("abc", "abc"), 0);
-        assert_eq!(distance("", "abc"), 3);
-        assert_eq!(distance("ab", "ba"), 1);
+        assert_eq!(edit_distance("abc", "abc"), 0);
+        assert_eq!(edit_distance("", "abc"), 3);
+        assert_eq!(edit_distance("ab", "ba"), 1);
     }
 }

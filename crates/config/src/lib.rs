@@ -15,23 +15,23 @@
 
 mod de;
 mod error;
-mod mode;
-mod number;
-mod print;
-mod read;
-mod secret;
+mod file_mode;
+mod optional;
+mod toml_writer;
+mod loader;
+mod secret_string;
 mod ser;
-mod size;
-mod time;
+mod byte_size;
+mod duration;
 mod value;
 
 pub use error::ConfigError;
-pub use mode::MaybeMode;
-pub use number::{Automatic, MaybeCount, MaybeText};
-pub use print::{print, print_with};
-pub use read::Layers;
-pub use secret::Secret;
+pub use file_mode::OptionalFileMode;
+pub use optional::{AutoCount, OptionalCount, OptionalString};
+pub use toml_writer::{to_toml_string, to_toml_string_with_comments};
+pub use loader::ConfigLoader;
+pub use secret_string::SecretString;
 pub use ser::to_value;
-pub use size::{AutoSize, MaybeSize, Size};
-pub use time::{MaybeTime, Time, time};
-pub use value::{Kind, Origin, Value};
+pub use byte_size::{AutoByteSize, OptionalByteSize, ByteSize};
+pub use duration::{OptionalDuration, HumanDuration, parse_duration};
+pub use value::{ValueKind, SourceLocation, ConfigValue};

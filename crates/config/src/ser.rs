@@ -1,8 +1,8 @@
 //! Serialises a type to a tree of settings.
 
 use crate::error::ConfigError;
-use crate::secret::{self, Secret};
-use crate::value::{Entry, Kind, Origin, Value};
+use crate::secret_string::{self, SecretString};
+use crate::value::{TableEntry, ValueKind, SourceLocation, ConfigValue};
 use serde::Serialize;
 use serde::ser::{self, Serializer};
 
@@ -10,97 +10,97 @@ use serde::ser::{self, Serializer};
 ///
 /// # Errors
 /// The value contains something that settings cannot contain, such as bytes.
-pub fn to_value<T: Serialize + ?Sized>(tree: &T) -> Result<Value, ConfigError> {
-    tree.serialize(Ser).map(Value::code)
+pub fn to_value<T: Serialize + ?Sized>(tree: &T) -> Result<ConfigValue, ConfigError> {
+    tree.serialize(ConfigSerializer).map(ConfigValue::default_value)
 }
 
-struct Ser;
+struct ConfigSerializer;
 
 fn unsupported(what: &str) -> ConfigError {
     ConfigError::new(format!("settings cannot be {what}"))
 }
 
-impl Serializer for Ser {
-    type Ok = Kind;
+impl Serializer for ConfigSerializer {
+    type Ok = ValueKind;
     type Error = ConfigError;
-    type SerializeSeq = Items;
-    type SerializeTuple = Items;
-    type SerializeTupleStruct = Items;
-    type SerializeTupleVariant = ser::Impossible<Kind, ConfigError>;
-    type SerializeMap = Entries;
-    type SerializeStruct = Entries;
-    type SerializeStructVariant = ser::Impossible<Kind, ConfigError>;
+    type SerializeSeq = ArraySerializer;
+    type SerializeTuple = ArraySerializer;
+    type SerializeTupleStruct = ArraySerializer;
+    type SerializeTupleVariant = ser::Impossible<ValueKind, ConfigError>;
+    type SerializeMap = TableSerializer;
+    type SerializeStruct = TableSerializer;
+    type SerializeStructVariant = ser::Impossible<ValueKind, ConfigError>;
 
-    fn serialize_bool(self, value: bool) -> Result<Kind, ConfigError> {
-        Ok(Kind::Bool(value))
+    fn serialize_bool(self, value: bool) -> Result<ValueKind, ConfigError> {
+        Ok(ValueKind::Bool(value))
     }
 
-    fn serialize_i8(self, value: i8) -> Result<Kind, ConfigError> {
-        Ok(Kind::Integer(value.into()))
+    fn serialize_i8(self, value: i8) -> Result<ValueKind, ConfigError> {
+        Ok(ValueKind::Integer(value.into()))
     }
 
-    fn serialize_i16(self, value: i16) -> Result<Kind, ConfigError> {
-        Ok(Kind::Integer(value.into()))
+    fn serialize_i16(self, value: i16) -> Result<ValueKind, ConfigError> {
+        Ok(ValueKind::Integer(value.into()))
     }
 
-    fn serialize_i32(self, value: i32) -> Result<Kind, ConfigError> {
-        Ok(Kind::Integer(value.into()))
+    fn serialize_i32(self, value: i32) -> Result<ValueKind, ConfigError> {
+        Ok(ValueKind::Integer(value.into()))
     }
 
-    fn serialize_i64(self, value: i64) -> Result<Kind, ConfigError> {
-        Ok(Kind::Integer(value.into()))
+    fn serialize_i64(self, value: i64) -> Result<ValueKind, ConfigError> {
+        Ok(ValueKind::Integer(value.into()))
     }
 
-    fn serialize_u8(self, value: u8) -> Result<Kind, ConfigError> {
-        Ok(Kind::Integer(value.into()))
+    fn serialize_u8(self, value: u8) -> Result<ValueKind, ConfigError> {
+        Ok(ValueKind::Integer(value.into()))
     }
 
-    fn serialize_u16(self, value: u16) -> Result<Kind, ConfigError> {
-        Ok(Kind::Integer(value.into()))
+    fn serialize_u16(self, value: u16) -> Result<ValueKind, ConfigError> {
+        Ok(ValueKind::Integer(value.into()))
     }
 
-    fn serialize_u32(self, value: u32) -> Result<Kind, ConfigError> {
-        Ok(Kind::Integer(value.into()))
+    fn serialize_u32(self, value: u32) -> Result<ValueKind, ConfigError> {
+        Ok(ValueKind::Integer(value.into()))
     }
 
-    fn serialize_u64(self, value: u64) -> Result<Kind, ConfigError> {
-        Ok(Kind::Integer(value.into()))
+    fn serialize_u64(self, value: u64) -> Result<ValueKind, ConfigError> {
+        Ok(ValueKind::Integer(value.into()))
     }
 
-    fn serialize_f32(self, value: f32) -> Result<Kind, ConfigError> {
-        Ok(Kind::Float(value.into()))
+    fn serialize_f32(self, value: f32) -> Result<ValueKind, ConfigError> {
+        Ok(ValueKind::Float(value.into()))
     }
 
-    fn serialize_f64(self, value: f64) -> Result<Kind, ConfigError> {
-        Ok(Kind::Float(value))
+    fn serialize_f64(self, value: f64) -> Result<ValueKind, ConfigError> {
+        Ok(ValueKind::Float(value))
     }
 
-    fn serialize_char(self, value: char) -> Result<Kind, ConfigError> {
-        Ok(Kind::Text(value.to_string()))
+    fn serialize_char(self, value: char) -> Result<ValueKind, ConfigError> {
+        Ok(ValueKind::String(value.to_string()))
     }
 
-    fn serialize_str(self, value: &str) -> Result<Kind, ConfigError> {
-        Ok(Kind::Text(value.to_owned()))
+    fn serialize_str(self, value: &str) -> Result<ValueKind, ConfigError> {
+        Ok(ValueKind::String(value.to_owned()))
     }
 
-    fn serialize_bytes(self, _: &[u8]) -> Result<Kind, ConfigError> {
+    fn serialize_bytes(self, _: &[u8]) -> Result<ValueKind, ConfigError> {
         Err(unsupported("bytes"))
     }
 
-    fn serialize_none(self) -> Result<Kind, ConfigError> {
-        Ok(Kind::Nothing)
+    fn serialize_none(self) -> Result<ValueKind, ConfigError> {
+        Ok(ValueKind::Nil)
     }
 
-    fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Result<Kind, ConfigError> {
+    fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Result<ValueKind, ConfigError> {
         value.serialize(self)
     }
 
-    fn serialize_unit(self) -> Result<Kind, ConfigError> {
-        Ok(Kind::Nothing)
+    fn serialize_unit(self) -> Result<ValueKind, ConfigError> {
+        Ok(ValueKind::Nil)
     }
 
-    fn serialize_unit_struct(self, _: &'static str) -> Result<Kind, ConfigError> {
-        Ok(Kind::Nothing)
+    fn serialize_unit_struct(self, _: &'static str) -> Result<ValueKind, ConfigError> {
+        Ok(ValueKind::Nil)
     }
 
     fn serialize_unit_variant(
@@ -108,17 +108,17 @@ impl Serializer for Ser {
         _: &'static str,
         _: u32,
         variant: &'static str,
-    ) -> Result<Kind, ConfigError> {
-        Ok(Kind::Text(variant.to_owned()))
+    ) -> Result<ValueKind, ConfigError> {
+        Ok(ValueKind::String(variant.to_owned()))
     }
 
     fn serialize_newtype_struct<T: Serialize + ?Sized>(
         self,
         name: &'static str,
         value: &T,
-    ) -> Result<Kind, ConfigError> {
+    ) -> Result<ValueKind, ConfigError> {
         Ok(match value.serialize(self)? {
-            Kind::Text(text) if name == secret::NAME => Kind::Secret(Secret::new(text)),
+            ValueKind::String(text) if name == secret_string::NEWTYPE_NAME => ValueKind::Secret(SecretString::new(text)),
             kind => kind,
         })
     }
@@ -129,20 +129,20 @@ impl Serializer for Ser {
         _: u32,
         _: &'static str,
         _: &T,
-    ) -> Result<Kind, ConfigError> {
+    ) -> Result<ValueKind, ConfigError> {
         Err(unsupported("variants with values"))
     }
 
-    fn serialize_seq(self, _: Option<usize>) -> Result<Items, ConfigError> {
-        Ok(Items(Vec::new()))
+    fn serialize_seq(self, _: Option<usize>) -> Result<ArraySerializer, ConfigError> {
+        Ok(ArraySerializer(Vec::new()))
     }
 
-    fn serialize_tuple(self, _: usize) -> Result<Items, ConfigError> {
-        Ok(Items(Vec::new()))
+    fn serialize_tuple(self, _: usize) -> Result<ArraySerializer, ConfigError> {
+        Ok(ArraySerializer(Vec::new()))
     }
 
-    fn serialize_tuple_struct(self, _: &'static str, _: usize) -> Result<Items, ConfigError> {
-        Ok(Items(Vec::new()))
+    fn serialize_tuple_struct(self, _: &'static str, _: usize) -> Result<ArraySerializer, ConfigError> {
+        Ok(ArraySerializer(Vec::new()))
     }
 
     fn serialize_tuple_variant(
@@ -155,12 +155,12 @@ impl Serializer for Ser {
         Err(unsupported("variants with values"))
     }
 
-    fn serialize_map(self, _: Option<usize>) -> Result<Entries, ConfigError> {
-        Ok(Entries::default())
+    fn serialize_map(self, _: Option<usize>) -> Result<TableSerializer, ConfigError> {
+        Ok(TableSerializer::default())
     }
 
-    fn serialize_struct(self, _: &'static str, _: usize) -> Result<Entries, ConfigError> {
-        Ok(Entries::default())
+    fn serialize_struct(self, _: &'static str, _: usize) -> Result<TableSerializer, ConfigError> {
+        Ok(TableSerializer::default())
     }
 
     fn serialize_struct_variant(
@@ -175,77 +175,77 @@ impl Serializer for Ser {
 }
 
 /// The items of a list.
-struct Items(Vec<Value>);
+struct ArraySerializer(Vec<ConfigValue>);
 
-impl Items {
+impl ArraySerializer {
     fn push<T: Serialize + ?Sized>(&mut self, item: &T) -> Result<(), ConfigError> {
         self.0.push(to_value(item)?);
         Ok(())
     }
 }
 
-impl ser::SerializeSeq for Items {
-    type Ok = Kind;
+impl ser::SerializeSeq for ArraySerializer {
+    type Ok = ValueKind;
     type Error = ConfigError;
 
     fn serialize_element<T: Serialize + ?Sized>(&mut self, item: &T) -> Result<(), ConfigError> {
         self.push(item)
     }
 
-    fn end(self) -> Result<Kind, ConfigError> {
-        Ok(Kind::List(self.0))
+    fn end(self) -> Result<ValueKind, ConfigError> {
+        Ok(ValueKind::Array(self.0))
     }
 }
 
-impl ser::SerializeTuple for Items {
-    type Ok = Kind;
+impl ser::SerializeTuple for ArraySerializer {
+    type Ok = ValueKind;
     type Error = ConfigError;
 
     fn serialize_element<T: Serialize + ?Sized>(&mut self, item: &T) -> Result<(), ConfigError> {
         self.push(item)
     }
 
-    fn end(self) -> Result<Kind, ConfigError> {
-        Ok(Kind::List(self.0))
+    fn end(self) -> Result<ValueKind, ConfigError> {
+        Ok(ValueKind::Array(self.0))
     }
 }
 
-impl ser::SerializeTupleStruct for Items {
-    type Ok = Kind;
+impl ser::SerializeTupleStruct for ArraySerializer {
+    type Ok = ValueKind;
     type Error = ConfigError;
 
     fn serialize_field<T: Serialize + ?Sized>(&mut self, item: &T) -> Result<(), ConfigError> {
         self.push(item)
     }
 
-    fn end(self) -> Result<Kind, ConfigError> {
-        Ok(Kind::List(self.0))
+    fn end(self) -> Result<ValueKind, ConfigError> {
+        Ok(ValueKind::Array(self.0))
     }
 }
 
 /// The entries of a table, and the key of the next value.
 #[derive(Default)]
-struct Entries {
-    all: Vec<Entry>,
+struct TableSerializer {
+    all: Vec<TableEntry>,
     key: String,
 }
 
-impl Entries {
+impl TableSerializer {
     fn push<T: Serialize + ?Sized>(&mut self, key: String, value: &T) -> Result<(), ConfigError> {
-        let value = to_value(value).map_err(|error| error.below(&key))?;
-        self.all.push(Entry { key, origin: Origin::Code, value });
+        let value = to_value(value).map_err(|error| error.nested_in(&key))?;
+        self.all.push(TableEntry { key, key_location: SourceLocation::Default, value });
         Ok(())
     }
 }
 
-impl ser::SerializeMap for Entries {
-    type Ok = Kind;
+impl ser::SerializeMap for TableSerializer {
+    type Ok = ValueKind;
     type Error = ConfigError;
 
     fn serialize_key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result<(), ConfigError> {
-        match key.serialize(Ser)? {
-            Kind::Text(key) => self.key = key,
-            Kind::Integer(key) => self.key = key.to_string(),
+        match key.serialize(ConfigSerializer)? {
+            ValueKind::String(key) => self.key = key,
+            ValueKind::Integer(key) => self.key = key.to_string(),
             _ => return Err(unsupported("named by anything but strings")),
         }
         Ok(())
@@ -256,13 +256,13 @@ impl ser::SerializeMap for Entries {
         self.push(key, value)
     }
 
-    fn end(self) -> Result<Kind, ConfigError> {
-        Ok(Kind::Table(self.all))
+    fn end(self) -> Result<ValueKind, ConfigError> {
+        Ok(ValueKind::Table(self.all))
     }
 }
 
-impl ser::SerializeStruct for Entries {
-    type Ok = Kind;
+impl ser::SerializeStruct for TableSerializer {
+    type Ok = ValueKind;
     type Error = ConfigError;
 
     fn serialize_field<T: Serialize + ?Sized>(
@@ -273,7 +273,7 @@ impl ser::SerializeStruct for Entries {
         self.push(key.to_owned(), value)
     }
 
-    fn end(self) -> Result<Kind, ConfigError> {
-        Ok(Kind::Table(self.all))
+    fn end(self) -> Result<ValueKind, ConfigError> {
+        Ok(ValueKind::Table(self.all))
     }
 }

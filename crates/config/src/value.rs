@@ -1,15 +1,15 @@
 //! A tree of settings with the position of each part.
 
-use crate::secret::Secret;
+use crate::secret_string::SecretString;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
 /// Where a setting was set.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Origin {
+pub enum SourceLocation {
     /// The program's values.
-    Code,
+    Default,
     /// A file.
     File {
         /// The path of the file, as given.
@@ -20,35 +20,35 @@ pub enum Origin {
         column: usize,
     },
     /// An environment variable.
-    Variable(Arc<str>),
+    EnvVar(Arc<str>),
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for SourceLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Code => f.write_str("the program"),
+            Self::Default => f.write_str("the program"),
             Self::File { path, line, column } => {
                 write!(f, "{}:{line}:{column}", path.display())
             }
-            Self::Variable(name) => write!(f, "the variable {name}"),
+            Self::EnvVar(name) => write!(f, "the variable {name}"),
         }
     }
 }
 
 /// A setting, or a table of settings.
 #[derive(Clone, Debug)]
-pub struct Value {
+pub struct ConfigValue {
     /// The value.
-    pub kind: Kind,
+    pub kind: ValueKind,
     /// Where it was set.
-    pub origin: Origin,
+    pub location: SourceLocation,
 }
 
 /// The value of a setting.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Kind {
+pub enum ValueKind {
     /// Unset. Printed as if it did not exist.
-    Nothing,
+    Nil,
     /// `true` or `false`.
     Bool(bool),
     /// A whole number.
@@ -56,50 +56,50 @@ pub enum Kind {
     /// Any other number.
     Float(f64),
     /// A string.
-    Text(String),
+    String(String),
     /// A hidden string.
-    Secret(Secret),
+    Secret(SecretString),
     /// A list of values.
-    List(Vec<Value>),
+    Array(Vec<ConfigValue>),
     /// Settings by name, in the order in which they were set.
-    Table(Vec<Entry>),
+    Table(Vec<TableEntry>),
 }
 
 /// One setting of a table.
 #[derive(Clone, Debug)]
-pub struct Entry {
+pub struct TableEntry {
     /// Its name.
     pub key: String,
     /// Where the name was written.
-    pub origin: Origin,
+    pub key_location: SourceLocation,
     /// Its value.
-    pub value: Value,
+    pub value: ConfigValue,
 }
 
 /// Ignores where it was set.
-impl PartialEq for Value {
+impl PartialEq for ConfigValue {
     fn eq(&self, other: &Self) -> bool {
         self.kind == other.kind
     }
 }
 
 /// Ignores where it was set.
-impl PartialEq for Entry {
+impl PartialEq for TableEntry {
     fn eq(&self, other: &Self) -> bool {
         self.key == other.key && self.value == other.value
     }
 }
 
-impl Value {
-    pub(crate) fn code(kind: Kind) -> Self {
-        Self { kind, origin: Origin::Code }
+impl ConfigValue {
+    pub(crate) fn default_value(kind: ValueKind) -> Self {
+        Self { kind, location: SourceLocation::Default }
     }
 
     /// The entries of a table.
     #[must_use]
-    pub fn entries(&self) -> &[Entry] {
+    pub fn entries(&self) -> &[TableEntry] {
         match &self.kind {
-            Kind::Table(entries) => entries,
+            ValueKind::Table(entries) => entries,
             _ => &[],
         }
     }
@@ -113,7 +113,7 @@ impl Value {
     /// The entry of this name, mutably.
     pub fn get_mut(&mut self, key: &str) -> Option<&mut Self> {
         match &mut self.kind {
-            Kind::Table(entries) => {
+            ValueKind::Table(entries) => {
                 entries.iter_mut().find(|entry| entry.key == key).map(|entry| &mut entry.value)
             }
             _ => None,
@@ -123,27 +123,27 @@ impl Value {
     /// Merges `stronger` into this value: tables entry by entry, all other values as a whole. If
     /// `is_strict`, names must be equal; otherwise case and hyphens are ignored for existing names,
     /// because variables cannot express them.
-    pub fn overlay(&mut self, stronger: Self, is_strict: bool) {
+    pub fn merge(&mut self, stronger: Self, is_strict: bool) {
         match (&mut self.kind, stronger.kind) {
-            (_, Kind::Nothing) => {}
-            (Kind::Table(own), Kind::Table(others)) => {
+            (_, ValueKind::Nil) => {}
+            (ValueKind::Table(own), ValueKind::Table(others)) => {
                 for other in others {
-                    let is_same = |entry: &&mut Entry| {
-                        entry.key == other.key || !is_strict && folded(&entry.key) == other.key
+                    let is_same = |entry: &&mut TableEntry| {
+                        entry.key == other.key || !is_strict && normalize_key(&entry.key) == other.key
                     };
                     match own.iter_mut().find(is_same) {
                         Some(entry) => {
-                            entry.origin = other.origin;
-                            entry.value.overlay(other.value, is_strict);
+                            entry.key_location = other.key_location;
+                            entry.value.merge(other.value, is_strict);
                         }
                         None => own.push(other),
                     }
                 }
-                self.origin = stronger.origin;
+                self.location = stronger.location;
             }
             (own, kind) => {
                 *own = kind;
-                self.origin = stronger.origin;
+                self.location = stronger.location;
             }
         }
     }
@@ -163,8 +163,8 @@ impl Value {
                 path => format!("{path}.{}", entry.key),
             };
             match &entry.value.kind {
-                Kind::Nothing => {}
-                Kind::Table(_) => entry.value.walk(&path, all),
+                ValueKind::Nil => {}
+                ValueKind::Table(_) => entry.value.walk(&path, all),
                 _ => all.push((path, &entry.value)),
             }
         }
@@ -172,6 +172,6 @@ impl Value {
 }
 
 /// A name in the form used by variables.
-pub(crate) fn folded(key: &str) -> String {
+pub(crate) fn normalize_key(key: &str) -> String {
     key.to_ascii_lowercase().replace('-', "_")
 }

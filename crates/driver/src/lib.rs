@@ -17,19 +17,19 @@
 //! Start with [`Driver`], then [`Stream`].
 #![forbid(unsafe_code)]
 
-mod figures;
-mod nodes;
-mod passed;
-mod piece;
-mod sockets;
-mod threads;
+mod metrics;
+mod numa;
+mod handoff;
+mod send_buf;
+mod socket_options;
+mod blocking;
 
-pub use figures::{Figures, TURN_BOUNDS};
-pub use nodes::by_node;
-pub use passed::Passed;
-pub use piece::{FilePart, Piece, Shared};
-pub use sockets::SocketOptions;
-pub use threads::{Functions, Threads};
+pub use metrics::{DriverMetrics, ITERATION_BOUNDS};
+pub use numa::order_by_numa_node;
+pub use handoff::Handoff;
+pub use send_buf::{FileRange, SendBuf, SharedBytes};
+pub use socket_options::SocketOptions;
+pub use blocking::{BlockingTasks, BlockingThreads};
 
 use std::fmt;
 use std::future::{Future, poll_fn, ready};
@@ -53,9 +53,9 @@ pub trait Driver: Clone + 'static {
     /// One connection.
     type Stream: Stream;
     /// A connection being passed from one worker to another. Dropping it closes the connection.
-    type Passed: Send + 'static;
+    type Handoff: Send + 'static;
     /// See [`Driver::hold`].
-    type Hold;
+    type KeepAwake;
 
     /// Runs `main` and all tasks it spawns on the calling thread until `main` completes.
     ///
@@ -82,14 +82,14 @@ pub trait Driver: Clone + 'static {
     ///
     /// # Errors
     /// The kernel rejected the call, or the connection was used. The connection is closed.
-    fn pass(&self, stream: Self::Stream) -> io::Result<Self::Passed>;
+    fn hand_off(&self, stream: Self::Stream) -> io::Result<Self::Handoff>;
 
     /// Attaches a connection to this worker that another worker of the same driver has
     /// [passed](Self::pass).
     ///
     /// # Errors
     /// The kernel rejected the call. The connection is closed.
-    fn adopt(&self, passed: Self::Passed) -> io::Result<Self::Stream>;
+    fn accept_handoff(&self, passed: Self::Handoff) -> io::Result<Self::Stream>;
 
     /// Starts `task` on this thread. A panic inside it ends only that task.
     fn spawn(&self, task: impl Future<Output = ()> + 'static);
@@ -105,15 +105,15 @@ pub trait Driver: Clone + 'static {
     fn now(&self) -> Duration;
 
     /// Like [`now`](Self::now), without caching. The default is for drivers that never cache it.
-    fn read_clock(&self) -> Duration {
+    fn precise_now(&self) -> Duration {
         self.now()
     }
 
     /// Like [`read_clock`](Self::read_clock), but may be slightly old: at most by the rest of the
     /// poll of one other task, or by a few polls if the previous ones were quick. Reading a clock
     /// is noticeable in a small request. The default reads it.
-    fn recent_clock(&self) -> Duration {
-        self.read_clock()
+    fn coarse_now(&self) -> Duration {
+        self.precise_now()
     }
 
     /// When the worker last polled the kernel for its current work, by the clock of
@@ -122,14 +122,14 @@ pub trait Driver: Clone + 'static {
     /// kernel, so they may have waited, in addition, for as long as the previous turn took. Right
     /// after a sleep it is the current time. May be called for each request. The default, for
     /// drivers that do not know, is [`now`](Self::now).
-    fn turn_began(&self) -> Duration {
+    fn polled_at(&self) -> Duration {
         self.now()
     }
 
     /// When data that was passed to [`Stream::send`] at `time`, by the clock of [`now`](Self::now),
     /// left at the earliest. Drivers that pass it to the kernel at the end of a turn report turns
     /// that took long; the default, for drivers that pass it on at once, is `time`.
-    fn left_at(&self, time: Duration) -> Duration {
+    fn submitted_at(&self, time: Duration) -> Duration {
         time
     }
 
@@ -137,19 +137,19 @@ pub trait Driver: Clone + 'static {
     /// before data sent in the turn leaves. Returns false, and never calls `end`, if the driver has
     /// no such point. `end` must not call the driver. It is for code that would otherwise read the
     /// clock many times in a turn.
-    fn at_turn_end(&self, end: impl Fn(Duration) + 'static) -> bool {
+    fn on_iteration_end(&self, end: impl Fn(Duration) + 'static) -> bool {
         drop(end);
         false
     }
 
     /// Whether a task that is woken while it is polled is polled again only after all other ready
     /// tasks and after a poll of the kernel.
-    const IS_FAIR_TO_OTHERS: bool = true;
+    const SELF_WAKE_YIELDS: bool = true;
 
     /// Yields: polls the task of `context`, which has more to do, again after all other ready tasks
     /// were polled and the driver has polled the kernel. The default wakes the task, which is
     /// correct if [`Self::IS_FAIR_TO_OTHERS`].
-    fn others_first(&self, context: &mut Context<'_>) {
+    fn yield_now(&self, context: &mut Context<'_>) {
         context.waker().wake_by_ref();
     }
 
@@ -162,7 +162,7 @@ pub trait Driver: Clone + 'static {
     /// Informs the driver that a task waits for an event that the driver does not know (a tokio
     /// timer, a channel, another thread), until the guard is dropped. A driver that parks in the
     /// kernel uses this to choose how to park; for other drivers it costs nothing.
-    fn hold(&self) -> Self::Hold;
+    fn keep_awake(&self) -> Self::KeepAwake;
 
     /// The number of live tasks on this thread's tokio runtime. Tasks of [`Driver::spawn`] may be
     /// included: to count the others, call this after those have ended.
@@ -175,13 +175,13 @@ pub trait Driver: Clone + 'static {
     ///
     /// Without this call a driver waits for none. The default never waits and never calls
     /// `is_patient`.
-    fn outlast(&self, is_patient: impl FnMut(usize) -> bool + 'static) {
+    fn wait_for_blocking_tasks_while(&self, is_patient: impl FnMut(usize) -> bool + 'static) {
         drop(is_patient);
     }
 
     /// Counters of this worker's I/O.
-    fn counters(&self) -> Counters {
-        Counters::default()
+    fn stats(&self) -> DriverStats {
+        DriverStats::default()
     }
 }
 
@@ -210,7 +210,7 @@ pub trait Listener: 'static {
     /// This applies to the *socket*, permanently: other workers and processes that share it get no
     /// new connections either. Use it for sockets that close soon, and that were not and will not
     /// be passed to another process.
-    fn refuse_new(&self) {}
+    fn refuse_new_connections(&self) {}
 
     /// Returns the connection for which this worker was woken when it stopped accepting, if it is
     /// still waiting. A worker that stops using a socket shared with others must call this once: if
@@ -219,7 +219,7 @@ pub trait Listener: 'static {
     ///
     /// # Errors
     /// As [`accept`](Self::accept).
-    fn last(&self) -> impl Future<Output = io::Result<Option<Self::Stream>>> {
+    fn cancel_accept(&self) -> impl Future<Output = io::Result<Option<Self::Stream>>> {
         ready(Ok(None))
     }
 }
@@ -252,7 +252,7 @@ pub trait Stream: 'static {
     ///
     /// # Errors
     /// The chunk is returned unchanged: it is borrowed, or fills too little of its memory.
-    fn keep(chunk: Self::Chunk) -> Result<Vec<u8>, Self::Chunk> {
+    fn try_into_vec(chunk: Self::Chunk) -> Result<Vec<u8>, Self::Chunk> {
         Err(chunk)
     }
 
@@ -270,13 +270,13 @@ pub trait Stream: 'static {
     ///
     /// Use it for large data: small pieces are cheaper to copy to `out`. The default copies.
     fn send_shared(&self, out: &mut Vec<u8>, shared: Bytes) {
-        let shared = Piece::shared(shared);
-        out.extend_from_slice(shared.bytes());
+        let shared = SendBuf::from_shared(shared);
+        out.extend_from_slice(shared.as_bytes());
         self.send(out);
     }
 
     /// Returns whether [`send_file`](Self::send_file) may be called. Default false.
-    fn sends_files(&self) -> bool {
+    fn supports_sendfile(&self) -> bool {
         false
     }
 
@@ -290,7 +290,7 @@ pub trait Stream: 'static {
     /// other meaning there.
     ///
     /// The default sends `out` and shuts down sending, because it cannot send the part.
-    fn send_file(&self, out: &mut Vec<u8>, part: FilePart) {
+    fn send_file(&self, out: &mut Vec<u8>, part: FileRange) {
         self.send(out);
         drop(part);
         self.finish();
@@ -303,10 +303,10 @@ pub trait Stream: 'static {
     /// # Errors
     /// The connection broke, and it is unknown how much was sent; or data was passed after the end;
     /// or a file was shorter than expected. Every later call returns the error again.
-    fn poll_sent(&self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
+    fn poll_flush(&self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
 
     /// Returns whether [`poll_sent`](Self::poll_sent) would be ready, without arranging a wake-up.
-    fn is_sent(&self) -> bool;
+    fn is_flushed(&self) -> bool;
 
     /// Returns whether, as far as is known, no data waits for the peer. Data that the driver passes
     /// to the kernel at the end of the worker's turn is not known to be sent, and not known to
@@ -315,8 +315,8 @@ pub trait Stream: 'static {
     ///
     /// This is for callers that only decide whether to continue. Before dropping the stream, and
     /// before reporting bytes as sent, use [`is_sent`](Self::is_sent).
-    fn has_room(&self) -> bool {
-        self.is_sent()
+    fn is_writable(&self) -> bool {
+        self.is_flushed()
     }
 
     /// The progress of sending: a count that grows whenever the kernel takes bytes. Drivers limit
@@ -324,7 +324,7 @@ pub trait Stream: 'static {
     /// change while bytes are unsent, the peer does not read, or has read less than a lump since:
     /// half of [`SocketOptions::unsent_bytes_max`], or the step in which the peer's kernel opens
     /// its window.
-    fn progress(&self) -> u64;
+    fn bytes_written(&self) -> u64;
 
     /// Shuts down sending (`FIN`) after everything sent before. Receiving is still possible.
     fn finish(&self);
@@ -333,7 +333,7 @@ pub trait Stream: 'static {
     /// pending just before, may not know of because the worker has not polled the kernel for a long
     /// time. Called before giving up on a peer. Returns `None` if there is none, which is also the
     /// default, for drivers that know of all data.
-    fn recv_now(&self) -> Option<Self::Chunk> {
+    fn try_recv(&self) -> Option<Self::Chunk> {
         None
     }
 
@@ -349,13 +349,13 @@ pub trait Stream: 'static {
     fn reset_on_drop(&self);
 
     /// The peer's address.
-    fn peer(&self) -> Address;
+    fn peer_addr(&self) -> Address;
 
     /// The local address, to which the peer connected.
-    fn local(&self) -> Address;
+    fn local_addr(&self) -> Address;
 
     /// The process at the other end of a Unix domain socket. The default returns `None`.
-    fn credentials(&self) -> Option<Credentials> {
+    fn peer_credentials(&self) -> Option<UnixCredentials> {
         None
     }
 
@@ -365,8 +365,8 @@ pub trait Stream: 'static {
     }
 
     /// [`poll_sent`](Self::poll_sent) as a future. Dropping it loses no data.
-    fn sent(&self) -> impl Future<Output = io::Result<()>> {
-        poll_fn(|context| self.poll_sent(context))
+    fn flush(&self) -> impl Future<Output = io::Result<()>> {
+        poll_fn(|context| self.poll_flush(context))
     }
 }
 
@@ -395,7 +395,7 @@ impl fmt::Display for Address {
 
 /// The process that connected a Unix domain socket, as recorded by the kernel at that time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Credentials {
+pub struct UnixCredentials {
     /// The effective user ID of the process.
     pub uid: u32,
     /// The group ID of the process.
@@ -443,11 +443,11 @@ pub struct Options {
     /// The number of unread receive buffers per connection at which the driver stops receiving.
     /// Default 8. A driver may then continue with fewer and larger pieces, of which at most one is
     /// unread at a time.
-    pub receive_ahead_max: usize,
+    pub read_ahead_buffers_max: usize,
     /// The size in bytes of a receive on a connection that fills its buffers; such receives use
     /// separate memory. Default 128 KiB, between 4 KiB and 1 MiB. Larger ones gain little and delay
     /// the other connections. A chunk that fills less than half of it is copied if it is kept.
-    pub receive_large_bytes: usize,
+    pub large_receive_bytes: usize,
     /// How long to poll for completions, in microseconds, before sleeping in the kernel. Spends
     /// idle CPU time to lower latency. Default 0: sleep at once.
     pub spin_us: u32,
@@ -456,10 +456,10 @@ pub struct Options {
     /// workers are near each other. Default none.
     pub cpu: Option<usize>,
     /// Options of sockets.
-    pub sockets: SocketOptions,
+    pub socket_options: SocketOptions,
     /// Where the driver publishes its counters for other threads; one per worker. Default none; the
     /// driver then does not read the clock for them. A server with an admin listener sets it.
-    pub figures: Option<Arc<Figures>>,
+    pub metrics: Option<Arc<DriverMetrics>>,
 }
 
 impl Default for Options {
@@ -467,12 +467,12 @@ impl Default for Options {
         Self {
             receive_buffers: 256,
             receive_buffer_bytes: 4096,
-            receive_ahead_max: 8,
-            receive_large_bytes: 128 * 1024,
+            read_ahead_buffers_max: 8,
+            large_receive_bytes: 128 * 1024,
             spin_us: 0,
             cpu: None,
-            sockets: SocketOptions::default(),
-            figures: None,
+            socket_options: SocketOptions::default(),
+            metrics: None,
         }
     }
 }
@@ -480,14 +480,14 @@ impl Default for Options {
 impl Options {
     /// The size of a large receive, clamped to its limits.
     #[must_use]
-    pub fn large_bytes(&self) -> usize {
-        self.receive_large_bytes.clamp(4 * 1024, 1024 * 1024)
+    pub fn large_receive_bytes_clamped(&self) -> usize {
+        self.large_receive_bytes.clamp(4 * 1024, 1024 * 1024)
     }
 }
 
 /// Counters of one worker's driver since it started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct DriverStats {
     /// How often the thread entered the kernel to submit or wait.
     pub enters: u64,
     /// The number of accepted connections.

@@ -6,7 +6,7 @@ use std::io;
 /// The result of a read attempt that does not wait for the disk.
 #[derive(Debug)]
 #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "only Linux says"))]
-pub(crate) enum Now<T> {
+pub(crate) enum TryRead<T> {
     Done(io::Result<T>),
     /// Reading would wait for the disk.
     WouldBlock,
@@ -16,50 +16,50 @@ pub(crate) enum Now<T> {
 
 /// The distance of probes for cached data. The kernel loads and evicts neighboring pages at about
 /// the same time, and each probe is a system call.
-const STEP_BYTES: u64 = 512 * 1024;
+const RESIDENCY_SAMPLE_BYTES: u64 = 512 * 1024;
 
 /// Whether these bytes are in the page cache, judging by samples. A file that ends earlier is an
 /// error.
-pub(crate) fn has(file: &File, at: u64, length: u64) -> Now<()> {
+pub(crate) fn check_resident(file: &File, at: u64, length: u64) -> TryRead<()> {
     let last = at + length.saturating_sub(1);
     let mut place = at;
     loop {
-        match read_now(file, &mut [0], place) {
-            Now::Done(Ok(0)) => return Now::Done(Err(io::ErrorKind::UnexpectedEof.into())),
-            Now::Done(Ok(_)) if place == last => return Now::Done(Ok(())),
-            Now::Done(Ok(_)) => place = last.min(place + STEP_BYTES),
-            Now::Done(Err(error)) => return Now::Done(Err(error)),
-            Now::WouldBlock => return Now::WouldBlock,
-            Now::Unknown => return Now::Unknown,
+        match try_read(file, &mut [0], place) {
+            TryRead::Done(Ok(0)) => return TryRead::Done(Err(io::ErrorKind::UnexpectedEof.into())),
+            TryRead::Done(Ok(_)) if place == last => return TryRead::Done(Ok(())),
+            TryRead::Done(Ok(_)) => place = last.min(place + RESIDENCY_SAMPLE_BYTES),
+            TryRead::Done(Err(error)) => return TryRead::Done(Err(error)),
+            TryRead::WouldBlock => return TryRead::WouldBlock,
+            TryRead::Unknown => return TryRead::Unknown,
         }
     }
 }
 
 /// Reads from the page cache only; 0 bytes at the end of the file.
 #[cfg(target_os = "linux")]
-pub(crate) fn read_now(file: &File, buffer: &mut [u8], at: u64) -> Now<usize> {
+pub(crate) fn try_read(file: &File, buffer: &mut [u8], at: u64) -> TryRead<usize> {
     use rustix::io::{Errno, ReadWriteFlags, preadv2};
     let mut buffers = [io::IoSliceMut::new(buffer)];
     loop {
         return match preadv2(file, &mut buffers, at, ReadWriteFlags::NOWAIT) {
-            Ok(count) => Now::Done(Ok(count)),
+            Ok(count) => TryRead::Done(Ok(count)),
             Err(Errno::INTR) => continue,
-            Err(Errno::AGAIN) => Now::WouldBlock,
+            Err(Errno::AGAIN) => TryRead::WouldBlock,
             // Some file systems do not support the flag, old kernels not the call, and seccomp
             // filters may forbid it.
-            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::PERM | Errno::INVAL) => Now::Unknown,
-            Err(error) => Now::Done(Err(error.into())),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::PERM | Errno::INVAL) => TryRead::Unknown,
+            Err(error) => TryRead::Done(Err(error.into())),
         };
     }
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn read_now(_: &File, _: &mut [u8], _: u64) -> Now<usize> {
-    Now::Unknown
+pub(crate) fn read_now(_: &File, _: &mut [u8], _: u64) -> TryRead<usize> {
+    TryRead::Unknown
 }
 
 /// Loads these bytes into the page cache, and starts to read ahead. May block.
-pub(crate) fn warm(file: &File, at: u64, length: u64) -> io::Result<()> {
+pub(crate) fn prefetch(file: &File, at: u64, length: u64) -> io::Result<()> {
     let mut buffer = vec![0; 64 * 1024];
     let mut done = 0;
     while done < length {
@@ -71,7 +71,7 @@ pub(crate) fn warm(file: &File, at: u64, length: u64) -> io::Result<()> {
             Err(error) => return Err(error),
         }
     }
-    read_ahead(file, at + length, length);
+    readahead(file, at + length, length);
     Ok(())
 }
 
@@ -88,12 +88,12 @@ pub(crate) fn read(file: &File, at: u64, bytes: usize) -> io::Result<Vec<u8>> {
         }
     }
     buffer.truncate(filled);
-    read_ahead(file, at + filled as u64, filled as u64);
+    readahead(file, at + filled as u64, filled as u64);
     Ok(buffer)
 }
 
 /// Advises the kernel to load these bytes, without waiting for them.
-fn read_ahead(file: &File, at: u64, length: u64) {
+fn readahead(file: &File, at: u64, length: u64) {
     #[cfg(target_os = "linux")]
     if let Some(length) = std::num::NonZero::new(length) {
         // This is only advice, so errors do not matter.
@@ -124,12 +124,12 @@ mod tests {
         let path = folder.path().join("file");
         fs::write(&path, vec![7; 600_000]).expect("the disk has space");
         let file = File::open(&path).expect("the file exists");
-        assert!(matches!(has(&file, 1000, 599_000), Now::Done(Ok(())) | Now::Unknown));
+        assert!(matches!(check_resident(&file, 1000, 599_000), TryRead::Done(Ok(())) | TryRead::Unknown));
         for (at, length) in [(0, 600_001), (600_000, 1)] {
-            assert!(matches!(has(&file, at, length), Now::Done(Err(_)) | Now::Unknown));
-            assert!(warm(&file, at, length).is_err());
+            assert!(matches!(check_resident(&file, at, length), TryRead::Done(Err(_)) | TryRead::Unknown));
+            assert!(prefetch(&file, at, length).is_err());
         }
-        warm(&file, 0, 600_000).expect("the file is long enough");
+        prefetch(&file, 0, 600_000).expect("the file is long enough");
         assert_eq!(read(&file, 599_990, 100).expect("the file is readable"), [7; 10]);
     }
 }

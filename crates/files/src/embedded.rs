@@ -1,9 +1,9 @@
 //! Files embedded in the program.
 
-use crate::encoding::{Accepted, Encoding, is_compressible};
-use crate::facts::{Content, Facts, Found, media_type};
-use crate::folder::Lookup;
-use crate::target::Target;
+use crate::content_coding::{AcceptedCodings, ContentCoding, is_compressible};
+use crate::metadata::{FileContent, FileMetadata, ResolvedFile, media_type};
+use crate::dir::Resolution;
+use crate::target::FilePath;
 use bytes::Bytes;
 use rust_embed::{EmbeddedFile, RustEmbed};
 use std::borrow::Cow;
@@ -18,7 +18,7 @@ pub(crate) struct Embedded {
 }
 
 impl Embedded {
-    pub(crate) fn of<T: RustEmbed>() -> Self {
+    pub(crate) fn new<T: RustEmbed>() -> Self {
         let has_below = |path: &str| {
             T::iter().any(|name| {
                 let below = name.strip_prefix(path);
@@ -28,42 +28,42 @@ impl Embedded {
         Self { get: T::get, has_below }
     }
 
-    pub(crate) fn look(&self, target: &Target, index: Option<&str>, accepted: Accepted) -> Lookup {
-        if !target.is_folder {
+    pub(crate) fn resolve(&self, target: &FilePath, index: Option<&str>, accepted: AcceptedCodings) -> Resolution {
+        if !target.is_dir {
             return match self.file(&target.path, accepted) {
-                Some(found) => Lookup::File(found),
-                None if target.path.is_empty() || (self.has_below)(&target.path) => Lookup::Folder,
-                None => Lookup::Nothing,
+                Some(found) => Resolution::File(found),
+                None if target.path.is_empty() || (self.has_below)(&target.path) => Resolution::DirWithoutSlash,
+                None => Resolution::NotFound,
             };
         }
-        let Some(index) = index else { return Lookup::Nothing };
+        let Some(index) = index else { return Resolution::NotFound };
         let path = match &*target.path {
             "" => index.to_owned(),
             path => format!("{path}/{index}"),
         };
-        self.file(&path, accepted).map_or(Lookup::Nothing, Lookup::File)
+        self.file(&path, accepted).map_or(Resolution::NotFound, Resolution::File)
     }
 
-    fn file(&self, path: &str, accepted: Accepted) -> Option<Found> {
+    fn file(&self, path: &str, accepted: AcceptedCodings) -> Option<ResolvedFile> {
         let plain = (self.get)(path)?;
         let media_type = media_type(path);
         let essence = media_type.split(';').next().unwrap_or_default();
         let varies = is_compressible(essence);
         let compressed = accepted.into_iter().flatten().filter(|_| varies).find_map(|encoding| {
-            Some(((self.get)(&format!("{path}{}", encoding.ending()))?, Some(encoding)))
+            Some(((self.get)(&format!("{path}{}", encoding.extension()))?, Some(encoding)))
         });
         let (file, encoding) = compressed.unwrap_or((plain, None));
-        let facts = facts(&file, encoding);
+        let facts = metadata(&file, encoding);
         let content = match file.data {
             Cow::Borrowed(bytes) => Bytes::from_static(bytes),
             Cow::Owned(bytes) => bytes.into(),
         };
-        let (path, content) = (path.to_owned(), Content::Memory(content));
-        Some(Found { path, media_type, facts, encoding, varies, content })
+        let (path, content) = (path.to_owned(), FileContent::Memory(content));
+        Some(ResolvedFile { path, media_type, metadata: facts, content_coding: encoding, varies, content })
     }
 }
 
-fn facts(file: &EmbeddedFile, encoding: Option<Encoding>) -> Facts {
+fn metadata(file: &EmbeddedFile, encoding: Option<ContentCoding>) -> FileMetadata {
     let since = file.metadata.last_modified().map(Duration::from_secs);
     let mut tag = String::from("\"");
     for byte in &file.metadata.sha256_hash()[..16] {
@@ -75,5 +75,5 @@ fn facts(file: &EmbeddedFile, encoding: Option<Encoding>) -> Facts {
     }
     tag.push('"');
     let modified = since.map(|since| SystemTime::UNIX_EPOCH + since);
-    Facts::new(file.data.len() as u64, modified, tag)
+    FileMetadata::new(file.data.len() as u64, modified, tag)
 }

@@ -25,16 +25,16 @@ mod cache;
 mod disk;
 #[cfg(feature = "embed")]
 mod embedded;
-mod encoding;
-mod facts;
+mod content_coding;
+mod metadata;
 mod files;
-mod folder;
+mod dir;
 mod listing;
-mod names;
+mod content_disposition;
 mod range;
 mod respond;
 mod target;
-mod work;
+mod blocking;
 
-pub use files::{CACHE_BYTES, CACHE_FRESH_FOR, Files, SMALL_BYTES_MAX};
-pub use names::{attachment, inline};
+pub use files::{CACHE_BYTES_DEFAULT, CACHE_TTL_DEFAULT, Files, CACHED_FILE_BYTES_MAX};
+pub use content_disposition::{attachment, inline};

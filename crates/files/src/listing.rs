@@ -8,16 +8,16 @@ pub(crate) const LISTING_MAX: usize = 1000;
 
 /// A file or directory in a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct DirEntry {
     pub(crate) name: String,
-    pub(crate) is_folder: bool,
+    pub(crate) is_dir: bool,
 }
 
 /// RFC 3986, section 2.3: these characters never need encoding.
 const NAME: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// Renders the page. `path` is decoded, and only displayed.
-pub(crate) fn page(path: &str, entries: &[Entry], more: bool) -> String {
+pub(crate) fn render_listing(path: &str, entries: &[DirEntry], more: bool) -> String {
     let mut title = String::from("/");
     escape(path, &mut title);
     let mut page = format!(
@@ -27,7 +27,7 @@ pub(crate) fn page(path: &str, entries: &[Entry], more: bool) -> String {
     if !path.is_empty() {
         page.push_str("<li><a href=\"../\">../</a>");
     }
-    for Entry { name, is_folder } in entries {
+    for DirEntry { name, is_dir: is_folder } in entries {
         let slash = if *is_folder { "/" } else { "" };
         // Writing to a string never fails. `./` prevents a name with a colon from being read as a
         // scheme.
@@ -62,10 +62,10 @@ mod tests {
 
     #[test]
     fn names_are_text_and_nothing_else() {
-        let entry = |name: &str, is_folder| Entry { name: name.to_owned(), is_folder };
+        let entry = |name: &str, is_folder| DirEntry { name: name.to_owned(), is_dir: is_folder };
         let entries =
             [entry("a b", true), entry("<script>\"&'", false), entry("javascript:x", false)];
-        let page = page("x/<y>", &entries, true);
+        let page = render_listing("x/<y>", &entries, true);
         assert!(page.contains("<h1>/x/&lt;y&gt;</h1>"), "{page}");
         assert!(page.contains("<a href=\"./a%20b/\">a b/</a>"), "{page}");
         assert!(

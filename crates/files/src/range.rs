@@ -5,8 +5,8 @@ pub(crate) const RANGES_MAX: usize = 16;
 
 /// A byte range of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Part {
-    pub(crate) at: u64,
+pub(crate) struct ByteRange {
+    pub(crate) start: u64,
     pub(crate) length: u64,
 }
 
@@ -14,54 +14,54 @@ pub(crate) struct Part {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Ranges {
     /// Not understood, or too many parts: send the whole file.
-    Whole,
+    Full,
     /// Outside the file: 416.
-    Nothing,
-    Parts(Vec<Part>),
+    Unsatisfiable,
+    Satisfiable(Vec<ByteRange>),
 }
 
 /// Parses the value of `Range` for a file of `length` bytes.
 pub(crate) fn parse(value: &[u8], length: u64) -> Ranges {
-    let Ok(value) = std::str::from_utf8(value) else { return Ranges::Whole };
-    let Some((unit, list)) = value.split_once('=') else { return Ranges::Whole };
+    let Ok(value) = std::str::from_utf8(value) else { return Ranges::Full };
+    let Some((unit, list)) = value.split_once('=') else { return Ranges::Full };
     // RFC 9110 §14.2: a unit that is not understood is ignored.
     if !unit.trim_ascii().eq_ignore_ascii_case("bytes") {
-        return Ranges::Whole;
+        return Ranges::Full;
     }
     let (mut parts, mut count) = (Vec::new(), 0);
     for item in list.split(',').map(str::trim_ascii).filter(|item| !item.is_empty()) {
         count += 1;
-        let Some(part) = part(item, length) else { return Ranges::Whole };
+        let Some(part) = parse_range_spec(item, length) else { return Ranges::Full };
         if count > RANGES_MAX {
-            return Ranges::Whole;
+            return Ranges::Full;
         }
         parts.extend(part);
     }
     // RFC 9110 §14.2: overlapping parts that exceed the file in total are an attack or a mistake.
     let asked: u64 = parts.iter().map(|part| part.length).sum();
     match () {
-        () if count == 0 || parts.len() > 1 && asked > length => Ranges::Whole,
-        () if parts.is_empty() => Ranges::Nothing,
-        () => Ranges::Parts(parts),
+        () if count == 0 || parts.len() > 1 && asked > length => Ranges::Full,
+        () if parts.is_empty() => Ranges::Unsatisfiable,
+        () => Ranges::Satisfiable(parts),
     }
 }
 
 /// Parses one part. The outer `None` means a syntax error, the inner one a part outside the file.
-fn part(item: &str, length: u64) -> Option<Option<Part>> {
+fn parse_range_spec(item: &str, length: u64) -> Option<Option<ByteRange>> {
     let (first, last) = item.split_once('-')?;
-    let (first, last) = (number(first)?, number(last)?);
+    let (first, last) = (parse_position(first)?, parse_position(last)?);
     let part = match (first, last) {
         (None, None) => return None,
         // A suffix: the last `count` bytes, or the whole file.
         (None, Some(count)) => {
             let count = count.min(length);
-            Part { at: length - count, length: count }
+            ByteRange { start: length - count, length: count }
         }
-        (Some(first), None) => Part { at: first, length: length.saturating_sub(first) },
+        (Some(first), None) => ByteRange { start: first, length: length.saturating_sub(first) },
         (Some(first), Some(last)) if last < first => return None,
         (Some(first), Some(last)) => {
             let end = last.saturating_add(1).min(length);
-            Part { at: first, length: end.saturating_sub(first) }
+            ByteRange { start: first, length: end.saturating_sub(first) }
         }
     };
     Some((part.length > 0).then_some(part))
@@ -69,7 +69,7 @@ fn part(item: &str, length: u64) -> Option<Option<Part>> {
 
 /// Parses an optional number; the outer `None` means a syntax error. A number that overflows is
 /// beyond the end of any file.
-fn number(text: &str) -> Option<Option<u64>> {
+fn parse_position(text: &str) -> Option<Option<u64>> {
     let text = text.trim_ascii();
     if text.is_empty() {
         return Some(None);
@@ -84,7 +84,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn parts(parts: &[(u64, u64)]) -> Ranges {
-        Ranges::Parts(parts.iter().map(|(at, length)| Part { at: *at, length: *length }).collect())
+        Ranges::Satisfiable(parts.iter().map(|(at, length)| ByteRange { start: *at, length: *length }).collect())
     }
 
     #[test]
@@ -97,33 +97,33 @@ mod tests {
             ("bytes=5-99999999999999999999999", parts(&[(5, 5)])),
             ("Bytes = 0-1 , ,4-5,20-30", parts(&[(0, 2), (4, 2)])),
             ("bytes=9-9,0-0", parts(&[(9, 1), (0, 1)])),
-            ("bytes=10-", Ranges::Nothing),
-            ("bytes=10-20,-0", Ranges::Nothing),
-            ("bytes=-0", Ranges::Nothing),
-            ("bytes=3-2", Ranges::Whole),
-            ("bytes=-", Ranges::Whole),
-            ("bytes=", Ranges::Whole),
-            ("bytes=a-b", Ranges::Whole),
-            ("bytes=+1-2", Ranges::Whole),
-            ("bytes", Ranges::Whole),
-            ("lines=0-1", Ranges::Whole),
-            ("bytes=0-9,0-9", Ranges::Whole),
+            ("bytes=10-", Ranges::Unsatisfiable),
+            ("bytes=10-20,-0", Ranges::Unsatisfiable),
+            ("bytes=-0", Ranges::Unsatisfiable),
+            ("bytes=3-2", Ranges::Full),
+            ("bytes=-", Ranges::Full),
+            ("bytes=", Ranges::Full),
+            ("bytes=a-b", Ranges::Full),
+            ("bytes=+1-2", Ranges::Full),
+            ("bytes", Ranges::Full),
+            ("lines=0-1", Ranges::Full),
+            ("bytes=0-9,0-9", Ranges::Full),
         ] {
             assert_eq!(parse(value.as_bytes(), 10), ranges, "{value}");
         }
-        assert_eq!(parse(b"bytes=0-", 0), Ranges::Nothing);
+        assert_eq!(parse(b"bytes=0-", 0), Ranges::Unsatisfiable);
         let many = |count| format!("bytes={}", vec!["1-1"; count].join(","));
-        assert!(matches!(parse(many(RANGES_MAX).as_bytes(), 100), Ranges::Parts(_)));
-        assert_eq!(parse(many(RANGES_MAX + 1).as_bytes(), 100), Ranges::Whole);
+        assert!(matches!(parse(many(RANGES_MAX).as_bytes(), 100), Ranges::Satisfiable(_)));
+        assert_eq!(parse(many(RANGES_MAX + 1).as_bytes(), 100), Ranges::Full);
     }
 
     proptest! {
         #[test]
         fn parts_lie_in_the_file(value in "bytes=[-0-9, ]{0,24}", length in 0..200u64) {
-            if let Ranges::Parts(parts) = parse(value.as_bytes(), length) {
+            if let Ranges::Satisfiable(parts) = parse(value.as_bytes(), length) {
                 prop_assert!(!parts.is_empty() && parts.len() <= RANGES_MAX);
                 for part in parts {
-                    prop_assert!(part.length > 0 && part.at + part.length <= length);
+                    prop_assert!(part.length > 0 && part.start + part.length <= length);
                 }
             }
         }

@@ -1,85 +1,85 @@
 //! Builds the response for a file.
 
-use crate::body::{Piece, body};
-use crate::facts::Found;
-use crate::range::{Part, Ranges, parse};
+use crate::body::{BodySegment, body};
+use crate::metadata::ResolvedFile;
+use crate::range::{ByteRange, Ranges, parse};
 use bytes::Bytes;
 use http::header::{
     ACCEPT_RANGES, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_RANGE, CONTENT_TYPE, ETAG,
     LAST_MODIFIED, VARY, X_CONTENT_TYPE_OPTIONS,
 };
 use http::{HeaderName, HeaderValue, Method, StatusCode};
-use peregrine_web::precondition::Verdict;
-use peregrine_web::respond::IntoResponse;
-use peregrine_web::{Head, Problem, Response};
+use peregrine_web::precondition::PreconditionOutcome;
+use peregrine_web::response::IntoResponse;
+use peregrine_web::{RequestHead, Problem, Response};
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::SystemTime;
 
 /// The response to a GET or HEAD request for this file.
-pub(crate) fn respond(head: &Head, found: &Found, cache: Option<&HeaderValue>) -> Response {
-    match found.facts.validators().judge(head) {
-        Verdict::Failed => {
+pub(crate) fn respond(head: &RequestHead, found: &ResolvedFile, cache: Option<&HeaderValue>) -> Response {
+    match found.metadata.validators().evaluate(head) {
+        PreconditionOutcome::Failed => {
             let detail = "the file does not meet the request's conditions";
             let status = StatusCode::PRECONDITION_FAILED;
             let problem = Problem::new(status, "precondition-failed", detail);
-            described(problem.into_response(), found, cache)
+            with_file_headers(problem.into_response(), found, cache)
         }
         // RFC 9110 §15.4.5: a 304 has the fields of a 200, but no content.
-        Verdict::Known => described(Response::new(StatusCode::NOT_MODIFIED), found, cache),
-        Verdict::Send => send(head, found, cache),
+        PreconditionOutcome::NotModified => with_file_headers(Response::new(StatusCode::NOT_MODIFIED), found, cache),
+        PreconditionOutcome::Proceed => send(head, found, cache),
     }
 }
 
-fn send(head: &Head, found: &Found, cache: Option<&HeaderValue>) -> Response {
-    let length = found.facts.length;
+fn send(head: &RequestHead, found: &ResolvedFile, cache: Option<&HeaderValue>) -> Response {
+    let length = found.metadata.length;
     // RFC 9110 §14.2: ranges apply only to GET, and only if their condition holds.
-    let range = head.field("range").filter(|_| head.method() == Method::GET);
+    let range = head.header_bytes("range").filter(|_| head.method() == Method::GET);
     let ranges = match range {
-        Some(range) if found.facts.validators().range_holds(head) => parse(range, length),
-        _ => Ranges::Whole,
+        Some(range) if found.metadata.validators().if_range_matches(head) => parse(range, length),
+        _ => Ranges::Full,
     };
     let mut response = match ranges {
-        Ranges::Nothing => {
+        Ranges::Unsatisfiable => {
             let detail = format!("the file has {length} bytes, and none of the requested ranges");
             let status = StatusCode::RANGE_NOT_SATISFIABLE;
             let problem = Problem::new(status, "range-not-satisfiable", detail);
-            let range = text(format!("bytes */{length}"));
+            let range = header_value(format!("bytes */{length}"));
             let response = problem.with_header(CONTENT_RANGE, range).into_response();
-            return described(response, found, cache);
+            return with_file_headers(response, found, cache);
         }
-        Ranges::Whole => {
-            let pieces = VecDeque::from([Piece::File { at: 0, length }]);
+        Ranges::Full => {
+            let pieces = VecDeque::from([BodySegment::File { offset: 0, len: length }]);
             let mut response =
                 Response::new(StatusCode::OK).with_body(body(&found.content, pieces));
             set(&mut response, CONTENT_TYPE, HeaderValue::from_static(found.media_type));
             response
         }
-        Ranges::Parts(parts) => partial(found, &parts),
+        Ranges::Satisfiable(parts) => partial_content(found, &parts),
     };
-    if let Some(encoding) = found.encoding {
+    if let Some(encoding) = found.content_coding {
         set(&mut response, CONTENT_ENCODING, HeaderValue::from_static(encoding.name()));
     }
     set(&mut response, ACCEPT_RANGES, HeaderValue::from_static("bytes"));
     set(&mut response, X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    described(response, found, cache)
+    with_file_headers(response, found, cache)
 }
 
-fn partial(found: &Found, parts: &[Part]) -> Response {
+fn partial_content(found: &ResolvedFile, parts: &[ByteRange]) -> Response {
     let mut response = Response::new(StatusCode::PARTIAL_CONTENT);
-    let of = |Part { at, length }: Part| {
-        format!("bytes {at}-{}/{}", at + length - 1, found.facts.length)
+    let of = |ByteRange { start: at, length }: ByteRange| {
+        format!("bytes {at}-{}/{}", at + length - 1, found.metadata.length)
     };
     let mut pieces = VecDeque::new();
     if let [part] = parts {
         set(&mut response, CONTENT_TYPE, HeaderValue::from_static(found.media_type));
-        set(&mut response, CONTENT_RANGE, text(of(*part)));
-        pieces.push_back(Piece::File { at: part.at, length: part.length });
+        set(&mut response, CONTENT_RANGE, header_value(of(*part)));
+        pieces.push_back(BodySegment::File { offset: part.start, len: part.length });
         return response.with_body(body(&found.content, pieces));
     }
     // RFC 9110 §14.6: several parts are a `multipart/byteranges`.
     let boundary = boundary();
-    let value = text(format!("multipart/byteranges; boundary={boundary}"));
+    let value = header_value(format!("multipart/byteranges; boundary={boundary}"));
     set(&mut response, CONTENT_TYPE, value);
     let mut line_end = "";
     for part in parts {
@@ -87,11 +87,11 @@ fn partial(found: &Found, parts: &[Part]) -> Response {
         let between = format!(
             "{line_end}--{boundary}\r\nContent-Type: {media_type}\r\nContent-Range: {range}\r\n\r\n"
         );
-        pieces.push_back(Piece::Bytes(Bytes::from(between)));
-        pieces.push_back(Piece::File { at: part.at, length: part.length });
+        pieces.push_back(BodySegment::Bytes(Bytes::from(between)));
+        pieces.push_back(BodySegment::File { offset: part.start, len: part.length });
         line_end = "\r\n";
     }
-    pieces.push_back(Piece::Bytes(Bytes::from(format!("\r\n--{boundary}--\r\n"))));
+    pieces.push_back(BodySegment::Bytes(Bytes::from(format!("\r\n--{boundary}--\r\n"))));
     response.with_body(body(&found.content, pieces))
 }
 
@@ -102,11 +102,11 @@ fn boundary() -> String {
 }
 
 /// Adds the fields that every response about a file has.
-fn described(mut response: Response, found: &Found, cache: Option<&HeaderValue>) -> Response {
-    let facts = &found.facts;
-    set(&mut response, ETAG, facts.tag_value.clone());
+fn with_file_headers(mut response: Response, found: &ResolvedFile, cache: Option<&HeaderValue>) -> Response {
+    let facts = &found.metadata;
+    set(&mut response, ETAG, facts.etag_header.clone());
     // RFC 9110 §8.8.2.1: a time later than that of the response is not sent.
-    if let (Some(modified), Some(value)) = (facts.modified, &facts.modified_value)
+    if let (Some(modified), Some(value)) = (facts.modified, &facts.last_modified_header)
         && modified <= SystemTime::now()
     {
         set(&mut response, LAST_MODIFIED, value.clone());
@@ -121,9 +121,9 @@ fn described(mut response: Response, found: &Found, cache: Option<&HeaderValue>)
 }
 
 fn set(response: &mut Response, name: HeaderName, value: HeaderValue) {
-    response.fields.set(name, value);
+    response.headers.insert(name, value);
 }
 
-fn text(value: String) -> HeaderValue {
+fn header_value(value: String) -> HeaderValue {
     HeaderValue::try_from(value).expect("tags, dates and numbers are plain text")
 }

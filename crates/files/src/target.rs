@@ -5,27 +5,27 @@ use peregrine_web::Parts;
 
 /// The requested file: a path of plain names below the directory.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Target {
+pub(crate) struct FilePath {
     /// Names separated by slashes; empty for the directory itself.
     pub(crate) path: String,
     /// The request's path ends with a slash.
-    pub(crate) is_folder: bool,
+    pub(crate) is_dir: bool,
 }
 
-impl Target {
+impl FilePath {
     /// The target of a request; `None` if its path cannot be that of a file.
-    pub(crate) fn of(parts: &Parts, has_dot_files: bool) -> Option<Self> {
+    pub(crate) fn from_request(parts: &Parts, has_dot_files: bool) -> Option<Self> {
         let whole = parts.head.path().as_bytes();
         let is_folder = whole.ends_with(b"/");
-        let raw = below(parts).unwrap_or_else(|| whole.strip_prefix(b"/").unwrap_or(whole));
+        let raw = path_below_prefix(parts).unwrap_or_else(|| whole.strip_prefix(b"/").unwrap_or(whole));
         Self::parse(raw, is_folder, has_dot_files)
     }
 
     /// The target for a path from a handler; `None` unless all names are plain.
-    pub(crate) fn plain(path: &str, has_dot_files: bool) -> Option<Self> {
-        let is_served = |name: &str| is_plain(name) && (has_dot_files || !name.starts_with('.'));
+    pub(crate) fn from_path(path: &str, has_dot_files: bool) -> Option<Self> {
+        let is_served = |name: &str| is_safe_component(name) && (has_dot_files || !name.starts_with('.'));
         let path = path.split('/').all(is_served).then(|| path.to_owned())?;
-        Some(Self { path, is_folder: false })
+        Some(Self { path, is_dir: false })
     }
 
     /// Splits before decoding, so that an encoded slash never separates names.
@@ -33,11 +33,11 @@ impl Target {
         let raw = raw.strip_suffix(b"/").filter(|raw| !raw.is_empty()).unwrap_or(raw);
         let mut path = String::with_capacity(raw.len());
         if raw.is_empty() {
-            return Some(Self { path, is_folder });
+            return Some(Self { path, is_dir: is_folder });
         }
         for segment in raw.split(|byte| *byte == b'/') {
             let name = percent_decode(segment).decode_utf8().ok()?;
-            if !is_plain(&name) || (name.starts_with('.') && !has_dot_files) {
+            if !is_safe_component(&name) || (name.starts_with('.') && !has_dot_files) {
                 return None;
             }
             if !path.is_empty() {
@@ -45,13 +45,13 @@ impl Target {
             }
             path.push_str(&name);
         }
-        Some(Self { path, is_folder })
+        Some(Self { path, is_dir: is_folder })
     }
 }
 
 /// Whether a file may have this name. Windows gives more characters a special meaning, and drops
 /// trailing dots and spaces.
-fn is_plain(name: &str) -> bool {
+fn is_safe_component(name: &str) -> bool {
     let is_refused = |letter: char| letter == '/' || letter == '\\' || letter.is_control();
     let is_windows = || {
         let ends = name.ends_with(['.', ' ']);
@@ -65,13 +65,13 @@ fn is_plain(name: &str) -> bool {
 }
 
 /// The path below the route's prefix; `None` if no route matched, and the whole path counts.
-fn below(parts: &Parts) -> Option<&[u8]> {
+fn path_below_prefix(parts: &Parts) -> Option<&[u8]> {
     let (_, last) = parts.pattern()?.rsplit_once('/')?;
     if !last.starts_with("{*") {
         // This is the prefix of a subtree itself.
         return Some(b"");
     }
-    parts.path_values()?.iter().last().map(|(_, value)| value)
+    parts.path_parameters()?.iter().last().map(|(_, value)| value)
 }
 
 #[cfg(test)]
@@ -103,11 +103,11 @@ mod tests {
             (".git/config", None),
             ("a/.env", None),
         ] {
-            let target = Target::parse(raw.as_bytes(), false, false);
+            let target = FilePath::parse(raw.as_bytes(), false, false);
             assert_eq!(target.as_ref().map(|target| &*target.path), path, "{raw}");
         }
-        let dot = Target::parse(b".well-known/x", false, true).expect("dot files are served");
+        let dot = FilePath::parse(b".well-known/x", false, true).expect("dot files are served");
         assert_eq!(dot.path, ".well-known/x");
-        assert_eq!(Target::parse(b"a/../b", false, true), None);
+        assert_eq!(FilePath::parse(b"a/../b", false, true), None);
     }
 }

@@ -22,24 +22,24 @@ use syn::{
 };
 
 /// The arguments of an attribute.
-struct Arguments {
+struct AttributeArgs {
     /// Only for `on`.
     method: Option<Expr>,
     pattern: LitStr,
     name: Option<LitStr>,
     guards: Vec<Expr>,
-    description: Description,
+    description: OpenApiDescription,
 }
 
 /// The OpenAPI description of the route.
-enum Description {
+enum OpenApiDescription {
     None,
-    ByTypes,
-    With(Box<Expr>),
+    FromTypes,
+    Custom(Box<Expr>),
 }
 
-impl Arguments {
-    fn read(input: ParseStream<'_>, has_method: bool) -> syn::Result<Self> {
+impl AttributeArgs {
+    fn parse(input: ParseStream<'_>, has_method: bool) -> syn::Result<Self> {
         let method = if has_method {
             let method = input.parse()?;
             input.parse::<Token![,]>()?;
@@ -55,7 +55,7 @@ impl Arguments {
             pattern,
             name: None,
             guards: Vec::new(),
-            description: Description::None,
+            description: OpenApiDescription::None,
         };
         while !input.is_empty() {
             input.parse::<Token![,]>()?;
@@ -63,8 +63,8 @@ impl Arguments {
                 break;
             }
             let key: Ident = input.parse()?;
-            if key == "described" && matches!(read.description, Description::None) {
-                read.description = Description::ByTypes;
+            if key == "described" && matches!(read.description, OpenApiDescription::None) {
+                read.description = OpenApiDescription::FromTypes;
                 continue;
             }
             input.parse::<Token![=]>()?;
@@ -72,8 +72,8 @@ impl Arguments {
                 "name" if read.name.is_none() => read.name = Some(input.parse()?),
                 "name" => return Err(syn::Error::new(key.span(), "a route takes one name")),
                 "guard" => read.guards.push(input.parse()?),
-                "describe" if matches!(read.description, Description::None) => {
-                    read.description = Description::With(input.parse()?);
+                "describe" if matches!(read.description, OpenApiDescription::None) => {
+                    read.description = OpenApiDescription::Custom(input.parse()?);
                 }
                 "describe" | "described" => {
                     return Err(syn::Error::new(key.span(), "a route takes one description"));
@@ -88,24 +88,24 @@ impl Arguments {
     }
 }
 
-struct Plain(Arguments);
+struct PathArgs(AttributeArgs);
 
-impl Parse for Plain {
+impl Parse for PathArgs {
     fn parse(input: ParseStream<'_>) -> syn::Result<Self> {
-        Arguments::read(input, false).map(Self)
+        AttributeArgs::parse(input, false).map(Self)
     }
 }
 
-struct WithMethod(Arguments);
+struct MethodArgs(AttributeArgs);
 
-impl Parse for WithMethod {
+impl Parse for MethodArgs {
     fn parse(input: ParseStream<'_>) -> syn::Result<Self> {
-        Arguments::read(input, true).map(Self)
+        AttributeArgs::parse(input, true).map(Self)
     }
 }
 
 /// The code that replaces `function`.
-fn expand(add: &str, arguments: &Arguments, mut function: ItemFn) -> Tokens {
+fn expand(add: &str, arguments: &AttributeArgs, mut function: ItemFn) -> Tokens {
     if let Some(receiver) = function.sig.receiver() {
         let text = "a handler must be a function, not a method: take state as `State<T>`";
         return syn::Error::new_spanned(receiver, text).into_compile_error();
@@ -121,19 +121,19 @@ fn expand(add: &str, arguments: &Arguments, mut function: ItemFn) -> Tokens {
     function.attrs = others;
     let name = function.sig.ident.clone();
     let add = format_ident!("{add}");
-    let Arguments { method, pattern, name: route_name, guards, description } = arguments;
+    let AttributeArgs { method, pattern, name: route_name, guards, description } = arguments;
     let method = method.iter();
     let mut handler = quote!(#name);
     match description {
-        Description::None => {}
-        Description::ByTypes => {
+        OpenApiDescription::None => {}
+        OpenApiDescription::FromTypes => {
             handler = quote!(::peregrine::openapi::DescribeExt::described(#handler));
         }
-        Description::With(edit) => {
+        OpenApiDescription::Custom(edit) => {
             handler = quote!(::peregrine::openapi::DescribeExt::describe(#handler, #edit));
         }
     }
-    let comment = comment(&docs);
+    let comment = doc_text(&docs);
     if !comment.is_empty() {
         handler = quote! {
             ::peregrine::web::HandlerExt::noted(#handler, ::peregrine::web::route::DocComment(#comment))
@@ -160,7 +160,7 @@ fn expand(add: &str, arguments: &Arguments, mut function: ItemFn) -> Tokens {
 }
 
 /// The text of a doc comment.
-fn comment(docs: &[Attribute]) -> String {
+fn doc_text(docs: &[Attribute]) -> String {
     let lines = docs.iter().filter_map(|doc| match &doc.meta {
         Meta::NameValue(MetaNameValue {
             value: Expr::Lit(ExprLit { lit: Lit::Str(text), .. }),
@@ -176,7 +176,7 @@ fn comment(docs: &[Attribute]) -> String {
     lines.join("\n").trim().to_owned()
 }
 
-macro_rules! attributes {
+macro_rules! method_attributes {
     ($($name:ident $text:literal;)*) => {
         $(
             #[doc = concat!("A handler for ", $text, ": `#[", stringify!($name), "(\"/users/{id}\")]`. See the [crate].")]
@@ -189,7 +189,7 @@ macro_rules! attributes {
     };
 }
 
-attributes! {
+method_attributes! {
     get "GET, and for HEAD unless it has a separate handler";
     post "POST";
     put "PUT";
@@ -205,6 +205,6 @@ attributes! {
 /// the [crate].
 #[proc_macro_attribute]
 pub fn on(attribute: TokenStream, item: TokenStream) -> TokenStream {
-    let WithMethod(arguments) = parse_macro_input!(attribute);
+    let MethodArgs(arguments) = parse_macro_input!(attribute);
     expand("on", &arguments, parse_macro_input!(item)).into()
 }

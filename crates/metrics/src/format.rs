@@ -2,28 +2,28 @@
 
 /// The format of a page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Format {
+pub enum ExpositionFormat {
     /// OpenMetrics 1.0, which ends with `# EOF`, so that truncation is noticed.
     OpenMetrics,
     /// The Prometheus text format, version 0.0.4; the default, also for browsers.
     #[default]
-    Text,
+    PrometheusText,
 }
 
-impl Format {
+impl ExpositionFormat {
     /// The value of `Content-Type`.
     #[must_use]
     pub const fn content_type(self) -> &'static str {
         match self {
             Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
-            Self::Text => "text/plain; version=0.0.4; charset=utf-8",
+            Self::PrometheusText => "text/plain; version=0.0.4; charset=utf-8",
         }
     }
 
     /// Chooses the format for these values of `Accept`: OpenMetrics if it is listed and not less
     /// preferred than text.
     #[must_use]
-    pub fn wanted<'a>(accept: impl Iterator<Item = &'a str>) -> Self {
+    pub fn negotiate<'a>(accept: impl Iterator<Item = &'a str>) -> Self {
         let (mut open, mut text) = (0, 0);
         for range in accept.flat_map(|value| value.split(',')) {
             let mut parts = range.split(';').map(str::trim);
@@ -32,7 +32,7 @@ impl Format {
             for part in parts {
                 match part.split_once('=') {
                     Some((name, value)) if name.eq_ignore_ascii_case("q") => {
-                        weight = thousandths(value)
+                        weight = parse_qvalue(value)
                     }
                     Some((name, value)) if name.eq_ignore_ascii_case("version") => {
                         version = value.trim_matches('"');
@@ -47,12 +47,12 @@ impl Format {
                 text = text.max(weight);
             }
         }
-        if open > 0 && open >= text { Self::OpenMetrics } else { Self::Text }
+        if open > 0 && open >= text { Self::OpenMetrics } else { Self::PrometheusText }
     }
 }
 
 /// A weight of RFC 9110 §12.4.2, in thousandths; an invalid weight counts as zero.
-fn thousandths(weight: &str) -> u32 {
+fn parse_qvalue(weight: &str) -> u32 {
     let weight: f64 = weight.trim().parse().unwrap_or(0.0);
     // A number from 0 to 1000 fits.
     (weight.clamp(0.0, 1.0) * 1000.0) as u32
@@ -64,22 +64,22 @@ mod tests {
 
     #[test]
     fn a_reader_gets_openmetrics_if_it_asks_for_it() {
-        use Format::{OpenMetrics, Text};
+        use ExpositionFormat::{OpenMetrics, PrometheusText};
         for (accept, wanted) in [
-            (&[][..], Text),
-            (&["*/*"], Text),
-            (&["text/html,application/xhtml+xml,*/*;q=0.8"], Text),
-            (&["text/plain;version=0.0.4"], Text),
+            (&[][..], PrometheusText),
+            (&["*/*"], PrometheusText),
+            (&["text/html,application/xhtml+xml,*/*;q=0.8"], PrometheusText),
+            (&["text/plain;version=0.0.4"], PrometheusText),
             (&["application/openmetrics-text"], OpenMetrics),
             (&["application/OpenMetrics-text; version=1.0.0; charset=utf-8"], OpenMetrics),
             (&["application/openmetrics-text;version=\"1.0.0\""], OpenMetrics),
-            (&["application/openmetrics-text;version=0.0.1"], Text),
-            (&["application/openmetrics-text;q=0"], Text),
-            (&["application/openmetrics-text;q=nan"], Text),
-            (&["application/openmetrics-text;q=-1"], Text),
+            (&["application/openmetrics-text;version=0.0.1"], PrometheusText),
+            (&["application/openmetrics-text;q=0"], PrometheusText),
+            (&["application/openmetrics-text;q=nan"], PrometheusText),
+            (&["application/openmetrics-text;q=-1"], PrometheusText),
             (&["application/openmetrics-text;q"], OpenMetrics),
-            (&[";;;,,=;q=;", ""], Text),
-            (&["application/openmetrics-text;q=0.3,text/plain;q=0.5"], Text),
+            (&[";;;,,=;q=;", ""], PrometheusText),
+            (&["application/openmetrics-text;q=0.3,text/plain;q=0.5"], PrometheusText),
             (&["text/plain;q=0.5", "application/openmetrics-text;q=0.5"], OpenMetrics),
             // Prometheus 2 and 3.
             (
@@ -93,9 +93,9 @@ mod tests {
                    escaping=allow-utf-8;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"],
                 OpenMetrics,
             ),
-            (&["text/plain;version=0.0.4;q=1,*/*;q=0.1"], Text),
+            (&["text/plain;version=0.0.4;q=1,*/*;q=0.1"], PrometheusText),
         ] {
-            assert_eq!(Format::wanted(accept.iter().copied()), wanted, "{accept:?}");
+            assert_eq!(ExpositionFormat::negotiate(accept.iter().copied()), wanted, "{accept:?}");
         }
     }
 }

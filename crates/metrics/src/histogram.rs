@@ -1,6 +1,6 @@
 //! Histograms: the number of values in each of several ranges.
 
-use crate::count::Count;
+use crate::counter::Counter;
 
 /// A histogram with fixed ranges, and the sum of its values. Only one thread may write, as for a
 /// [`Count`].
@@ -12,14 +12,14 @@ use crate::count::Count;
 // need.
 #[repr(C)]
 pub struct Histogram<const BOUNDS: usize> {
-    sum: Count,
-    counts: [Count; BOUNDS],
-    beyond: Count,
+    sum: Counter,
+    counts: [Counter; BOUNDS],
+    overflow: Counter,
 }
 
 impl<const BOUNDS: usize> Default for Histogram<BOUNDS> {
     fn default() -> Self {
-        Self { sum: Count::new(), counts: [const { Count::new() }; BOUNDS], beyond: Count::new() }
+        Self { sum: Counter::new(), counts: [const { Counter::new() }; BOUNDS], overflow: Counter::new() }
     }
 }
 
@@ -27,35 +27,35 @@ impl<const BOUNDS: usize> Histogram<BOUNDS> {
     /// Counts `value` in the first range whose bound is not less than it. `bounds` must be
     /// ascending and the same in each call.
     #[inline]
-    pub fn note(&self, value: u64, bounds: &[u64; BOUNDS]) {
-        self.note_times(1, value, bounds);
+    pub fn observe(&self, value: u64, bounds: &[u64; BOUNDS]) {
+        self.observe_n(1, value, bounds);
     }
 
     /// Counts a value that occurred `times` times.
     #[inline]
-    pub fn note_times(&self, times: u64, value: u64, bounds: &[u64; BOUNDS]) {
+    pub fn observe_n(&self, times: u64, value: u64, bounds: &[u64; BOUNDS]) {
         let at = bounds.iter().position(|bound| value <= *bound);
-        at.map_or(&self.beyond, |at| &self.counts[at]).add(times);
+        at.map_or(&self.overflow, |at| &self.counts[at]).add(times);
         self.sum.add(value.saturating_mul(times));
     }
 
     /// Adds the counts to `buckets`. May be called by any thread.
-    pub fn read(&self, buckets: &mut Buckets) {
-        let counts = self.counts.iter().chain([&self.beyond]);
-        buckets.add(counts.map(Count::get), self.sum.get());
+    pub fn read_into(&self, buckets: &mut HistogramSnapshot) {
+        let counts = self.counts.iter().chain([&self.overflow]);
+        buckets.add(counts.map(Counter::get), self.sum.get());
     }
 }
 
 /// The contents of one histogram, or of several with the same bounds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Buckets {
+pub struct HistogramSnapshot {
     /// The number of values in each range, not cumulative; the last range is unbounded.
     pub counts: Vec<u64>,
     /// The sum of all values, in their small unit.
     pub sum: u64,
 }
 
-impl Buckets {
+impl HistogramSnapshot {
     /// Adds counts from another source.
     pub fn add(&mut self, counts: impl Iterator<Item = u64>, sum: u64) {
         for (at, count) in counts.enumerate() {
@@ -88,12 +88,12 @@ mod tests {
     fn a_value_is_counted_in_the_first_range_that_has_it() {
         let histogram = Histogram::default();
         for value in [0, 10, 11, 20, 21, 1000] {
-            histogram.note(value, &[10, 20]);
+            histogram.observe(value, &[10, 20]);
         }
-        let mut buckets = Buckets::default();
-        histogram.read(&mut buckets);
-        assert_eq!(buckets, Buckets { counts: vec![2, 2, 2], sum: 1062 });
-        histogram.read(&mut buckets);
+        let mut buckets = HistogramSnapshot::default();
+        histogram.read_into(&mut buckets);
+        assert_eq!(buckets, HistogramSnapshot { counts: vec![2, 2, 2], sum: 1062 });
+        histogram.read_into(&mut buckets);
         assert_eq!((buckets.count(), buckets.sum), (12, 2124));
     }
 }

@@ -10,16 +10,16 @@
 //! Start with `count.rs`; `page.rs` writes pages in both formats that Prometheus reads.
 #![forbid(unsafe_code)]
 
-mod count;
-mod few;
+mod counter;
+mod counter_set;
 mod format;
 mod histogram;
-mod page;
-mod table;
+mod exposition;
+mod metric_map;
 
-pub use count::{Count, Level};
-pub use few::Few;
-pub use format::Format;
-pub use histogram::{Buckets, Histogram};
-pub use page::{Family, Kind, Labels, Page, Value};
-pub use table::Table;
+pub use counter::{Counter, Gauge};
+pub use counter_set::CounterSet;
+pub use format::ExpositionFormat;
+pub use histogram::{HistogramSnapshot, Histogram};
+pub use exposition::{MetricFamily, MetricType, Labels, Exposition, SampleValue};
+pub use metric_map::MetricMap;

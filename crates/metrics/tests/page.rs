@@ -1,34 +1,34 @@
 //! Complete pages in both formats, and texts that have to be escaped.
 
-use peregrine_metrics::{Buckets, Family, Format, Kind, Page};
+use peregrine_metrics::{HistogramSnapshot, MetricFamily, ExpositionFormat, MetricType, Exposition};
 
-const BOTH: [Format; 2] = [Format::Text, Format::OpenMetrics];
+const BOTH: [ExpositionFormat; 2] = [ExpositionFormat::PrometheusText, ExpositionFormat::OpenMetrics];
 
-fn write(format: Format, write: impl FnOnce(&mut Page)) -> String {
-    let mut page = Page::new(format);
+fn write(format: ExpositionFormat, write: impl FnOnce(&mut Exposition)) -> String {
+    let mut page = Exposition::new(format);
     write(&mut page);
     page.finish()
 }
 
-fn everything(page: &mut Page) {
-    let family = |name, kind, unit, help| Family { name, kind, unit, help };
-    page.family(&family("asked", Kind::Counter, "", "How often."));
+fn everything(page: &mut Exposition) {
+    let family = |name, kind, unit, help| MetricFamily { name, metric_type: kind, unit, help };
+    page.begin_family(&family("asked", MetricType::Counter, "", "How often."));
     page.sample(&[("who", "me"), ("how", "")], 3);
     page.sample(&[("who", "you"), ("how", "kindly")], 4);
-    page.family(&family("room_bytes", Kind::Gauge, "bytes", "How much \"room\"\nthere \\ is."));
+    page.begin_family(&family("room_bytes", MetricType::Gauge, "bytes", "How much \"room\"\nthere \\ is."));
     page.sample(&[], 0.5);
-    page.family(&family("build", Kind::Info, "", "What it is."));
+    page.begin_family(&family("build", MetricType::Info, "", "What it is."));
     page.sample(&[("version", "1")], 1);
-    page.family(&family("took_seconds", Kind::Histogram, "seconds", "How long."));
-    let buckets = Buckets { counts: vec![2, 0, 1], sum: 2_500_000_000 };
+    page.begin_family(&family("took_seconds", MetricType::Histogram, "seconds", "How long."));
+    let buckets = HistogramSnapshot { counts: vec![2, 0, 1], sum: 2_500_000_000 };
     page.histogram(&[("who", "me")], &[5_000_000, 1_000_000_000], &buckets, 1e9);
-    page.family(&family("silent", Kind::Counter, "", "Nothing yet."));
+    page.begin_family(&family("silent", MetricType::Counter, "", "Nothing yet."));
 }
 
 #[test]
 fn the_classic_text_is_written_as_prometheus_reads_it() {
     assert_eq!(
-        write(Format::Text, everything),
+        write(ExpositionFormat::PrometheusText, everything),
         r#"# HELP asked_total How often.
 # TYPE asked_total counter
 asked_total{who="me",how=""} 3
@@ -55,7 +55,7 @@ took_seconds_count{who="me"} 3
 #[test]
 fn openmetrics_has_units_and_an_end() {
     assert_eq!(
-        write(Format::OpenMetrics, everything),
+        write(ExpositionFormat::OpenMetrics, everything),
         r#"# TYPE asked counter
 # HELP asked How often.
 asked_total{who="me",how=""} 3
@@ -96,8 +96,8 @@ fn no_label_ends_its_line_or_itself() {
     ] {
         for format in BOTH {
             let page = write(format, |page| {
-                let kind = Kind::Gauge;
-                page.family(&Family { name: "a", kind, unit: "", help: "" });
+                let kind = MetricType::Gauge;
+                page.begin_family(&MetricFamily { name: "a", metric_type: kind, unit: "", help: "" });
                 page.sample(&[("l", value)], 1);
             });
             assert!(page.contains(&format!("\na{{l=\"{written}\"}} 1\n")), "{page}");
@@ -115,8 +115,8 @@ fn numbers_that_are_none_have_names() {
         (1e-9, "0.000000001"),
         (-1.5, "-1.5"),
     ] {
-        let page = write(Format::Text, |page| {
-            page.family(&Family { name: "a", kind: Kind::Gauge, unit: "", help: "" });
+        let page = write(ExpositionFormat::PrometheusText, |page| {
+            page.begin_family(&MetricFamily { name: "a", metric_type: MetricType::Gauge, unit: "", help: "" });
             page.sample(&[], value);
         });
         assert!(page.ends_with(&format!("\na {written}\n")), "{page}");
@@ -125,13 +125,13 @@ fn numbers_that_are_none_have_names() {
 
 #[test]
 fn names_that_samples_would_share_are_known() {
-    let family = |name, kind| Family { name, kind, unit: "", help: "" };
-    let taken = |first: Family<'_>, second: Family<'_>| {
-        let mut page = Page::new(Format::Text);
-        page.family(&first);
-        page.is_taken(&second)
+    let family = |name, kind| MetricFamily { name, metric_type: kind, unit: "", help: "" };
+    let taken = |first: MetricFamily<'_>, second: MetricFamily<'_>| {
+        let mut page = Exposition::new(ExpositionFormat::PrometheusText);
+        page.begin_family(&first);
+        page.has_name_conflict(&second)
     };
-    let (counter, gauge, histogram) = (Kind::Counter, Kind::Gauge, Kind::Histogram);
+    let (counter, gauge, histogram) = (MetricType::Counter, MetricType::Gauge, MetricType::Histogram);
     for (first, second, expected) in [
         (family("a", counter), family("a", gauge), true),
         (family("a", counter), family("a_total", gauge), true),

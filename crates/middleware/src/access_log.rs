@@ -1,10 +1,10 @@
 //! Logs an event for each request.
 
-use crate::request_id::{self, RequestIdValue};
-use crate::seen::Seen;
+use crate::request_id::{self, RequestId};
+use crate::snapshot::RequestSnapshot;
 use http::StatusCode;
 use peregrine_web::connection::ConnectionInfo;
-use peregrine_web::panics::contained;
+use peregrine_web::panics::catch_log_panic;
 use peregrine_web::{Middleware, Problem, Request, Response, Service};
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -65,11 +65,11 @@ impl Middleware for AccessLog {
         if LevelFilter::current() < LevelFilter::ERROR {
             return next.call(request).await;
         }
-        let mut entry = Entry::new(&request);
+        let mut entry = LogRecord::new(&request);
         let response = next.call(request).await;
         // The application may render problems differently, with another length.
-        let response = entry.seen.render(response);
-        entry.answered = Some(Answered::new(&response));
+        let response = entry.request.render_problem(response);
+        entry.response = Some(ResponseSummary::new(&response));
         drop(entry);
         response
     }
@@ -77,24 +77,24 @@ impl Middleware for AccessLog {
 
 /// The logged properties of a request. They are written on drop, so a cancelled request is logged
 /// as well.
-struct Entry {
-    begun: Instant,
-    seen: Seen,
+struct LogRecord {
+    started_at: Instant,
+    request: RequestSnapshot,
     connection: Rc<ConnectionInfo>,
     /// The client's address, if it differs from the peer's.
     client: Option<IpAddr>,
-    request_id: Option<RequestIdValue>,
-    answered: Option<Answered>,
+    request_id: Option<RequestId>,
+    response: Option<ResponseSummary>,
 }
 
 /// The logged properties of a response.
-struct Answered {
+struct ResponseSummary {
     status: StatusCode,
     bytes: Option<u64>,
     problem: Option<Cow<'static, str>>,
 }
 
-impl Answered {
+impl ResponseSummary {
     fn new(response: &Response) -> Self {
         let problem = response.extensions().and_then(|extensions| extensions.get::<Problem>());
         Self {
@@ -105,24 +105,24 @@ impl Answered {
     }
 }
 
-impl Entry {
+impl LogRecord {
     fn new(request: &Request) -> Self {
         let (parts, client) = (&request.parts, request.client());
         Self {
             client: client.ip().filter(|_| client.hops() > 0),
-            begun: Instant::now(),
-            seen: Seen::new(parts),
+            started_at: Instant::now(),
+            request: RequestSnapshot::new(parts),
             connection: Rc::clone(parts.peek_connection()),
-            request_id: request_id::of(parts),
-            answered: None,
+            request_id: request_id::from_parts(parts),
+            response: None,
         }
     }
 }
 
-impl Drop for Entry {
+impl Drop for LogRecord {
     fn drop(&mut self) {
-        let duration_us = u64::try_from(self.begun.elapsed().as_micros()).unwrap_or(u64::MAX);
-        let answered = self.answered.as_ref();
+        let duration_us = u64::try_from(self.started_at.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let answered = self.response.as_ref();
         let has_panicked = answered.is_none() && thread::panicking();
         let status = match answered {
             Some(answered) => Some(answered.status.as_u16()),
@@ -161,9 +161,9 @@ impl Drop for Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::events_of;
-    use crate::{CatchPanic, RequestId};
-    use peregrine_web::connection::Peer;
+    use crate::test_support::events_of;
+    use crate::{CatchPanic, SetRequestId};
+    use peregrine_web::connection::ConnectionAddr;
     use peregrine_web::extract::Path;
     use peregrine_web::test::TestClient;
     use peregrine_web::{App, TrustedProxies};
@@ -177,11 +177,11 @@ mod tests {
 
     #[test]
     fn an_event_has_all_that_is_known_and_not_the_query() {
-        let app = App::new().with(RequestId::new()).with(AccessLog::new()).get("/{status}", answer);
-        let peer = Peer::Tcp("192.0.2.1:99".parse().expect("an address"));
-        let client = app.test().on(ConnectionInfo { peer, ..ConnectionInfo::default() });
+        let app = App::new().wrap(SetRequestId::new()).wrap(AccessLog::new()).get("/{status}", answer);
+        let peer = ConnectionAddr::Tcp("192.0.2.1:99".parse().expect("an address"));
+        let client = app.test().with_connection(ConnectionInfo { peer, ..ConnectionInfo::default() });
         let events = events_of(|| {
-            drop(client.get("/201?key=secret").header("x-request-id", "id-1").send_now());
+            drop(client.get("/201?key=secret").header("x-request-id", "id-1").send_blocking());
         });
         let [event] = &events[..] else { panic!("one event, not {events:?}") };
         assert_eq!((event.level, event.target), (Level::INFO, ACCESS_LOG_TARGET));
@@ -202,18 +202,18 @@ mod tests {
 
     #[test]
     fn the_client_is_named_where_a_trusted_proxy_tells_it() {
-        let client = App::new().with(AccessLog::new()).get("/{status}", answer).test();
+        let client = App::new().wrap(AccessLog::new()).get("/{status}", answer).test();
         let field = |client: &TestClient| {
             let get = client.get("/200").header("x-forwarded-for", "192.0.2.9, 192.0.2.7");
-            events_of(|| drop(get.send_now()))[0].field("client").map(str::to_owned)
+            events_of(|| drop(get.send_blocking()))[0].field("client").map(str::to_owned)
         };
         assert_eq!(field(&client), None);
-        assert_eq!(field(&client.behind(TrustedProxies::hops(1))).as_deref(), Some("192.0.2.7"));
+        assert_eq!(field(&client.with_trusted_proxies(TrustedProxies::hops(1))).as_deref(), Some("192.0.2.7"));
     }
 
     #[test]
     fn the_level_follows_the_status() {
-        let client = App::new().with(AccessLog::new()).get("/{status}", answer).test();
+        let client = App::new().wrap(AccessLog::new()).get("/{status}", answer).test();
         for (path, level) in [
             ("/200", Level::INFO),
             ("/302", Level::INFO),
@@ -221,7 +221,7 @@ mod tests {
             ("/503", Level::ERROR),
             ("/a/b", Level::WARN),
         ] {
-            let events = events_of(|| drop(client.get(path).send_now()));
+            let events = events_of(|| drop(client.get(path).send_blocking()));
             assert_eq!(
                 events.iter().map(|event| event.level).collect::<Vec<_>>(),
                 [level],
@@ -232,8 +232,8 @@ mod tests {
 
     #[test]
     fn the_kind_of_a_problem_is_logged() {
-        let client = App::new().with(AccessLog::new()).get("/{status}", answer).test();
-        let events = events_of(|| drop(client.get("/x").send_now()));
+        let client = App::new().wrap(AccessLog::new()).get("/{status}", answer).test();
+        let events = events_of(|| drop(client.get("/x").send_blocking()));
         assert_eq!(events[0].field("problem"), Some("invalid-path"));
     }
 
@@ -241,7 +241,7 @@ mod tests {
     fn the_length_is_that_of_the_form_that_the_application_gives_its_problems() {
         let asked = Rc::new(Cell::new(0));
         let counted = Rc::clone(&asked);
-        let app = App::new().with(AccessLog::new()).get("/{status}", answer);
+        let app = App::new().wrap(AccessLog::new()).get("/{status}", answer);
         let client = app
             .on_problem(move |problem, _| {
                 counted.set(counted.get() + 1);
@@ -251,7 +251,7 @@ mod tests {
         for (path, kind) in [("/x", "invalid-path"), ("/", "unknown-route")] {
             let before = asked.get();
             let mut sent = String::new();
-            let events = events_of(|| sent = client.get(path).send_now().text());
+            let events = events_of(|| sent = client.get(path).send_blocking().text());
             assert_eq!((sent.as_str(), asked.get() - before), ("short", 1), "{path}");
             assert_eq!(events[0].field("bytes"), Some("5"), "{path}");
             assert_eq!(events[0].field("problem"), Some(kind), "{path}");
@@ -262,8 +262,8 @@ mod tests {
     fn a_handler_that_panics_is_logged_as_such() {
         let handler = async || -> &'static str { panic!("on purpose") };
         let client =
-            App::new().with(CatchPanic::new()).with(AccessLog::new()).get("/", handler).test();
-        let events = events_of(|| drop(client.get("/").send_now()));
+            App::new().wrap(CatchPanic::new()).wrap(AccessLog::new()).get("/", handler).test();
+        let events = events_of(|| drop(client.get("/").send_blocking()));
         let [event, panic] = &events[..] else { panic!("two events, not {events:?}") };
         assert_eq!((event.level, event.field("message")), (Level::ERROR, Some("panicked")));
         assert_eq!((event.field("path"), event.field("status")), (Some("/"), Some("500")));
@@ -273,7 +273,7 @@ mod tests {
     #[test]
     fn a_request_that_is_cancelled_is_logged_as_such() {
         let handler = async || std::future::pending::<()>().await;
-        let client = App::new().with(AccessLog::new()).get("/", handler).test();
+        let client = App::new().wrap(AccessLog::new()).get("/", handler).test();
         let events = events_of(|| {
             let mut answer = pin!(client.get("/").send());
             assert!(answer.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());

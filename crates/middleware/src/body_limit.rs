@@ -58,20 +58,20 @@ mod tests {
             counter.set(counter.get() + 1);
             "done"
         };
-        let client = App::new().with(BodyLimit::new(3)).post("/", handler).test();
-        let refused = client.post("/").body("1234").send_now();
+        let client = App::new().wrap(BodyLimit::new(3)).post("/", handler).test();
+        let refused = client.post("/").body("1234").send_blocking();
         assert_eq!((refused.status().as_u16(), calls.get()), (413, 0));
         let text = refused.text();
         assert!(text.contains("\"limit\":3") && text.contains("limit of 3 bytes"), "{text}");
-        assert_eq!(client.post("/").body("123").send_now().text(), "done");
+        assert_eq!(client.post("/").body("123").send_blocking().text(), "done");
         assert_eq!(calls.get(), 1);
     }
 
     #[test]
     fn a_body_that_grows_too_large_is_cut_off() {
-        let client = App::new().with(BodyLimit::new(3)).post("/", async |text: String| text).test();
-        assert_eq!(client.post("/").pieces(["1", "23"]).send_now().text(), "123");
-        let refused = client.post("/").pieces(["12", "34"]).send_now();
+        let client = App::new().wrap(BodyLimit::new(3)).post("/", async |text: String| text).test();
+        assert_eq!(client.post("/").chunks(["1", "23"]).send_blocking().text(), "123");
+        let refused = client.post("/").chunks(["12", "34"]).send_blocking();
         assert_eq!(refused.status(), 413);
         assert!(refused.text().contains("\"limit\":3"), "{}", refused.text());
     }
@@ -80,22 +80,22 @@ mod tests {
     fn the_innermost_limit_counts_be_it_smaller_or_larger() {
         let text = async |text: String| text;
         let app = App::new()
-            .with(BodyLimit::new(5))
+            .wrap(BodyLimit::new(5))
             .post("/route", text.body_limit(7))
-            .scope("/lower", |scope| scope.with(BodyLimit::new(3)).post("/", text))
-            .scope("/higher", |scope| scope.with(BodyLimit::new(9)).post("/", text));
+            .scope("/lower", |scope| scope.wrap(BodyLimit::new(3)).post("/", text))
+            .scope("/higher", |scope| scope.wrap(BodyLimit::new(9)).post("/", text));
         let client = app.test();
         for (target, most) in [("/route", 7), ("/lower", 3), ("/higher", 9)] {
             let (fits, larger) = ("x".repeat(most), "x".repeat(most + 1));
             for request in
-                [client.post(target).body(fits.clone()), client.post(target).pieces([fits])]
+                [client.post(target).body(fits.clone()), client.post(target).chunks([fits])]
             {
-                assert_eq!(request.send_now().status(), 200, "{target}");
+                assert_eq!(request.send_blocking().status(), 200, "{target}");
             }
             for request in
-                [client.post(target).body(larger.clone()), client.post(target).pieces([larger])]
+                [client.post(target).body(larger.clone()), client.post(target).chunks([larger])]
             {
-                let response = request.send_now();
+                let response = request.send_blocking();
                 assert_eq!(response.status(), 413, "{target}");
                 assert!(response.text().contains(&format!("\"limit\":{most}")), "{target}");
             }

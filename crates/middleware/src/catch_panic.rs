@@ -1,9 +1,9 @@
 //! Responds for handlers that panic.
 
-use crate::seen::Seen;
+use crate::snapshot::RequestSnapshot;
 use http::StatusCode;
-use peregrine_web::panics::{contained, discard};
-use peregrine_web::{Head, IntoResponse, Middleware, Problem, Request, Response, Service};
+use peregrine_web::panics::{catch_log_panic, drop_panic_payload};
+use peregrine_web::{RequestHead, IntoResponse, Middleware, Problem, Request, Response, Service};
 use std::any::Any;
 use std::fmt;
 use std::future::poll_fn;
@@ -27,20 +27,20 @@ use std::task::Poll;
 /// ```
 #[derive(Default)]
 pub struct CatchPanic {
-    hook: Option<Hook>,
+    hook: Option<PanicHandler>,
 }
 
-type Hook = Box<dyn Fn(&Panicked<'_>) -> Response>;
+type PanicHandler = Box<dyn Fn(&PanicInfo<'_>) -> Response>;
 
 /// A panic, passed to the hook of [`CatchPanic::on_panic`].
 #[derive(Clone, Copy, Debug)]
-pub struct Panicked<'p> {
+pub struct PanicInfo<'p> {
     /// The panic's message; empty if the payload is not text. It may contain secrets.
     pub message: &'p str,
     /// The pattern of the route, such as `/birds/{id}`, or `/api/*` for a mounted service.
     pub route: Option<&'p str>,
     /// The head of the request.
-    pub head: &'p Head,
+    pub head: &'p RequestHead,
 }
 
 impl CatchPanic {
@@ -63,18 +63,18 @@ impl CatchPanic {
     #[must_use]
     pub fn on_panic<F, R>(mut self, hook: F) -> Self
     where
-        F: Fn(&Panicked<'_>) -> R + 'static,
+        F: Fn(&PanicInfo<'_>) -> R + 'static,
         R: IntoResponse,
     {
         self.hook = Some(Box::new(move |panicked| hook(panicked).into_response()));
         self
     }
 
-    fn answer(&self, panicked: &Panicked<'_>) -> Response {
-        contained(|| {
+    fn respond(&self, panicked: &PanicInfo<'_>) -> Response {
+        catch_log_panic(|| {
             tracing::error!(
                 panic = panicked.message,
-                method = panicked.head.method_name(),
+                method = panicked.head.method_str(),
                 route = panicked.route,
                 "a handler panicked"
             )
@@ -91,7 +91,7 @@ impl CatchPanic {
 
 impl Middleware for CatchPanic {
     async fn run<S: Service>(&self, request: Request, next: &S) -> Response {
-        let seen = Seen::new(&request.parts);
+        let seen = RequestSnapshot::new(&request.parts);
         // The call is inside the future, so a panic in it is caught as well.
         let mut answer = pin!(async { next.call(request).await });
         // After a panic the future is not polled again, only dropped.
@@ -104,17 +104,17 @@ impl Middleware for CatchPanic {
         match result.await {
             Ok(response) => response,
             Err(payload) => {
-                let (route, message) = (seen.route(), message(&*payload));
+                let (route, message) = (seen.route_pattern(), panic_message(&*payload));
                 let route = route.as_deref();
-                let response = self.answer(&Panicked { message, route, head: &seen.head });
-                discard(payload);
+                let response = self.respond(&PanicInfo { message, route, head: &seen.head });
+                drop_panic_payload(payload);
                 response
             }
         }
     }
 }
 
-fn message(payload: &(dyn Any + Send)) -> &str {
+fn panic_message(payload: &(dyn Any + Send)) -> &str {
     match payload.downcast_ref::<&'static str>() {
         Some(text) => text,
         None => payload.downcast_ref::<String>().map_or("", String::as_str),
@@ -130,7 +130,7 @@ impl fmt::Debug for CatchPanic {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::events_of;
+    use crate::test_support::events_of;
     use peregrine_web::App;
     use peregrine_web::extract::Path;
 
@@ -140,26 +140,26 @@ mod tests {
     }
 
     fn app() -> App {
-        App::new().with(CatchPanic::new()).get("/birds/{id}", falls)
+        App::new().wrap(CatchPanic::new()).get("/birds/{id}", falls)
     }
 
     #[test]
     fn the_peer_gets_a_problem_without_the_message_and_the_next_request_works() {
         let client = app().test();
-        let response = client.get("/birds/7").send_now();
+        let response = client.get("/birds/7").send_blocking();
         assert_eq!(
             (response.status().as_u16(), response.field("content-type")),
             (500, Some("application/problem+json"))
         );
         let text = response.text();
         assert!(text.contains("/problems/panic") && !text.contains("bird number"), "{text}");
-        assert_eq!(client.get("/birds/8").send_now().text(), "bird 8");
+        assert_eq!(client.get("/birds/8").send_blocking().text(), "bird 8");
     }
 
     #[test]
     fn the_log_has_the_message_and_the_route() {
         let client = app().test();
-        let events = events_of(|| drop(client.get("/birds/7").send_now()));
+        let events = events_of(|| drop(client.get("/birds/7").send_blocking()));
         let [event] = &events[..] else { panic!("one event, not {events:?}") };
         assert_eq!(event.level, tracing::Level::ERROR);
         assert_eq!(event.field("route"), Some("/birds/{id}"));
@@ -175,7 +175,7 @@ mod tests {
         let catch = CatchPanic::new().on_panic(|panicked| {
             (StatusCode::BAD_GATEWAY, format!("{:?} {}", panicked.message, panicked.head.path()))
         });
-        let response = App::new().with(catch).get("/x", handler).test().get("/x").send_now();
+        let response = App::new().wrap(catch).get("/x", handler).test().get("/x").send_blocking();
         assert_eq!((response.status().as_u16(), response.text().as_str()), (502, "\"\" /x"));
     }
 }

@@ -24,7 +24,7 @@ pub mod cors;
 #[cfg(feature = "csrf")]
 pub mod csrf;
 #[cfg(any(feature = "cors", feature = "csrf"))]
-mod origins;
+mod allowed_origins;
 #[cfg(any(feature = "csrf", feature = "security-headers"))]
 mod random;
 pub mod request_id;
@@ -32,9 +32,9 @@ pub mod require_client_identity;
 pub mod response_headers;
 #[cfg(feature = "security-headers")]
 pub mod security_headers;
-mod seen;
+mod snapshot;
 #[cfg(test)]
-mod testing;
+mod test_support;
 pub mod timeout;
 
 pub use access_log::AccessLog;
@@ -44,7 +44,7 @@ pub use catch_panic::CatchPanic;
 pub use cors::Cors;
 #[cfg(feature = "csrf")]
 pub use csrf::{Csrf, CsrfKey, CsrfToken};
-pub use request_id::{RequestId, RequestIdValue};
+pub use request_id::{SetRequestId, RequestId};
 pub use require_client_identity::RequireClientIdentity;
 pub use response_headers::ResponseHeaders;
 #[cfg(feature = "security-headers")]

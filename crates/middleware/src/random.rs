@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// Random bytes from the operating system.
-pub(crate) fn random<const N: usize>() -> [u8; N] {
+pub(crate) fn random_bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     // Fails on systems without such a source, or in a sandbox that forbids it. Secrets are then
     // impossible, and the panic becomes a 500.

@@ -2,7 +2,7 @@
 
 use http::{HeaderName, HeaderValue, StatusCode};
 use peregrine_web::extract::FromRequestParts;
-use peregrine_web::panics::contained;
+use peregrine_web::panics::catch_log_panic;
 use peregrine_web::{Middleware, Parts, Problem, Request, Response, Service};
 use std::cell::Cell;
 use std::fmt;
@@ -40,28 +40,28 @@ pub const REQUEST_ID_BYTES_MAX: usize = 128;
 /// assert_eq!(response.header("x-request-id"), Some("from-the-proxy"));
 /// ```
 #[derive(Clone, Debug)]
-pub struct RequestId {
+pub struct SetRequestId {
     name: HeaderName,
-    inbound: Inbound,
+    inbound: InboundId,
 }
 
 /// How IDs of incoming requests are treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Inbound {
+enum InboundId {
     Accept,
     Replace,
 }
 
-impl RequestId {
+impl SetRequestId {
     /// Uses the field `X-Request-Id`, and accepts IDs of incoming requests.
     #[must_use]
     pub const fn new() -> Self {
-        Self { name: HeaderName::from_static("x-request-id"), inbound: Inbound::Accept }
+        Self { name: HeaderName::from_static("x-request-id"), inbound: InboundId::Accept }
     }
 
     /// Uses the field `name` instead, in requests and responses.
     #[must_use]
-    pub fn field(mut self, name: HeaderName) -> Self {
+    pub fn header(mut self, name: HeaderName) -> Self {
         self.name = name;
         self
     }
@@ -69,28 +69,28 @@ impl RequestId {
     /// Creates a new ID for every request, for servers whose peers are not trusted to choose one.
     #[must_use]
     pub fn replace_inbound(mut self) -> Self {
-        self.inbound = Inbound::Replace;
+        self.inbound = InboundId::Replace;
         self
     }
 
-    fn id(&self, parts: &Parts) -> RequestIdValue {
+    fn request_id(&self, parts: &Parts) -> RequestId {
         let inbound = match self.inbound {
-            Inbound::Accept => parts.head.field(self.name.as_str()),
-            Inbound::Replace => None,
+            InboundId::Accept => parts.head.header_bytes(self.name.as_str()),
+            InboundId::Replace => None,
         };
-        inbound.and_then(RequestIdValue::parse).unwrap_or_else(RequestIdValue::make)
+        inbound.and_then(RequestId::parse).unwrap_or_else(RequestId::generate)
     }
 }
 
-impl Default for RequestId {
+impl Default for SetRequestId {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Middleware for RequestId {
+impl Middleware for SetRequestId {
     async fn run<S: Service>(&self, mut request: Request, next: &S) -> Response {
-        let id = self.id(&request.parts);
+        let id = self.request_id(&request.parts);
         request.parts.extensions_mut().insert(id);
         // Without a subscriber, this is one comparison. `enabled!` would evaluate the filters of a
         // subscriber's layers, and its result would apply to the next event too: layers of
@@ -100,7 +100,7 @@ impl Middleware for RequestId {
         }
         let mut response = next.call(request).await;
         let value = HeaderValue::from_str(id.as_str()).expect("an ID is visible ASCII");
-        response.fields.set(self.name.clone(), value);
+        response.headers.insert(self.name.clone(), value);
         response
     }
 }
@@ -108,12 +108,12 @@ impl Middleware for RequestId {
 /// The ID of a request. As a handler argument it requires [`RequestId`] around the handler;
 /// otherwise the problem has status 500, and `Option<RequestIdValue>` is `None`.
 #[derive(Clone, Copy)]
-pub struct RequestIdValue {
+pub struct RequestId {
     bytes: [u8; REQUEST_ID_BYTES_MAX],
     length: u8,
 }
 
-impl RequestIdValue {
+impl RequestId {
     /// The ID.
     #[must_use]
     pub fn as_str(&self) -> &str {
@@ -135,8 +135,8 @@ impl RequestIdValue {
     }
 
     /// Creates a new ID.
-    fn make() -> Self {
-        let (worker, number) = SEQUENCE.with(Sequence::next);
+    fn generate() -> Self {
+        let (worker, number) = SEQUENCE.with(IdSequence::next);
         let mut bytes = [0; REQUEST_ID_BYTES_MAX];
         write_hex(worker, &mut bytes[..16]);
         write_hex(number, &mut bytes[16..32]);
@@ -145,16 +145,16 @@ impl RequestIdValue {
 }
 
 thread_local! {
-    static SEQUENCE: Sequence = Sequence::new();
+    static SEQUENCE: IdSequence = IdSequence::new();
 }
 
 /// The IDs of one worker.
-struct Sequence {
+struct IdSequence {
     worker: u64,
     count: Cell<u64>,
 }
 
-impl Sequence {
+impl IdSequence {
     /// The standard library seeds its hash maps from the operating system's randomness, and no two
     /// `RandomState`s alike. A hash under such a seed is random enough.
     fn new() -> Self {
@@ -179,10 +179,10 @@ fn write_hex(number: u64, into: &mut [u8]) {
     }
 }
 
-impl FromRequestParts for RequestIdValue {
+impl FromRequestParts for RequestId {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
-        of(parts).ok_or_else(|| {
-            contained(|| {
+        from_parts(parts).ok_or_else(|| {
+            catch_log_panic(|| {
                 tracing::error!(target: "peregrine",
                 "the handler needs the request's id; add `.with(RequestId::new())` around it")
             });
@@ -193,34 +193,34 @@ impl FromRequestParts for RequestIdValue {
     }
 
     async fn optional_from_request_parts(parts: &mut Parts) -> Result<Option<Self>, Problem> {
-        Ok(of(parts))
+        Ok(from_parts(parts))
     }
 }
 
 /// The ID that [`RequestId`] assigned to a request.
-pub(crate) fn of(parts: &Parts) -> Option<RequestIdValue> {
+pub(crate) fn from_parts(parts: &Parts) -> Option<RequestId> {
     parts.extensions().get().copied()
 }
 
-impl fmt::Display for RequestIdValue {
+impl fmt::Display for RequestId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.as_str())
     }
 }
 
-impl fmt::Debug for RequestIdValue {
+impl fmt::Debug for RequestId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("RequestIdValue").field(&self.as_str()).finish()
     }
 }
 
-impl PartialEq for RequestIdValue {
+impl PartialEq for RequestId {
     fn eq(&self, other: &Self) -> bool {
         self.as_str() == other.as_str()
     }
 }
 
-impl Eq for RequestIdValue {}
+impl Eq for RequestId {}
 
 #[cfg(test)]
 mod tests {
@@ -229,21 +229,21 @@ mod tests {
     use std::collections::HashSet;
     use std::thread;
 
-    async fn show(id: RequestIdValue) -> String {
+    async fn show(id: RequestId) -> String {
         id.to_string()
     }
 
     #[test]
     fn a_well_formed_id_is_kept_and_another_replaced() {
-        let client = App::new().with(RequestId::new()).get("/", show).test();
+        let client = App::new().wrap(SetRequestId::new()).get("/", show).test();
         let longest = "a".repeat(REQUEST_ID_BYTES_MAX);
         for id in ["7", "Root=1-5759e988-bd862e3f/x+y@z:1_2.3", &longest] {
-            let response = client.get("/").header("x-request-id", id).send_now();
+            let response = client.get("/").header("x-request-id", id).send_blocking();
             assert_eq!((response.text().as_str(), response.field("x-request-id")), (id, Some(id)));
         }
         let too_long = "a".repeat(REQUEST_ID_BYTES_MAX + 1);
         for id in ["", "a b", "a\"b", "caf\u{e9}", "<script>", &too_long] {
-            let response = client.get("/").header("x-request-id", id).send_now();
+            let response = client.get("/").header("x-request-id", id).send_blocking();
             let text = response.text();
             assert!(text.len() == 32 && text != id, "{id} became {text}");
             assert_eq!(response.field("x-request-id"), Some(text.as_str()));
@@ -253,9 +253,9 @@ mod tests {
     #[test]
     fn ids_are_not_taken_from_outside_if_so_set_and_the_field_can_be_another() {
         let name = HeaderName::from_static("x-trace");
-        let middleware = RequestId::new().field(name).replace_inbound();
-        let client = App::new().with(middleware).get("/", show).test();
-        let response = client.get("/").header("x-trace", "mine").send_now();
+        let middleware = SetRequestId::new().header(name).replace_inbound();
+        let client = App::new().wrap(middleware).get("/", show).test();
+        let response = client.get("/").header("x-trace", "mine").send_blocking();
         assert_ne!(response.field("x-trace"), Some("mine"));
         assert_eq!(
             (response.field("x-trace").map(str::len), response.field("x-request-id")),
@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn new_ids_are_hexadecimal_and_differ_between_requests_and_workers() {
-        let make = || (0..1000).map(|_| RequestIdValue::make().to_string()).collect::<Vec<_>>();
+        let make = || (0..1000).map(|_| RequestId::generate().to_string()).collect::<Vec<_>>();
         let mut all: Vec<String> = make();
         all.extend(thread::spawn(make).join().expect("no panic"));
         assert!(all.iter().all(|id| id.bytes().all(|byte| byte.is_ascii_hexdigit())));
@@ -278,15 +278,15 @@ mod tests {
         let client =
             App::new().get("/", show).get(
                 "/maybe",
-                async |id: Option<RequestIdValue>| {
+                async |id: Option<RequestId>| {
                     if id.is_some() { "some" } else { "none" }
                 },
             );
         let client = client.test();
-        let response = client.get("/").send_now();
+        let response = client.get("/").send_blocking();
         assert_eq!(response.status(), 500);
         assert!(response.text().contains("missing-request-id"), "{}", response.text());
         assert!(!response.text().contains("RequestId::new"), "{}", response.text());
-        assert_eq!(client.get("/maybe").send_now().text(), "none");
+        assert_eq!(client.get("/maybe").send_blocking().text(), "none");
     }
 }

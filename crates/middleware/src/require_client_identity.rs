@@ -29,10 +29,10 @@ use std::rc::Rc;
 /// ```
 #[derive(Clone, Default)]
 pub struct RequireClientIdentity {
-    allows: Option<Rc<Allows>>,
+    allows: Option<Rc<AllowFn>>,
 }
 
-type Allows = dyn Fn(&ClientIdentity) -> bool;
+type AllowFn = dyn Fn(&ClientIdentity) -> bool;
 
 impl RequireClientIdentity {
     /// Requires a certificate, whatever its subject.
@@ -51,7 +51,7 @@ impl RequireClientIdentity {
 
 impl Middleware for RequireClientIdentity {
     async fn run<S: Service>(&self, request: Request, next: &S) -> Response {
-        let client = request.parts.connection().client();
+        let client = request.parts.connection().client_identity();
         let problem = match (client, &self.allows) {
             (None, _) => Problem::new(
                 StatusCode::FORBIDDEN,
@@ -87,7 +87,7 @@ mod tests {
         let client = subject.map(|subject| {
             Arc::new(ClientIdentity { subject: subject.to_owned(), ..ClientIdentity::default() })
         });
-        let tls = TlsInfo { client, ..TlsInfo::default() };
+        let tls = TlsInfo { client_identity: client, ..TlsInfo::default() };
         ConnectionInfo { tls: Some(Arc::new(tls)), ..ConnectionInfo::default() }
     }
 
@@ -102,8 +102,8 @@ mod tests {
             (&alice, Some("CN=bob"), (403, "client-not-allowed")),
             (&alice, Some("CN=alice"), (200, "hello")),
         ] {
-            let client = App::new().with(demand.clone()).get("/", || "hello").test();
-            let response = client.on(with(subject)).get("/").send_now();
+            let client = App::new().wrap(demand.clone()).get("/", || "hello").test();
+            let response = client.with_connection(with(subject)).get("/").send_blocking();
             assert_eq!(response.status(), expected.0, "{demand:?} {subject:?}");
             assert!(response.text().contains(expected.1), "{}", response.text());
         }

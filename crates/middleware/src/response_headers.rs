@@ -23,19 +23,19 @@ use peregrine_web::{Middleware, Request, Response, Service};
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct ResponseHeaders {
-    changes: Vec<Change>,
+    changes: Vec<HeaderChange>,
 }
 
 #[derive(Clone, Debug)]
-struct Change {
+struct HeaderChange {
     name: HeaderName,
-    action: Action,
+    action: HeaderAction,
 }
 
 #[derive(Clone, Debug)]
-enum Action {
-    Set(HeaderValue),
-    SetDefault(HeaderValue),
+enum HeaderAction {
+    Insert(HeaderValue),
+    InsertIfNotPresent(HeaderValue),
     Remove,
 }
 
@@ -48,25 +48,25 @@ impl ResponseHeaders {
 
     /// Sets the field `name`, replacing the response's fields of that name.
     #[must_use]
-    pub fn set(self, name: HeaderName, value: HeaderValue) -> Self {
-        self.change(name, Action::Set(value))
+    pub fn insert(self, name: HeaderName, value: HeaderValue) -> Self {
+        self.change(name, HeaderAction::Insert(value))
     }
 
     /// Sets the field `name` of responses that do not have it.
     #[must_use]
-    pub fn set_default(self, name: HeaderName, value: HeaderValue) -> Self {
-        self.change(name, Action::SetDefault(value))
+    pub fn insert_if_not_present(self, name: HeaderName, value: HeaderValue) -> Self {
+        self.change(name, HeaderAction::InsertIfNotPresent(value))
     }
 
     /// Removes every field called `name`. Fields that the server writes itself (`Date`,
     /// `Content-Length`, `Transfer-Encoding`, `Connection`) are added later, so they stay.
     #[must_use]
     pub fn remove(self, name: HeaderName) -> Self {
-        self.change(name, Action::Remove)
+        self.change(name, HeaderAction::Remove)
     }
 
-    fn change(mut self, name: HeaderName, action: Action) -> Self {
-        self.changes.push(Change { name, action });
+    fn change(mut self, name: HeaderName, action: HeaderAction) -> Self {
+        self.changes.push(HeaderChange { name, action });
         self
     }
 }
@@ -74,12 +74,12 @@ impl ResponseHeaders {
 impl Middleware for ResponseHeaders {
     async fn run<S: Service>(&self, request: Request, next: &S) -> Response {
         let mut response = next.call(request).await;
-        let fields = &mut response.fields;
-        for Change { name, action } in &self.changes {
+        let fields = &mut response.headers;
+        for HeaderChange { name, action } in &self.changes {
             match action {
-                Action::Set(value) => fields.set(name.clone(), value.clone()),
-                Action::SetDefault(value) => fields.set_default(name.clone(), value.clone()),
-                Action::Remove => fields.remove(name),
+                HeaderAction::Insert(value) => fields.insert(name.clone(), value.clone()),
+                HeaderAction::InsertIfNotPresent(value) => fields.insert_if_not_present(name.clone(), value.clone()),
+                HeaderAction::Remove => fields.remove(name),
             }
         }
         response
@@ -94,27 +94,27 @@ mod tests {
     use peregrine_web::test::TestClient;
 
     fn client(headers: ResponseHeaders) -> TestClient {
-        App::new().with(headers).get("/", || [("etag", "own"), ("x-frame-options", "ALLOW")]).test()
+        App::new().wrap(headers).get("/", || [("etag", "own"), ("x-frame-options", "ALLOW")]).test()
     }
 
     #[test]
     fn set_replaces_default_gives_way_and_remove_removes() {
         let value = HeaderValue::from_static;
         let all = |headers| {
-            let response = client(headers).get("/").send_now();
+            let response = client(headers).get("/").send_blocking();
             (response.field("etag").map(str::to_owned), response.field("vary").map(str::to_owned))
         };
         let new = ResponseHeaders::new;
-        assert_eq!(all(new().set(ETAG, value("new"))), (Some("new".into()), None));
-        assert_eq!(all(new().set_default(ETAG, value("new"))), (Some("own".into()), None));
-        let both = new().set_default(VARY, value("accept")).remove(ETAG);
+        assert_eq!(all(new().insert(ETAG, value("new"))), (Some("new".into()), None));
+        assert_eq!(all(new().insert_if_not_present(ETAG, value("new"))), (Some("own".into()), None));
+        let both = new().insert_if_not_present(VARY, value("accept")).remove(ETAG);
         assert_eq!(all(both), (None, Some("accept".into())));
     }
 
     #[test]
     fn a_response_without_a_route_has_the_fields_too() {
-        let headers = ResponseHeaders::new().set_default(VARY, HeaderValue::from_static("accept"));
-        let response = client(headers).get("/nowhere").send_now();
+        let headers = ResponseHeaders::new().insert_if_not_present(VARY, HeaderValue::from_static("accept"));
+        let response = client(headers).get("/nowhere").send_blocking();
         assert_eq!(response.status(), 404);
         assert_eq!(response.field("vary"), Some("accept"));
     }

@@ -50,7 +50,7 @@ impl Timeout {
     fn problem(&self) -> Problem {
         let limit_ms = u64::try_from(self.limit.as_millis()).unwrap_or(u64::MAX);
         let detail = format!("there was no answer within {limit_ms} ms; try again later");
-        Problem::new(self.status, "timeout", detail).with("limit_ms", limit_ms)
+        Problem::new(self.status, "timeout", detail).with_member("limit_ms", limit_ms)
     }
 }
 
@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn an_answer_in_time_passes() {
         let handler = sleeper(SECOND, &Rc::default());
-        let app = App::new().with(Timeout::new(2 * SECOND)).get("/", handler);
+        let app = App::new().wrap(Timeout::new(2 * SECOND)).get("/", handler);
         run(async { assert_eq!(app.test().get("/").send().await.text(), "slept") });
     }
 
@@ -120,7 +120,7 @@ mod tests {
     fn a_late_answer_is_dropped_and_503_given_in_its_place() {
         let gone = Rc::new(Cell::new(false));
         let handler = sleeper(2 * SECOND, &gone);
-        let app = App::new().with(Timeout::new(SECOND)).get("/", handler);
+        let app = App::new().wrap(Timeout::new(SECOND)).get("/", handler);
         run(async {
             let response = app.test().get("/").send().await;
             assert_eq!((response.status().as_u16(), gone.get()), (503, true));
@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn a_gateway_may_choose_504() {
         let timeout = Timeout::new(SECOND).status(StatusCode::GATEWAY_TIMEOUT);
-        let app = App::new().with(timeout).get("/", sleeper(2 * SECOND, &Rc::default()));
+        let app = App::new().wrap(timeout).get("/", sleeper(2 * SECOND, &Rc::default()));
         run(async { assert_eq!(app.test().get("/").send().await.status(), 504) });
     }
 }

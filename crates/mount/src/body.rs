@@ -7,12 +7,12 @@
 //! request stays in a thread-local table (`passage`). It moves through a channel only if another
 //! thread reads it.
 
-use crate::body_channel::{Bridged, Framed, Pump};
-use crate::error::{BoxError, told_to_tower};
-use crate::passage::{Found, Handle, Passage, Thing};
+use crate::body_channel::{ForwardedBody, FrameResult, BodyForwarder};
+use crate::error::{BoxError, to_tower_error};
+use crate::request_table::{LocalLookup, LocalHandle, RequestRef, LocalValue};
 use bytes::{Buf, Bytes};
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use peregrine_web::body::WholeBody;
+use peregrine_web::body::FullBody;
 use peregrine_web::{Body, BodyError};
 use std::fmt;
 use std::pin::Pin;
@@ -41,53 +41,53 @@ const COPIED_BYTES_MAX: usize = 8 * 1024;
 /// assert_eq!(SendBody::from("text").size_hint().exact(), Some(4));
 /// ```
 #[derive(Default)]
-pub struct SendBody(Kind);
+pub struct SendBody(SendBodyKind);
 
 #[derive(Default)]
-enum Kind {
+enum SendBodyKind {
     #[default]
     Empty,
-    Whole(Bytes),
+    Bytes(Bytes),
     /// A complete body in Peregrine's own type, which keeps a pooled buffer or a size limit.
-    Ours(WholeBody),
-    Kept(Kept),
-    Bridged(Bridged),
+    Full(FullBody),
+    Local(LocalBody),
+    Forwarded(ForwardedBody),
 }
 
 /// A reference to a body that stays on its thread.
-struct Kept {
-    handle: Handle,
+struct LocalBody {
+    handle: LocalHandle,
     /// Remaining bytes, if known.
-    left: Option<u64>,
+    remaining: Option<u64>,
     is_ended: bool,
 }
 
 impl SendBody {
     /// Converts `body` into a `SendBody`. If `body` is incomplete, also returns a pump, which the
     /// caller must poll on this thread for as long as the body may be read.
-    pub(crate) fn split(mut body: Body) -> (Self, Option<Pump>) {
+    pub(crate) fn into_forwarded(mut body: Body) -> (Self, Option<BodyForwarder>) {
         if let Some(bytes) = body.as_slice() {
-            return (Self(whole(bytes.len(), &mut body)), None);
+            return (Self(full_body(bytes.len(), &mut body)), None);
         }
         let left = body.length();
-        let (bridged, bridge) = Bridged::new(left);
-        (Self(Kind::Bridged(bridged)), Some(Pump::of(body, bridge)))
+        let (bridged, bridge) = ForwardedBody::new(left);
+        (Self(SendBodyKind::Forwarded(bridged)), Some(BodyForwarder::new(body, bridge)))
     }
 
     /// Stores `body` in the row of the request that `passage` refers to.
-    pub(crate) fn keep(body: Body, passage: &Arc<Passage>) -> Self {
-        let body = match body.into_whole() {
-            Ok(whole) if whole.is_empty() => return Self(Kind::Empty),
-            Ok(whole) => return Self(Kind::Ours(whole)),
+    pub(crate) fn new_local(body: Body, passage: &Arc<RequestRef>) -> Self {
+        let body = match body.try_into_full() {
+            Ok(whole) if whole.is_empty() => return Self(SendBodyKind::Empty),
+            Ok(whole) => return Self(SendBodyKind::Full(whole)),
             Err(body) => body,
         };
         let left = body.length();
-        match passage.keep(Thing::Body(body)) {
-            Ok(handle) => Self(Kind::Kept(Kept { handle, left, is_ended: false })),
+        match passage.store(LocalValue::Body(body)) {
+            Ok(handle) => Self(SendBodyKind::Local(LocalBody { handle, remaining: left, is_ended: false })),
             // The request is over, so nothing would poll a pump for this body. The pump is dropped
             // here, and the body's reader gets an error.
-            Err(Thing::Body(body)) => Self::split(body).0,
-            Err(Thing::Call(_)) => unreachable!("the value is a body"),
+            Err(LocalValue::Body(body)) => Self::into_forwarded(body).0,
+            Err(LocalValue::Call(_)) => unreachable!("the value is a body"),
         }
     }
 
@@ -95,16 +95,16 @@ impl SendBody {
     ///
     /// # Errors
     /// The body is on another thread. It is returned unchanged.
-    pub(crate) fn into_ours(self) -> Result<Body, Self> {
+    pub(crate) fn try_into_body(self) -> Result<Body, Self> {
         match self.0 {
-            Kind::Empty => Ok(Body::empty()),
-            Kind::Whole(bytes) => Ok(bytes.into()),
-            Kind::Ours(whole) => Ok(whole.into()),
-            Kind::Bridged(_) => Err(self),
-            Kind::Kept(Kept { handle, left, is_ended }) => match handle.take() {
-                Ok(Thing::Body(body)) => Ok(body),
-                Ok(Thing::Call(_)) => unreachable!("the handle belongs to a body"),
-                Err(handle) => Err(Self(Kind::Kept(Kept { handle, left, is_ended }))),
+            SendBodyKind::Empty => Ok(Body::empty()),
+            SendBodyKind::Bytes(bytes) => Ok(bytes.into()),
+            SendBodyKind::Full(whole) => Ok(whole.into()),
+            SendBodyKind::Forwarded(_) => Err(self),
+            SendBodyKind::Local(LocalBody { handle, remaining: left, is_ended }) => match handle.take() {
+                Ok(LocalValue::Body(body)) => Ok(body),
+                Ok(LocalValue::Call(_)) => unreachable!("the handle belongs to a body"),
+                Err(handle) => Err(Self(SendBodyKind::Local(LocalBody { handle, remaining: left, is_ended }))),
             },
         }
     }
@@ -112,7 +112,7 @@ impl SendBody {
 
 impl From<Bytes> for SendBody {
     fn from(bytes: Bytes) -> Self {
-        Self(if bytes.is_empty() { Kind::Empty } else { Kind::Whole(bytes) })
+        Self(if bytes.is_empty() { SendBodyKind::Empty } else { SendBodyKind::Bytes(bytes) })
     }
 }
 
@@ -134,42 +134,42 @@ impl From<&'static str> for SendBody {
     }
 }
 
-fn whole(length: usize, body: &mut Body) -> Kind {
+fn full_body(length: usize, body: &mut Body) -> SendBodyKind {
     if length == 0 {
-        return Kind::Empty;
+        return SendBodyKind::Empty;
     }
     if length <= COPIED_BYTES_MAX {
-        return Kind::Whole(Bytes::copy_from_slice(body.as_slice().unwrap_or_default()));
+        return SendBodyKind::Bytes(Bytes::copy_from_slice(body.as_slice().unwrap_or_default()));
     }
     let mut context = Context::from_waker(Waker::noop());
     match Pin::new(body).poll_frame(&mut context) {
-        Poll::Ready(Some(Ok(frame))) => Kind::Whole(frame.into_data().unwrap_or_default()),
+        Poll::Ready(Some(Ok(frame))) => SendBodyKind::Bytes(frame.into_data().unwrap_or_default()),
         _ => unreachable!("a body that is a slice yields it as one frame"),
     }
 }
 
 impl SendBody {
-    fn poll_ours(&mut self, context: &mut Context<'_>) -> Poll<Framed> {
+    fn poll_inner(&mut self, context: &mut Context<'_>) -> Poll<FrameResult> {
         match std::mem::take(&mut self.0) {
-            Kind::Empty => Poll::Ready(None),
-            Kind::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(bytes)))),
-            Kind::Ours(whole) => Pin::new(&mut Body::from(whole)).poll_frame(context),
-            Kind::Kept(mut kept) => match kept.poll_frame(context) {
+            SendBodyKind::Empty => Poll::Ready(None),
+            SendBodyKind::Bytes(bytes) => Poll::Ready(Some(Ok(Frame::data(bytes)))),
+            SendBodyKind::Full(whole) => Pin::new(&mut Body::from(whole)).poll_frame(context),
+            SendBodyKind::Local(mut kept) => match kept.poll_frame(context) {
                 Some(polled) => {
-                    self.0 = Kind::Kept(kept);
+                    self.0 = SendBodyKind::Local(kept);
                     polled
                 }
                 None => {
-                    let (mut bridged, bridge) = Bridged::new(kept.left);
-                    kept.handle.feed(bridge);
+                    let (mut bridged, bridge) = ForwardedBody::new(kept.remaining);
+                    kept.handle.forward_body(bridge);
                     let polled = bridged.poll_frame(context);
-                    self.0 = Kind::Bridged(bridged);
+                    self.0 = SendBodyKind::Forwarded(bridged);
                     polled
                 }
             },
-            Kind::Bridged(mut bridged) => {
+            SendBodyKind::Forwarded(mut bridged) => {
                 let polled = bridged.poll_frame(context);
-                self.0 = Kind::Bridged(bridged);
+                self.0 = SendBodyKind::Forwarded(bridged);
                 polled
             }
         }
@@ -184,50 +184,50 @@ impl HttpBody for SendBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let frame = ready!(self.poll_ours(context));
-        Poll::Ready(frame.map(|frame| frame.map_err(told_to_tower)))
+        let frame = ready!(self.poll_inner(context));
+        Poll::Ready(frame.map(|frame| frame.map_err(to_tower_error)))
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.0 {
-            Kind::Empty => true,
-            Kind::Whole(_) | Kind::Ours(_) => false,
-            Kind::Kept(kept) => kept.is_ended,
-            Kind::Bridged(bridged) => bridged.is_ended,
+            SendBodyKind::Empty => true,
+            SendBodyKind::Bytes(_) | SendBodyKind::Full(_) => false,
+            SendBodyKind::Local(kept) => kept.is_ended,
+            SendBodyKind::Forwarded(bridged) => bridged.is_ended,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.0 {
-            Kind::Empty => SizeHint::with_exact(0),
-            Kind::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Kind::Ours(whole) => SizeHint::with_exact(whole.len() as u64),
-            Kind::Kept(Kept { left, .. }) | Kind::Bridged(Bridged { left, .. }) => {
+            SendBodyKind::Empty => SizeHint::with_exact(0),
+            SendBodyKind::Bytes(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            SendBodyKind::Full(whole) => SizeHint::with_exact(whole.len() as u64),
+            SendBodyKind::Local(LocalBody { remaining: left, .. }) | SendBodyKind::Forwarded(ForwardedBody { remaining: left, .. }) => {
                 left.map_or_else(SizeHint::default, SizeHint::with_exact)
             }
         }
     }
 }
 
-impl Kept {
+impl LocalBody {
     /// Polls the next frame. Returns `None` if the body is on another thread.
-    fn poll_frame(&mut self, context: &mut Context<'_>) -> Option<Poll<Framed>> {
+    fn poll_frame(&mut self, context: &mut Context<'_>) -> Option<Poll<FrameResult>> {
         if self.is_ended {
             return Some(Poll::Ready(None));
         }
         let found = self.handle.with(|thing| match thing {
-            Thing::Body(body) => {
+            LocalValue::Body(body) => {
                 let polled = Pin::new(&mut *body).poll_frame(context);
                 (polled, body.length(), body.is_end_stream())
             }
-            Thing::Call(_) => unreachable!("the handle belongs to a body"),
+            LocalValue::Call(_) => unreachable!("the handle belongs to a body"),
         });
         let (polled, left, is_ended) = match found {
-            Found::Here(found) => found,
-            Found::Elsewhere => return None,
-            Found::Gone => (Poll::Ready(Some(Err(BodyError::Disconnected))), Some(0), true),
+            LocalLookup::Local(found) => found,
+            LocalLookup::OtherThread => return None,
+            LocalLookup::Gone => (Poll::Ready(Some(Err(BodyError::Disconnected))), Some(0), true),
         };
-        self.left = left;
+        self.remaining = left;
         self.is_ended = is_ended || matches!(polled, Poll::Ready(None | Some(Err(_))));
         Some(polled)
     }
@@ -243,18 +243,18 @@ impl fmt::Debug for SendBody {
 }
 
 /// A request's body with its type erased, to be sent to the thread of an application.
-pub(crate) struct Sent(Pin<Box<dyn HttpBody<Data = Bytes, Error = BoxError> + Send>>);
+pub(crate) struct SendBoxBody(Pin<Box<dyn HttpBody<Data = Bytes, Error = BoxError> + Send>>);
 
-impl Sent {
+impl SendBoxBody {
     pub(crate) fn new<B: HttpBody<Error: Into<BoxError>> + Send + 'static>(body: B) -> Self {
-        Self(Box::pin(Plain(Box::pin(body))))
+        Self(Box::pin(BytesBody(Box::pin(body))))
     }
 }
 
 /// Converts a body's data to [`Bytes`] and its errors to [`BoxError`].
-struct Plain<B>(Pin<Box<B>>);
+struct BytesBody<B>(Pin<Box<B>>);
 
-impl<B: HttpBody<Error: Into<BoxError>>> HttpBody for Plain<B> {
+impl<B: HttpBody<Error: Into<BoxError>>> HttpBody for BytesBody<B> {
     type Data = Bytes;
     type Error = BoxError;
 
@@ -276,7 +276,7 @@ impl<B: HttpBody<Error: Into<BoxError>>> HttpBody for Plain<B> {
     }
 }
 
-impl HttpBody for Sent {
+impl HttpBody for SendBoxBody {
     type Data = Bytes;
     type Error = BoxError;
 

@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame};
-use peregrine_web::turn::others_first;
+use peregrine_web::turn::yield_now;
 use peregrine_web::{Body, BodyError};
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -17,72 +17,72 @@ use std::task::{Context, Poll, Waker};
 /// starve other tasks.
 const FRAMES_PER_POLL_MAX: usize = 32;
 
-pub(crate) type Framed = Option<Result<Frame<Bytes>, BodyError>>;
+pub(crate) type FrameResult = Option<Result<Frame<Bytes>, BodyError>>;
 
 /// The reader's end of a bridged body.
-pub(crate) struct Bridged {
-    bridge: Arc<Mutex<Bridge>>,
+pub(crate) struct ForwardedBody {
+    channel: Arc<Mutex<BodyChannel>>,
     /// Remaining bytes, if known.
-    pub(crate) left: Option<u64>,
+    pub(crate) remaining: Option<u64>,
     pub(crate) is_ended: bool,
 }
 
 /// The state that both ends share. It holds at most one frame.
 #[derive(Default)]
-pub(crate) struct Bridge {
-    frame: Framed,
+pub(crate) struct BodyChannel {
+    frame: FrameResult,
     /// The reader is waiting for a frame.
-    is_wanted: bool,
-    end: End,
+    is_frame_requested: bool,
+    end: ChannelEnd,
     is_reader_gone: bool,
-    reader: Option<Waker>,
-    pump: Option<Waker>,
+    reader_waker: Option<Waker>,
+    forwarder_waker: Option<Waker>,
 }
 
 /// The state of the body after the buffered frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum End {
+enum ChannelEnd {
     /// More frames follow when the reader requests them.
     #[default]
     Open,
     /// Nothing follows: the reader has the whole body or an error.
-    Told,
+    Closed,
     /// An error follows: the pump was dropped before the end of the body.
-    Broken,
+    Aborted,
 }
 
-impl Bridged {
+impl ForwardedBody {
     /// The reader's end, and the shared state.
-    pub(crate) fn new(left: Option<u64>) -> (Self, Arc<Mutex<Bridge>>) {
-        let bridge = Arc::<Mutex<Bridge>>::default();
-        (Self { bridge: Arc::clone(&bridge), left, is_ended: false }, bridge)
+    pub(crate) fn new(left: Option<u64>) -> (Self, Arc<Mutex<BodyChannel>>) {
+        let bridge = Arc::<Mutex<BodyChannel>>::default();
+        (Self { channel: Arc::clone(&bridge), remaining: left, is_ended: false }, bridge)
     }
 
-    pub(crate) fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<Framed> {
+    pub(crate) fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<FrameResult> {
         if self.is_ended {
             return Poll::Ready(None);
         }
-        let mut bridge = lock(&self.bridge);
+        let mut bridge = lock(&self.channel);
         if let Some(frame) = bridge.frame.take() {
             drop(bridge);
             match &frame {
                 Ok(frame) => {
                     let bytes = frame.data_ref().map_or(0, |data| data.len() as u64);
-                    self.left = self.left.map(|left| left.saturating_sub(bytes));
+                    self.remaining = self.remaining.map(|left| left.saturating_sub(bytes));
                 }
-                Err(_) => self.end(),
+                Err(_) => self.set_ended(),
             }
             return Poll::Ready(Some(frame));
         }
-        if bridge.end != End::Open {
-            let is_broken = bridge.end == End::Broken;
+        if bridge.end != ChannelEnd::Open {
+            let is_broken = bridge.end == ChannelEnd::Aborted;
             drop(bridge);
-            self.end();
+            self.set_ended();
             return Poll::Ready(is_broken.then_some(Err(BodyError::Disconnected)));
         }
-        bridge.is_wanted = true;
-        register(&mut bridge.reader, context);
-        let pump = bridge.pump.take();
+        bridge.is_frame_requested = true;
+        register_waker(&mut bridge.reader_waker, context);
+        let pump = bridge.forwarder_waker.take();
         drop(bridge);
         if let Some(pump) = pump.filter(|pump| !pump.will_wake(context.waker())) {
             pump.wake();
@@ -90,18 +90,18 @@ impl Bridged {
         Poll::Pending
     }
 
-    fn end(&mut self) {
+    fn set_ended(&mut self) {
         self.is_ended = true;
-        self.left = Some(0);
+        self.remaining = Some(0);
     }
 }
 
-impl Drop for Bridged {
+impl Drop for ForwardedBody {
     fn drop(&mut self) {
-        let mut bridge = lock(&self.bridge);
+        let mut bridge = lock(&self.channel);
         bridge.is_reader_gone = true;
         bridge.frame = None;
-        let pump = bridge.pump.take().filter(|_| bridge.end == End::Open);
+        let pump = bridge.forwarder_waker.take().filter(|_| bridge.end == ChannelEnd::Open);
         drop(bridge);
         if let Some(pump) = pump {
             pump.wake();
@@ -111,104 +111,104 @@ impl Drop for Bridged {
 
 /// The sending end of a bridged body. If it is dropped before the end of the body, the reader gets
 /// an error.
-pub(crate) struct Pump {
+pub(crate) struct BodyForwarder {
     /// `None` when there is nothing left to move.
     body: Option<Body>,
-    bridge: Arc<Mutex<Bridge>>,
+    channel: Arc<Mutex<BodyChannel>>,
 }
 
 /// The result of polling a [`Pump`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pumped {
+pub(crate) enum Progress {
     /// Nothing was moved: the reader requested no frame, or the body has none yet.
-    Nothing,
+    Idle,
     /// The reader has a frame or an end to process.
-    Moved,
+    Advanced,
 }
 
 /// Work that must be polled on its thread for as long as another task can request it.
-pub(crate) trait Errand {
+pub(crate) trait LocalTask {
     /// Does the requested work that is possible now, and registers the waker for the rest.
-    fn poll(&mut self, context: &mut Context<'_>) -> Pumped;
+    fn poll(&mut self, context: &mut Context<'_>) -> Progress;
 
     /// Whether work can still be requested.
-    fn is_needed(&self) -> bool;
+    fn is_active(&self) -> bool;
 
     /// Does the requested work until no more can be requested.
-    fn run(self) -> impl Future<Output = ()>;
+    fn run_to_completion(self) -> impl Future<Output = ()>;
 }
 
-impl Pump {
+impl BodyForwarder {
     /// Moves `body` over `bridge`.
-    pub(crate) fn of(body: Body, bridge: Arc<Mutex<Bridge>>) -> Self {
-        Self { body: Some(body), bridge }
+    pub(crate) fn new(body: Body, bridge: Arc<Mutex<BodyChannel>>) -> Self {
+        Self { body: Some(body), channel: bridge }
     }
 
     /// Reports to the reader that no body will arrive.
-    pub(crate) fn none(bridge: Arc<Mutex<Bridge>>) {
-        drop(Self { body: None, bridge });
+    pub(crate) fn abort(bridge: Arc<Mutex<BodyChannel>>) {
+        drop(Self { body: None, channel: bridge });
     }
 }
 
-impl Errand for Pump {
+impl LocalTask for BodyForwarder {
     /// Moves a frame if the reader requested one and the body has one; otherwise registers the
     /// waker.
-    fn poll(&mut self, context: &mut Context<'_>) -> Pumped {
-        let Some(body) = &mut self.body else { return Pumped::Nothing };
-        let mut bridge = lock(&self.bridge);
+    fn poll(&mut self, context: &mut Context<'_>) -> Progress {
+        let Some(body) = &mut self.body else { return Progress::Idle };
+        let mut bridge = lock(&self.channel);
         if bridge.is_reader_gone {
             drop(bridge);
             self.body = None;
-            return Pumped::Nothing;
+            return Progress::Idle;
         }
-        register(&mut bridge.pump, context);
-        if !bridge.is_wanted {
-            return Pumped::Nothing;
+        register_waker(&mut bridge.forwarder_waker, context);
+        if !bridge.is_frame_requested {
+            return Progress::Idle;
         }
         drop(bridge);
         // The lock must not be held here: polling the body may wake any task.
         let Poll::Ready(frame) = Pin::new(body).poll_frame(context) else {
-            return Pumped::Nothing;
+            return Progress::Idle;
         };
-        let mut bridge = lock(&self.bridge);
-        bridge.is_wanted = false;
+        let mut bridge = lock(&self.channel);
+        bridge.is_frame_requested = false;
         if !matches!(frame, Some(Ok(_))) {
-            bridge.end = End::Told;
+            bridge.end = ChannelEnd::Closed;
             self.body = None;
         }
         bridge.frame = frame;
-        let reader = bridge.reader.take();
+        let reader = bridge.reader_waker.take();
         drop(bridge);
         // A reader in the same task is polled again together with the pump.
         if let Some(reader) = reader.filter(|reader| !reader.will_wake(context.waker())) {
             reader.wake();
         }
-        Pumped::Moved
+        Progress::Advanced
     }
 
     /// Whether the body can still be read.
-    fn is_needed(&self) -> bool {
-        self.body.is_some() && !lock(&self.bridge).is_reader_gone
+    fn is_active(&self) -> bool {
+        self.body.is_some() && !lock(&self.channel).is_reader_gone
     }
 
     /// Moves the body to its end, or until the reader is dropped.
-    async fn run(mut self) {
+    async fn run_to_completion(mut self) {
         poll_fn(|context| {
-            while self.poll(context) == Pumped::Moved {}
+            while self.poll(context) == Progress::Advanced {}
             if self.body.is_some() { Poll::Pending } else { Poll::Ready(()) }
         })
         .await;
     }
 }
 
-impl Drop for Pump {
+impl Drop for BodyForwarder {
     fn drop(&mut self) {
-        let mut bridge = lock(&self.bridge);
-        if bridge.end != End::Open {
+        let mut bridge = lock(&self.channel);
+        if bridge.end != ChannelEnd::Open {
             return;
         }
-        bridge.end = End::Broken;
-        let reader = bridge.reader.take();
+        bridge.end = ChannelEnd::Aborted;
+        let reader = bridge.reader_waker.take();
         drop(bridge);
         if let Some(reader) = reader {
             reader.wake();
@@ -218,20 +218,20 @@ impl Drop for Pump {
 
 /// Polls `work` and `errand` alternately until `work` is ready or neither makes progress. `work`
 /// may wait for `errand`.
-pub(crate) fn poll_with_errand<T>(
-    errand: &mut Option<impl Errand>,
+pub(crate) fn poll_with_task<T>(
+    errand: &mut Option<impl LocalTask>,
     context: &mut Context<'_>,
     work: impl FnMut(&mut Context<'_>) -> Poll<T>,
 ) -> Poll<T> {
     let serve = |context: &mut Context<'_>| {
-        errand.as_mut().map_or(Pumped::Nothing, |errand| errand.poll(context))
+        errand.as_mut().map_or(Progress::Idle, |errand| errand.poll(context))
     };
     poll_with(serve, context, work)
 }
 
 /// Like [`poll_with_errand`], with a function `serve` in place of the errand.
 pub(crate) fn poll_with<T>(
-    mut serve: impl FnMut(&mut Context<'_>) -> Pumped,
+    mut serve: impl FnMut(&mut Context<'_>) -> Progress,
     context: &mut Context<'_>,
     mut work: impl FnMut(&mut Context<'_>) -> Poll<T>,
 ) -> Poll<T> {
@@ -239,21 +239,21 @@ pub(crate) fn poll_with<T>(
         if let Poll::Ready(value) = work(context) {
             return Poll::Ready(value);
         }
-        if serve(context) == Pumped::Nothing {
+        if serve(context) == Progress::Idle {
             return Poll::Pending;
         }
     }
-    others_first(context);
+    yield_now(context);
     Poll::Pending
 }
 
 /// Ignores poisoning: no code panics while it holds this lock. One end of the bridge may be dropped
 /// while a panic unwinds, and must not panic again.
-fn lock(bridge: &Mutex<Bridge>) -> MutexGuard<'_, Bridge> {
+fn lock(bridge: &Mutex<BodyChannel>) -> MutexGuard<'_, BodyChannel> {
     bridge.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn register(place: &mut Option<Waker>, context: &Context<'_>) {
+fn register_waker(place: &mut Option<Waker>, context: &Context<'_>) {
     match place {
         Some(waker) => waker.clone_from(context.waker()),
         None => *place = Some(context.waker().clone()),

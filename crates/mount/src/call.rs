@@ -6,18 +6,18 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use tokio::sync::oneshot;
 
-pub(crate) type Reply = oneshot::Sender<Outcome>;
+pub(crate) type CallReply = oneshot::Sender<CallOutcome>;
 
 /// The outcome of a call: a response, or the handler's panic, which resumes in the layer.
-pub(crate) type Outcome = std::thread::Result<http::Response<SendBody>>;
+pub(crate) type CallOutcome = std::thread::Result<http::Response<SendBody>>;
 
 /// A call to the layer's inner service.
-pub(crate) type Call<'n> = Pin<Box<dyn Future<Output = http::Response<SendBody>> + 'n>>;
+pub(crate) type LocalCall<'n> = Pin<Box<dyn Future<Output = http::Response<SendBody>> + 'n>>;
 
 /// Polls a call and sends its outcome to `reply`. Returns false if the call is over or cancelled.
-pub(crate) fn go_on(
-    call: &mut Call<'_>,
-    reply: &mut Option<Reply>,
+pub(crate) fn poll_call(
+    call: &mut LocalCall<'_>,
+    reply: &mut Option<CallReply>,
     context: &mut Context<'_>,
 ) -> bool {
     let Some(asker) = reply else { return false };

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use http_body::Body as HttpBody;
 use http_body_util::{Full, LengthLimitError};
-use peregrine_proto::Reject;
+use peregrine_proto::Http2Error;
 use peregrine_web::BodyError;
 use std::error::Error;
 use std::pin::Pin;
@@ -15,11 +15,11 @@ pub type BoxError = Box<dyn Error + Send + Sync>;
 /// Converts an error of a request's body. `LengthLimitError`, which axum and tower's layers use for
 /// a body over its limit, becomes our own error, so that the client receives a 413.
 #[cold]
-pub(crate) fn told(error: BoxError) -> BoxError {
+pub(crate) fn from_tower_error(error: BoxError) -> BoxError {
     let mut cause: Option<&(dyn Error + 'static)> = Some(&*error);
     while let Some(present) = cause {
         if present.is::<LengthLimitError>() {
-            return BodyError::Rejected(Reject::BodyTooLarge).into();
+            return BodyError::Protocol(Http2Error::BodyTooLarge).into();
         }
         cause = present.source();
     }
@@ -31,12 +31,12 @@ pub(crate) fn told(error: BoxError) -> BoxError {
 /// `Limited` body of `http-body-util` creates that error. If memory for the body is short, a 503
 /// would be right, but axum and tower's layers recognise no error that yields it.
 #[cold]
-pub(crate) fn told_to_tower(error: BodyError) -> BoxError {
+pub(crate) fn to_tower_error(error: BodyError) -> BoxError {
     let is_too_large = matches!(
         error,
         BodyError::TooLarge { .. }
-            | BodyError::Inflated { .. }
-            | BodyError::Rejected(Reject::BodyTooLarge)
+            | BodyError::DecompressedTooLarge { .. }
+            | BodyError::Protocol(Http2Error::BodyTooLarge)
     );
     if !is_too_large {
         return error.into();

@@ -1,47 +1,47 @@
 //! Enforces the deadlines of gRPC calls. tonic enforces them in its own server, not in the services
 //! that can be mounted here.
 
-use crate::timer::timer;
+use crate::timer::new_timer;
 use http::header::CONTENT_TYPE;
 use http::{HeaderName, HeaderValue, StatusCode};
-use peregrine_web::clock::Alarm;
-use peregrine_web::{Head, Response};
+use peregrine_web::clock::Timer;
+use peregrine_web::{RequestHead, Response};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 /// The time within which the response to a gRPC call must begin.
-pub(crate) struct Deadline {
-    after: Duration,
+pub(crate) struct GrpcDeadline {
+    timeout: Duration,
     /// Set only for calls that are not answered immediately.
-    alarm: Option<Box<dyn Alarm>>,
+    timer: Option<Box<dyn Timer>>,
     content_type: HeaderValue,
 }
 
-impl Deadline {
+impl GrpcDeadline {
     /// Returns the deadline in `grpc-timeout`, if the request is a gRPC call and the field is
     /// valid.
-    pub(crate) fn of(head: &Head) -> Option<Box<Self>> {
-        let content_type = head.grpc_type()?;
-        let after = parse(head.field("grpc-timeout")?)?;
+    pub(crate) fn from_head(head: &RequestHead) -> Option<Box<Self>> {
+        let content_type = head.grpc_content_type()?;
+        let after = parse_timeout(head.header_bytes("grpc-timeout")?)?;
         let content_type = HeaderValue::from_bytes(content_type).ok()?;
-        Some(Box::new(Self { after, alarm: None, content_type }))
+        Some(Box::new(Self { timeout: after, timer: None, content_type }))
     }
 
     /// Waits for the deadline and returns the `DEADLINE_EXCEEDED` response.
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Response> {
-        if self.alarm.is_none() {
-            self.alarm = timer(self.after);
+        if self.timer.is_none() {
+            self.timer = new_timer(self.timeout);
         }
-        let Some(alarm) = &mut self.alarm else { return Poll::Pending };
-        alarm.poll(context).map(|()| self.late())
+        let Some(alarm) = &mut self.timer else { return Poll::Pending };
+        alarm.poll_elapsed(context).map(|()| self.deadline_exceeded())
     }
 
     // A response without content, which the gRPC protocol calls Trailers-Only.
-    fn late(&self) -> Response {
+    fn deadline_exceeded(&self) -> Response {
         let field = |name, value| (HeaderName::from_static(name), HeaderValue::from_static(value));
         let mut response = Response::new(StatusCode::OK);
-        response.fields.append(CONTENT_TYPE, self.content_type.clone());
-        response.fields.extend([
+        response.headers.append(CONTENT_TYPE, self.content_type.clone());
+        response.headers.extend([
             field("grpc-status", "4"),
             field("grpc-message", "the deadline of the call has passed"),
         ]);
@@ -50,7 +50,7 @@ impl Deadline {
 }
 
 /// Parses a `grpc-timeout`: one to eight digits and a unit.
-fn parse(value: &[u8]) -> Option<Duration> {
+fn parse_timeout(value: &[u8]) -> Option<Duration> {
     let (unit, digits) = value.split_last()?;
     if digits.is_empty() || digits.len() > 8 || !digits.iter().all(u8::is_ascii_digit) {
         return None;
@@ -69,7 +69,7 @@ fn parse(value: &[u8]) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
-    use super::parse;
+    use super::parse_timeout;
     use std::time::Duration;
 
     #[test]
@@ -89,7 +89,7 @@ mod tests {
             ("+1S", None),
             ("1f", None),
         ] {
-            assert_eq!(parse(text.as_bytes()), expected, "{text}");
+            assert_eq!(parse_timeout(text.as_bytes()), expected, "{text}");
         }
     }
 }

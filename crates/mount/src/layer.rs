@@ -1,21 +1,21 @@
 //! Tower layers as middleware.
 
-use crate::body::{SendBody, Sent};
-use crate::body_channel::{Errand, Pumped, poll_with};
-use crate::call::{Call, Outcome, go_on};
+use crate::body::{SendBody, SendBoxBody};
+use crate::body_channel::{LocalTask, Progress, poll_with};
+use crate::call::{LocalCall, CallOutcome, poll_call};
 use crate::error::BoxError;
-use crate::facts::{Caller, Facts};
-use crate::passage::{Asked, Begins, Found, Handle, Home, Pass, Thing};
-use crate::reach::{Direct, Failure};
-use crate::response::{from_http, to_http, to_ours};
-use crate::rest;
-use crate::restore::{keep, restore};
+use crate::extensions::{ClientAddr, ConnectionExtensions};
+use crate::request_table::{RemoteCall, CallStarter, LocalLookup, LocalHandle, RequestOwner, RequestRefExtension, LocalValue};
+use crate::dispatch::{SharedService, TowerError};
+use crate::response::{from_http, to_http, to_body};
+use crate::after_response;
+use crate::restore::{store_request, restore};
 use http::StatusCode;
 use http_body::Body as HttpBody;
 use peregrine_web::connection::ConnectionInfo;
-use peregrine_web::panics::contained;
-use peregrine_web::personal::Personal;
-use peregrine_web::service::Erased;
+use peregrine_web::panics::catch_log_panic;
+use peregrine_web::personal::PrivateResponse;
+use peregrine_web::service::ErasedService;
 use peregrine_web::{IntoResponse, Middleware, Problem, Request, Response, Service};
 use std::convert::Infallible;
 use std::fmt;
@@ -72,22 +72,22 @@ use tower_layer::Layer;
 /// Converting the request to an `http::Request` costs about nine allocations. Layers that are
 /// combined with `tower::ServiceBuilder` share this cost. If another thread reads a body or polls
 /// the inner service's future, the data go through channels and the request's thread is woken.
-pub fn layer<L, S, B>(layer: L) -> Layered<L>
+pub fn layer<L, S, B>(layer: L) -> LayerMiddleware<L>
 where
-    L: Layer<Inner, Service = S>,
+    L: Layer<NextService, Service = S>,
     S: tower_service::Service<http::Request<SendBody>, Response = http::Response<B>>,
 {
-    Layered { layer, facts: Facts::default() }
+    LayerMiddleware { layer, extensions: ConnectionExtensions::default() }
 }
 
 /// A tower layer as a middleware. Created by [`layer()`].
 #[derive(Clone)]
-pub struct Layered<L> {
+pub struct LayerMiddleware<L> {
     layer: L,
-    facts: Facts,
+    extensions: ConnectionExtensions,
 }
 
-impl<L> Layered<L> {
+impl<L> LayerMiddleware<L> {
     /// Inserts the value that `make` creates from the [`ConnectionInfo`] into the extensions of
     /// each request, unless they already contain a value of its type. Both the layer and the
     /// handlers inside it can read the value.
@@ -113,7 +113,7 @@ impl<L> Layered<L> {
         T: Clone + Send + Sync + 'static,
         F: Fn(&ConnectionInfo) -> T + Send + Sync + 'static,
     {
-        Self { facts: self.facts.and(make), ..self }
+        Self { extensions: self.extensions.with(make), ..self }
     }
 
     /// Inserts the value that `make` creates from the client's address into the extensions of each
@@ -130,13 +130,13 @@ impl<L> Layered<L> {
         T: Clone + Send + Sync + 'static,
         F: Fn(SocketAddr) -> T + Send + Sync + 'static,
     {
-        Self { facts: self.facts.and_address(make), ..self }
+        Self { extensions: self.extensions.with_client_addr(make), ..self }
     }
 }
 
-impl<L, S, B> Middleware for Layered<L>
+impl<L, S, B> Middleware for LayerMiddleware<L>
 where
-    L: Layer<Inner, Service = S>,
+    L: Layer<NextService, Service = S>,
     S: tower_service::Service<http::Request<SendBody>, Response = http::Response<B>>
         + Clone
         + 'static,
@@ -146,42 +146,42 @@ where
     /// Creates the layer's service for this request only, because `next` is borrowed for one
     /// request. [`Middleware::around`] creates it once for each route.
     async fn run<N: Service>(&self, request: Request, next: &N) -> Response {
-        let service = Direct::new(self.layer.layer(Inner(())));
+        let service = SharedService::new(self.layer.layer(NextService(())));
         // A layer may call its inner service several times, in sequence or concurrently.
-        let mut calls: Vec<(Call<'_>, _)> = Vec::new();
-        let serve = |home: &mut Home, context: &mut Context<'_>| {
+        let mut calls: Vec<(LocalCall<'_>, _)> = Vec::new();
+        let serve = |home: &mut RequestOwner, context: &mut Context<'_>| {
             let mut pumped = home.poll(context);
-            for Asked { request, reply } in home.take_asked() {
-                calls.push((Box::pin(answer_asked(next, request)), Some(reply)));
+            for RemoteCall { request, reply } in home.take_remote_calls() {
+                calls.push((Box::pin(call_next(next, request)), Some(reply)));
             }
             let before = calls.len();
-            calls.retain_mut(|(call, reply)| go_on(call, reply, context));
+            calls.retain_mut(|(call, reply)| poll_call(call, reply, context));
             if calls.len() < before {
-                pumped = Pumped::Moved;
+                pumped = Progress::Advanced;
             }
             pumped
         };
-        answer(&service, &self.facts, request, None, serve).await
+        call_layer(&service, &self.extensions, request, None, serve).await
     }
 
-    fn around<N: Service + 'static>(self: Rc<Self>, service: N) -> impl Service + 'static {
-        let next = Erased::new(service);
-        Around {
-            service: Direct::new(self.layer.layer(Inner(()))),
+    fn wrap_service<N: Service + 'static>(self: Rc<Self>, service: N) -> impl Service + 'static {
+        let next = ErasedService::new(service);
+        LayeredRoute {
+            service: SharedService::new(self.layer.layer(NextService(()))),
             next,
-            facts: self.facts.clone(),
+            extensions: self.extensions.clone(),
         }
     }
 }
 
 /// A route with the service that a layer wraps around it.
-struct Around<S> {
-    service: Direct<S>,
-    next: Erased,
-    facts: Facts,
+struct LayeredRoute<S> {
+    service: SharedService<S>,
+    next: ErasedService,
+    extensions: ConnectionExtensions,
 }
 
-impl<S, B> Service for Around<S>
+impl<S, B> Service for LayeredRoute<S>
 where
     S: tower_service::Service<http::Request<SendBody>, Response = http::Response<B>>
         + Clone
@@ -190,18 +190,18 @@ where
     B: HttpBody<Error: Into<BoxError>> + 'static,
 {
     fn call(&self, request: Request) -> impl Future<Output = Response> {
-        answer(&self.service, &self.facts, request, Some(self.next.clone()), Home::poll)
+        call_layer(&self.service, &self.extensions, request, Some(self.next.clone()), RequestOwner::poll)
     }
 }
 
 /// Passes a request to a layer's service. The layer's calls to its inner service go to `next`. If
 /// `next` is `None`, `serve` makes these calls.
-async fn answer<S, B>(
-    service: &Direct<S>,
-    facts: &Facts,
+async fn call_layer<S, B>(
+    service: &SharedService<S>,
+    facts: &ConnectionExtensions,
     request: Request,
-    next: Option<Erased>,
-    serve: impl FnMut(&mut Home, &mut Context<'_>) -> Pumped,
+    next: Option<ErasedService>,
+    serve: impl FnMut(&mut RequestOwner, &mut Context<'_>) -> Progress,
 ) -> Response
 where
     S: tower_service::Service<http::Request<SendBody>, Response = http::Response<B>>
@@ -214,28 +214,28 @@ where
     let (mut parts, body) = request.into_parts();
     // Drops the fields that `Connection` names. Otherwise a client could name a field in
     // `Connection` and so remove the value that a layer sets.
-    parts.head.drop_nominated();
-    Personal::served_elsewhere(&parts);
+    parts.head.remove_nominated_headers();
+    PrivateResponse::mark_delegated(&parts);
     let mut request = parts.head.to_http(SendBody::default());
     *request.extensions_mut() = std::mem::take(parts.extensions_mut());
-    facts.tell(parts.peek_connection(), Caller::of(&parts), request.extensions_mut());
-    let begins = if next.is_some() { Begins::Here(begin) } else { Begins::There(Vec::new()) };
-    let home = keep(parts, next, begins, &mut request);
-    *request.body_mut() = SendBody::keep(body, home.passage());
+    facts.insert_into(parts.peek_connection(), ClientAddr::from_parts(&parts), request.extensions_mut());
+    let begins = if next.is_some() { CallStarter::Owner(start_call) } else { CallStarter::Poller(Vec::new()) };
+    let home = store_request(parts, next, begins, &mut request);
+    *request.body_mut() = SendBody::new_local(body, home.request());
     if let Poll::Ready(Ok(())) = polled {
         let call = pin!(service.call_shared(request));
-        answered(call, home, serve, |error| Failure::Failed(error.into())).await
+        finish_call(call, home, serve, |error| TowerError::Call(error.into())).await
     } else {
-        answered(service.wait_apart(polled, request), home, serve, |failure| failure).await
+        finish_call(service.oneshot_owned(polled, request), home, serve, |failure| failure).await
     }
 }
 
 /// Polls a call to its end and converts the response.
-async fn answered<C, B, E>(
+async fn finish_call<C, B, E>(
     mut call: Pin<impl DerefMut<Target = C>>,
-    home: Home,
-    mut serve: impl FnMut(&mut Home, &mut Context<'_>) -> Pumped,
-    failure: impl Fn(E) -> Failure,
+    home: RequestOwner,
+    mut serve: impl FnMut(&mut RequestOwner, &mut Context<'_>) -> Progress,
+    failure: impl Fn(E) -> TowerError,
 ) -> Response
 where
     C: Future<Output = Result<http::Response<B>, E>> + ?Sized,
@@ -244,17 +244,17 @@ where
     let (mut home, mut left) = (Some(home), Vec::new());
     poll_fn(|context| {
         let serve = |context: &mut Context<'_>| {
-            home.as_mut().map_or(Pumped::Nothing, |home| serve(home, context))
+            home.as_mut().map_or(Progress::Idle, |home| serve(home, context))
         };
         let answered = ready!(poll_with(serve, context, |context| {
-            rest::collect(&mut left, || call.as_mut().poll(context))
+            after_response::collect(&mut left, || call.as_mut().poll(context))
         }));
         let mut home = home.take().expect("a future completes only once");
-        let origin = home.answered();
+        let origin = home.finish_request();
         let mut response = match answered.map_err(&failure) {
             Ok(response) => from_http(response, Some(home), take(&mut left), context),
-            Err(Failure::NotReady(error)) => failed(&error, StatusCode::SERVICE_UNAVAILABLE),
-            Err(Failure::Failed(error)) => failed(&error, StatusCode::INTERNAL_SERVER_ERROR),
+            Err(TowerError::NotReady(error)) => internal_error(&error, StatusCode::SERVICE_UNAVAILABLE),
+            Err(TowerError::Call(error)) => internal_error(&error, StatusCode::INTERNAL_SERVER_ERROR),
         };
         if response.status != StatusCode::SWITCHING_PROTOCOLS {
             return Poll::Ready(response);
@@ -268,8 +268,8 @@ where
 }
 
 #[cold]
-fn failed(error: &BoxError, status: StatusCode) -> Response {
-    contained(|| tracing::error!(target: "peregrine", %error, "a tower layer failed"));
+fn internal_error(error: &BoxError, status: StatusCode) -> Response {
+    catch_log_panic(|| tracing::error!(target: "peregrine", %error, "a tower layer failed"));
     let detail = "The server could not answer this request.";
     Problem::new(status, "layer-failed", detail).into_response()
 }
@@ -278,169 +278,169 @@ fn failed(error: &BoxError, status: StatusCode) -> Response {
 /// rest of the application. It is `Send`, and so are its futures and bodies. The rest of the
 /// application runs on the request's thread.
 #[derive(Clone)]
-pub struct Inner(());
+pub struct NextService(());
 
-impl<B> tower_service::Service<http::Request<B>> for Inner
+impl<B> tower_service::Service<http::Request<B>> for NextService
 where
     B: HttpBody<Error: Into<BoxError>> + Send + 'static,
 {
     type Response = http::Response<SendBody>;
     type Error = Infallible;
-    type Future = InnerFuture<B>;
+    type Future = NextFuture<B>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: http::Request<B>) -> InnerFuture<B> {
-        InnerFuture(State::Asked(Box::new(request)))
+    fn call(&mut self, request: http::Request<B>) -> NextFuture<B> {
+        NextFuture(NextState::NotStarted(Box::new(request)))
     }
 }
 
 /// Begins a call that the layer made on another thread.
-fn begin(request: http::Request<Sent>) -> Call<'static> {
+fn start_call(request: http::Request<SendBoxBody>) -> LocalCall<'static> {
     Box::pin(async move {
-        let pass = request.extensions().get::<Pass>().cloned();
-        match pass.and_then(|Pass(passage)| passage.with_origin(|origin| origin.next()).flatten()) {
-            Some(next) => answer_asked(&next, request).await,
-            None => lost(),
+        let pass = request.extensions().get::<RequestRefExtension>().cloned();
+        match pass.and_then(|RequestRefExtension(passage)| passage.with_original(|origin| origin.next_service()).flatten()) {
+            Some(next) => call_next(&next, request).await,
+            None => request_gone(),
         }
     })
 }
 
 /// Handles a layer's call to its inner service.
-async fn answer_asked<N, B>(next: &N, request: http::Request<B>) -> http::Response<SendBody>
+async fn call_next<N, B>(next: &N, request: http::Request<B>) -> http::Response<SendBody>
 where
     N: Service,
     B: HttpBody<Error: Into<BoxError>> + 'static,
 {
     let (parts, body) = request.into_parts();
-    let (request, passage) = match restore(parts, to_ours(body)) {
+    let (request, passage) = match restore(parts, to_body(body)) {
         Ok(restored) => restored,
-        Err(problem) => return to_http(problem.into_response(), |body| SendBody::split(body).0),
+        Err(problem) => return to_http(problem.into_response(), |body| SendBody::into_forwarded(body).0),
     };
     let mut response = next.call(request).await;
     if let Some(upgrade) = response.take_upgrade() {
-        passage.with_origin(|origin| origin.put_upgrade(upgrade, &mut response));
+        passage.with_original(|origin| origin.store_upgrade(upgrade, &mut response));
     }
-    if let Some(rest) = response.take_rest() {
-        passage.keep_rest(rest);
+    if let Some(rest) = response.take_after_response() {
+        passage.store_after_response(rest);
     }
-    to_http(response, |body| SendBody::keep(body, &passage))
+    to_http(response, |body| SendBody::new_local(body, &passage))
 }
 
 #[cold]
-fn lost() -> http::Response<SendBody> {
+fn request_gone() -> http::Response<SendBody> {
     let error = "it called its inner service after its response, or without the request's \
                  extensions";
-    let response = failed(&error.into(), StatusCode::INTERNAL_SERVER_ERROR);
-    to_http(response, |body| SendBody::split(body).0)
+    let response = internal_error(&error.into(), StatusCode::INTERNAL_SERVER_ERROR);
+    to_http(response, |body| SendBody::into_forwarded(body).0)
 }
 
 /// The future of [`Inner`]. The call begins when the future is first polled.
-pub struct InnerFuture<B>(State<B>);
+pub struct NextFuture<B>(NextState<B>);
 
-enum State<B> {
+enum NextState<B> {
     /// The call has not begun. The request is boxed to keep this future small, because layers move
     /// the futures that contain it.
-    Asked(Box<http::Request<B>>),
+    NotStarted(Box<http::Request<B>>),
     /// The call is stored in its request's row (module `passage`).
-    Here(Handle),
+    Local(LocalHandle),
     /// The request's [`Home`] makes the call.
-    Elsewhere(oneshot::Receiver<Outcome>),
+    Remote(oneshot::Receiver<CallOutcome>),
     /// The call is over, or cannot be made.
-    Lost,
+    Done,
 }
 
 /// No field is pinned: a call is boxed, and a oneshot receiver is `Unpin`.
-impl<B> Unpin for InnerFuture<B> {}
+impl<B> Unpin for NextFuture<B> {}
 
-impl<B> InnerFuture<B>
+impl<B> NextFuture<B>
 where
     B: HttpBody<Error: Into<BoxError>> + Send + 'static,
 {
     /// Begins the call on this thread. Most handlers also complete within this poll.
-    fn begin(
+    fn start(
         &mut self,
         request: Box<http::Request<B>>,
         context: &mut Context<'_>,
     ) -> Poll<http::Response<SendBody>> {
-        let Some(Pass(passage)) = request.extensions().get().cloned() else {
-            return Poll::Ready(lost());
+        let Some(RequestRefExtension(passage)) = request.extensions().get().cloned() else {
+            return Poll::Ready(request_gone());
         };
-        let Some(next) = passage.with_origin(|origin| origin.next()).flatten() else {
-            self.0 = State::Elsewhere(passage.ask(request.map(Sent::new)));
-            return self.go_on(context);
+        let Some(next) = passage.with_original(|origin| origin.next_service()).flatten() else {
+            self.0 = NextState::Remote(passage.send_call(request.map(SendBoxBody::new)));
+            return self.resume(context);
         };
-        let mut call: Call<'_> = Box::pin(async move { answer_asked(&next, *request).await });
+        let mut call: LocalCall<'_> = Box::pin(async move { call_next(&next, *request).await });
         if let Poll::Ready(response) = call.as_mut().poll(context) {
             return Poll::Ready(response);
         }
-        match passage.keep(Thing::Call(call)) {
-            Ok(handle) => self.0 = State::Here(handle),
-            Err(_over) => return Poll::Ready(lost()),
+        match passage.store(LocalValue::Call(call)) {
+            Ok(handle) => self.0 = NextState::Local(handle),
+            Err(_over) => return Poll::Ready(request_gone()),
         }
         Poll::Pending
     }
 
     /// Polls a call that has begun.
-    fn go_on(&mut self, context: &mut Context<'_>) -> Poll<http::Response<SendBody>> {
-        if let State::Here(handle) = &mut self.0 {
+    fn resume(&mut self, context: &mut Context<'_>) -> Poll<http::Response<SendBody>> {
+        if let NextState::Local(handle) = &mut self.0 {
             let found = handle.with(|thing| match thing {
-                Thing::Call(call) => call.as_mut().poll(context),
-                Thing::Body(_) => unreachable!("the handle belongs to a call"),
+                LocalValue::Call(call) => call.as_mut().poll(context),
+                LocalValue::Body(_) => unreachable!("the handle belongs to a call"),
             });
-            match (found, std::mem::replace(&mut self.0, State::Lost)) {
-                (Found::Elsewhere, State::Here(handle)) => {
-                    self.0 = State::Elsewhere(handle.finish());
+            match (found, std::mem::replace(&mut self.0, NextState::Done)) {
+                (LocalLookup::OtherThread, NextState::Local(handle)) => {
+                    self.0 = NextState::Remote(handle.resume_call());
                 }
-                (Found::Here(Poll::Pending), here) => {
+                (LocalLookup::Local(Poll::Pending), here) => {
                     self.0 = here;
                     return Poll::Pending;
                 }
                 // The call is over, even if the layer keeps this future.
-                (Found::Here(Poll::Ready(response)), _) => return Poll::Ready(response),
-                _ => return Poll::Ready(lost()),
+                (LocalLookup::Local(Poll::Ready(response)), _) => return Poll::Ready(response),
+                _ => return Poll::Ready(request_gone()),
             }
         }
-        let State::Elsewhere(outcome) = &mut self.0 else { return Poll::Ready(lost()) };
+        let NextState::Remote(outcome) = &mut self.0 else { return Poll::Ready(request_gone()) };
         match ready!(Pin::new(outcome).poll(context)) {
             Ok(Ok(response)) => Poll::Ready(response),
             Ok(Err(panic)) => resume_unwind(panic),
-            Err(_) => Poll::Ready(lost()),
+            Err(_) => Poll::Ready(request_gone()),
         }
     }
 }
 
-impl<B> Future for InnerFuture<B>
+impl<B> Future for NextFuture<B>
 where
     B: HttpBody<Error: Into<BoxError>> + Send + 'static,
 {
     type Output = Result<http::Response<SendBody>, Infallible>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        if matches!(self.0, State::Asked(_))
-            && let State::Asked(request) = std::mem::replace(&mut self.0, State::Lost)
+        if matches!(self.0, NextState::NotStarted(_))
+            && let NextState::NotStarted(request) = std::mem::replace(&mut self.0, NextState::Done)
         {
-            return self.begin(request, context).map(Ok);
+            return self.start(request, context).map(Ok);
         }
-        self.go_on(context).map(Ok)
+        self.resume(context).map(Ok)
     }
 }
 
-impl<L> fmt::Debug for Layered<L> {
+impl<L> fmt::Debug for LayerMiddleware<L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Layered")
     }
 }
 
-impl fmt::Debug for Inner {
+impl fmt::Debug for NextService {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Inner")
     }
 }
 
-impl<B> fmt::Debug for InnerFuture<B> {
+impl<B> fmt::Debug for NextFuture<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("InnerFuture")
     }

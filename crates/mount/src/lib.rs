@@ -17,35 +17,35 @@
 //! `passage`.
 #![forbid(unsafe_code)]
 
-mod bodied;
+mod with_body;
 mod body;
 mod body_channel;
 mod call;
 mod error;
-mod facts;
+mod extensions;
 mod grpc;
 mod layer;
-mod local;
+mod app_service;
 mod nest;
-mod origin;
-mod passage;
-mod reach;
-mod remote;
+mod original;
+mod request_table;
+mod dispatch;
+mod spawned;
 mod request;
 mod response;
-mod rest;
+mod after_response;
 mod restore;
 mod timer;
-mod tower;
+mod handler;
 mod upgrade;
 
-pub use bodied::{InnerWithBody, InnerWithBodyFuture, OuterWithBody, WithBody, layer_with_body};
+pub use with_body::{NextServiceWithBody, NextFutureWithBody, ServiceWithBody, LayerWithBody, layer_with_body};
 pub use body::SendBody;
 pub use error::BoxError;
-pub use layer::{Inner, InnerFuture, Layered, layer};
-pub use local::{LocalFuture, LocalMake, LocalService, into_make_service, into_tower};
+pub use layer::{NextService, NextFuture, LayerMiddleware, layer};
+pub use app_service::{AppFuture, MakeAppService, AppService, into_make_service, into_tower};
 pub use nest::Mount;
-pub use reach::{Direct, Failure, PerPeer, Reach, Waiting};
-pub use remote::{RemoteFuture, RemoteService, SpawnError, spawn_tower};
+pub use dispatch::{SharedService, TowerError, PerConnection, Dispatch, OneshotFuture};
+pub use spawned::{SpawnedFuture, SpawnedService, SpawnError, spawn_tower};
 pub use request::OriginalUri;
-pub use tower::{IntoTower, Tower, ViaMake, ViaService, ViaTower, tower};
+pub use handler::{IntoTowerHandler, TowerHandler, ViaMake, ViaService, ViaTowerHandler, tower};

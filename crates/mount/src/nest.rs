@@ -1,7 +1,7 @@
 //! Mounts services under a prefix, and removes the prefix from the paths of their requests.
 
-use crate::reach::Reach;
-use crate::tower::{IntoTower, Tower, ViaTower};
+use crate::dispatch::Dispatch;
+use crate::handler::{IntoTowerHandler, TowerHandler, ViaTowerHandler};
 use peregrine_web::handler::{RouteOptions, Signature};
 use peregrine_web::requirements::Requirements;
 use peregrine_web::{App, Handler, Request, Response, Scope};
@@ -31,31 +31,31 @@ pub trait Mount: Sized {
     /// [`OriginalUri`]: crate::OriginalUri
     #[track_caller]
     #[must_use]
-    fn mount<Via, T: IntoTower<Via>>(self, prefix: &str, service: T) -> Self;
+    fn mount<Via, T: IntoTowerHandler<Via>>(self, prefix: &str, service: T) -> Self;
 }
 
 impl Mount for App {
     #[track_caller]
-    fn mount<Via, T: IntoTower<Via>>(self, prefix: &str, service: T) -> Self {
-        self.subtree(prefix, Stripped(service.into_tower()))
+    fn mount<Via, T: IntoTowerHandler<Via>>(self, prefix: &str, service: T) -> Self {
+        self.subtree(prefix, StripPrefix(service.into_tower_handler()))
     }
 }
 
 impl Mount for Scope {
     #[track_caller]
-    fn mount<Via, T: IntoTower<Via>>(self, prefix: &str, service: T) -> Self {
-        self.subtree(prefix, Stripped(service.into_tower()))
+    fn mount<Via, T: IntoTowerHandler<Via>>(self, prefix: &str, service: T) -> Self {
+        self.subtree(prefix, StripPrefix(service.into_tower_handler()))
     }
 }
 
 /// A mounted service whose requests have the prefix removed.
-struct Stripped<R>(Tower<R>);
+struct StripPrefix<R>(TowerHandler<R>);
 
-impl<R: Reach> Signature<ViaTower> for Stripped<R> {}
+impl<R: Dispatch> Signature<ViaTowerHandler> for StripPrefix<R> {}
 
-impl<R: Reach> Handler<ViaTower, ()> for Stripped<R> {
+impl<R: Dispatch> Handler<ViaTowerHandler, ()> for StripPrefix<R> {
     fn call(&self, request: Request) -> impl Future<Output = Response> {
-        self.0.answer(request, true)
+        self.0.respond(request, true)
     }
 
     fn require(&self, requirements: &mut Requirements) {

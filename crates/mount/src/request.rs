@@ -3,10 +3,10 @@
 use http::Uri;
 use http::header::HOST;
 use http::uri::PathAndQuery;
-use peregrine_proto::{Limits, Reject, RequestLine, Scheme, Version};
-use peregrine_web::scope::REST;
-use peregrine_web::selection::Mounted;
-use peregrine_web::{Head, Parts};
+use peregrine_proto::{Limits, Http2Error, RequestLine, Scheme, Version};
+use peregrine_web::scope::CATCH_ALL;
+use peregrine_web::selection::MountInfo;
+use peregrine_web::{RequestHead, Parts};
 
 /// The request target before a mount removed its prefix. It is in the extensions of each request to
 /// a service that is mounted under a prefix.
@@ -38,10 +38,10 @@ const UNLIMITED: Limits = Limits {
 pub(crate) fn into_http<B>(mut parts: Parts, body: B, is_stripped: bool) -> http::Request<B> {
     let mut request = parts.head.to_http(body);
     *request.extensions_mut() = std::mem::take(parts.extensions_mut());
-    let stripped = if is_stripped { strip(&parts, request.uri()) } else { None };
-    if stripped.is_some() || parts.head.is_told_apart() {
-        let (path, routes) = (parts.head.original_path().into(), parts.head.route_path());
-        request.extensions_mut().insert(Mounted { path, routes });
+    let stripped = if is_stripped { strip_prefix(&parts, request.uri()) } else { None };
+    if stripped.is_some() || parts.head.depends_on_selection() {
+        let (path, routes) = (parts.head.original_path().into(), parts.head.routes_hash());
+        request.extensions_mut().insert(MountInfo { path, routes_hash: routes });
     }
     if let Some(stripped) = stripped {
         let original = std::mem::replace(request.uri_mut(), stripped);
@@ -52,9 +52,9 @@ pub(crate) fn into_http<B>(mut parts: Parts, body: B, is_stripped: bool) -> http
 
 /// Returns the target without the mount's prefix, or `None` if the prefix is empty. The prefix has
 /// as many segments as the route's pattern has before its catch-all.
-fn strip(parts: &Parts, uri: &Uri) -> Option<Uri> {
+fn strip_prefix(parts: &Parts, uri: &Uri) -> Option<Uri> {
     let pattern = parts.pattern()?;
-    let prefix = pattern.strip_suffix(REST).unwrap_or_else(|| pattern.trim_end_matches('/'));
+    let prefix = pattern.strip_suffix(CATCH_ALL).unwrap_or_else(|| pattern.trim_end_matches('/'));
     let segments = prefix.matches('/').count();
     if segments == 0 {
         return None;
@@ -76,10 +76,10 @@ fn strip(parts: &Parts, uri: &Uri) -> Option<Uri> {
 ///
 /// # Errors
 /// The request violates a rule of HTTP that our requests obey.
-pub(crate) fn to_head(parts: &http::request::Parts) -> Result<Head, Reject> {
+pub(crate) fn to_head(parts: &http::request::Parts) -> Result<RequestHead, Http2Error> {
     let authority =
         parts.uri.authority().map_or(&b""[..], |authority| authority.as_str().as_bytes());
-    let scheme = parts.uri.scheme_str().and_then(|scheme| Scheme::find(scheme.as_bytes()));
+    let scheme = parts.uri.scheme_str().and_then(|scheme| Scheme::from_name(scheme.as_bytes()));
     let target = match parts.uri.path_and_query() {
         Some(target) => target.as_str().as_bytes(),
         // RFC 9112 §3.2.3: the target of CONNECT is host and port, nothing else.
@@ -102,5 +102,5 @@ pub(crate) fn to_head(parts: &http::request::Parts) -> Result<Head, Reject> {
     let host = is_missing.then_some((&b"host"[..], authority));
     let fields = parts.headers.iter();
     let fields = fields.map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes()));
-    Head::build(&UNLIMITED, &line, host.into_iter().chain(fields))
+    RequestHead::build(&UNLIMITED, &line, host.into_iter().chain(fields))
 }

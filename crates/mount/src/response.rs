@@ -1,9 +1,9 @@
 //! Converts responses from and to the types of the `http` crate.
 
 use crate::body::SendBody;
-use crate::body_channel::{Errand, Pump, poll_with_errand};
-use crate::error::{BoxError, told};
-use crate::rest;
+use crate::body_channel::{LocalTask, BodyForwarder, poll_with_task};
+use crate::error::{BoxError, from_tower_error};
+use crate::after_response;
 use bytes::{Buf, Bytes};
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, StatusCode};
@@ -25,42 +25,42 @@ use std::task::{Context, Poll, ready};
 pub(crate) fn from_http<B, E>(
     response: http::Response<B>,
     errand: Option<E>,
-    left: Vec<peregrine_web::response::Rest>,
+    left: Vec<peregrine_web::response::AfterResponse>,
     context: &mut Context<'_>,
 ) -> Response
 where
     B: HttpBody + 'static,
     B::Error: Into<BoxError>,
-    E: Errand + 'static,
+    E: LocalTask + 'static,
 {
     let (mut parts, body) = response.into_parts();
     if parts.status == StatusCode::NOT_MODIFIED && body.is_end_stream() {
-        forget_nothing(&mut parts.headers);
+        remove_zero_length(&mut parts.headers);
     }
     let mut response = Response::new(parts.status);
-    let mut rest = Rest::of(errand);
+    let mut rest = PendingTask::new(errand);
     response.body = into_body(body, &parts.headers, &mut rest, context);
     // A service may respond while a task of its own still reads the request.
     match rest {
-        Rest::Own(errand) if errand.is_needed() || !left.is_empty() => {
-            response = response.with_rest(Box::pin(rest::run(Some(errand), left)));
+        PendingTask::Own(errand) if errand.is_active() || !left.is_empty() => {
+            response = response.with_after_response(Box::pin(after_response::run_after_response(Some(errand), left)));
         }
-        Rest::Shared(shared) => {
+        PendingTask::Shared(shared) => {
             // The server polls this future only when it no longer polls the response's body, which
             // shares the errand.
-            let run = async move { rest::run(shared.0.take(), left).await };
-            response = response.with_rest(Box::pin(run));
+            let run = async move { after_response::run_after_response(shared.0.take(), left).await };
+            response = response.with_after_response(Box::pin(run));
         }
-        Rest::Nothing if !left.is_empty() => {
-            response = response.with_rest(Box::pin(rest::run(None::<E>, left)));
+        PendingTask::Nothing if !left.is_empty() => {
+            response = response.with_after_response(Box::pin(after_response::run_after_response(None::<E>, left)));
         }
-        Rest::Own(_) | Rest::Nothing => {}
+        PendingTask::Own(_) | PendingTask::Nothing => {}
     }
     for (name, value) in parts.headers {
         // `HeaderMap` yields the name only with the first of several values.
-        let last = || response.fields.iter().last().map(|(name, _)| name.clone());
+        let last = || response.headers.iter().last().map(|(name, _)| name.clone());
         if let Some(name) = name.or_else(last) {
-            response.fields.append(name, value);
+            response.headers.append(name, value);
         }
     }
     if !parts.extensions.is_empty() {
@@ -71,7 +71,7 @@ where
 
 /// Returns the length in the service's `Content-Length`. A body does not always know its length: a
 /// file's body does not, but the service that opened the file does.
-fn promised(fields: &HeaderMap) -> Option<u64> {
+fn declared_length(fields: &HeaderMap) -> Option<u64> {
     let mut values = fields.get_all(CONTENT_LENGTH).iter();
     let value = values.next()?.as_bytes();
     // RFC 9112 §6.2: no Content-Length in a message that has Transfer-Encoding.
@@ -86,8 +86,8 @@ fn promised(fields: &HeaderMap) -> Option<u64> {
 /// RFC 9110 §8.6: `Content-Length` in a 304 is the length that a 200 response would have. axum
 /// writes the length of the 304's own content, which is 0, so this function removes the field.
 #[cold]
-fn forget_nothing(fields: &mut HeaderMap) {
-    if promised(fields) == Some(0) {
+fn remove_zero_length(fields: &mut HeaderMap) {
+    if declared_length(fields) == Some(0) {
         fields.remove(CONTENT_LENGTH);
     }
 }
@@ -95,25 +95,25 @@ fn forget_nothing(fields: &mut HeaderMap) {
 fn into_body<B, E>(
     body: B,
     fields: &HeaderMap,
-    rest: &mut Rest<E>,
+    rest: &mut PendingTask<E>,
     context: &mut Context<'_>,
 ) -> Body
 where
     B: HttpBody + 'static,
     B::Error: Into<BoxError>,
-    E: Errand + 'static,
+    E: LocalTask + 'static,
 {
     if body.is_end_stream() {
         return Body::empty();
     }
-    let body = match into_ours(body) {
+    let body = match try_into_body(body) {
         Ok(ours) if ours.as_slice().is_some() => return ours,
         Ok(ours) => {
             let errand = rest.share();
             if errand.is_none() {
                 return ours;
             }
-            return Body::new(Outgoing { first: None, body: Box::pin(ours), left: None, errand });
+            return Body::new(ServiceBody { first: None, body: Box::pin(ours), remaining: None, task: errand });
         }
         Err(body) => body,
     };
@@ -127,34 +127,34 @@ where
             Poll::Ready(Some(Ok(frame))) if body.is_end_stream() && frame.is_data() => {
                 return frame.into_data().map_or_else(|_| Body::empty(), |data| bytes(data).into());
             }
-            Poll::Ready(frame) => first = Some(frame.map(converted)),
+            Poll::Ready(frame) => first = Some(frame.map(convert_frame)),
             Poll::Pending => {}
         }
     } else {
         // The length that a body knows takes precedence over the field. The server sends no more
         // than the announced length, and closes the connection if the body is shorter.
-        left = promised(fields);
+        left = declared_length(fields);
     }
-    Body::new(Outgoing { first, body, left, errand: rest.share() })
+    Body::new(ServiceBody { first, body, remaining: left, task: rest.share() })
 }
 
 /// Returns `body` as a Peregrine [`Body`], if it is one, or if it is a [`SendBody`] whose body is
 /// on this thread.
-fn into_ours<B: 'static>(body: B) -> Result<Body, B> {
-    let body = match taken::<B, Body>(body) {
+fn try_into_body<B: 'static>(body: B) -> Result<Body, B> {
+    let body = match downcast::<B, Body>(body) {
         Ok(ours) => return Ok(ours),
         Err(body) => body,
     };
-    match taken::<B, SendBody>(body) {
-        Ok(sent) => sent.into_ours().map_err(|sent| {
-            taken::<SendBody, B>(sent).unwrap_or_else(|_| unreachable!("it was created from a `B`"))
+    match downcast::<B, SendBody>(body) {
+        Ok(sent) => sent.try_into_body().map_err(|sent| {
+            downcast::<SendBody, B>(sent).unwrap_or_else(|_| unreachable!("it was created from a `B`"))
         }),
         Err(body) => Err(body),
     }
 }
 
 /// `value` as a `T`, if that is its type.
-pub(crate) fn taken<V: 'static, T: 'static>(value: V) -> Result<T, V> {
+pub(crate) fn downcast<V: 'static, T: 'static>(value: V) -> Result<T, V> {
     let mut place = Some(value);
     match (&mut place as &mut dyn Any).downcast_mut::<Option<T>>().and_then(Option::take) {
         Some(taken) => Ok(taken),
@@ -174,8 +174,8 @@ pub(crate) fn to_http<B>(
 ) -> http::Response<B> {
     let mut out = http::Response::new(body(std::mem::take(&mut response.body)));
     *out.status_mut() = response.status;
-    out.headers_mut().reserve(response.fields.len());
-    for (name, value) in response.fields.iter() {
+    out.headers_mut().reserve(response.headers.len());
+    for (name, value) in response.headers.iter() {
         out.headers_mut().append(name.clone(), value.clone());
     }
     if response.extensions().is_some() {
@@ -186,18 +186,18 @@ pub(crate) fn to_http<B>(
 
 /// Converts the body of a request to a Peregrine [`Body`]. If it already is one, it gets no further
 /// box.
-pub(crate) fn to_ours<B>(body: B) -> Body
+pub(crate) fn to_body<B>(body: B) -> Body
 where
     B: HttpBody + 'static,
     B::Error: Into<BoxError>,
 {
-    match into_ours(body) {
+    match try_into_body(body) {
         Ok(ours) => ours,
         Err(body) if body.is_end_stream() => Body::empty(),
         Err(body) => {
-            let errand = None::<Shared<Pump>>;
+            let errand = None::<SharedTask<BodyForwarder>>;
             let body = Box::pin(Limited(Box::pin(body)));
-            Body::new(Outgoing { first: None, body, left: None, errand })
+            Body::new(ServiceBody { first: None, body, remaining: None, task: errand })
         }
     }
 }
@@ -218,7 +218,7 @@ where
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, BoxError>>> {
         let frame = ready!(self.0.as_mut().poll_frame(context));
-        Poll::Ready(frame.map(|frame| frame.map_err(|error| told(error.into()))))
+        Poll::Ready(frame.map(|frame| frame.map_err(|error| from_tower_error(error.into()))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -230,75 +230,75 @@ where
     }
 }
 
-type Framed = Option<Result<Frame<Bytes>, BoxError>>;
+type FrameResult = Option<Result<Frame<Bytes>, BoxError>>;
 
-fn converted<D: Buf, E: Into<BoxError>>(
+fn convert_frame<D: Buf, E: Into<BoxError>>(
     frame: Result<Frame<D>, E>,
 ) -> Result<Frame<Bytes>, BoxError> {
     frame.map(|frame| frame.map_data(bytes)).map_err(Into::into)
 }
 
 /// The body of a service's response, as a stream for our bodies.
-struct Outgoing<B, E> {
+struct ServiceBody<B, E> {
     /// The result of the poll that checked whether the body is a single piece.
-    first: Option<Framed>,
+    first: Option<FrameResult>,
     body: Pin<Box<B>>,
     /// Remaining bytes of an announced length.
-    left: Option<u64>,
-    errand: Option<Shared<E>>,
+    remaining: Option<u64>,
+    task: Option<SharedTask<E>>,
 }
 
 /// Work that continues beside a response.
-enum Rest<E> {
+enum PendingTask<E> {
     Nothing,
     Own(E),
-    Shared(Shared<E>),
+    Shared(SharedTask<E>),
 }
 
 /// An errand that is polled with the response's body, and continues when that body is complete.
-struct Shared<E>(Rc<RefCell<Option<E>>>);
+struct SharedTask<E>(Rc<RefCell<Option<E>>>);
 
-impl<E: Errand> Rest<E> {
-    fn of(errand: Option<E>) -> Self {
+impl<E: LocalTask> PendingTask<E> {
+    fn new(errand: Option<E>) -> Self {
         errand.map_or(Self::Nothing, Self::Own)
     }
 
     /// Returns the errand, if it is still needed, so that the response's body can poll it too.
-    fn share(&mut self) -> Option<Shared<E>> {
+    fn share(&mut self) -> Option<SharedTask<E>> {
         match std::mem::replace(self, Self::Nothing) {
-            Self::Own(errand) if errand.is_needed() => {
+            Self::Own(errand) if errand.is_active() => {
                 let shared = Rc::new(RefCell::new(Some(errand)));
-                *self = Self::Shared(Shared(Rc::clone(&shared)));
-                Some(Shared(shared))
+                *self = Self::Shared(SharedTask(Rc::clone(&shared)));
+                Some(SharedTask(shared))
             }
             _ => None,
         }
     }
 }
 
-impl<B, E> HttpBody for Outgoing<B, E>
+impl<B, E> HttpBody for ServiceBody<B, E>
 where
     B: HttpBody,
     B::Error: Into<BoxError>,
-    E: Errand,
+    E: LocalTask,
 {
     type Data = Bytes;
     type Error = BoxError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Framed> {
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<FrameResult> {
         let this = &mut *self;
         if let Some(first) = this.first.take() {
             return Poll::Ready(first);
         }
         let body = &mut this.body;
         let poll = |context: &mut Context<'_>| {
-            body.as_mut().poll_frame(context).map(|frame| frame.map(converted))
+            body.as_mut().poll_frame(context).map(|frame| frame.map(convert_frame))
         };
-        let polled = match &this.errand {
-            Some(errand) => poll_with_errand(&mut errand.0.borrow_mut(), context, poll),
-            None => poll_with_errand(&mut None::<Pump>, context, poll),
+        let polled = match &this.task {
+            Some(errand) => poll_with_task(&mut errand.0.borrow_mut(), context, poll),
+            None => poll_with_task(&mut None::<BodyForwarder>, context, poll),
         };
-        if let (Poll::Ready(Some(Ok(frame))), Some(left)) = (&polled, &mut this.left) {
+        if let (Poll::Ready(Some(Ok(frame))), Some(left)) = (&polled, &mut this.remaining) {
             let bytes = frame.data_ref().map_or(0, Bytes::len);
             *left = left.saturating_sub(bytes as u64);
         }
@@ -310,7 +310,7 @@ where
     }
 
     fn size_hint(&self) -> SizeHint {
-        let rest = self.left.map_or_else(|| self.body.size_hint(), SizeHint::with_exact);
+        let rest = self.remaining.map_or_else(|| self.body.size_hint(), SizeHint::with_exact);
         let Some(Some(Ok(frame))) = &self.first else { return rest };
         let first = frame.data_ref().map_or(0, |data| data.len() as u64);
         let mut hint = SizeHint::new();

@@ -3,27 +3,27 @@
 //! The extensions of the layer's request contain a [`Pass`] that refers to the original request. If
 //! the layer did not change the head, as is usual, the original head is used again.
 
-use crate::origin::Origin;
-use crate::passage::{Begins, Home, Pass, Passage};
+use crate::original::OriginalRequest;
+use crate::request_table::{CallStarter, RequestOwner, RequestRefExtension, RequestRef};
 use crate::request::to_head;
 use http::StatusCode;
-use peregrine_proto::Reject;
-use peregrine_web::panics::contained;
-use peregrine_web::personal::Personal;
-use peregrine_web::service::Erased;
-use peregrine_web::{Body, Head, Parts, Problem, Request};
+use peregrine_proto::Http2Error;
+use peregrine_web::panics::catch_log_panic;
+use peregrine_web::personal::PrivateResponse;
+use peregrine_web::service::ErasedService;
+use peregrine_web::{Body, RequestHead, Parts, Problem, Request};
 use std::sync::Arc;
 
 /// Stores `parts` on this thread until the request is over. Adds a [`Pass`] that refers to them to
 /// the extensions of `request`, which was created from `parts`.
-pub(crate) fn keep<B>(
+pub(crate) fn store_request<B>(
     parts: Parts,
-    next: Option<Erased>,
-    begins: Begins,
+    next: Option<ErasedService>,
+    begins: CallStarter,
     request: &mut http::Request<B>,
-) -> Home {
-    let home = Home::of(Origin::new(parts, next), begins);
-    request.extensions_mut().insert(Pass(Arc::clone(home.passage())));
+) -> RequestOwner {
+    let home = RequestOwner::new(OriginalRequest::new(parts, next), begins);
+    request.extensions_mut().insert(RequestRefExtension(Arc::clone(home.request())));
     home
 }
 
@@ -35,18 +35,18 @@ pub(crate) fn keep<B>(
 pub(crate) fn restore(
     mut parts: http::request::Parts,
     body: Body,
-) -> Result<(Request, Arc<Passage>), Problem> {
-    let pass = parts.extensions.remove::<Pass>();
-    let shared = pass.and_then(|Pass(passage)| {
-        passage.with_origin(|origin| share(origin.parts())).map(|request| (passage, request))
+) -> Result<(Request, Arc<RequestRef>), Problem> {
+    let pass = parts.extensions.remove::<RequestRefExtension>();
+    let shared = pass.and_then(|RequestRefExtension(passage)| {
+        passage.with_original(|origin| clone_without_body(origin.parts())).map(|request| (passage, request))
     });
     let Some((passage, mut request)) = shared else {
-        return Err(failed(
+        return Err(layer_failed(
             "a tower layer passed on a request after its end, or without its extensions",
         ));
     };
     if is_changed(&parts, &request.parts.head) {
-        let head = to_head(&parts).map_err(spoiled)?;
+        let head = to_head(&parts).map_err(invalid_request)?;
         let rebuilt = rebuild(&request.parts, head);
         request = Request::new(
             rebuilt,
@@ -60,38 +60,38 @@ pub(crate) fn restore(
     Ok((request, passage))
 }
 
-fn failed(cause: &str) -> Problem {
-    contained(|| tracing::error!(target: "peregrine", cause, "a tower layer spoiled a request"));
+fn layer_failed(cause: &str) -> Problem {
+    catch_log_panic(|| tracing::error!(target: "peregrine", cause, "a tower layer spoiled a request"));
     let detail = "The server could not answer this request.";
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "layer-failed", detail)
 }
 
-fn spoiled(reject: Reject) -> Problem {
+fn invalid_request(reject: Http2Error) -> Problem {
     match reject {
         // The peer may have sent almost all of an oversized head, and a peer must not be able to
         // cause log lines.
-        Reject::HeadTooLong | Reject::RequestLineTooLong => reject.into(),
-        _ => failed(reject.cause()),
+        Http2Error::HeadTooLong | Http2Error::RequestLineTooLong => reject.into(),
+        _ => layer_failed(reject.rule()),
     }
 }
 
 /// Returns the original request without its body. The head is shared, because a layer that retries
 /// calls its inner service more than once.
-fn share(parts: &Parts) -> Request {
+fn clone_without_body(parts: &Parts) -> Request {
     let (states, connection) = (parts.states().clone(), parts.peek_connection().clone());
     Request::new(parts.head.share(), Body::empty(), states, connection)
 }
 
 /// Whether the layer changed the method, the target or the fields. If it changed none of them, the
 /// original head is used, with its route and parameters.
-fn is_changed(parts: &http::request::Parts, head: &Head) -> bool {
+fn is_changed(parts: &http::request::Parts, head: &RequestHead) -> bool {
     let target = head.slice(head.index().target);
     let is_target = match parts.uri.path_and_query() {
         // Most targets are a path, which is compared without building a string.
         Some(path) if parts.uri.scheme().is_none() => path.as_str().as_bytes() == target,
         _ => parts.uri == head.uri(),
     };
-    if !is_target || parts.method.as_str() != head.method_name() {
+    if !is_target || parts.method.as_str() != head.method_str() {
         return true;
     }
     if parts.headers.len() != head.index().fields.len() {
@@ -99,7 +99,7 @@ fn is_changed(parts: &http::request::Parts, head: &Head) -> bool {
     }
     // A `HeaderMap` groups the fields of one name, so its order may differ from the order on the
     // wire.
-    let mut wire = head.peek_fields();
+    let mut wire = head.peek_headers();
     let is_in_order = parts.headers.iter().all(|(name, value)| {
         wire.next().is_some_and(|(wire_name, wire_value)| {
             let is_name = name.as_str().as_bytes().eq_ignore_ascii_case(wire_name);
@@ -111,15 +111,15 @@ fn is_changed(parts: &http::request::Parts, head: &Head) -> bool {
 
 /// Gives `head` the route of the original request. Parameters are positions in the path, so `head`
 /// gets them only if its path is unchanged.
-fn rebuild(origin: &Parts, mut head: Head) -> Head {
+fn rebuild(origin: &Parts, mut head: RequestHead) -> RequestHead {
     let is_same_path = origin.head.path() == head.path();
     head.resolve(|_, parameters| {
         if is_same_path {
-            *parameters = *origin.head.parameters();
+            *parameters = *origin.head.path_parameters();
         }
-        (origin.head.route(), ())
+        (origin.head.route_id(), ())
     });
-    head.share_interims(&origin.head);
-    Personal::changed(&head, &origin.head);
+    head.link_to_original(&origin.head);
+    PrivateResponse::mark_changed(&head, &origin.head);
     head
 }

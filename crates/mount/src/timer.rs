@@ -1,6 +1,6 @@
 //! Timers. They use the clock of the Peregrine server if the thread runs one, otherwise tokio's.
 
-use peregrine_web::clock::{self, Alarm, Clock};
+use peregrine_web::clock::{self, Timer, TimerSource};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -8,49 +8,49 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, Sleep, sleep};
 
 /// Returns an alarm that fires after this time, or `None` if the thread has no clock.
-pub(crate) fn timer(after: Duration) -> Option<Box<dyn Alarm>> {
-    let tokio = || Handle::try_current().ok().and_then(|_| TokioClock::new().alarm());
-    let mut alarm = clock::alarm().or_else(tokio)?;
-    alarm.set(after);
+pub(crate) fn new_timer(after: Duration) -> Option<Box<dyn Timer>> {
+    let tokio = || Handle::try_current().ok().and_then(|_| TokioTimerSource::new().new_timer());
+    let mut alarm = clock::new_timer().or_else(tokio)?;
+    alarm.reset(after);
     Some(alarm)
 }
 
 /// Tokio's clock. It does not know when the server drains.
-pub(crate) struct TokioClock(Instant);
+pub(crate) struct TokioTimerSource(Instant);
 
-impl TokioClock {
+impl TokioTimerSource {
     pub(crate) fn new() -> Self {
         Self(Instant::now())
     }
 }
 
-impl Clock for TokioClock {
-    fn alarm(&self) -> Option<Box<dyn Alarm>> {
-        Some(Box::new(TokioAlarm { began: self.0, sleeping: None }))
+impl TimerSource for TokioTimerSource {
+    fn new_timer(&self) -> Option<Box<dyn Timer>> {
+        Some(Box::new(TokioTimer { start: self.0, sleep: None }))
     }
 }
 
-struct TokioAlarm {
-    began: Instant,
-    sleeping: Option<Pin<Box<Sleep>>>,
+struct TokioTimer {
+    start: Instant,
+    sleep: Option<Pin<Box<Sleep>>>,
 }
 
-impl Alarm for TokioAlarm {
-    fn set(&mut self, after: Duration) {
-        self.sleeping = Some(Box::pin(sleep(after)));
+impl Timer for TokioTimer {
+    fn reset(&mut self, after: Duration) {
+        self.sleep = Some(Box::pin(sleep(after)));
     }
 
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        let Some(sleeping) = &mut self.sleeping else { return Poll::Pending };
+    fn poll_elapsed(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let Some(sleeping) = &mut self.sleep else { return Poll::Pending };
         let is_over = sleeping.as_mut().poll(context);
         if is_over.is_ready() {
-            self.sleeping = None;
+            self.sleep = None;
         }
         is_over
     }
 
     fn now(&self) -> Duration {
-        self.began.elapsed()
+        self.start.elapsed()
     }
 
     fn is_draining(&self) -> bool {

@@ -13,9 +13,9 @@ use http_body::{Body as HttpBody, Frame};
 use hyper::rt::{Read, ReadBuf, ReadBufCursor, Write};
 use hyper::server::conn::http1;
 use peregrine_web::BodyError;
-use peregrine_web::panics::contained;
-use peregrine_web::pipe::{Writer, pipe};
-use peregrine_web::upgrade::{OnUpgrade, Outgoing, UPGRADED_BYTES_MAX, Upgraded};
+use peregrine_web::panics::catch_log_panic;
+use peregrine_web::pipe::{PipeWriter, pipe};
+use peregrine_web::upgrade::{UpgradeHandler, SendBuffer, SEND_BUFFER_BYTES_MAX, Upgraded};
 use std::cell::Cell;
 use std::convert::Infallible;
 use std::fmt;
@@ -29,22 +29,22 @@ use std::task::{Context, Poll, Waker, ready};
 use tokio::sync::oneshot;
 
 /// The fixed upgrade request that hyper reads.
-const CANNED: &[u8] = b"GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: a\r\n\r\n";
+const UPGRADE_REQUEST: &[u8] = b"GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: a\r\n\r\n";
 
 /// A promised upgrade. If the ticket is dropped, the future that waits for the upgrade fails.
-pub(crate) struct Ticket {
+pub(crate) struct PendingUpgrade {
     connection: Pin<Box<dyn Future<Output = hyper::Result<()>>>>,
-    agree: oneshot::Sender<()>,
-    carrier: Carrier,
+    accept: oneshot::Sender<()>,
+    io: UpgradeIo,
 }
 
-impl Ticket {
+impl PendingUpgrade {
     /// Creates an `OnUpgrade` for the request's extensions, and the ticket that fulfils it. Returns
     /// `None` if hyper does not create an `OnUpgrade`.
-    pub(crate) fn issue(
+    pub(crate) fn new(
         context: &mut Context<'_>,
     ) -> Option<(hyper::upgrade::OnUpgrade, Box<Self>)> {
-        let carrier = Carrier::default();
+        let carrier = UpgradeIo::default();
         let (agree, agreed) = oneshot::channel();
         let agreed = Cell::new(Some(agreed));
         let issued = Rc::new(Cell::new(None));
@@ -58,31 +58,31 @@ impl Ticket {
                     // connection with it.
                     let _ = agreed.await;
                 }
-                let mut response = http::Response::new(Nothing);
+                let mut response = http::Response::new(EmptyBody);
                 *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
                 Ok::<_, Infallible>(response)
             }
         });
-        let io = Io(Arc::clone(&carrier.0));
+        let io = HyperIo(Arc::clone(&carrier.0));
         let connection =
             http1::Builder::new().max_buf_size(8192).serve_connection(io, service).with_upgrades();
         let mut connection = Box::pin(connection);
         // One poll reads the request and calls the service.
         let _ = connection.as_mut().poll(context);
-        Some((issued.take()?, Box::new(Self { connection, agree, carrier })))
+        Some((issued.take()?, Box::new(Self { connection, accept: agree, io: carrier })))
     }
 
     /// Returns the upgrade that fulfils the promise when the server has sent the 101.
-    pub(crate) fn redeem(self: Box<Self>) -> OnUpgrade {
-        OnUpgrade::new(async move |upgraded| {
-            let Self { connection, agree, carrier } = *self;
+    pub(crate) fn into_on_upgrade(self: Box<Self>) -> UpgradeHandler {
+        UpgradeHandler::new(async move |upgraded| {
+            let Self { connection, accept: agree, io: carrier } = *self;
             if agree.send(()).is_err() || connection.await.is_err() {
-                contained(
+                catch_log_panic(
                     || tracing::error!(target: "peregrine", "hyper did not complete an upgrade"),
                 );
                 return;
             }
-            carrier.carry(upgraded).await;
+            carrier.run(upgraded).await;
         })
     }
 }
@@ -91,31 +91,31 @@ impl Ticket {
 /// connection breaks or is closed by force, the server drops the future that owns this end. Then
 /// hyper's end fails, so that the protocol does not wait for bytes that can no longer arrive.
 #[derive(Default)]
-struct Carrier(Arc<Mutex<Wire>>);
+struct UpgradeIo(Arc<Mutex<SharedIo>>);
 
-impl Carrier {
+impl UpgradeIo {
     /// Moves bytes between the real connection and the upgraded protocol until either ends.
-    async fn carry(self, mut upgraded: Upgraded) {
+    async fn run(self, mut upgraded: Upgraded) {
         let mut outgoing = Vec::new();
         poll_fn(|context| {
             self.receive(&mut upgraded, context);
             loop {
-                let room = upgraded.poll_room(context);
+                let room = upgraded.poll_capacity(context);
                 let mut wire = lock(&self.0);
-                wire.carrier.clone_from(context.waker());
-                if wire.outgoing.is_empty() && wire.is_shut || matches!(room, Poll::Ready(Err(_))) {
+                wire.io_waker.clone_from(context.waker());
+                if wire.outgoing.is_empty() && wire.is_write_closed || matches!(room, Poll::Ready(Err(_))) {
                     return Poll::Ready(());
                 }
                 if wire.outgoing.is_empty() || room.is_pending() {
                     return Poll::Pending;
                 }
                 std::mem::swap(&mut outgoing, &mut wire.outgoing);
-                let writer = wire.writer.take();
+                let writer = wire.write_waker.take();
                 drop(wire);
                 if let Some(writer) = writer {
                     writer.wake();
                 }
-                upgraded.push(&outgoing);
+                upgraded.start_send(&outgoing);
                 outgoing.clear();
             }
         })
@@ -126,8 +126,8 @@ impl Carrier {
     fn receive(&self, upgraded: &mut Upgraded, context: &mut Context<'_>) {
         {
             let mut wire = lock(&self.0);
-            wire.carrier.clone_from(context.waker());
-            if !wire.incoming.is_empty() || wire.is_ended || wire.is_broken {
+            wire.io_waker.clone_from(context.waker());
+            if !wire.incoming.is_empty() || wire.is_read_closed || wire.is_aborted {
                 return;
             }
         }
@@ -135,13 +135,13 @@ impl Carrier {
         let mut wire = lock(&self.0);
         match received {
             Ok(Some(bytes)) => wire.incoming = bytes,
-            Ok(None) => wire.is_ended = true,
+            Ok(None) => wire.is_read_closed = true,
             Err(_) => {
                 drop(wire);
-                return self.break_off();
+                return self.abort();
             }
         }
-        let reader = wire.reader.take();
+        let reader = wire.read_waker.take();
         drop(wire);
         if let Some(reader) = reader {
             reader.wake();
@@ -150,73 +150,73 @@ impl Carrier {
 
     /// Makes both directions fail, and wakes the tasks that wait for either. Bytes received earlier
     /// can still be read.
-    fn break_off(&self) {
+    fn abort(&self) {
         let mut wire = lock(&self.0);
-        wire.is_broken = true;
+        wire.is_aborted = true;
         let unsent = std::mem::take(&mut wire.outgoing);
-        let wakers = [wire.reader.take(), wire.writer.take()];
+        let wakers = [wire.read_waker.take(), wire.write_waker.take()];
         drop(wire);
         drop(unsent);
         wakers.into_iter().flatten().for_each(Waker::wake);
     }
 }
 
-impl Drop for Carrier {
+impl Drop for UpgradeIo {
     fn drop(&mut self) {
-        self.break_off();
+        self.abort();
     }
 }
 
 /// The state that hyper's end of the connection and ours share.
-struct Wire {
+struct SharedIo {
     phase: Phase,
     incoming: Bytes,
     outgoing: Vec<u8>,
     /// The peer has closed its sending side.
-    is_ended: bool,
+    is_read_closed: bool,
     /// Our end was dropped or failed: nothing more is received or sent.
-    is_broken: bool,
+    is_aborted: bool,
     /// The protocol has closed its sending side or was dropped.
-    is_shut: bool,
-    reader: Option<Waker>,
-    writer: Option<Waker>,
+    is_write_closed: bool,
+    read_waker: Option<Waker>,
+    write_waker: Option<Waker>,
     /// The waker of the task that polls [`Carrier::carry`].
-    carrier: Waker,
+    io_waker: Waker,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// hyper reads the fixed request. The response that hyper writes is discarded.
-    Canned,
+    Handshake,
     /// The bytes are those of the real connection.
-    Live,
+    Established,
 }
 
-impl Default for Wire {
+impl Default for SharedIo {
     fn default() -> Self {
         Self {
-            phase: Phase::Canned,
-            incoming: Bytes::from_static(CANNED),
+            phase: Phase::Handshake,
+            incoming: Bytes::from_static(UPGRADE_REQUEST),
             outgoing: Vec::new(),
-            is_ended: false,
-            is_broken: false,
-            is_shut: false,
-            reader: None,
-            writer: None,
-            carrier: Waker::noop().clone(),
+            is_read_closed: false,
+            is_aborted: false,
+            is_write_closed: false,
+            read_waker: None,
+            write_waker: None,
+            io_waker: Waker::noop().clone(),
         }
     }
 }
 
 /// No code panics while it holds this lock.
-fn lock(wire: &Mutex<Wire>) -> MutexGuard<'_, Wire> {
+fn lock(wire: &Mutex<SharedIo>) -> MutexGuard<'_, SharedIo> {
     wire.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// hyper's end of the connection.
-struct Io(Arc<Mutex<Wire>>);
+struct HyperIo(Arc<Mutex<SharedIo>>);
 
-impl Read for Io {
+impl Read for HyperIo {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -224,20 +224,20 @@ impl Read for Io {
     ) -> Poll<io::Result<()>> {
         let mut wire = lock(&self.0);
         if wire.incoming.is_empty() {
-            if wire.is_broken {
+            if wire.is_aborted {
                 return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
             }
-            if wire.is_ended {
+            if wire.is_read_closed {
                 return Poll::Ready(Ok(()));
             }
-            wire.reader = Some(context.waker().clone());
+            wire.read_waker = Some(context.waker().clone());
             return Poll::Pending;
         }
         let count = wire.incoming.len().min(buffer.remaining());
         buffer.put_slice(&wire.incoming[..count]);
         wire.incoming.advance(count);
-        if wire.incoming.is_empty() && wire.phase == Phase::Live {
-            let carrier = wire.carrier.clone();
+        if wire.incoming.is_empty() && wire.phase == Phase::Established {
+            let carrier = wire.io_waker.clone();
             drop(wire);
             carrier.wake();
         }
@@ -245,30 +245,30 @@ impl Read for Io {
     }
 }
 
-impl Write for Io {
+impl Write for HyperIo {
     fn poll_write(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let mut wire = lock(&self.0);
-        if wire.phase == Phase::Canned {
+        if wire.phase == Phase::Handshake {
             // hyper writes only the head before it completes the upgrade.
             if bytes.ends_with(b"\r\n\r\n") {
-                wire.phase = Phase::Live;
+                wire.phase = Phase::Established;
             }
             return Poll::Ready(Ok(bytes.len()));
         }
-        if wire.is_broken || wire.is_shut {
+        if wire.is_aborted || wire.is_write_closed {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
-        if wire.outgoing.len() >= UPGRADED_BYTES_MAX {
-            wire.writer = Some(context.waker().clone());
+        if wire.outgoing.len() >= SEND_BUFFER_BYTES_MAX {
+            wire.write_waker = Some(context.waker().clone());
             return Poll::Pending;
         }
-        let count = bytes.len().min(UPGRADED_BYTES_MAX - wire.outgoing.len());
+        let count = bytes.len().min(SEND_BUFFER_BYTES_MAX - wire.outgoing.len());
         wire.outgoing.extend_from_slice(&bytes[..count]);
-        let carrier = wire.carrier.clone();
+        let carrier = wire.io_waker.clone();
         drop(wire);
         carrier.wake();
         Poll::Ready(Ok(count))
@@ -280,9 +280,9 @@ impl Write for Io {
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut wire = lock(&self.0);
-        if wire.phase == Phase::Live {
-            wire.is_shut = true;
-            let carrier = wire.carrier.clone();
+        if wire.phase == Phase::Established {
+            wire.is_write_closed = true;
+            let carrier = wire.io_waker.clone();
             drop(wire);
             carrier.wake();
         }
@@ -290,20 +290,20 @@ impl Write for Io {
     }
 }
 
-impl Drop for Io {
+impl Drop for HyperIo {
     fn drop(&mut self) {
         let mut wire = lock(&self.0);
-        wire.is_shut = true;
-        let carrier = wire.carrier.clone();
+        wire.is_write_closed = true;
+        let carrier = wire.io_waker.clone();
         drop(wire);
         carrier.wake();
     }
 }
 
 /// The body of the discarded response.
-struct Nothing;
+struct EmptyBody;
 
-impl HttpBody for Nothing {
+impl HttpBody for EmptyBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -319,7 +319,7 @@ impl HttpBody for Nothing {
     }
 }
 
-impl fmt::Debug for Ticket {
+impl fmt::Debug for PendingUpgrade {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Ticket")
     }
@@ -328,13 +328,13 @@ impl fmt::Debug for Ticket {
 /// The opposite direction: runs our protocol on a connection that hyper has upgraded.
 ///
 /// The protocol runs as a local task, since it is not `Send`.
-pub(crate) fn follow(theirs: hyper::upgrade::OnUpgrade, ours: OnUpgrade) {
+pub(crate) fn spawn_upgrade(theirs: hyper::upgrade::OnUpgrade, ours: UpgradeHandler) {
     tokio::task::spawn_local(async move {
         let Ok(mut io) = theirs.await else { return };
-        let (writer, reader) = pipe(UPGRADED_BYTES_MAX, None);
-        let outgoing = Outgoing::default();
+        let (writer, reader) = pipe(SEND_BUFFER_BYTES_MAX, None);
+        let outgoing = SendBuffer::default();
         let mut protocol = ours.run(Upgraded::new(reader, outgoing.clone()));
-        let mut traffic = Traffic { writer: Some(writer), outgoing, unsent: Vec::new(), sent: 0 };
+        let mut traffic = Tunnel { writer: Some(writer), outgoing, unsent: Vec::new(), sent: 0 };
         let mut is_over = false;
         poll_fn(|context| {
             is_over = is_over || protocol.as_mut().poll(context).is_ready();
@@ -352,22 +352,22 @@ pub(crate) fn follow(theirs: hyper::upgrade::OnUpgrade, ours: OnUpgrade) {
 }
 
 /// Moves bytes between hyper's connection and our protocol.
-struct Traffic {
+struct Tunnel {
     /// `None` when nothing more arrives.
-    writer: Option<Writer>,
-    outgoing: Outgoing,
+    writer: Option<PipeWriter>,
+    outgoing: SendBuffer,
     unsent: Vec<u8>,
     sent: usize,
 }
 
-impl Traffic {
+impl Tunnel {
     fn is_idle(&self) -> bool {
         self.sent == self.unsent.len()
     }
 
     fn poll_receive(&mut self, io: &mut hyper::upgrade::Upgraded, context: &mut Context<'_>) {
         while let Some(writer) = &self.writer {
-            if writer.poll_room(context) != Poll::Ready(Ok(())) {
+            if writer.poll_capacity(context) != Poll::Ready(Ok(())) {
                 return;
             }
             let mut space = [MaybeUninit::uninit(); 8192];
@@ -375,13 +375,13 @@ impl Traffic {
             match Pin::new(&mut *io).poll_read(context, buffer.unfilled()) {
                 Poll::Pending => return,
                 Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {
-                    writer.push(Bytes::copy_from_slice(buffer.filled()));
+                    writer.send(Bytes::copy_from_slice(buffer.filled()));
                 }
                 Poll::Ready(result) => {
                     let Some(writer) = self.writer.take() else { return };
                     match result {
                         Ok(()) => writer.finish(HeaderMap::new()),
-                        Err(_) => writer.fail(BodyError::Disconnected),
+                        Err(_) => writer.send_error(BodyError::Disconnected),
                     }
                 }
             }
@@ -398,22 +398,22 @@ impl Traffic {
             if self.is_idle() {
                 self.unsent.clear();
                 self.sent = 0;
-                if self.outgoing.poll_take(context, &mut self.unsent).is_pending() {
+                if self.outgoing.poll_drain(context, &mut self.unsent).is_pending() {
                     return match ready!(Pin::new(&mut *io).poll_flush(context)) {
                         Ok(()) => Poll::Pending,
-                        Err(error) => self.failed(error),
+                        Err(error) => self.fail(error),
                     };
                 }
             }
             match ready!(Pin::new(&mut *io).poll_write(context, &self.unsent[self.sent..])) {
-                Ok(0) => return self.failed(io::ErrorKind::WriteZero.into()),
+                Ok(0) => return self.fail(io::ErrorKind::WriteZero.into()),
                 Ok(count) => self.sent += count,
-                Err(error) => return self.failed(error),
+                Err(error) => return self.fail(error),
             }
         }
     }
 
-    fn failed(&mut self, error: io::Error) -> Poll<io::Result<()>> {
+    fn fail(&mut self, error: io::Error) -> Poll<io::Result<()>> {
         self.outgoing.close();
         Poll::Ready(Err(error))
     }

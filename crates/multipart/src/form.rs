@@ -1,15 +1,15 @@
 //! Deserializes a whole form.
 
 use crate::multipart::Multipart;
-use crate::read::{self, Value};
-use peregrine_web::account::{Charge, Filling, filling};
+use crate::de::{self, FieldValue};
+use peregrine_web::account::{MemoryReservation, MemoryPressure, pressure};
 use peregrine_web::extract::{FromRequest, field_problem};
 use peregrine_web::{BodyError, Problem, Request};
 use serde::de::DeserializeOwned;
 use std::ops::{Deref, DerefMut};
 
 /// The memory of a field, besides its name and content, while the rest of the form is read.
-const FIELD_BYTES: usize = size_of::<(String, Value)>();
+const FIELD_OVERHEAD_BYTES: usize = size_of::<(String, FieldValue)>();
 
 /// A whole multipart form as a `T`: the last argument of a handler.
 ///
@@ -53,12 +53,12 @@ pub struct MultipartForm<T>(pub T);
 
 impl<T: DeserializeOwned> FromRequest for MultipartForm<T> {
     async fn from_request(request: Request) -> Result<Self, Problem> {
-        Multipart::from_request(request).await?.form().await.map(Self)
+        Multipart::from_request(request).await?.into_form().await.map(Self)
     }
 
     async fn optional_from_request(request: Request) -> Result<Option<Self>, Problem> {
         let Some(form) = Multipart::optional_from_request(request).await? else { return Ok(None) };
-        form.form().await.map(Self).map(Some)
+        form.into_form().await.map(Self).map(Some)
     }
 }
 
@@ -68,26 +68,26 @@ impl Multipart {
     ///
     /// # Errors
     /// As for [`MultipartForm`].
-    pub async fn form<T: DeserializeOwned>(mut self) -> Result<T, Problem> {
-        let (mut fields, mut charge) = (Vec::new(), Charge::new());
+    pub async fn into_form<T: DeserializeOwned>(mut self) -> Result<T, Problem> {
+        let (mut fields, mut charge) = (Vec::new(), MemoryReservation::empty());
         while let Some(field) = self.next_field().await? {
             let name = field.name().to_owned();
-            let value = if field.head().is_file() {
-                Value::File(field.upload().await?)
+            let value = if field.headers().is_file() {
+                FieldValue::File(field.into_file().await?)
             } else {
-                Value::Text(field.text().await?)
+                FieldValue::Text(field.text().await?)
             };
             let bytes = match &value {
-                Value::Text(text) => text.capacity(),
-                Value::File(file) => file.as_slice().map_or(0, <[u8]>::len),
+                FieldValue::Text(text) => text.capacity(),
+                FieldValue::File(file) => file.as_slice().map_or(0, <[u8]>::len),
             };
-            charge.set(charge.bytes() + FIELD_BYTES + name.capacity() + bytes);
+            charge.resize(charge.size() + FIELD_OVERHEAD_BYTES + name.capacity() + bytes);
             fields.push((name, value));
-            if filling() >= Filling::Full {
+            if pressure() >= MemoryPressure::Critical {
                 return Err(BodyError::Overloaded.into());
             }
         }
-        read::read(fields).map_err(|fault| {
+        de::from_fields(fields).map_err(|fault| {
             let path = fault.field.as_deref().unwrap_or(".");
             field_problem(path, &fault.reason)
         })

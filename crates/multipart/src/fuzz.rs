@@ -1,8 +1,8 @@
 //! The fuzz target of the parser.
 
-use crate::limits::Limits;
+use crate::limits::MultipartLimits;
 use crate::parser::{Event, Parser};
-use crate::reject::Reject;
+use crate::error::MultipartError;
 use bytes::Bytes;
 
 /// Parses the bytes after the first two as a form with the boundary `b`: once whole, and once in
@@ -19,16 +19,16 @@ pub fn fuzz_one(data: &[u8]) {
 }
 
 /// All events, with the data of each part joined, and the result of the form.
-pub(crate) fn events(form: &Bytes, sizes: [usize; 2]) -> (Vec<Event>, Result<(), Reject>) {
-    let limits = Limits {
+pub(crate) fn events(form: &Bytes, sizes: [usize; 2]) -> (Vec<Event>, Result<(), MultipartError>) {
+    let limits = MultipartLimits {
         fields_max: 20,
         files_max: 5,
         field_bytes_max: 200,
         file_bytes_max: 300,
-        all_bytes_max: 1000,
-        headers_max: 4,
-        head_bytes_max: 200,
-        ..Limits::DEFAULT
+        total_bytes_max: 1000,
+        part_headers_max: 4,
+        part_headers_bytes_max: 200,
+        ..MultipartLimits::DEFAULT
     };
     let mut parser = Parser::new(b"b", &limits).expect("the boundary is valid");
     let (mut rest, mut sizes, mut events) = (form.clone(), sizes.iter().cycle(), Vec::new());
@@ -53,7 +53,7 @@ pub(crate) fn events(form: &Bytes, sizes: [usize; 2]) -> (Vec<Event>, Result<(),
             }
         }
         assert!(input.is_empty(), "all input is consumed");
-        assert!(parser.held_bytes() <= 2 * limits.head_bytes_max, "the parser buffers little");
+        assert!(parser.memory_bytes() <= 2 * limits.part_headers_bytes_max, "the parser buffers little");
     }
     (events, parser.finish())
 }

@@ -32,21 +32,21 @@
 mod form;
 #[doc(hidden)]
 pub mod fuzz;
-mod head;
+mod part_headers;
 mod limits;
 mod multipart;
-mod name;
+mod file_name;
 #[doc(hidden)]
 pub mod parser;
-mod read;
-mod reject;
-mod upload;
-mod work;
+mod de;
+mod error;
+mod uploaded_file;
+mod blocking;
 
 pub use form::MultipartForm;
-pub use head::PartHead;
-pub use limits::Limits;
-pub use multipart::{Field, Multipart, Progress};
-pub use name::safe_name;
-pub use reject::Reject;
-pub use upload::{StoreError, Upload};
+pub use part_headers::PartHeaders;
+pub use limits::MultipartLimits;
+pub use multipart::{Field, Multipart, MultipartProgress};
+pub use file_name::sanitize_file_name;
+pub use error::MultipartError;
+pub use uploaded_file::{UploadError, UploadedFile};

@@ -27,7 +27,7 @@ use peregrine_web::{Request, Response, Service};
 /// # drop(app);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct MultipartLimits {
     /// The maximum number of parts, including files. The default is 256.
     pub fields_max: usize,
     /// The maximum number of files. The default is 32.
@@ -37,38 +37,38 @@ pub struct Limits {
     /// The maximum size of a file, in bytes. The default is 32 MiB.
     pub file_bytes_max: u64,
     /// The maximum content of all parts in total, in bytes. The default is 64 MiB.
-    pub all_bytes_max: u64,
+    pub total_bytes_max: u64,
     /// The maximum number of header fields of a part. The default is 16.
-    pub headers_max: usize,
+    pub part_headers_max: usize,
     /// The maximum size of a part's header fields, and of the data before the first part and after
     /// the last one, in bytes. The default is 4 KiB.
-    pub head_bytes_max: usize,
+    pub part_headers_bytes_max: usize,
     /// Larger files, in bytes, are stored in a temporary file instead of memory. The default is 64
     /// KiB.
-    pub memory_bytes_max: usize,
+    pub in_memory_bytes_max: usize,
 }
 
-impl Limits {
+impl MultipartLimits {
     /// The defaults.
     pub const DEFAULT: Self = Self {
         fields_max: 256,
         files_max: 32,
         field_bytes_max: 256 * 1024,
         file_bytes_max: 32 * 1024 * 1024,
-        all_bytes_max: 64 * 1024 * 1024,
-        headers_max: 16,
-        head_bytes_max: 4 * 1024,
-        memory_bytes_max: 64 * 1024,
+        total_bytes_max: 64 * 1024 * 1024,
+        part_headers_max: 16,
+        part_headers_bytes_max: 4 * 1024,
+        in_memory_bytes_max: 64 * 1024,
     };
 }
 
-impl Default for Limits {
+impl Default for MultipartLimits {
     fn default() -> Self {
         Self::DEFAULT
     }
 }
 
-impl Middleware for Limits {
+impl Middleware for MultipartLimits {
     async fn run<S: Service>(&self, mut request: Request, next: &S) -> Response {
         request.parts.extensions_mut().insert(*self);
         next.call(request).await

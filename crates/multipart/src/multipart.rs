@@ -1,15 +1,15 @@
 //! A form as it arrives, field by field and piece by piece.
 
-use crate::head::{PartHead, boundary, is_utf8};
-use crate::limits::Limits;
+use crate::part_headers::{PartHeaders, boundary, is_utf8};
+use crate::limits::MultipartLimits;
 use crate::parser::{Event, Parser};
-use crate::reject::Reject;
-use crate::upload::{Store, Upload};
+use crate::error::MultipartError;
+use crate::uploaded_file::{UploadWriter, UploadedFile};
 use bytes::Bytes;
 use futures_core::Stream;
 use http::StatusCode;
 use http_body::Body as _;
-use peregrine_web::account::{Charge, Filling, filling};
+use peregrine_web::account::{MemoryReservation, MemoryPressure, pressure};
 use peregrine_web::extract::FromRequest;
 use peregrine_web::{Body, BodyError, Problem, Request};
 use std::fmt;
@@ -49,26 +49,26 @@ pub struct Multipart {
     body: Body,
     boundary: String,
     parser: Parser,
-    limits: Limits,
+    limits: MultipartLimits,
     /// Received but not parsed yet.
     input: Bytes,
-    place: Place,
-    progress: Progress,
-    watcher: Option<Box<dyn FnMut(Progress)>>,
+    state: MultipartState,
+    progress: MultipartProgress,
+    on_progress: Option<Box<dyn FnMut(MultipartProgress)>>,
 }
 
 #[derive(Debug)]
-enum Place {
-    Between,
+enum MultipartState {
+    BetweenFields,
     /// Inside a part.
-    Inside,
+    InField,
     Ended,
     Failed(Problem),
 }
 
 /// How much of a form has been received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
+pub struct MultipartProgress {
     /// The bytes of the body received so far.
     pub received: u64,
     /// The length of the whole body, if the client announced it.
@@ -79,30 +79,30 @@ pub struct Progress {
 /// rest is skipped.
 pub struct Field<'m> {
     form: &'m mut Multipart,
-    head: PartHead,
+    head: PartHeaders,
 }
 
-const EXPECTED: &str = "multipart/form-data";
+const MEDIA_TYPE: &str = "multipart/form-data";
 
 impl FromRequest for Multipart {
     async fn from_request(request: Request) -> Result<Self, Problem> {
         let (parts, body) = request.into_parts();
-        let Some(sent) = parts.head.field("content-type") else {
-            let detail = format!("the request has no Content-Type; send one that is {EXPECTED}");
+        let Some(sent) = parts.head.header_bytes("content-type") else {
+            let detail = format!("the request has no Content-Type; send one that is {MEDIA_TYPE}");
             return Err(unsupported(detail));
         };
         let Some(boundary) = boundary(sent) else {
             let sent = String::from_utf8_lossy(sent);
             let sent = &sent[..sent.floor_char_boundary(200)];
-            let detail = format!("the Content-Type is `{sent}`, but must be {EXPECTED}");
-            return Err(unsupported(detail).with("sent", sent));
+            let detail = format!("the Content-Type is `{sent}`, but must be {MEDIA_TYPE}");
+            return Err(unsupported(detail).with_member("sent", sent));
         };
-        let limits = parts.extensions().get::<Limits>().copied().unwrap_or_default();
+        let limits = parts.extensions().get::<MultipartLimits>().copied().unwrap_or_default();
         Self::new(boundary?, body, limits)
     }
 
     async fn optional_from_request(request: Request) -> Result<Option<Self>, Problem> {
-        let has_type = request.parts.head.field("content-type").is_some();
+        let has_type = request.parts.head.header_bytes("content-type").is_some();
         if request.body.length() == Some(0) && !has_type {
             return Ok(None);
         }
@@ -112,20 +112,20 @@ impl FromRequest for Multipart {
 
 fn unsupported(detail: String) -> Problem {
     Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported-media-type", detail)
-        .with("expected", EXPECTED)
+        .with_member("expected", MEDIA_TYPE)
 }
 
 impl Multipart {
-    fn new(boundary: String, body: Body, limits: Limits) -> Result<Self, Problem> {
+    fn new(boundary: String, body: Body, limits: MultipartLimits) -> Result<Self, Problem> {
         Ok(Self {
             parser: Parser::new(boundary.as_bytes(), &limits)?,
-            progress: Progress { received: 0, expected: body.length() },
+            progress: MultipartProgress { received: 0, expected: body.length() },
             body,
             boundary,
             limits,
             input: Bytes::new(),
-            place: Place::Between,
-            watcher: None,
+            state: MultipartState::BetweenFields,
+            on_progress: None,
         })
     }
 
@@ -134,7 +134,7 @@ impl Multipart {
     /// # Panics
     /// If something was read already.
     #[must_use]
-    pub fn with_limits(self, limits: Limits) -> Self {
+    pub fn with_limits(self, limits: MultipartLimits) -> Self {
         assert!(self.progress.received == 0, "limits are set before a form is read");
         let parser = Parser::new(self.boundary.as_bytes(), &limits);
         Self { parser: parser.expect("the boundary was validated before"), limits, ..self }
@@ -143,13 +143,13 @@ impl Multipart {
     /// Calls `watcher` for each received piece with the progress so far. The next piece waits until
     /// it returns.
     #[must_use]
-    pub fn on_progress(self, watcher: impl FnMut(Progress) + 'static) -> Self {
-        Self { watcher: Some(Box::new(watcher)), ..self }
+    pub fn on_progress(self, watcher: impl FnMut(MultipartProgress) + 'static) -> Self {
+        Self { on_progress: Some(Box::new(watcher)), ..self }
     }
 
     /// How much has been received.
     #[must_use]
-    pub fn progress(&self) -> Progress {
+    pub fn progress(&self) -> MultipartProgress {
         self.progress
     }
 
@@ -159,33 +159,33 @@ impl Multipart {
     /// The form is malformed, exceeds a limit, or cannot be read. The problem is the response for
     /// the client. Later calls fail in the same way.
     pub async fn next_field(&mut self) -> Result<Option<Field<'_>>, Problem> {
-        while matches!(self.place, Place::Inside) {
+        while matches!(self.state, MultipartState::InField) {
             poll_fn(|context| self.poll_chunk(None, context)).await?;
         }
-        match self.place {
-            Place::Between => {}
-            Place::Failed(ref problem) => return Err(problem.clone()),
-            Place::Inside | Place::Ended => return Ok(None),
+        match self.state {
+            MultipartState::BetweenFields => {}
+            MultipartState::Failed(ref problem) => return Err(problem.clone()),
+            MultipartState::InField | MultipartState::Ended => return Ok(None),
         }
         match poll_fn(|context| self.poll_event(None, context)).await? {
-            Event::Part(head) => {
-                self.place = Place::Inside;
+            Event::PartStart(head) => {
+                self.state = MultipartState::InField;
                 Ok(Some(Field { form: self, head }))
             }
             _ => {
-                self.place = Place::Ended;
-                self.read_on().await?;
+                self.state = MultipartState::Ended;
+                self.read_epilogue().await?;
                 Ok(None)
             }
         }
     }
 
     /// Reads the data after the last delimiter, so that the connection stays usable.
-    async fn read_on(&mut self) -> Result<(), Problem> {
+    async fn read_epilogue(&mut self) -> Result<(), Problem> {
         loop {
             let parsed = self.parser.receive(&mut self.input).map_err(Problem::from);
             parsed.or_else(|problem| self.fail(problem))?;
-            if !poll_fn(|context| self.poll_input(context)).await? {
+            if !poll_fn(|context| self.poll_body(context)).await? {
                 return Ok(());
             }
         }
@@ -197,15 +197,15 @@ impl Multipart {
         name: Option<&str>,
         context: &mut Context<'_>,
     ) -> Poll<Result<Option<Bytes>, Problem>> {
-        match &self.place {
-            Place::Inside => {}
-            Place::Failed(problem) => return Poll::Ready(Err(problem.clone())),
-            Place::Between | Place::Ended => return Poll::Ready(Ok(None)),
+        match &self.state {
+            MultipartState::InField => {}
+            MultipartState::Failed(problem) => return Poll::Ready(Err(problem.clone())),
+            MultipartState::BetweenFields | MultipartState::Ended => return Poll::Ready(Ok(None)),
         }
         match ready!(self.poll_event(name, context))? {
             Event::Data(bytes) => Poll::Ready(Ok(Some(bytes))),
             _ => {
-                self.place = Place::Between;
+                self.state = MultipartState::BetweenFields;
                 Poll::Ready(Ok(None))
             }
         }
@@ -221,16 +221,16 @@ impl Multipart {
             match self.parser.receive(&mut self.input) {
                 Ok(Some(event)) => return Poll::Ready(Ok(event)),
                 Ok(None) => {}
-                Err(reject) => return Poll::Ready(self.fail(reject.problem(name))),
+                Err(reject) => return Poll::Ready(self.fail(reject.to_problem(name))),
             }
-            if !ready!(self.poll_input(context))? {
-                return Poll::Ready(self.fail(Reject::Incomplete.problem(name)));
+            if !ready!(self.poll_body(context))? {
+                return Poll::Ready(self.fail(MultipartError::Incomplete.to_problem(name)));
             }
         }
     }
 
     /// Receives more of the body; `false` at its end.
-    fn poll_input(&mut self, context: &mut Context<'_>) -> Poll<Result<bool, Problem>> {
+    fn poll_body(&mut self, context: &mut Context<'_>) -> Poll<Result<bool, Problem>> {
         loop {
             let frame = match ready!(Pin::new(&mut self.body).poll_frame(context)) {
                 None => return Poll::Ready(Ok(false)),
@@ -241,7 +241,7 @@ impl Multipart {
             let Ok(data) = frame.into_data() else { continue };
             self.progress.received += data.len() as u64;
             self.input = data;
-            if let Some(watcher) = &mut self.watcher {
+            if let Some(watcher) = &mut self.on_progress {
                 watcher(self.progress);
             }
             return Poll::Ready(Ok(true));
@@ -249,7 +249,7 @@ impl Multipart {
     }
 
     fn fail<T>(&mut self, problem: Problem) -> Result<T, Problem> {
-        self.place = Place::Failed(problem.clone());
+        self.state = MultipartState::Failed(problem.clone());
         self.input = Bytes::new();
         Err(problem)
     }
@@ -258,7 +258,7 @@ impl Multipart {
 impl fmt::Debug for Multipart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Multipart")
-            .field("place", &self.place)
+            .field("place", &self.state)
             .field("progress", &self.progress)
             .finish_non_exhaustive()
     }
@@ -285,13 +285,13 @@ impl Field<'_> {
 
     /// The head of the part.
     #[must_use]
-    pub fn head(&self) -> &PartHead {
+    pub fn headers(&self) -> &PartHeaders {
         &self.head
     }
 
     /// How much of the whole form has been received.
     #[must_use]
-    pub fn progress(&self) -> Progress {
+    pub fn progress(&self) -> MultipartProgress {
         self.form.progress
     }
 
@@ -314,14 +314,14 @@ impl Field<'_> {
     /// As for [`Multipart::next_field`], or if the worker's memory is full.
     pub async fn bytes(mut self) -> Result<Bytes, Problem> {
         let Some(first) = self.chunk().await? else { return Ok(Bytes::new()) };
-        let mut charge = Charge::of(first.len());
+        let mut charge = MemoryReservation::new(first.len());
         let Some(second) = self.chunk().await? else { return Ok(first) };
         let mut all = [first, second].concat();
-        charge.set(all.capacity());
+        charge.resize(all.capacity());
         while let Some(piece) = self.chunk().await? {
             all.extend_from_slice(&piece);
-            charge.set(all.capacity());
-            if filling() >= Filling::Full {
+            charge.resize(all.capacity());
+            if pressure() >= MemoryPressure::Critical {
                 return Err(BodyError::Overloaded.into());
             }
         }
@@ -335,10 +335,10 @@ impl Field<'_> {
     pub async fn text(self) -> Result<String, Problem> {
         let name = self.head.name().to_owned();
         if !self.head.content_type().is_none_or(is_utf8) {
-            return Err(Reject::Charset.problem(Some(&name)));
+            return Err(MultipartError::UnsupportedCharset.to_problem(Some(&name)));
         }
         let bytes = self.bytes().await?;
-        String::from_utf8(bytes.into()).map_err(|_| Reject::NotText.problem(Some(&name)))
+        String::from_utf8(bytes.into()).map_err(|_| MultipartError::InvalidUtf8.to_problem(Some(&name)))
     }
 
     /// Reads the rest of the field as a file: in memory, or in a temporary file if it exceeds
@@ -346,10 +346,10 @@ impl Field<'_> {
     ///
     /// # Errors
     /// As for [`Field::bytes`]; status 500 or 507 if it cannot be stored.
-    pub async fn upload(mut self) -> Result<Upload, Problem> {
-        let mut store = Store::new(self.form.limits.memory_bytes_max);
+    pub async fn into_file(mut self) -> Result<UploadedFile, Problem> {
+        let mut store = UploadWriter::new(self.form.limits.in_memory_bytes_max);
         while let Some(piece) = self.chunk().await? {
-            store.add(piece).await?;
+            store.write(piece).await?;
         }
         store.finish(self.head).await
     }
@@ -360,7 +360,7 @@ impl Stream for Field<'_> {
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         // A failure is yielded once, so that code that collects the stream terminates.
-        if matches!(self.form.place, Place::Failed(_)) {
+        if matches!(self.form.state, MultipartState::Failed(_)) {
             return Poll::Ready(None);
         }
         self.poll(context).map(Result::transpose)

@@ -16,9 +16,9 @@
 //! | content | a delimiter | behind a delimiter | `PartEnd` |
 //! | after | anything | after | |
 
-use crate::head::PartHead;
-use crate::limits::Limits;
-use crate::reject::Reject;
+use crate::part_headers::PartHeaders;
+use crate::limits::MultipartLimits;
+use crate::error::MultipartError;
 use bytes::{Buf, Bytes};
 use memchr::memmem::Finder;
 use memchr::{memchr, memrchr};
@@ -27,10 +27,10 @@ use memchr::{memchr, memrchr};
 /// body.
 #[derive(Debug)]
 pub struct Parser {
-    limits: Limits,
+    limits: MultipartLimits,
     delimiter: Bytes,
     finder: Finder<'static>,
-    state: State,
+    state: ParserState,
     /// The head of a part, as far as received.
     head: Vec<u8>,
     fields: usize,
@@ -38,46 +38,46 @@ pub struct Parser {
     is_file: bool,
     /// The bytes of content in this part, and in all parts.
     part_bytes: u64,
-    all_bytes: u64,
+    total_bytes: u64,
     /// The bytes before the first part, after the last one, and after boundaries.
-    around_bytes: usize,
+    preamble_bytes: usize,
     /// How many of the bytes held back do not belong to content: the line end before the first
     /// delimiter, which is optional, and the empty line before a part without content.
-    before_bytes: usize,
+    held_preamble_bytes: usize,
 }
 
 /// The length of a line end.
-const LINE_END: usize = 2;
+const CRLF_BYTES: usize = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ParserState {
     /// Before the first delimiter, of which this many bytes have arrived.
-    Before(usize),
-    Behind(Behind),
+    Preamble(usize),
+    AfterBoundary(AfterBoundary),
     /// In a head, with this many lines so far.
-    Head {
+    Headers {
         lines: usize,
         line_begins: usize,
     },
     /// In content, with this many bytes of a possible delimiter.
-    Content(usize),
-    After,
+    Body(usize),
+    Epilogue,
 }
 
 /// The position in the line after a delimiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Behind {
-    Begin,
+enum AfterBoundary {
+    Start,
     Hyphen,
-    Space,
-    Return,
+    Padding,
+    Cr,
 }
 
 /// The events of a form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A part begins.
-    Part(PartHead),
+    PartStart(PartHeaders),
     /// A piece of the part's content, never empty.
     Data(Bytes),
     /// The part has ended.
@@ -87,7 +87,7 @@ pub enum Event {
 }
 
 /// Something found in content.
-enum Found {
+enum Scan {
     Data(Bytes),
     Delimiter,
 }
@@ -97,24 +97,24 @@ impl Parser {
     ///
     /// # Errors
     /// RFC 2046, section 5.1.1, does not allow the boundary.
-    pub fn new(boundary: &[u8], limits: &Limits) -> Result<Self, Reject> {
-        if !is_boundary(boundary) {
-            return Err(Reject::InvalidBoundary);
+    pub fn new(boundary: &[u8], limits: &MultipartLimits) -> Result<Self, MultipartError> {
+        if !is_valid_boundary(boundary) {
+            return Err(MultipartError::InvalidBoundary);
         }
         let delimiter = [b"\r\n--", boundary].concat();
         Ok(Self {
             limits: *limits,
             finder: Finder::new(&delimiter).into_owned(),
             delimiter: delimiter.into(),
-            state: State::Before(LINE_END),
+            state: ParserState::Preamble(CRLF_BYTES),
             head: Vec::new(),
             fields: 0,
             files: 0,
             is_file: false,
             part_bytes: 0,
-            all_bytes: 0,
-            around_bytes: 0,
-            before_bytes: LINE_END,
+            total_bytes: 0,
+            preamble_bytes: 0,
+            held_preamble_bytes: CRLF_BYTES,
         })
     }
 
@@ -122,33 +122,33 @@ impl Parser {
     ///
     /// # Errors
     /// The form breaks a rule or exceeds a limit. Later calls have no meaning.
-    pub fn receive(&mut self, input: &mut Bytes) -> Result<Option<Event>, Reject> {
+    pub fn receive(&mut self, input: &mut Bytes) -> Result<Option<Event>, MultipartError> {
         while !input.is_empty() {
             match self.state {
-                State::Before(come) => self.before(come, input)?,
-                State::Behind(place) => {
-                    if let Some(event) = self.behind(place, input)? {
+                ParserState::Preamble(come) => self.parse_preamble(come, input)?,
+                ParserState::AfterBoundary(place) => {
+                    if let Some(event) = self.parse_after_boundary(place, input)? {
                         return Ok(Some(event));
                     }
                 }
-                State::Head { lines, line_begins } => {
-                    if let Some(head) = self.head(lines, line_begins, input)? {
-                        return self.begin(head).map(Some);
+                ParserState::Headers { lines, line_begins } => {
+                    if let Some(head) = self.parse_headers(lines, line_begins, input)? {
+                        return self.begin_part(head).map(Some);
                     }
                 }
-                State::Content(come) => match self.content(come, input) {
-                    (_, Some(Found::Delimiter)) => {
-                        self.state = State::Behind(Behind::Begin);
+                ParserState::Body(come) => match self.scan_body(come, input) {
+                    (_, Some(Scan::Delimiter)) => {
+                        self.state = ParserState::AfterBoundary(AfterBoundary::Start);
                         return Ok(Some(Event::PartEnd));
                     }
-                    (come, Some(Found::Data(data))) => {
-                        self.state = State::Content(come);
-                        return self.count(data).map(Some);
+                    (come, Some(Scan::Data(data))) => {
+                        self.state = ParserState::Body(come);
+                        return self.count_data(data).map(Some);
                     }
-                    (come, None) => self.state = State::Content(come),
+                    (come, None) => self.state = ParserState::Body(come),
                 },
-                State::After => {
-                    self.around(input.len())?;
+                ParserState::Epilogue => {
+                    self.count_preamble(input.len())?;
                     input.clear();
                 }
             }
@@ -160,117 +160,117 @@ impl Parser {
     ///
     /// # Errors
     /// The form is incomplete.
-    pub fn finish(&self) -> Result<(), Reject> {
-        if self.state == State::After { Ok(()) } else { Err(Reject::Incomplete) }
+    pub fn finish(&self) -> Result<(), MultipartError> {
+        if self.state == ParserState::Epilogue { Ok(()) } else { Err(MultipartError::Incomplete) }
     }
 
     /// The number of bytes that the parser buffers.
     #[must_use]
-    pub fn held_bytes(&self) -> usize {
+    pub fn memory_bytes(&self) -> usize {
         self.head.capacity()
     }
 
-    fn before(&mut self, come: usize, input: &mut Bytes) -> Result<(), Reject> {
-        let (come, found) = self.content(come, input);
-        self.state = State::Before(come);
+    fn parse_preamble(&mut self, come: usize, input: &mut Bytes) -> Result<(), MultipartError> {
+        let (come, found) = self.scan_body(come, input);
+        self.state = ParserState::Preamble(come);
         match found {
-            Some(Found::Delimiter) => self.state = State::Behind(Behind::Begin),
-            Some(Found::Data(data)) => self.around(data.len())?,
+            Some(Scan::Delimiter) => self.state = ParserState::AfterBoundary(AfterBoundary::Start),
+            Some(Scan::Data(data)) => self.count_preamble(data.len())?,
             None => {}
         }
         Ok(())
     }
 
-    fn behind(&mut self, place: Behind, input: &mut Bytes) -> Result<Option<Event>, Reject> {
+    fn parse_after_boundary(&mut self, place: AfterBoundary, input: &mut Bytes) -> Result<Option<Event>, MultipartError> {
         let next = match (place, input.get_u8()) {
-            (Behind::Begin, b'-') => Behind::Hyphen,
-            (Behind::Begin | Behind::Space, b'\r') => Behind::Return,
+            (AfterBoundary::Start, b'-') => AfterBoundary::Hyphen,
+            (AfterBoundary::Start | AfterBoundary::Padding, b'\r') => AfterBoundary::Cr,
             // RFC 2046 §5.1.1: white space may follow a boundary.
-            (Behind::Begin | Behind::Space, b' ' | b'\t') => {
-                self.around(1)?;
-                Behind::Space
+            (AfterBoundary::Start | AfterBoundary::Padding, b' ' | b'\t') => {
+                self.count_preamble(1)?;
+                AfterBoundary::Padding
             }
-            (Behind::Hyphen, b'-') => {
-                self.state = State::After;
+            (AfterBoundary::Hyphen, b'-') => {
+                self.state = ParserState::Epilogue;
                 return Ok(Some(Event::End));
             }
-            (Behind::Return, b'\n') => {
+            (AfterBoundary::Cr, b'\n') => {
                 self.head.clear();
-                self.state = State::Head { lines: 0, line_begins: 0 };
+                self.state = ParserState::Headers { lines: 0, line_begins: 0 };
                 return Ok(None);
             }
-            _ => return Err(Reject::InvalidDelimiter),
+            _ => return Err(MultipartError::InvalidDelimiter),
         };
-        self.state = State::Behind(next);
+        self.state = ParserState::AfterBoundary(next);
         Ok(None)
     }
 
     /// Reads lines of a head, and the head after the last one.
-    fn head(
+    fn parse_headers(
         &mut self,
         mut lines: usize,
         mut line_begins: usize,
         input: &mut Bytes,
-    ) -> Result<Option<PartHead>, Reject> {
+    ) -> Result<Option<PartHeaders>, MultipartError> {
         while !input.is_empty() {
             let end = memchr(b'\n', input);
             let more = input.split_to(end.map_or(input.len(), |at| at + 1));
-            if self.head.len() + more.len() > self.limits.head_bytes_max {
-                return Err(Reject::HeadTooLong(self.limits.head_bytes_max));
+            if self.head.len() + more.len() > self.limits.part_headers_bytes_max {
+                return Err(MultipartError::PartHeadersTooLarge(self.limits.part_headers_bytes_max));
             }
             self.head.extend_from_slice(&more);
             if end.is_none() {
                 break;
             }
             match &self.head[line_begins..] {
-                b"\r\n" => return PartHead::parse(&self.head[..line_begins]).map(Some),
-                line if !line.ends_with(b"\r\n") => return Err(Reject::InvalidLine),
-                _ if lines == self.limits.headers_max => {
-                    return Err(Reject::TooManyHeaders(self.limits.headers_max));
+                b"\r\n" => return PartHeaders::parse(&self.head[..line_begins]).map(Some),
+                line if !line.ends_with(b"\r\n") => return Err(MultipartError::InvalidHeaderLine),
+                _ if lines == self.limits.part_headers_max => {
+                    return Err(MultipartError::TooManyPartHeaders(self.limits.part_headers_max));
                 }
                 _ => {}
             }
             (lines, line_begins) = (lines + 1, self.head.len());
         }
-        self.state = State::Head { lines, line_begins };
+        self.state = ParserState::Headers { lines, line_begins };
         Ok(None)
     }
 
-    fn begin(&mut self, head: PartHead) -> Result<Event, Reject> {
+    fn begin_part(&mut self, head: PartHeaders) -> Result<Event, MultipartError> {
         self.is_file = head.is_file();
         if self.fields == self.limits.fields_max {
-            return Err(Reject::TooManyFields(self.limits.fields_max));
+            return Err(MultipartError::TooManyFields(self.limits.fields_max));
         }
         self.fields += 1;
         if self.is_file && self.files == self.limits.files_max {
-            return Err(Reject::TooManyFiles(self.limits.files_max));
+            return Err(MultipartError::TooManyFiles(self.limits.files_max));
         }
         self.files += usize::from(self.is_file);
         self.part_bytes = 0;
-        self.before_bytes = LINE_END;
-        self.state = State::Content(LINE_END);
-        Ok(Event::Part(head))
+        self.held_preamble_bytes = CRLF_BYTES;
+        self.state = ParserState::Body(CRLF_BYTES);
+        Ok(Event::PartStart(head))
     }
 
     /// Finds data or a delimiter in content, given that `come` bytes of a delimiter have arrived.
     /// Also returns how many have arrived now.
-    fn content(&mut self, come: usize, input: &mut Bytes) -> (usize, Option<Found>) {
+    fn scan_body(&mut self, come: usize, input: &mut Bytes) -> (usize, Option<Scan>) {
         if come > 0 {
             let wanted = &self.delimiter[come..];
             let count = wanted.len().min(input.len());
             if input[..count] != wanted[..count] {
-                let before = std::mem::take(&mut self.before_bytes);
+                let before = std::mem::take(&mut self.held_preamble_bytes);
                 let held = self.delimiter.slice(before..come);
-                return (0, (!held.is_empty()).then_some(Found::Data(held)));
+                return (0, (!held.is_empty()).then_some(Scan::Data(held)));
             }
             input.advance(count);
             let is_whole = count == wanted.len();
-            return (come + count, is_whole.then_some(Found::Delimiter));
+            return (come + count, is_whole.then_some(Scan::Delimiter));
         }
         let at = match self.finder.find(input) {
             Some(0) => {
                 input.advance(self.delimiter.len());
-                return (0, Some(Found::Delimiter));
+                return (0, Some(Scan::Delimiter));
             }
             Some(at) => at,
             None => {
@@ -285,30 +285,30 @@ impl Parser {
             input.clear();
             return (come, None);
         }
-        (0, Some(Found::Data(input.split_to(at))))
+        (0, Some(Scan::Data(input.split_to(at))))
     }
 
     /// Counts content against the limits.
-    fn count(&mut self, data: Bytes) -> Result<Event, Reject> {
+    fn count_data(&mut self, data: Bytes) -> Result<Event, MultipartError> {
         let bytes = data.len() as u64;
         self.part_bytes += bytes;
-        self.all_bytes += bytes;
-        let Limits { field_bytes_max, file_bytes_max, all_bytes_max, .. } = self.limits;
+        self.total_bytes += bytes;
+        let MultipartLimits { field_bytes_max, file_bytes_max, total_bytes_max: all_bytes_max, .. } = self.limits;
         match self.is_file {
-            true if self.part_bytes > file_bytes_max => Err(Reject::FileTooLarge(file_bytes_max)),
+            true if self.part_bytes > file_bytes_max => Err(MultipartError::FileTooLarge(file_bytes_max)),
             false if self.part_bytes > field_bytes_max => {
-                Err(Reject::FieldTooLarge(field_bytes_max))
+                Err(MultipartError::FieldTooLarge(field_bytes_max))
             }
-            _ if self.all_bytes > all_bytes_max => Err(Reject::AllTooLarge(all_bytes_max)),
+            _ if self.total_bytes > all_bytes_max => Err(MultipartError::TotalTooLarge(all_bytes_max)),
             _ => Ok(Event::Data(data)),
         }
     }
 
     /// Counts bytes outside parts against the limit.
-    fn around(&mut self, bytes: usize) -> Result<(), Reject> {
-        self.around_bytes = self.around_bytes.saturating_add(bytes);
-        if self.around_bytes > self.limits.head_bytes_max {
-            return Err(Reject::HeadTooLong(self.limits.head_bytes_max));
+    fn count_preamble(&mut self, bytes: usize) -> Result<(), MultipartError> {
+        self.preamble_bytes = self.preamble_bytes.saturating_add(bytes);
+        if self.preamble_bytes > self.limits.part_headers_bytes_max {
+            return Err(MultipartError::PartHeadersTooLarge(self.limits.part_headers_bytes_max));
         }
         Ok(())
     }
@@ -316,7 +316,7 @@ impl Parser {
 
 /// RFC 2046, section 5.1.1: a boundary has 1 to 70 of these characters and does not end with a
 /// space.
-fn is_boundary(boundary: &[u8]) -> bool {
+fn is_valid_boundary(boundary: &[u8]) -> bool {
     let is_allowed = |byte: &u8| byte.is_ascii_alphanumeric() || b"'()+_,-./:=? ".contains(byte);
     let (Some(last), 1..=70) = (boundary.last(), boundary.len()) else { return false };
     *last != b' ' && boundary.iter().all(is_allowed)

@@ -1,6 +1,6 @@
 //! A scope whose routes are all described.
 
-use crate::handler::{Describe, DescribeExt, for_all};
+use crate::operation_handler::{OperationHandler, DescribeExt, operation_defaults};
 use crate::operation::Operation;
 use http::Method;
 use peregrine_web::Scope;
@@ -11,7 +11,7 @@ use std::fmt;
 
 /// A scope in which every route describes itself; other handlers do not compile. Created by
 /// [`describe`].
-pub struct Api(Scope);
+pub struct ApiScope(Scope);
 
 /// Describes all routes that `build` adds. Use it with [`App::scope`](peregrine_web::App::scope),
 /// or without a prefix with [`App::add`](peregrine_web::App::add).
@@ -32,8 +32,8 @@ pub struct Api(Scope);
 /// assert_eq!(document.operation("GET", "/birds/{id}").unwrap()["tags"][0], "birds");
 /// # Ok::<(), peregrine::openapi::OpenApiError>(())
 /// ```
-pub fn describe(build: impl FnOnce(Api) -> Api) -> impl FnOnce(Scope) -> Scope {
-    move |scope| build(Api(scope)).0
+pub fn api_scope(build: impl FnOnce(ApiScope) -> ApiScope) -> impl FnOnce(Scope) -> Scope {
+    move |scope| build(ApiScope(scope)).0
 }
 
 macro_rules! methods {
@@ -53,7 +53,7 @@ macro_rules! methods {
     };
 }
 
-impl Api {
+impl ApiScope {
     methods! {
         get GET;
         post POST;
@@ -69,7 +69,7 @@ impl Api {
     #[must_use]
     pub fn on<Args, Via, H>(self, method: Method, pattern: &str, handler: H) -> Self
     where
-        H: Signature<Args> + Handler<Args, Via> + Describe<Args> + 'static,
+        H: Signature<Args> + Handler<Args, Via> + OperationHandler<Args> + 'static,
         (Args, Via): 'static,
     {
         Self(self.0.on(method, pattern, handler.described()))
@@ -79,7 +79,7 @@ impl Api {
     #[track_caller]
     #[must_use]
     pub fn scope(self, prefix: &str, build: impl FnOnce(Self) -> Self) -> Self {
-        Self(self.0.scope(prefix, describe(build)))
+        Self(self.0.scope(prefix, api_scope(build)))
     }
 
     /// Adds the routes of a function, such as one in another file. Its descriptions of subsequent
@@ -112,58 +112,58 @@ impl Api {
 
     /// Adds routes that need no description, or describe themselves in another way.
     #[must_use]
-    pub fn plain(self, build: impl FnOnce(Scope) -> Scope) -> Self {
+    pub fn undescribed(self, build: impl FnOnce(Scope) -> Scope) -> Self {
         Self(build(self.0))
     }
 
     /// Runs `middleware` around subsequent routes ([`Scope::with`]).
     #[track_caller]
     #[must_use]
-    pub fn with<Args, M>(self, middleware: M) -> Self
+    pub fn wrap<Args, M>(self, middleware: M) -> Self
     where
         M: IntoMiddleware<Args, Middleware: Middleware + 'static>,
     {
-        Self(self.0.with(middleware))
+        Self(self.0.wrap(middleware))
     }
 
     /// Restricts subsequent routes to requests that `guard` accepts ([`Scope::when`]).
     #[must_use]
-    pub fn when(self, guard: impl Guard + 'static) -> Self {
+    pub fn guard(self, guard: impl Guard + 'static) -> Self {
         Self(self.0.when(guard))
     }
 
     /// Describes all subsequent routes here and in nested scopes, however they are added. Their own
     /// descriptions take precedence.
     #[must_use]
-    pub fn for_all(
+    pub fn operation_defaults(
         self,
         edit: impl for<'a> Fn(&'a mut Operation) -> &'a mut Operation + 'static,
     ) -> Self {
-        Self(self.0.noted(for_all(edit)))
+        Self(self.0.noted(operation_defaults(edit)))
     }
 
     /// Adds a tag to subsequent routes.
     #[must_use]
     pub fn tag(self, name: &str) -> Self {
         let name = name.to_owned();
-        self.for_all(move |it| it.tag(&*name))
+        self.operation_defaults(move |it| it.tag(&*name))
     }
 
     /// Makes this scheme the only security requirement of subsequent routes.
     #[must_use]
     pub fn security(self, scheme: &str) -> Self {
         let scheme = scheme.to_owned();
-        self.for_all(move |it| it.only_security(&scheme))
+        self.operation_defaults(move |it| it.set_security(&scheme))
     }
 
     /// Removes the security requirements of subsequent routes.
     #[must_use]
     pub fn no_security(self) -> Self {
-        self.for_all(Operation::no_security)
+        self.operation_defaults(Operation::no_security)
     }
 }
 
-impl fmt::Debug for Api {
+impl fmt::Debug for ApiScope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Api").field(&self.0).finish()
     }

@@ -1,8 +1,8 @@
 //! A finished document.
 
-use crate::openapi::Undescribed;
-use crate::publish::Published;
-use peregrine_web::{App, Application, BuildError};
+use crate::openapi::UndescribedRoute;
+use crate::routes::PublishedDocument;
+use peregrine_web::{App, BuiltApp, BuildError};
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 use std::fmt;
@@ -12,11 +12,11 @@ use std::rc::Rc;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Document {
     value: Value,
-    undescribed: Vec<Undescribed>,
+    undescribed: Vec<UndescribedRoute>,
 }
 
 impl Document {
-    pub(crate) fn new(value: Value, undescribed: Vec<Undescribed>) -> Self {
+    pub(crate) fn new(value: Value, undescribed: Vec<UndescribedRoute>) -> Self {
         Self { value, undescribed }
     }
 
@@ -34,7 +34,7 @@ impl Document {
 
     /// The routes that are not in the document.
     #[must_use]
-    pub fn undescribed(&self) -> &[Undescribed] {
+    pub fn undescribed(&self) -> &[UndescribedRoute] {
         &self.undescribed
     }
 
@@ -73,7 +73,7 @@ impl Serialize for Document {
 /// assert!(document.undescribed().is_empty());
 /// # Ok::<(), peregrine::openapi::OpenApiError>(())
 /// ```
-pub trait HasOpenApi {
+pub trait OpenApiExt {
     /// The document of the [`OpenApi`](crate::OpenApi) that was added to the application.
     ///
     /// # Errors
@@ -81,16 +81,16 @@ pub trait HasOpenApi {
     fn openapi(self) -> Result<Rc<Document>, OpenApiError>;
 }
 
-impl HasOpenApi for App {
+impl OpenApiExt for App {
     fn openapi(self) -> Result<Rc<Document>, OpenApiError> {
         self.build().map_err(OpenApiError::Build)?.openapi()
     }
 }
 
-impl HasOpenApi for &Application {
+impl OpenApiExt for &BuiltApp {
     fn openapi(self) -> Result<Rc<Document>, OpenApiError> {
-        let published = self.routes().find_map(|route| route.notes::<Published>().next());
-        published.and_then(Published::document).ok_or(OpenApiError::Missing)
+        let published = self.routes().find_map(|route| route.metadata::<PublishedDocument>().next());
+        published.and_then(PublishedDocument::document).ok_or(OpenApiError::Missing)
     }
 }
 

@@ -11,29 +11,29 @@
 #![forbid(unsafe_code)]
 
 mod api;
-mod argument;
+mod input;
 pub mod diff;
 mod document;
-mod handler;
+mod operation_handler;
 mod openapi;
 mod operation;
 mod parameter;
-mod publish;
-mod response;
+mod routes;
+mod output;
 mod schemas;
 mod security;
-mod template;
+mod path_template;
 #[cfg(test)]
 mod tests;
 
-pub use api::{Api, describe};
-pub use argument::DescribeArgument;
-pub use document::{Document, HasOpenApi, OpenApiError};
-pub use handler::{Describe, DescribeExt, Described, Note, for_all, hidden};
-pub use openapi::{OpenApi, Undescribed, VERSION};
+pub use api::{ApiScope, api_scope};
+pub use input::OperationInput;
+pub use document::{Document, OpenApiExt, OpenApiError};
+pub use operation_handler::{OperationHandler, DescribeExt, Described, OperationMetadata, operation_defaults, hidden};
+pub use openapi::{OpenApi, UndescribedRoute, OPENAPI_VERSION};
 pub use operation::Operation;
 pub use parameter::Parameter;
-pub use response::{DescribeParts, DescribeResponse, Responses, StatusResponse as Status};
+pub use output::{OperationOutputParts, OperationOutput, ResponsesBuilder, StatusResponse as Status};
 pub use schemars::{self, JsonSchema};
 pub use schemas::Schemas;
 pub use security::SecurityScheme;

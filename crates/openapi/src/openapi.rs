@@ -1,17 +1,17 @@
 //! The description of an application, and its document.
 
 use crate::document::Document;
-use crate::handler::{Kind, Note};
+use crate::operation_handler::{MetadataKind, OperationMetadata};
 use crate::operation::Operation;
-use crate::schemas::{MakeSchema, Schemas};
+use crate::schemas::{SchemaFn, Schemas};
 use crate::security::SecurityScheme;
-use crate::template::Template;
+use crate::path_template::PathTemplate;
 use http::Method;
-use peregrine_web::Application;
+use peregrine_web::BuiltApp;
 use peregrine_web::application::RouteInfo;
-use peregrine_web::requirements::Refusal;
-use peregrine_web::route::{DocComment, readable};
-use peregrine_web::scope::REST;
+use peregrine_web::requirements::DeclaredProblem;
+use peregrine_web::route::{DocComment, display_pattern};
+use peregrine_web::scope::CATCH_ALL;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 use std::cell::RefCell;
@@ -20,7 +20,7 @@ use std::fmt;
 use std::rc::Rc;
 
 /// The OpenAPI version of the documents.
-pub const VERSION: &str = "3.1.0";
+pub const OPENAPI_VERSION: &str = "3.1.0";
 
 /// The description of an application as a whole. Pass it to [`App::add`](peregrine_web::App::add)
 /// to add a route that serves the document, and a page that displays it.
@@ -47,12 +47,12 @@ pub struct OpenApi {
     tags: Vec<Value>,
     schemes: Map<String, Value>,
     security: Vec<Value>,
-    must_describe_all: bool,
+    require_descriptions: bool,
     /// The format of problems, if it is not the default.
-    problem: Option<(String, MakeSchema)>,
-    more: Map<String, Value>,
-    pub(crate) json_at: String,
-    pub(crate) page_at: Option<String>,
+    problem: Option<(String, SchemaFn)>,
+    extensions: Map<String, Value>,
+    pub(crate) json_path: String,
+    pub(crate) ui_path: Option<String>,
 }
 
 impl OpenApi {
@@ -71,11 +71,11 @@ impl OpenApi {
             tags: Vec::new(),
             schemes: Map::new(),
             security: Vec::new(),
-            must_describe_all: false,
+            require_descriptions: false,
             problem: None,
-            more: Map::new(),
-            json_at: "/openapi.json".to_owned(),
-            page_at: Some("/docs".to_owned()),
+            extensions: Map::new(),
+            json_path: "/openapi.json".to_owned(),
+            ui_path: Some("/docs".to_owned()),
         }
     }
 
@@ -116,7 +116,7 @@ impl OpenApi {
     /// Adds an alternative security requirement of all operations, unless they override it. One of
     /// several alternatives suffices.
     #[must_use]
-    pub fn security(mut self, scheme: &str) -> Self {
+    pub fn default_security(mut self, scheme: &str) -> Self {
         self.security.push(json!({ scheme: [] }));
         self
     }
@@ -125,15 +125,15 @@ impl OpenApi {
     /// [hidden](crate::DescribeExt::hidden). By default, such routes are only listed
     /// ([`Document::undescribed`]).
     #[must_use]
-    pub fn all_described(mut self) -> Self {
-        self.must_describe_all = true;
+    pub fn require_descriptions(mut self) -> Self {
+        self.require_descriptions = true;
         self
     }
 
     /// Sets the format of problems, if [`App::on_problem`](peregrine_web::App::on_problem) changes
     /// it.
     #[must_use]
-    pub fn problems_as<T: JsonSchema>(mut self, media_type: &str) -> Self {
+    pub fn problem_schema<T: JsonSchema>(mut self, media_type: &str) -> Self {
         self.problem = Some((media_type.to_owned(), SchemaGenerator::subschema_for::<T>));
         self
     }
@@ -141,28 +141,28 @@ impl OpenApi {
     /// Adds an extension member of the document, whose name begins with `x-`.
     #[must_use]
     pub fn extension(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
-        self.more.insert(name.into(), value.into());
+        self.extensions.insert(name.into(), value.into());
         self
     }
 
     /// Sets the path of the document. The default is `/openapi.json`.
     #[must_use]
-    pub fn json_at(mut self, path: &str) -> Self {
-        path.clone_into(&mut self.json_at);
+    pub fn json_path(mut self, path: &str) -> Self {
+        path.clone_into(&mut self.json_path);
         self
     }
 
     /// Sets the path of the page. The default is `/docs`.
     #[must_use]
-    pub fn page_at(mut self, path: &str) -> Self {
-        self.page_at = Some(path.trim_end_matches('/').to_owned());
+    pub fn ui_path(mut self, path: &str) -> Self {
+        self.ui_path = Some(path.trim_end_matches('/').to_owned());
         self
     }
 
     /// Serves no page.
     #[must_use]
-    pub fn without_page(mut self) -> Self {
-        self.page_at = None;
+    pub fn without_ui(mut self) -> Self {
+        self.ui_path = None;
         self
     }
 
@@ -172,32 +172,32 @@ impl OpenApi {
     /// All errors at once: operations that require an unknown security scheme or share an ID and,
     /// with [`OpenApi::all_described`], undescribed routes. Each error contains the location of the
     /// route and the fix.
-    pub fn document(&self, application: &Application) -> Result<Document, Vec<String>> {
-        let mut plan = Plan::default();
-        for route in application.routes().filter(|route| !route.is_slash_twin()) {
+    pub fn build_document(&self, application: &BuiltApp) -> Result<Document, Vec<String>> {
+        let mut plan = DocumentBuilder::default();
+        for route in application.routes().filter(|route| !route.is_slash_variant()) {
             plan.add(&route, self);
         }
-        let mut faults = std::mem::take(&mut plan.faults);
+        let mut faults = std::mem::take(&mut plan.errors);
         self.check(&plan, &mut faults);
         if !faults.is_empty() {
             return Err(faults);
         }
-        let Plan { paths, undescribed, schemas, .. } = plan;
-        let ids = ids(&paths);
+        let DocumentBuilder { paths, undescribed, schemas, .. } = plan;
+        let ids = operation_ids(&paths);
         let mut all = Map::new();
         for path in paths.into_values() {
             let mut item = Map::new();
             for (method, described) in path.operations {
-                let id = ids.get(&(path.template.shape.clone(), method.clone()));
+                let id = ids.get(&(path.template.normalized.clone(), method.clone()));
                 item.insert(method, described.operation.to_value(id.map(String::as_str)));
             }
             all.insert(path.template.text, Value::Object(item));
         }
-        let mut document = self.around(all);
+        let mut document = self.document_root(all);
         let schemas = Rc::into_inner(schemas).map(RefCell::into_inner);
         let schemas =
             schemas.expect("the operations, which held the other references, are dropped");
-        let components = schemas.finish(&mut document);
+        let components = schemas.into_components(&mut document);
         if !components.is_empty() {
             document["components"]["schemas"] = Value::Object(components);
         }
@@ -205,8 +205,8 @@ impl OpenApi {
     }
 
     /// The document around its paths.
-    fn around(&self, paths: Map<String, Value>) -> Value {
-        let mut document = json!({ "openapi": VERSION, "info": self.info, "paths": paths });
+    fn document_root(&self, paths: Map<String, Value>) -> Value {
+        let mut document = json!({ "openapi": OPENAPI_VERSION, "info": self.info, "paths": paths });
         for (name, list) in
             [("servers", &self.servers), ("tags", &self.tags), ("security", &self.security)]
         {
@@ -217,13 +217,13 @@ impl OpenApi {
         if !self.schemes.is_empty() {
             document["components"] = json!({ "securitySchemes": self.schemes });
         }
-        for (name, value) in &self.more {
+        for (name, value) in &self.extensions {
             document[name] = value.clone();
         }
         document
     }
 
-    fn check(&self, plan: &Plan, faults: &mut Vec<String>) {
+    fn check(&self, plan: &DocumentBuilder, faults: &mut Vec<String>) {
         let all = plan.paths.values().flat_map(|path| path.operations.values());
         let own = self.security.iter().filter_map(Value::as_object).flat_map(|way| way.keys());
         let mut unknown: BTreeMap<&str, String> =
@@ -241,20 +241,20 @@ impl OpenApi {
                 ));
             }
         }
-        let mut ids: BTreeMap<&str, &Described> = BTreeMap::new();
+        let mut ids: BTreeMap<&str, &RouteOperation> = BTreeMap::new();
         for described in plan.paths.values().flat_map(|path| path.operations.values()) {
-            let Some(id) = described.operation.own_id() else { continue };
+            let Some(id) = described.operation.explicit_id() else { continue };
             let first = *ids.entry(id).or_insert(described);
             // A subtree, or a pattern with optional parts, has several paths, which cannot be named
             // separately.
-            if first.place != described.place {
+            if first.location != described.location {
                 faults.push(format!(
                     "{} and {} both have the id `{id}`: rename one",
                     first.route, described.route
                 ));
             }
         }
-        if self.must_describe_all {
+        if self.require_descriptions {
             let missing = plan.undescribed.iter();
             faults.extend(missing.map(|route| {
                 format!(
@@ -273,49 +273,49 @@ impl fmt::Debug for OpenApi {
 
 /// A route that is not in a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Undescribed {
+pub struct UndescribedRoute {
     /// The method, or `any method`.
     pub method: String,
     /// The whole pattern.
     pub pattern: String,
     /// The source location where it was added.
-    pub place: String,
+    pub location: String,
     /// Why it is missing.
     pub reason: &'static str,
 }
 
-impl fmt::Display for Undescribed {
+impl fmt::Display for UndescribedRoute {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {} ({}) {}", self.method, self.pattern, self.place, self.reason)
+        write!(f, "{} {} ({}) {}", self.method, self.pattern, self.location, self.reason)
     }
 }
 
 /// The routes of a document.
 #[derive(Default)]
-struct Plan {
+struct DocumentBuilder {
     schemas: Rc<RefCell<Schemas>>,
     /// By shape.
-    paths: BTreeMap<String, Path>,
-    undescribed: Vec<Undescribed>,
-    faults: Vec<String>,
+    paths: BTreeMap<String, PathItem>,
+    undescribed: Vec<UndescribedRoute>,
+    errors: Vec<String>,
 }
 
-struct Path {
-    template: Template,
-    operations: BTreeMap<String, Described>,
+struct PathItem {
+    template: PathTemplate,
+    operations: BTreeMap<String, RouteOperation>,
 }
 
-struct Described {
+struct RouteOperation {
     operation: Operation,
     /// Its name in error messages.
     route: String,
     /// The source location where it was added.
-    place: String,
+    location: String,
     name: Option<String>,
-    absent: usize,
+    missing_parameters: usize,
 }
 
-impl Plan {
+impl DocumentBuilder {
     fn add(&mut self, route: &RouteInfo<'_>, api: &OpenApi) {
         if self.paths.is_empty()
             && let Some((media_type, schema)) = &api.problem
@@ -323,27 +323,27 @@ impl Plan {
             self.schemas =
                 Rc::new(RefCell::new(Schemas::with_problem(media_type.clone().into(), *schema)));
         }
-        let notes = || route.notes::<Note>().map(|note| &note.0);
-        if notes().any(|note| matches!(note, Kind::Hidden)) {
+        let notes = || route.metadata::<OperationMetadata>().map(|note| &note.0);
+        if notes().any(|note| matches!(note, MetadataKind::Hidden)) {
             return;
         }
-        if !notes().any(|note| matches!(note, Kind::Signature(_) | Kind::Edit(_))) {
-            self.leave_out(route, "is not described");
+        if !notes().any(|note| matches!(note, MetadataKind::Inferred(_) | MetadataKind::Explicit(_))) {
+            self.skip(route, "is not described");
             return;
         }
-        let own = Template::of(route.pattern);
-        let known = self.paths.get(&own.shape).map(|path| path.template.clone());
+        let own = PathTemplate::from_pattern(route.pattern);
+        let known = self.paths.get(&own.normalized).map(|path| path.template.clone());
         let template = known.unwrap_or_else(|| own.clone());
         let describe = |method: &Method| {
             let parameters = own.parameters(route, &template);
-            described(route, Operation::new(method.clone(), parameters, &self.schemas))
+            apply_metadata(route, Operation::new(method.clone(), parameters, &self.schemas))
         };
         let operations: Vec<_> = match Method::from_bytes(route.methods.as_bytes()) {
             Ok(method) => vec![(method.clone(), describe(&method))],
             Err(_) => {
                 let asked = describe(&Method::GET);
-                let Some(methods) = asked.asked_methods() else {
-                    self.leave_out(
+                let Some(methods) = asked.documented_methods() else {
+                    self.skip(
                         route,
                         "answers any method; specify which with `it.methods([..])`",
                     );
@@ -360,70 +360,70 @@ impl Plan {
     fn insert(
         &mut self,
         route: &RouteInfo<'_>,
-        template: &Template,
+        template: &PathTemplate,
         method: &Method,
         operation: Operation,
     ) {
         const METHODS: [&str; 8] =
             ["GET", "PUT", "POST", "DELETE", "OPTIONS", "HEAD", "PATCH", "TRACE"];
         if !METHODS.contains(&method.as_str()) {
-            self.leave_out(route, "has a method that OpenAPI 3.1 does not support; hide it");
+            self.skip(route, "has a method that OpenAPI 3.1 does not support; hide it");
             return;
         }
-        let path = self.paths.entry(template.shape.clone());
+        let path = self.paths.entry(template.normalized.clone());
         let path = path
-            .or_insert_with(|| Path { template: template.clone(), operations: BTreeMap::new() });
+            .or_insert_with(|| PathItem { template: template.clone(), operations: BTreeMap::new() });
         let method = method.as_str().to_ascii_lowercase();
         if path.operations.contains_key(&method) {
-            self.leave_out(
+            self.skip(
                 route,
                 "has the same path and method as another route, and a document can have only one; hide it",
             );
             return;
         }
         let name = route.name().map(str::to_owned);
-        let place = route.place.to_string();
-        let named = format!("{} {} ({place})", route.methods, readable(route.pattern));
-        let described = Described { operation, route: named, place, name, absent: route.absent() };
+        let place = route.location.to_string();
+        let named = format!("{} {} ({place})", route.methods, display_pattern(route.pattern));
+        let described = RouteOperation { operation, route: named, location: place, name, missing_parameters: route.omitted_parameters() };
         path.operations.insert(method, described);
     }
 
-    fn leave_out(&mut self, route: &RouteInfo<'_>, reason: &'static str) {
-        let (method, place) = (route.methods.to_owned(), route.place.to_string());
+    fn skip(&mut self, route: &RouteInfo<'_>, reason: &'static str) {
+        let (method, place) = (route.methods.to_owned(), route.location.to_string());
         // A subtree has three routes, of which one is listed.
-        let pattern = readable(route.pattern).into_owned();
+        let pattern = display_pattern(route.pattern).into_owned();
         let is_told = self.undescribed.iter().any(|told| {
-            told.place == place
+            told.location == place
                 && told.method == method
                 && pattern.trim_end_matches("/*") == told.pattern
         });
-        if !(is_told && route.pattern.ends_with(REST)) {
-            self.undescribed.push(Undescribed { method, pattern, place, reason });
+        if !(is_told && route.pattern.ends_with(CATCH_ALL)) {
+            self.undescribed.push(UndescribedRoute { method, pattern, location: place, reason });
         }
     }
 }
 
 /// Combines all notes of a route: first those of scopes, then its types, then its own.
-fn described(route: &RouteInfo<'_>, mut operation: Operation) -> Operation {
-    let notes = || route.notes::<Note>().map(|note| &note.0);
-    if let Some(DocComment(text)) = route.notes::<DocComment>().last() {
-        operation.comment(text);
+fn apply_metadata(route: &RouteInfo<'_>, mut operation: Operation) -> Operation {
+    let notes = || route.metadata::<OperationMetadata>().map(|note| &note.0);
+    if let Some(DocComment(text)) = route.metadata::<DocComment>().last() {
+        operation.doc_comment(text);
     }
     for note in notes() {
-        if let Kind::Around(edit) = note {
+        if let MetadataKind::Scope(edit) = note {
             edit(&mut operation);
         }
     }
-    for Refusal { status, why } in route.notes::<Refusal>() {
+    for DeclaredProblem { status, description: why } in route.metadata::<DeclaredProblem>() {
         operation.problem(*status, *why);
     }
     for note in notes() {
-        if let Kind::Signature(describe) = note {
+        if let MetadataKind::Inferred(describe) = note {
             describe(&mut operation);
         }
     }
     for note in notes() {
-        if let Kind::Edit(edit) = note {
+        if let MetadataKind::Explicit(edit) = note {
             edit(&mut operation);
         }
     }
@@ -432,14 +432,14 @@ fn described(route: &RouteInfo<'_>, mut operation: Operation) -> Operation {
 
 /// The operation IDs by shape and method: explicit ones, otherwise the names of routes, made unique
 /// where several routes have the same name.
-fn ids(paths: &BTreeMap<String, Path>) -> BTreeMap<(String, String), String> {
+fn operation_ids(paths: &BTreeMap<String, PathItem>) -> BTreeMap<(String, String), String> {
     let all = || {
         paths.iter().flat_map(|(shape, path)| {
             path.operations.iter().map(move |(method, described)| (shape, method, described))
         })
     };
     let mut taken: BTreeSet<String> = all()
-        .filter_map(|(_, _, described)| described.operation.own_id())
+        .filter_map(|(_, _, described)| described.operation.explicit_id())
         .map(str::to_owned)
         .collect();
     let mut methods: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
@@ -451,19 +451,19 @@ fn ids(paths: &BTreeMap<String, Path>) -> BTreeMap<(String, String), String> {
     let (mut ids, mut given) = (BTreeMap::new(), BTreeSet::new());
     // The complete pattern gets the plain name; those without optional parts get a number.
     let mut ordered: Vec<_> = all().collect();
-    ordered.sort_by_key(|(_, _, described)| described.absent);
+    ordered.sort_by_key(|(_, _, described)| described.missing_parameters);
     for (shape, method, described) in ordered {
         let at = (shape.clone(), method.clone());
-        if let Some(id) = described.operation.own_id().filter(|id| given.insert(*id)) {
+        if let Some(id) = described.operation.explicit_id().filter(|id| given.insert(*id)) {
             ids.insert(at, id.to_owned());
-        } else if let Some(id) = described.operation.own_id() {
-            ids.insert(at, numbered(id, &mut taken));
+        } else if let Some(id) = described.operation.explicit_id() {
+            ids.insert(at, unique_id(id, &mut taken));
         } else if let Some(name) = &described.name {
             let name = match methods[name.as_str()].len() {
                 1 => name.clone(),
                 _ => format!("{method}_{name}"),
             };
-            let id = if taken.insert(name.clone()) { name } else { numbered(&name, &mut taken) };
+            let id = if taken.insert(name.clone()) { name } else { unique_id(&name, &mut taken) };
             ids.insert(at, id);
         }
     }
@@ -471,7 +471,7 @@ fn ids(paths: &BTreeMap<String, Path>) -> BTreeMap<(String, String), String> {
 }
 
 /// The name with the first number that makes it unique.
-fn numbered(name: &str, taken: &mut BTreeSet<String>) -> String {
+fn unique_id(name: &str, taken: &mut BTreeSet<String>) -> String {
     let mut names = (2..).map(|number| format!("{name}_{number}"));
     names.find(|id| taken.insert(id.clone())).expect("the numbers do not run out")
 }

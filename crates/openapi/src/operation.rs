@@ -1,8 +1,8 @@
 //! One operation: the requirements and responses of a route.
 
-use crate::argument::DescribeArgument;
-use crate::parameter::{Parameter, Place};
-use crate::response::{Answer, DescribeResponse, Responses, Status};
+use crate::input::OperationInput;
+use crate::parameter::{Parameter, ParameterLocation};
+use crate::output::{ResponseSpec, OperationOutput, ResponsesBuilder, ResponseStatus};
 use crate::schemas::{Schemas, without_null};
 use http::{Method, StatusCode};
 use schemars::JsonSchema;
@@ -35,20 +35,20 @@ pub struct Operation {
     method: Method,
     schemas: Rc<RefCell<Schemas>>,
     parameters: Vec<Parameter>,
-    body: Option<Body>,
-    answers: Vec<Answer>,
+    body: Option<RequestBodySpec>,
+    responses: Vec<ResponseSpec>,
     tags: Vec<String>,
     summary: Option<String>,
     description: Option<String>,
-    id: Option<String>,
+    operation_id: Option<String>,
     is_deprecated: bool,
     security: Option<Vec<Value>>,
     methods: Option<Vec<Method>>,
-    more: Map<String, Value>,
+    extensions: Map<String, Value>,
 }
 
 #[derive(Debug)]
-struct Body {
+struct RequestBodySpec {
     is_required: bool,
     description: Option<String>,
     content: BTreeMap<String, Value>,
@@ -65,15 +65,15 @@ impl Operation {
             schemas: Rc::clone(schemas),
             parameters: path,
             body: None,
-            answers: Vec::new(),
+            responses: Vec::new(),
             tags: Vec::new(),
             summary: None,
             description: None,
-            id: None,
+            operation_id: None,
             is_deprecated: false,
             security: None,
             methods: None,
-            more: Map::new(),
+            extensions: Map::new(),
         }
     }
 
@@ -106,8 +106,8 @@ impl Operation {
     }
 
     /// Sets the operation ID, which generated clients use as a name, instead of the route's name.
-    pub fn id(&mut self, name: impl Into<String>) -> &mut Self {
-        self.id = Some(name.into());
+    pub fn operation_id(&mut self, name: impl Into<String>) -> &mut Self {
+        self.operation_id = Some(name.into());
         self
     }
 
@@ -146,7 +146,7 @@ impl Operation {
     }
 
     /// Replaces all security requirements by this scheme.
-    pub(crate) fn only_security(&mut self, scheme: &str) -> &mut Self {
+    pub(crate) fn set_security(&mut self, scheme: &str) -> &mut Self {
         self.no_security().security(scheme)
     }
 
@@ -158,42 +158,42 @@ impl Operation {
 
     /// Adds an extension member, whose name begins with `x-`.
     pub fn extension(&mut self, name: impl Into<String>, value: impl Into<Value>) -> &mut Self {
-        self.more.insert(name.into(), value.into());
+        self.extensions.insert(name.into(), value.into());
         self
     }
 
     /// Adds the description of the extractor `A`, for handlers whose type does not show it, such as
     /// services.
-    pub fn argument<A: DescribeArgument>(&mut self) -> &mut Self {
+    pub fn input<A: OperationInput>(&mut self) -> &mut Self {
         A::describe(self);
         self
     }
 
     /// Adds the description of the response `R`, for handlers whose type does not show it, such as
     /// those that return `impl IntoResponse`.
-    pub fn answers<R: DescribeResponse>(&mut self) -> &mut Self {
-        let mut responses = Responses::new(&self.schemas);
+    pub fn output<R: OperationOutput>(&mut self) -> &mut Self {
+        let mut responses = ResponsesBuilder::new(&self.schemas);
         R::describe(&mut responses);
-        for answer in responses.into_answers() {
-            self.answer(answer);
+        for answer in responses.into_specs() {
+            self.add_response(answer);
         }
         self
     }
 
     /// Like [`Operation::answers`], with this status instead of that of `R`.
-    pub fn answers_with<R: DescribeResponse>(
+    pub fn output_with_status<R: OperationOutput>(
         &mut self,
         status: u16,
         description: &str,
     ) -> &mut Self {
-        let mut responses = Responses::new(&self.schemas);
+        let mut responses = ResponsesBuilder::new(&self.schemas);
         R::describe(&mut responses);
-        for mut answer in responses.into_answers() {
+        for mut answer in responses.into_specs() {
             if !answer.is_problem() {
-                answer.status = Status::Code(status);
+                answer.status = ResponseStatus::Code(status);
                 answer.description = Some(description.to_owned());
             }
-            self.answer(answer);
+            self.add_response(answer);
         }
         self
     }
@@ -201,11 +201,11 @@ impl Operation {
     /// Sets the status of the response whose type does not state it, such as
     /// `(StatusCode, Json<T>)`.
     pub fn status(&mut self, status: StatusCode) -> &mut Self {
-        let is_meant = |answer: &Answer| answer.status == Status::Unknown && !answer.is_problem();
-        if let Some(place) = self.answers.iter().position(is_meant) {
-            let mut answer = self.answers.swap_remove(place);
-            answer.status = Status::Code(status.as_u16());
-            self.answer(answer);
+        let is_meant = |answer: &ResponseSpec| answer.status == ResponseStatus::Unknown && !answer.is_problem();
+        if let Some(place) = self.responses.iter().position(is_meant) {
+            let mut answer = self.responses.swap_remove(place);
+            answer.status = ResponseStatus::Code(status.as_u16());
+            self.add_response(answer);
         }
         self
     }
@@ -213,18 +213,18 @@ impl Operation {
     /// Sets the description of the response with this status; adds one without content if there is
     /// none.
     pub fn response(&mut self, status: u16, description: impl Into<String>) -> &mut Self {
-        let status = Status::Code(status);
-        match self.answers.iter_mut().find(|answer| answer.status == status) {
+        let status = ResponseStatus::Code(status);
+        match self.responses.iter_mut().find(|answer| answer.status == status) {
             Some(answer) => answer.description = Some(description.into()),
-            None => self.answers.push(Answer::new(status).describe(description)),
+            None => self.responses.push(ResponseSpec::new(status).with_description(description)),
         }
         self
     }
 
     /// Adds a problem with this status.
     pub fn problem(&mut self, status: u16, description: impl Into<String>) -> &mut Self {
-        let problem = Answer::problem(Status::Code(status), &self.schemas).describe(description);
-        self.answer(problem)
+        let problem = ResponseSpec::problem(ResponseStatus::Code(status), &self.schemas).with_description(description);
+        self.add_response(problem)
     }
 
     /// Adds an example of the content of the response with this status.
@@ -234,8 +234,8 @@ impl Operation {
         name: &str,
         value: impl Serialize,
     ) -> &mut Self {
-        let status = Status::Code(status);
-        for answer in self.answers.iter_mut().filter(|answer| answer.status == status) {
+        let status = ResponseStatus::Code(status);
+        for answer in self.responses.iter_mut().filter(|answer| answer.status == status) {
             for content in answer.content.values_mut() {
                 add_example(content, name, &value);
             }
@@ -245,10 +245,10 @@ impl Operation {
 
     /// Adds a parameter, or adds information to one of an extractor.
     pub fn parameter(&mut self, parameter: Parameter) -> &mut Self {
-        let parameter = parameter.resolved(&mut self.schemas.borrow_mut());
-        let known = self.parameters.iter_mut().find(|known| known.is(&parameter));
+        let parameter = parameter.resolve_schema(&mut self.schemas.borrow_mut());
+        let known = self.parameters.iter_mut().find(|known| known.is_same(&parameter));
         match known {
-            Some(known) => known.complete(parameter),
+            Some(known) => known.merge(parameter),
             None => self.parameters.push(parameter),
         }
         self
@@ -257,7 +257,7 @@ impl Operation {
     /// Adds a body of this media type, in addition to others.
     pub fn body<T: JsonSchema>(&mut self, media_type: &str) -> &mut Self {
         let schema = self.schemas.borrow_mut().input::<T>();
-        self.body_of(media_type, schema, true)
+        self.body_with_schema(media_type, schema, true)
     }
 
     /// Sets the description of the body.
@@ -292,8 +292,8 @@ impl Operation {
     }
 
     /// Adds a body with a schema from [`Operation::schemas`], in addition to others.
-    pub fn body_of(&mut self, media_type: &str, schema: Value, is_required: bool) -> &mut Self {
-        let body = self.body.get_or_insert_with(|| Body {
+    pub fn body_with_schema(&mut self, media_type: &str, schema: Value, is_required: bool) -> &mut Self {
+        let body = self.body.get_or_insert_with(|| RequestBodySpec {
             is_required,
             description: None,
             content: BTreeMap::new(),
@@ -304,10 +304,10 @@ impl Operation {
     }
 
     /// Adds problems with these statuses.
-    pub fn problems(&mut self, statuses: &[u16]) -> &mut Self {
+    pub fn problem_statuses(&mut self, statuses: &[u16]) -> &mut Self {
         for status in statuses {
-            let problem = Answer::problem(Status::Code(*status), &self.schemas);
-            self.answer(problem);
+            let problem = ResponseSpec::problem(ResponseStatus::Code(*status), &self.schemas);
+            self.add_response(problem);
         }
         self
     }
@@ -318,14 +318,14 @@ impl Operation {
         let properties = self.schemas.borrow().properties(&schema);
         let Some(properties) = properties else {
             // A map, or pairs: all names are allowed.
-            let parameter = Parameter::query("params").schema_of(json!({
+            let parameter = Parameter::query("params").with_schema(json!({
                 "type": "object",
                 "additionalProperties": { "type": "string" },
             }));
             return self.parameter(parameter);
         };
         for property in properties {
-            let mut parameter = Parameter::query(&property.name).of_property(property.schema);
+            let mut parameter = Parameter::query(&property.name).apply_property(property.schema);
             if property.is_required {
                 parameter = parameter.required();
             }
@@ -338,29 +338,29 @@ impl Operation {
     /// name.
     pub fn path<T: JsonSchema>(&mut self) -> &mut Self {
         let schema = self.schemas.borrow_mut().input::<T>();
-        let resolved = self.schemas.borrow().resolved(&schema);
+        let resolved = self.schemas.borrow().resolve(&schema);
         let properties = self.schemas.borrow().properties(&schema);
-        let mut own = self.parameters.iter_mut().filter(|parameter| parameter.place == Place::Path);
+        let mut own = self.parameters.iter_mut().filter(|parameter| parameter.location == ParameterLocation::Path);
         if let Some(properties) = properties {
             for parameter in own {
                 if let Some(property) = properties.iter().find(|one| one.name == parameter.name) {
-                    parameter.refine(property.schema.clone());
+                    parameter.refine_schema(property.schema.clone());
                 }
             }
         } else if let Some(items) = resolved.get("prefixItems").and_then(Value::as_array) {
             for (parameter, item) in own.zip(items) {
-                parameter.refine(item.clone());
+                parameter.refine_schema(item.clone());
             }
         } else if resolved.get("type").is_none_or(|kind| kind != "object" && kind != "array")
             && let Some(parameter) = own.next()
         {
-            parameter.refine(without_null(schema));
+            parameter.refine_schema(without_null(schema));
         }
         self
     }
 
     /// Makes everything that `describe` adds optional.
-    pub(crate) fn optionally(&mut self, describe: impl FnOnce(&mut Self)) {
+    pub(crate) fn make_optional(&mut self, describe: impl FnOnce(&mut Self)) {
         let (count, has_body) = (self.parameters.len(), self.body.is_some());
         let ways = self.security.as_ref().map_or(0, Vec::len);
         describe(self);
@@ -378,22 +378,22 @@ impl Operation {
 
     /// Drops the problems that `describe` adds.
     pub(crate) fn without_problems(&mut self, describe: impl FnOnce(&mut Self)) {
-        let answers = std::mem::take(&mut self.answers);
-        self.optionally(describe);
-        let more = std::mem::replace(&mut self.answers, answers);
+        let answers = std::mem::take(&mut self.responses);
+        self.make_optional(describe);
+        let more = std::mem::replace(&mut self.responses, answers);
         for answer in more.into_iter().filter(|answer| !answer.is_problem()) {
-            self.answer(answer);
+            self.add_response(answer);
         }
     }
 
     /// Adds a response, merging it with one of the same status.
-    fn answer(&mut self, answer: Answer) -> &mut Self {
-        let is_same = |known: &&mut Answer| {
+    fn add_response(&mut self, answer: ResponseSpec) -> &mut Self {
+        let is_same = |known: &&mut ResponseSpec| {
             known.status == answer.status && known.is_problem() == answer.is_problem()
         };
-        match self.answers.iter_mut().find(is_same) {
-            Some(known) => known.join(answer),
-            None => self.answers.push(answer),
+        match self.responses.iter_mut().find(is_same) {
+            Some(known) => known.merge(answer),
+            None => self.responses.push(answer),
         }
         self
     }
@@ -401,12 +401,12 @@ impl Operation {
 
 /// Methods for the document.
 impl Operation {
-    pub(crate) fn asked_methods(&self) -> Option<&[Method]> {
+    pub(crate) fn documented_methods(&self) -> Option<&[Method]> {
         self.methods.as_deref()
     }
 
-    pub(crate) fn own_id(&self) -> Option<&str> {
-        self.id.as_deref()
+    pub(crate) fn explicit_id(&self) -> Option<&str> {
+        self.operation_id.as_deref()
     }
 
     /// The names of the required security schemes.
@@ -416,7 +416,7 @@ impl Operation {
     }
 
     /// Uses a doc comment as the default summary and description.
-    pub(crate) fn comment(&mut self, text: &str) {
+    pub(crate) fn doc_comment(&mut self, text: &str) {
         let (first, rest) = text.split_once("\n\n").unwrap_or((text, ""));
         if !first.trim().is_empty() {
             let words: Vec<_> = first.split_whitespace().collect();
@@ -428,7 +428,7 @@ impl Operation {
     }
 
     pub(crate) fn to_value(&self, id: Option<&str>) -> Value {
-        let mut all = self.more.clone();
+        let mut all = self.extensions.clone();
         let mut set = |name: &str, value: Value| {
             all.insert(name.to_owned(), value);
         };
@@ -464,13 +464,13 @@ impl Operation {
     }
 
     fn responses(&self) -> Value {
-        let mut joined: BTreeMap<Status, Answer> = BTreeMap::new();
+        let mut joined: BTreeMap<ResponseStatus, ResponseSpec> = BTreeMap::new();
         // Other responses take precedence over problems.
         let (problems, others): (Vec<_>, Vec<_>) =
-            self.answers.iter().partition(|answer| answer.is_problem());
+            self.responses.iter().partition(|answer| answer.is_problem());
         for answer in others.into_iter().chain(problems) {
             match joined.get_mut(&answer.status) {
-                Some(known) => known.join(answer.clone()),
+                Some(known) => known.merge(answer.clone()),
                 None => {
                     joined.insert(answer.status, answer.clone());
                 }

@@ -7,15 +7,15 @@ use serde_json::{Map, Value, json};
 
 /// The location of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Place {
+pub(crate) enum ParameterLocation {
     Path,
     Query,
     Header,
     Cookie,
 }
 
-impl Place {
-    fn word(self) -> &'static str {
+impl ParameterLocation {
+    fn as_str(self) -> &'static str {
         match self {
             Self::Path => "path",
             Self::Query => "query",
@@ -29,54 +29,54 @@ impl Place {
 /// it is optional text; parameters in the path are always required.
 #[derive(Debug)]
 pub struct Parameter {
-    pub(crate) place: Place,
+    pub(crate) location: ParameterLocation,
     pub(crate) name: String,
     pub(crate) is_required: bool,
     is_deprecated: bool,
     description: Option<String>,
     schema: Option<Value>,
-    of_type: Option<fn(&mut Schemas) -> Value>,
+    schema_fn: Option<fn(&mut Schemas) -> Value>,
     examples: Map<String, Value>,
-    more: Map<String, Value>,
+    extensions: Map<String, Value>,
 }
 
 impl Parameter {
-    fn new(place: Place, name: &str) -> Self {
+    fn new(place: ParameterLocation, name: &str) -> Self {
         Self {
-            place,
+            location: place,
             name: name.to_owned(),
-            is_required: place == Place::Path,
+            is_required: place == ParameterLocation::Path,
             is_deprecated: false,
             description: None,
             schema: None,
-            of_type: None,
+            schema_fn: None,
             examples: Map::new(),
-            more: Map::new(),
+            extensions: Map::new(),
         }
     }
 
     /// A parameter in the path; the route's pattern must have it.
     #[must_use]
     pub fn path(name: &str) -> Self {
-        Self::new(Place::Path, name)
+        Self::new(ParameterLocation::Path, name)
     }
 
     /// A parameter in the query.
     #[must_use]
     pub fn query(name: &str) -> Self {
-        Self::new(Place::Query, name)
+        Self::new(ParameterLocation::Query, name)
     }
 
     /// A header field.
     #[must_use]
     pub fn header(name: &str) -> Self {
-        Self::new(Place::Header, name)
+        Self::new(ParameterLocation::Header, name)
     }
 
     /// A cookie.
     #[must_use]
     pub fn cookie(name: &str) -> Self {
-        Self::new(Place::Cookie, name)
+        Self::new(ParameterLocation::Cookie, name)
     }
 
     /// Marks it as required.
@@ -102,8 +102,8 @@ impl Parameter {
 
     /// Sets the type.
     #[must_use]
-    pub fn of<T: JsonSchema>(mut self) -> Self {
-        self.of_type = Some(Schemas::input::<T>);
+    pub fn schema<T: JsonSchema>(mut self) -> Self {
+        self.schema_fn = Some(Schemas::input::<T>);
         self
     }
 
@@ -116,18 +116,18 @@ impl Parameter {
         self
     }
 
-    pub(crate) fn schema_of(mut self, schema: Value) -> Self {
+    pub(crate) fn with_schema(mut self, schema: Value) -> Self {
         self.schema = Some(schema);
         self
     }
 
     pub(crate) fn extension(mut self, name: &str, value: Value) -> Self {
-        self.more.insert(name.to_owned(), value);
+        self.extensions.insert(name.to_owned(), value);
         self
     }
 
     /// Sets the schema of a property, whose description becomes the parameter's.
-    pub(crate) fn of_property(mut self, schema: Value) -> Self {
+    pub(crate) fn apply_property(mut self, schema: Value) -> Self {
         let mut schema = without_null(schema);
         if let Value::Object(members) = &mut schema {
             if let Some(Value::String(text)) = members.remove("description") {
@@ -135,28 +135,28 @@ impl Parameter {
             }
             self.is_deprecated |= members.remove("deprecated") == Some(Value::Bool(true));
         }
-        self.schema_of(schema)
+        self.with_schema(schema)
     }
 
     /// Creates its schema.
-    pub(crate) fn resolved(mut self, schemas: &mut Schemas) -> Self {
-        if let Some(schema) = self.of_type.take() {
+    pub(crate) fn resolve_schema(mut self, schemas: &mut Schemas) -> Self {
+        if let Some(schema) = self.schema_fn.take() {
             self.schema = Some(without_null(schema(schemas)));
         }
         self
     }
 
-    pub(crate) fn is(&self, other: &Self) -> bool {
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
         // RFC 9110 §5.1: field names are case-insensitive.
-        let same = match self.place {
-            Place::Header => self.name.eq_ignore_ascii_case(&other.name),
+        let same = match self.location {
+            ParameterLocation::Header => self.name.eq_ignore_ascii_case(&other.name),
             _ => self.name == other.name,
         };
-        self.place == other.place && same
+        self.location == other.location && same
     }
 
     /// Adds the information of `more` about the same parameter.
-    pub(crate) fn complete(&mut self, more: Self) {
+    pub(crate) fn merge(&mut self, more: Self) {
         self.is_required |= more.is_required;
         self.is_deprecated |= more.is_deprecated;
         self.description = more.description.or(self.description.take());
@@ -166,26 +166,26 @@ impl Parameter {
 
     /// Adds an extractor's information about a parameter in the path. The pattern may be more
     /// precise: `{id:u32}` is a number even if the extractor takes a string.
-    pub(crate) fn refine(&mut self, schema: Value) {
+    pub(crate) fn refine_schema(&mut self, schema: Value) {
         let is_text = schema.get("type").is_some_and(|kind| kind == "string")
             && schema.as_object().is_some_and(|members| members.len() == 1);
         let known = self.schema.take();
-        *self = Self::new(self.place, &self.name)
-            .with_more(std::mem::take(&mut self.more), self.description.take())
-            .of_property(schema);
+        *self = Self::new(self.location, &self.name)
+            .with_keywords(std::mem::take(&mut self.extensions), self.description.take())
+            .apply_property(schema);
         if is_text && known.is_some() {
             self.schema = known;
         }
     }
 
-    fn with_more(self, more: Map<String, Value>, description: Option<String>) -> Self {
-        Self { more, description, ..self }
+    fn with_keywords(self, more: Map<String, Value>, description: Option<String>) -> Self {
+        Self { extensions: more, description, ..self }
     }
 
     pub(crate) fn to_value(&self) -> Value {
-        let mut all = self.more.clone();
+        let mut all = self.extensions.clone();
         all.insert("name".to_owned(), json!(self.name));
-        all.insert("in".to_owned(), json!(self.place.word()));
+        all.insert("in".to_owned(), json!(self.location.as_str()));
         all.insert("required".to_owned(), json!(self.is_required));
         all.insert(
             "schema".to_owned(),

@@ -11,12 +11,12 @@ use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
-const INPUT: &str = "#/input/";
-const OUTPUT: &str = "#/output/";
-const COMPONENTS: &str = "#/components/schemas/";
+const INPUT_REF_PREFIX: &str = "#/input/";
+const OUTPUT_REF_PREFIX: &str = "#/output/";
+const COMPONENTS_REF_PREFIX: &str = "#/components/schemas/";
 
 /// Creates the schema of a type.
-pub(crate) type MakeSchema = fn(&mut SchemaGenerator) -> Schema;
+pub(crate) type SchemaFn = fn(&mut SchemaGenerator) -> Schema;
 
 /// The schemas of one document.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub struct Schemas {
     input: SchemaGenerator,
     output: SchemaGenerator,
     /// The media type and schema of problems.
-    problem: (Cow<'static, str>, MakeSchema),
+    problem: (Cow<'static, str>, SchemaFn),
 }
 
 impl Default for Schemas {
@@ -38,14 +38,14 @@ impl Default for Schemas {
             output: generator("/output", settings().for_serialize()),
             problem: (
                 peregrine_web::problem::PROBLEM_JSON.into(),
-                SchemaGenerator::subschema_for::<Problem>,
+                SchemaGenerator::subschema_for::<ProblemSchema>,
             ),
         }
     }
 }
 
 impl Schemas {
-    pub(crate) fn with_problem(media_type: Cow<'static, str>, schema: MakeSchema) -> Self {
+    pub(crate) fn with_problem(media_type: Cow<'static, str>, schema: SchemaFn) -> Self {
         Self { problem: (media_type, schema), ..Self::default() }
     }
 
@@ -66,18 +66,18 @@ impl Schemas {
     }
 
     /// The target of `schema`, if it is a reference.
-    pub(crate) fn resolved(&self, schema: &Value) -> Value {
+    pub(crate) fn resolve(&self, schema: &Value) -> Value {
         let mut schema = schema.clone();
         // Chains of references are short, unless a type is defined as itself.
         for _ in 0..16 {
             let Some(reference) = schema.get("$ref").and_then(Value::as_str) else { break };
             let (definitions, name) =
-                match (reference.strip_prefix(INPUT), reference.strip_prefix(OUTPUT)) {
+                match (reference.strip_prefix(INPUT_REF_PREFIX), reference.strip_prefix(OUTPUT_REF_PREFIX)) {
                     (Some(name), _) => (self.input.definitions(), name),
                     (_, Some(name)) => (self.output.definitions(), name),
                     _ => break,
                 };
-            let Some(found) = definitions.get(&unescaped(name)) else { break };
+            let Some(found) = definitions.get(&decode_pointer(name)) else { break };
             schema = found.clone();
         }
         schema
@@ -85,10 +85,10 @@ impl Schemas {
 
     /// Redirects the references in `document` to its components. Returns the components that it
     /// needs.
-    pub(crate) fn finish(mut self, document: &mut Value) -> Map<String, Value> {
+    pub(crate) fn into_components(mut self, document: &mut Value) -> Map<String, Value> {
         let sides = [
-            (INPUT, self.input.take_definitions(true)),
-            (OUTPUT, self.output.take_definitions(true)),
+            (INPUT_REF_PREFIX, self.input.take_definitions(true)),
+            (OUTPUT_REF_PREFIX, self.output.take_definitions(true)),
         ];
         let mut differ: BTreeSet<String> = BTreeSet::new();
         let [(_, input), (_, output)] = &sides;
@@ -97,7 +97,7 @@ impl Schemas {
         loop {
             let more = both().filter(|name| {
                 !differ.contains(*name)
-                    && (!same(&input[*name], &output[*name]) || refers(&input[*name], &differ))
+                    && (!equal_ignoring_side(&input[*name], &output[*name]) || references_any(&input[*name], &differ))
             });
             let more: Vec<_> = more.cloned().collect();
             if more.is_empty() {
@@ -112,91 +112,91 @@ impl Schemas {
             for (name, schema) in definitions {
                 let reference = format!("{side}{name}");
                 let is_shared =
-                    !differ.contains(&name) && names.contains_key(&format!("{INPUT}{name}"));
+                    !differ.contains(&name) && names.contains_key(&format!("{INPUT_REF_PREFIX}{name}"));
                 let wanted = match (differ.contains(&name), side) {
                     (false, _) => name.clone(),
-                    (true, INPUT) => format!("{name}Input"),
+                    (true, INPUT_REF_PREFIX) => format!("{name}Input"),
                     (true, _) => format!("{name}Output"),
                 };
                 let component = if is_shared {
-                    names[&format!("{INPUT}{name}")].clone()
+                    names[&format!("{INPUT_REF_PREFIX}{name}")].clone()
                 } else {
-                    free(&plain(&wanted), &mut taken)
+                    unique_name(&component_name(&wanted), &mut taken)
                 };
                 names.insert(reference, component.clone());
                 all.insert(component, schema);
             }
         }
-        redirect(document, &names);
+        rewrite_refs(document, &names);
         for schema in all.values_mut() {
-            redirect(schema, &names);
+            rewrite_refs(schema, &names);
         }
-        needed(document, &all)
+        reachable_components(document, &all)
     }
 }
 
 /// Compares schemas regardless of the side that their references point to.
-fn same(input: &Value, output: &Value) -> bool {
+fn equal_ignoring_side(input: &Value, output: &Value) -> bool {
     fn sideless(value: &Value) -> String {
         value.to_string().replace("\"#/output/", "\"#/input/")
     }
     sideless(input) == sideless(output)
 }
 
-fn refers(schema: &Value, names: &BTreeSet<String>) -> bool {
+fn references_any(schema: &Value, names: &BTreeSet<String>) -> bool {
     let mut refers = false;
-    each_reference(schema, &mut |reference| {
-        let name = reference.strip_prefix(INPUT).or_else(|| reference.strip_prefix(OUTPUT));
-        refers |= name.is_some_and(|name| names.contains(&unescaped(name)));
+    for_each_ref(schema, &mut |reference| {
+        let name = reference.strip_prefix(INPUT_REF_PREFIX).or_else(|| reference.strip_prefix(OUTPUT_REF_PREFIX));
+        refers |= name.is_some_and(|name| names.contains(&decode_pointer(name)));
     });
     refers
 }
 
-fn each_reference(value: &Value, see: &mut impl FnMut(&str)) {
+fn for_each_ref(value: &Value, see: &mut impl FnMut(&str)) {
     match value {
         Value::Object(members) => {
             if let Some(Value::String(reference)) = members.get("$ref") {
                 see(reference);
             }
-            members.values().for_each(|member| each_reference(member, see));
+            members.values().for_each(|member| for_each_ref(member, see));
         }
-        Value::Array(items) => items.iter().for_each(|item| each_reference(item, see)),
+        Value::Array(items) => items.iter().for_each(|item| for_each_ref(item, see)),
         _ => {}
     }
 }
 
-fn redirect(value: &mut Value, names: &BTreeMap<String, String>) {
+fn rewrite_refs(value: &mut Value, names: &BTreeMap<String, String>) {
     match value {
         Value::Object(members) => {
             if let Some(Value::String(reference)) = members.get_mut("$ref")
-                && let Some(name) = names.get(&unescaped(reference))
+                && let Some(name) = names.get(&decode_pointer(reference))
             {
-                *reference = format!("{COMPONENTS}{name}");
+                *reference = format!("{COMPONENTS_REF_PREFIX}{name}");
             }
-            members.values_mut().for_each(|member| redirect(member, names));
+            members.values_mut().for_each(|member| rewrite_refs(member, names));
         }
-        Value::Array(items) => items.iter_mut().for_each(|item| redirect(item, names)),
+        Value::Array(items) => items.iter_mut().for_each(|item| rewrite_refs(item, names)),
         _ => {}
     }
 }
 
 /// The components that `document` refers to, directly or indirectly.
-fn needed(document: &Value, all: &BTreeMap<String, Value>) -> Map<String, Value> {
+fn reachable_components(document: &Value, all: &BTreeMap<String, Value>) -> Map<String, Value> {
     let mut found = Map::new();
     let mut open = Vec::new();
-    each_reference(document, &mut |reference| open.push(reference.to_owned()));
+    for_each_ref(document, &mut |reference| open.push(reference.to_owned()));
     while let Some(reference) = open.pop() {
-        let Some(name) = reference.strip_prefix(COMPONENTS) else { continue };
+        let Some(name) = reference.strip_prefix(COMPONENTS_REF_PREFIX) else { continue };
         let Some(schema) = all.get(name) else { continue };
         if found.insert(name.to_owned(), schema.clone()).is_none() {
-            each_reference(schema, &mut |reference| open.push(reference.to_owned()));
+            for_each_ref(schema, &mut |reference| open.push(reference.to_owned()));
         }
     }
     found
 }
 
 /// OpenAPI 3.1, Components Object: names of components consist of letters, digits and `.-_` only.
-fn plain(name: &str) -> String {
+fn component_name(name: &str) -> String {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || ".-_".contains(letter);
     let plain: String =
         name.chars().map(|letter| if is_plain(letter) { letter } else { '_' }).collect();
@@ -204,7 +204,7 @@ fn plain(name: &str) -> String {
     if plain.is_empty() { "Schema".to_owned() } else { plain.to_owned() }
 }
 
-fn free(name: &str, taken: &mut BTreeSet<String>) -> String {
+fn unique_name(name: &str, taken: &mut BTreeSet<String>) -> String {
     let numbered = (2..).map(|number| format!("{name}{number}"));
     let mut names = std::iter::once(name.to_owned()).chain(numbered);
     names.find(|name| taken.insert(name.clone())).expect("the numbers do not run out")
@@ -212,7 +212,7 @@ fn free(name: &str, taken: &mut BTreeSet<String>) -> String {
 
 /// RFC 6901, section 6: a pointer in a fragment is percent-encoded, with `~0` and `~1` for `~` and
 /// `/`.
-fn unescaped(reference: &str) -> String {
+fn decode_pointer(reference: &str) -> String {
     let mut bytes = Vec::with_capacity(reference.len());
     let mut rest = reference.as_bytes();
     while let Some((&first, after)) = rest.split_first() {
@@ -225,9 +225,9 @@ fn unescaped(reference: &str) -> String {
 }
 
 /// The schema of problems.
-struct Problem;
+struct ProblemSchema;
 
-impl JsonSchema for Problem {
+impl JsonSchema for ProblemSchema {
     fn schema_name() -> Cow<'static, str> {
         "Problem".into()
     }
@@ -256,7 +256,7 @@ impl JsonSchema for Problem {
 }
 
 /// The reason phrase of a status, or a substitute.
-pub(crate) fn phrase(status: u16) -> &'static str {
+pub(crate) fn reason_phrase(status: u16) -> &'static str {
     let status = StatusCode::from_u16(status).ok();
     status.and_then(|status| status.canonical_reason()).unwrap_or("A non-standard status")
 }
@@ -304,29 +304,29 @@ pub(crate) struct Property {
     pub(crate) schema: Value,
     pub(crate) is_required: bool,
     /// It belongs to one of several alternatives, such as a variant of an enum.
-    is_choice: bool,
+    is_from_union: bool,
 }
 
 /// Collects the properties that an object's schema lists itself.
-fn collect_own(schema: &Value, must: bool, found: &mut Vec<Property>) {
+fn collect_own_properties(schema: &Value, must: bool, found: &mut Vec<Property>) {
     let required: Vec<_> =
         schema.get("required").and_then(Value::as_array).into_iter().flatten().collect();
     let properties = schema.get("properties").and_then(Value::as_object);
     for (name, property) in properties.into_iter().flatten() {
         if let Some(known) = found.iter_mut().find(|known| known.name == *name) {
-            if known.is_choice && !must {
-                known.schema = either(&known.schema, property);
+            if known.is_from_union && !must {
+                known.schema = any_of(&known.schema, property);
             }
             continue;
         }
         let is_required = must && required.iter().any(|one| *one == name);
         let (name, schema) = (name.clone(), property.clone());
-        found.push(Property { name, schema, is_required, is_choice: !must });
+        found.push(Property { name, schema, is_required, is_from_union: !must });
     }
 }
 
 /// The union of two schemas.
-fn either(one: &Value, other: &Value) -> Value {
+fn any_of(one: &Value, other: &Value) -> Value {
     let words = |schema: &Value| match (schema.get("const"), schema.get("enum")) {
         (Some(word), _) => Some(vec![word.clone()]),
         (None, Some(Value::Array(words))) => Some(words.clone()),
@@ -350,24 +350,24 @@ impl Schemas {
     /// The properties of an object's schema, including those of its parts; `None` if it has none.
     pub(crate) fn properties(&self, schema: &Value) -> Option<Vec<Property>> {
         let mut found: Vec<Property> = Vec::new();
-        self.collect(schema, true, 0, &mut found);
+        self.collect_properties(schema, true, 0, &mut found);
         (!found.is_empty()).then_some(found)
     }
 
-    fn collect(&self, schema: &Value, must: bool, depth: u8, found: &mut Vec<Property>) {
+    fn collect_properties(&self, schema: &Value, must: bool, depth: u8, found: &mut Vec<Property>) {
         if depth > 8 {
             return;
         }
-        let resolved = self.resolved(schema);
+        let resolved = self.resolve(schema);
         // A reference may have sibling properties, such as the tag of a variant.
         if *schema != resolved {
-            collect_own(schema, must, found);
+            collect_own_properties(schema, must, found);
         }
         let schema = resolved;
-        collect_own(&schema, must, found);
+        collect_own_properties(&schema, must, found);
         for (key, must) in [("allOf", must), ("anyOf", false), ("oneOf", false)] {
             for part in schema.get(key).and_then(Value::as_array).into_iter().flatten() {
-                self.collect(part, must, depth + 1, found);
+                self.collect_properties(part, must, depth + 1, found);
             }
         }
     }

@@ -25,19 +25,19 @@ impl SecurityScheme {
 
     /// A key in a header field.
     #[must_use]
-    pub fn header(name: &str) -> Self {
+    pub fn api_key_header(name: &str) -> Self {
         Self(json!({ "type": "apiKey", "in": "header", "name": name }))
     }
 
     /// A key in the query.
     #[must_use]
-    pub fn query(name: &str) -> Self {
+    pub fn api_key_query(name: &str) -> Self {
         Self(json!({ "type": "apiKey", "in": "query", "name": name }))
     }
 
     /// A key in a cookie, such as that of a session.
     #[must_use]
-    pub fn cookie(name: &str) -> Self {
+    pub fn api_key_cookie(name: &str) -> Self {
         Self(json!({ "type": "apiKey", "in": "cookie", "name": name }))
     }
 
@@ -55,7 +55,7 @@ impl SecurityScheme {
 
     /// OAuth 2 with an authorization code, and the available scopes with their descriptions.
     #[must_use]
-    pub fn oauth2_code(authorization_url: &str, token_url: &str, scopes: &[(&str, &str)]) -> Self {
+    pub fn oauth2_authorization_code(authorization_url: &str, token_url: &str, scopes: &[(&str, &str)]) -> Self {
         let scopes: serde_json::Map<_, _> =
             scopes.iter().map(|(name, text)| ((*name).to_owned(), json!(text))).collect();
         Self(json!({
@@ -70,7 +70,7 @@ impl SecurityScheme {
 
     /// Any other scheme, as an OpenAPI object.
     #[must_use]
-    pub fn other(scheme: Value) -> Self {
+    pub fn raw(scheme: Value) -> Self {
         Self(scheme)
     }
 

@@ -24,10 +24,10 @@ fn document(schema: &Value) -> Value {
 
 /// The rules and locations of breaking changes on one side.
 fn breaking(changes: &[Change], side: &str) -> Vec<String> {
-    let of_side = changes.iter().filter(|change| change.is_breaking && change.place.contains(side));
+    let of_side = changes.iter().filter(|change| change.is_breaking && change.location.contains(side));
     let mut rules: Vec<_> = of_side
         .map(|change| {
-            let place = change.place.rsplit("application/json").next().unwrap_or_default().trim();
+            let place = change.location.rsplit("application/json").next().unwrap_or_default().trim();
             format!("{} {place}", change.rule).trim().to_owned()
         })
         .collect();
@@ -556,7 +556,7 @@ fn long_lists_of_values_are_compared_to_their_ends() {
         assert_eq!(diff(&all, &with(reversed)), [], "the order does not matter");
         let changes = diff(&all, &with(values(999).collect()));
         assert_eq!(breaking(&changes, " body"), ["narrowed"], "{changes:#?}");
-        assert!(changes[0].what.contains("value-999"), "{changes:#?}");
+        assert!(changes[0].message.contains("value-999"), "{changes:#?}");
         let changes = diff(&with(values(999).collect()), &all);
         assert_eq!(breaking(&changes, " response"), ["widened"], "{changes:#?}");
     }

@@ -2,116 +2,116 @@
 //! answers the HTTP requests with which the certificate authority validates domain names.
 
 use crate::error::Error;
-use crate::runtime::handle::Handle;
-use crate::runtime::make_app::{Make, Making};
+use crate::runtime::handle::ServerHandle;
+use crate::runtime::make_app::{BoxedMakeApp, BuildFuture};
 use http::Method;
 use http::header::CONTENT_TYPE;
 pub use peregrine_acme::*;
-use peregrine_server::Order;
-use peregrine_tls::{Challenges, Tls};
-use peregrine_web::application::{Application, Claim};
-use peregrine_web::head::Head;
+use peregrine_server::Lifecycle;
+use peregrine_tls::{ChallengeResponses, TlsConfig};
+use peregrine_web::application::{BuiltApp, Intercept};
+use peregrine_web::head::RequestHead;
 use peregrine_web::{IntoResponse, Request, Response, Service};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
 
-impl From<AcmeError> for Error {
-    fn from(error: AcmeError) -> Self {
+impl From<AcmeSetupError> for Error {
+    fn from(error: AcmeSetupError) -> Self {
         match error {
-            AcmeError::Tls(error) => Self::Tls(error),
+            AcmeSetupError::Tls(error) => Self::Tls(error),
             error => Self::Config(error.to_string()),
         }
     }
 }
 
 /// The ACME clients of a server that has not started yet, and the challenges that they answer.
-pub(crate) struct Suppliers {
-    suppliers: Vec<Supplier>,
-    answers: Arc<[Arc<Challenges>]>,
+pub(crate) struct AcmeClients {
+    clients: Vec<AcmeClient>,
+    challenges: Arc<[Arc<ChallengeResponses>]>,
 }
 
-impl Suppliers {
-    pub(crate) fn of<'t>(all: impl Iterator<Item = &'t Tls>) -> Self {
-        let suppliers = Supplier::of(all);
-        let answers = suppliers.iter().map(Supplier::challenges).collect();
-        Self { suppliers, answers }
+impl AcmeClients {
+    pub(crate) fn new<'t>(all: impl Iterator<Item = &'t TlsConfig>) -> Self {
+        let suppliers = AcmeClient::for_listeners(all);
+        let answers = suppliers.iter().map(AcmeClient::challenge_responses).collect();
+        Self { clients: suppliers, challenges: answers }
     }
 
     /// Wraps the applications of `makes` so that they answer validation requests before any route.
-    pub(crate) fn answering<'m>(
+    pub(crate) fn intercepting_challenges<'m>(
         &self,
-        makes: &'m mut dyn FnMut() -> Make,
-    ) -> Box<dyn FnMut() -> Make + 'm> {
-        if self.answers.is_empty() {
+        makes: &'m mut dyn FnMut() -> BoxedMakeApp,
+    ) -> Box<dyn FnMut() -> BoxedMakeApp + 'm> {
+        if self.challenges.is_empty() {
             return Box::new(makes);
         }
-        let answers = Arc::clone(&self.answers);
+        let answers = Arc::clone(&self.challenges);
         Box::new(move || {
             let (make, answers) = (makes(), Arc::clone(&answers));
-            Box::new(move || -> Making {
+            Box::new(move || -> BuildFuture {
                 let making = make();
-                Box::pin(async move { Ok(answer_first(making.await?, answers)) })
+                Box::pin(async move { Ok(intercept_challenges(making.await?, answers)) })
             })
         })
     }
 
     /// Starts one thread per ACME client. Each begins when the server serves, and ends when the
     /// server shuts down or the returned value is dropped.
-    pub(crate) fn start(self, handle: &Handle) -> Result<Vec<Working>, Error> {
-        let start = |supplier: Supplier| {
+    pub(crate) fn start(self, handle: &ServerHandle) -> Result<Vec<AcmeClientThread>, Error> {
+        let start = |supplier: AcmeClient| {
             let (mut begun, mut ended) = (handle.subscribe(), handle.subscribe());
             // A successor waits: until it serves, the previous process has the sockets and the
             // lock.
-            let begin = async move { drop(begun.wait_for(|order| *order >= Order::Serve).await) };
-            let end = async move { drop(ended.wait_for(|order| *order > Order::Serve).await) };
+            let begin = async move { drop(begun.wait_for(|order| *order >= Lifecycle::Serving).await) };
+            let end = async move { drop(ended.wait_for(|order| *order > Lifecycle::Serving).await) };
             supplier.start(begin, end).map_err(Error::Worker)
         };
-        self.suppliers.into_iter().map(start).collect()
+        self.clients.into_iter().map(start).collect()
     }
 }
 
 // RFC 8555 §8.3: the path of a validation request, up to its token.
-const PATH: &str = "/.well-known/acme-challenge/";
+const CHALLENGE_PATH: &str = "/.well-known/acme-challenge/";
 
 /// The maximum length of a token. Those of known certificate authorities are much shorter.
 const TOKEN_BYTES_MAX: usize = 256;
 
 /// How long a request waits for the challenge responses of other instances.
-const LOOK_MAX: Duration = Duration::from_secs(10);
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
 
-fn answer_first(application: Application, answers: Arc<[Arc<Challenges>]>) -> Application {
+fn intercept_challenges(application: BuiltApp, answers: Arc<[Arc<ChallengeResponses>]>) -> BuiltApp {
     let known = Arc::clone(&answers);
-    let claims = move |head: &Head| {
+    let claims = move |head: &RequestHead| {
         let is_asked =
-            |challenges: &Arc<Challenges>| challenges.has_tokens() || challenges.looks_up_tokens();
+            |challenges: &Arc<ChallengeResponses>| challenges.has_http01() || challenges.has_remote_http01();
         let is_check = known.iter().any(is_asked)
-            && head.path().starts_with(PATH)
+            && head.path().starts_with(CHALLENGE_PATH)
             && matches!(head.method(), Method::GET | Method::HEAD);
-        let token = token(head.path()).filter(|_| is_check)?;
-        let is_own = known.iter().any(|challenges| challenges.token(token).is_some());
-        let may_be_others = || known.iter().any(|challenges| challenges.looks_up_tokens());
-        if is_own { Some(Claim::Surely) } else { may_be_others().then_some(Claim::Perhaps) }
+        let token = challenge_token(head.path()).filter(|_| is_check)?;
+        let is_own = known.iter().any(|challenges| challenges.http01(token).is_some());
+        let may_be_others = || known.iter().any(|challenges| challenges.has_remote_http01());
+        if is_own { Some(Intercept::NeverShed) } else { may_be_others().then_some(Intercept::Sheddable) }
     };
-    application.answer_first(claims, |rest| Answering { answers, rest })
+    application.intercept(claims, |rest| ChallengeResponder { challenges: answers, app: rest })
 }
 
 /// The token at the end of a path.
 // RFC 8555 §8.3: a token consists of characters of the base64url alphabet.
-fn token(path: &str) -> Option<&str> {
+fn challenge_token(path: &str) -> Option<&str> {
     let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
-    let token = path.strip_prefix(PATH)?;
+    let token = path.strip_prefix(CHALLENGE_PATH)?;
     let is_token = (1..=TOKEN_BYTES_MAX).contains(&token.len()) && token.bytes().all(is_letter);
     is_token.then_some(token)
 }
 
-async fn answer(all: &[Arc<Challenges>], token: &str) -> Option<Arc<str>> {
-    if let Some(own) = all.iter().find_map(|challenges| challenges.token(token)) {
+async fn find_key_authorization(all: &[Arc<ChallengeResponses>], token: &str) -> Option<Arc<str>> {
+    if let Some(own) = all.iter().find_map(|challenges| challenges.http01(token)) {
         return Some(own);
     }
-    for challenges in all.iter().filter(|challenges| challenges.looks_up_tokens()) {
+    for challenges in all.iter().filter(|challenges| challenges.has_remote_http01()) {
         // The storage may hang, so the lookup has a timeout.
-        let found = timeout(LOOK_MAX, challenges.token_elsewhere(token)).await;
+        let found = timeout(LOOKUP_TIMEOUT, challenges.remote_http01(token)).await;
         if let Ok(Some(found)) = found {
             return Some(found);
         }
@@ -120,15 +120,15 @@ async fn answer(all: &[Arc<Challenges>], token: &str) -> Option<Arc<str>> {
 }
 
 /// Answers validation requests, and passes all others to the application.
-struct Answering {
-    answers: Arc<[Arc<Challenges>]>,
-    rest: Application,
+struct ChallengeResponder {
+    challenges: Arc<[Arc<ChallengeResponses>]>,
+    app: BuiltApp,
 }
 
-impl Service for Answering {
+impl Service for ChallengeResponder {
     async fn call(&self, request: Request) -> Response {
-        let found = match token(request.parts.head.path()) {
-            Some(token) => answer(&self.answers, token).await,
+        let found = match challenge_token(request.parts.head.path()) {
+            Some(token) => find_key_authorization(&self.challenges, token).await,
             None => None,
         };
         match found {
@@ -136,7 +136,7 @@ impl Service for Answering {
                 let kind = [(CONTENT_TYPE, "application/octet-stream")];
                 (kind, text.as_bytes().to_vec()).into_response()
             }
-            None => self.rest.call(request).await,
+            None => self.app.call(request).await,
         }
     }
 }
@@ -148,21 +148,21 @@ mod tests {
 
     #[test]
     fn requests_by_which_names_are_checked_are_answered_before_all_routes() {
-        let challenges = Challenges::new().expect("a set of challenges");
+        let challenges = ChallengeResponses::new().expect("a set of challenges");
         let app = App::new().get("/{*all}", || "the application").post("/{*all}", || "posted");
         let app = app.build().expect("valid routes");
-        let client = answer_first(app, Arc::new([Arc::clone(&challenges)])).test();
-        let text = |path: &str| client.get(path).send_now().text();
-        let path = format!("{PATH}token");
+        let client = intercept_challenges(app, Arc::new([Arc::clone(&challenges)])).test();
+        let text = |path: &str| client.get(path).send_blocking().text();
+        let path = format!("{CHALLENGE_PATH}token");
         assert_eq!(text(&path), "the application");
-        challenges.answer_token("token", "token.thumb");
+        challenges.set_http01("token", "token.thumb");
         assert_eq!(text(&path), "token.thumb");
         for other in ["", "other", "token/", "token/more"] {
-            assert_eq!(text(&format!("{PATH}{other}")), "the application", "{other}");
+            assert_eq!(text(&format!("{CHALLENGE_PATH}{other}")), "the application", "{other}");
         }
-        assert_eq!(client.post(&path).send_now().text(), "posted");
+        assert_eq!(client.post(&path).send_blocking().text(), "posted");
         assert_eq!(text("/token"), "the application");
-        challenges.forget_token("token");
+        challenges.remove_http01("token");
         assert_eq!(text(&path), "the application");
     }
 }

@@ -1,10 +1,10 @@
 //! [`Error`]: why a server could not start, or failed later, and how to fix the cause.
 
-use peregrine_admin::internal::LogError;
-use peregrine_restart::internal::TakeOverError;
+use peregrine_admin::internal::AccessLogError;
+use peregrine_restart::internal::HandoverError;
 #[cfg(feature = "config")]
 use peregrine_settings::ConfigError;
-use peregrine_tls::TlsError;
+use peregrine_tls::TlsSetupError;
 use peregrine_web::BuildError;
 use std::error::Error as StdError;
 use std::fmt;
@@ -17,7 +17,7 @@ use std::io;
 #[non_exhaustive]
 pub enum Error {
     /// An address cannot be parsed or resolved.
-    Address {
+    InvalidAddress {
         /// The address, as written by the application.
         address: String,
         /// The error from the name lookup.
@@ -31,14 +31,14 @@ pub enum Error {
         cause: io::Error,
     },
     /// The access log cannot be opened.
-    Log {
+    AccessLog {
         /// The path, or a description of another target.
         target: String,
         /// The operating system's error.
         cause: io::Error,
     },
     /// A certificate, a key or another TLS setting cannot be used.
-    Tls(TlsError),
+    Tls(TlsSetupError),
     /// The application is inconsistent. All problems are reported together.
     Build(BuildError),
     /// The requested driver cannot run here.
@@ -54,7 +54,7 @@ pub enum Error {
     Worker(io::Error),
     /// A worker's thread panicked: in the function that builds the application, in the `Drop` of a
     /// value that the application holds, or in the server itself.
-    Panicked {
+    WorkerPanicked {
         /// The worker's number.
         worker: usize,
         /// The panic's message.
@@ -62,11 +62,11 @@ pub enum Error {
     },
     /// The numbers of the workers that did not end when the server shut down, because a handler
     /// blocks their thread.
-    Blocked(Vec<usize>),
+    WorkersBlocked(Vec<usize>),
     /// The handlers for SIGTERM and Ctrl-C cannot be installed.
     Signals(io::Error),
     /// During an upgrade in place, the previous process did not hand over its listeners.
-    TakeOver(io::Error),
+    Handover(io::Error),
 }
 
 #[cfg(feature = "config")]
@@ -76,38 +76,38 @@ impl From<ConfigError> for Error {
     }
 }
 
-impl From<LogError> for Error {
-    fn from(error: LogError) -> Self {
+impl From<AccessLogError> for Error {
+    fn from(error: AccessLogError) -> Self {
         match error {
-            LogError::Open { target, cause } => Self::Log { target, cause },
-            LogError::Thread(cause) => Self::Worker(cause),
+            AccessLogError::Open { target, cause } => Self::AccessLog { target, cause },
+            AccessLogError::Thread(cause) => Self::Worker(cause),
         }
     }
 }
 
-impl From<TakeOverError> for Error {
-    fn from(TakeOverError(cause): TakeOverError) -> Self {
-        Self::TakeOver(cause)
+impl From<HandoverError> for Error {
+    fn from(HandoverError(cause): HandoverError) -> Self {
+        Self::Handover(cause)
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Address { address, cause } => write!(
+            Self::InvalidAddress { address, cause } => write!(
                 f,
                 "cannot understand the address `{address}`: {cause}; write `127.0.0.1:8080`, \
                  `[::1]:8080`, `localhost:8080` or `unix:/run/app.sock`"
             ),
             Self::Bind { address, cause } => {
-                write!(f, "cannot listen on {address}: {cause}{}", remedy(address, cause))
+                write!(f, "cannot listen on {address}: {cause}{}", bind_hint(address, cause))
             }
-            Self::Log { target, cause } => {
+            Self::AccessLog { target, cause } => {
                 let remedy = match cause.kind() {
                     io::ErrorKind::NotFound => "; its directory does not exist: create it",
                     io::ErrorKind::PermissionDenied => "; this user may not write there",
                     io::ErrorKind::IsADirectory => "; this is a directory: name a file in it",
-                    _ => exhaustion(cause),
+                    _ => exhaustion_hint(cause),
                 };
                 write!(f, "cannot open the access log {target}: {cause}{remedy}")
             }
@@ -117,26 +117,26 @@ impl fmt::Display for Error {
                 write!(f, "the {driver} driver cannot run here: {cause}")
             }
             Self::Config(cause) => f.write_str(cause),
-            Self::Worker(cause) => write!(f, "a worker failed: {cause}{}", exhaustion(cause)),
-            Self::Panicked { worker, cause } => write!(
+            Self::Worker(cause) => write!(f, "a worker failed: {cause}{}", exhaustion_hint(cause)),
+            Self::WorkerPanicked { worker, cause } => write!(
                 f,
                 "worker {worker} panicked: {cause}; check whether the function that builds the \
                  application, or the `Drop` of a value that it holds, can panic"
             ),
-            Self::Blocked(workers) => write!(
+            Self::WorkersBlocked(workers) => write!(
                 f,
                 "workers {workers:?} did not end: a handler blocks their thread; run blocking work \
                  with `tokio::task::spawn_blocking`"
             ),
             Self::Signals(cause) => {
-                write!(f, "cannot listen for SIGTERM and Ctrl-C: {cause}{}", exhaustion(cause))
+                write!(f, "cannot listen for SIGTERM and Ctrl-C: {cause}{}", exhaustion_hint(cause))
             }
-            Self::TakeOver(cause) => write!(
+            Self::Handover(cause) => write!(
                 f,
                 "cannot take over from the process that started this one: {cause}{}",
                 match cause.kind() {
                     io::ErrorKind::UnexpectedEof => "; that process has ended",
-                    _ => exhaustion(cause),
+                    _ => exhaustion_hint(cause),
                 }
             ),
         }
@@ -151,13 +151,13 @@ impl fmt::Debug for Error {
 
 /// The error for a setting that needs a feature the program was built without.
 #[cfg(feature = "config")]
-pub(crate) fn missing(setting: &str, feature: &str) -> Error {
+pub(crate) fn missing_feature(setting: &str, feature: &str) -> Error {
     let text = format!("this program was built without the feature `{feature}` of `peregrine`");
-    ConfigError::of_setting(setting, text).into()
+    ConfigError::for_key(setting, text).into()
 }
 
 /// The usual remedies when the server cannot listen on an address.
-fn remedy(address: &str, cause: &io::Error) -> &'static str {
+fn bind_hint(address: &str, cause: &io::Error) -> &'static str {
     let is_unix = address.starts_with("unix:");
     match cause.kind() {
         io::ErrorKind::AddrInUse if is_unix => {
@@ -176,12 +176,12 @@ fn remedy(address: &str, cause: &io::Error) -> &'static str {
         }
         io::ErrorKind::AddrNotAvailable => "; no interface of this machine has that address",
         io::ErrorKind::NotFound if is_unix => "; the socket's directory does not exist",
-        _ => exhaustion(cause),
+        _ => exhaustion_hint(cause),
     }
 }
 
 /// The remedies when the process has run out of something.
-fn exhaustion(cause: &io::Error) -> &'static str {
+fn exhaustion_hint(cause: &io::Error) -> &'static str {
     match cause.raw_os_error() {
         // ENFILE and EMFILE, which have no `ErrorKind`. The numbers are the same on every Unix.
         Some(23 | 24) => {
@@ -199,15 +199,15 @@ fn exhaustion(cause: &io::Error) -> &'static str {
 impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         match self {
-            Self::Address { cause, .. }
+            Self::InvalidAddress { cause, .. }
             | Self::Bind { cause, .. }
-            | Self::Log { cause, .. }
+            | Self::AccessLog { cause, .. }
             | Self::Worker(cause)
             | Self::Signals(cause)
-            | Self::TakeOver(cause) => Some(cause),
+            | Self::Handover(cause) => Some(cause),
             Self::Tls(error) => Some(error),
             Self::Build(error) => Some(error),
-            Self::Driver { .. } | Self::Config(_) | Self::Panicked { .. } | Self::Blocked(_) => {
+            Self::Driver { .. } | Self::Config(_) | Self::WorkerPanicked { .. } | Self::WorkersBlocked(_) => {
                 None
             }
         }
@@ -220,8 +220,8 @@ impl From<BuildError> for Error {
     }
 }
 
-impl From<TlsError> for Error {
-    fn from(error: TlsError) -> Self {
+impl From<TlsSetupError> for Error {
+    fn from(error: TlsSetupError) -> Self {
         Self::Tls(error)
     }
 }
@@ -232,15 +232,15 @@ impl From<Error> for io::Error {
     fn from(error: Error) -> Self {
         let kind = match &error {
             Error::Bind { cause, .. }
-            | Error::Log { cause, .. }
+            | Error::AccessLog { cause, .. }
             | Error::Worker(cause)
             | Error::Signals(cause)
-            | Error::TakeOver(cause) => cause.kind(),
-            Error::Address { .. } | Error::Tls(_) | Error::Build(_) | Error::Config(_) => {
+            | Error::Handover(cause) => cause.kind(),
+            Error::InvalidAddress { .. } | Error::Tls(_) | Error::Build(_) | Error::Config(_) => {
                 io::ErrorKind::InvalidInput
             }
             Error::Driver { .. } => io::ErrorKind::Unsupported,
-            Error::Panicked { .. } | Error::Blocked(_) => io::ErrorKind::Other,
+            Error::WorkerPanicked { .. } | Error::WorkersBlocked(_) => io::ErrorKind::Other,
         };
         Self::new(kind, error)
     }
@@ -258,7 +258,7 @@ mod tests {
     #[cfg(feature = "tls")]
     #[test]
     fn what_main_prints_is_the_text_for_people() {
-        let missing = peregrine_tls::Tls::from_pem_files("no-such.pem", "no-such.key");
+        let missing = peregrine_tls::TlsConfig::from_pem_files("no-such.pem", "no-such.key");
         let error = Error::from(missing.expect_err("no such file"));
         let printed = format!("{error:?}");
         assert!(printed.starts_with("cannot read no-such.pem: "), "{printed}");

@@ -76,7 +76,7 @@ mod listen;
 mod reload;
 mod runtime;
 mod server;
-pub mod test;
+pub mod testing;
 #[cfg(feature = "tower")]
 pub mod tower;
 pub mod trace;
@@ -85,7 +85,7 @@ pub use bytes;
 pub use error::Error;
 pub use http;
 pub use listen::admin::Admin;
-pub use listen::bind::Place;
+pub use listen::bind::ListenAddr;
 pub use listen::listener::Listener;
 #[cfg(feature = "auth")]
 pub use peregrine_auth as auth;
@@ -115,8 +115,8 @@ pub use peregrine_rate_limit as rate_limit;
 #[cfg(all(target_os = "linux", feature = "restart"))]
 pub use peregrine_restart as restart;
 pub use peregrine_server::{
-    Cut, Http1Limits, Http2Limits, Limits, MemoryMax, OverloadLimits, ProxyProtocol, Shutdown,
-    Snapshot, Unfinished,
+    ForceClosed, Http1Limits, Http2Limits, Limits, MemoryMax, OverloadLimits, ProxyProtocol, Shutdown,
+    WorkerStats, InFlightStage,
 };
 #[cfg(feature = "sessions")]
 pub use peregrine_session as session;
@@ -133,11 +133,11 @@ pub use peregrine_web::client::TrustedProxies;
 #[cfg(feature = "websocket")]
 pub use peregrine_websocket as websocket;
 pub use runtime::driver_choice::DriverChoice;
-pub use runtime::handle::Handle;
-pub use runtime::make_app::{IntoApplication, MakeApplication};
-pub use runtime::report::Stopped;
-pub use runtime::running::Running;
-pub use runtime::spawn_blocking::offload;
+pub use runtime::handle::ServerHandle;
+pub use runtime::make_app::{IntoBuiltApp, MakeApp};
+pub use runtime::report::ShutdownReport;
+pub use runtime::running::RunningServer;
+pub use runtime::spawn_blocking::spawn_blocking;
 pub use server::{Server, serve};
 
 /// The result of [`Server::serve`] and similar functions.
@@ -157,8 +157,8 @@ pub mod admin {
 ///
 /// Workers put lines into a queue and never wait. Lines are dropped and counted if they cannot be
 /// written, because the disk is full, a pipe has no reader, or the queue is full.
-pub mod log {
-    pub use peregrine_admin::{Form, Log};
+pub mod access_log {
+    pub use peregrine_admin::{AccessLogFormat, AccessLogOptions};
 }
 
 /// Exports spans to OpenTelemetry collectors, with OTLP over HTTP. Requires the feature `otlp`.
@@ -173,10 +173,10 @@ pub mod otlp {
 /// What `peregrine-simulate` needs beyond the public interface. It may change in any release.
 #[doc(hidden)]
 pub mod internal {
-    pub use crate::listen::listener::Settings;
-    pub use crate::runtime::make_app::{Make, makes};
+    pub use crate::listen::listener::ListenerSettings;
+    pub use crate::runtime::make_app::{BoxedMakeApp, box_make_app};
     pub use crate::runtime::report::stopped;
-    pub use crate::server::Simulated;
+    pub use crate::server::SimulatedServer;
 }
 
 /// The types that most applications use.
@@ -185,6 +185,6 @@ pub mod prelude {
     pub use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
     pub use peregrine_middleware::*;
     #[cfg(feature = "tls")]
-    pub use peregrine_tls::Tls;
+    pub use peregrine_tls::TlsConfig;
     pub use peregrine_web::prelude::*;
 }

@@ -18,15 +18,15 @@
 //! into a tower service for hyper or axum.
 
 use crate::error::Error;
-use crate::runtime::make_app::{IntoApplication, makes};
-use crate::runtime::running::Running;
+use crate::runtime::make_app::{IntoBuiltApp, box_make_app};
+use crate::runtime::running::RunningServer;
 use crate::server::Server;
 use crate::server::serve_until;
 use peregrine_driver::Socket;
 pub use peregrine_mount::*;
 #[cfg(feature = "tls")]
-use peregrine_tls::Tls;
-use peregrine_web::application::Application;
+use peregrine_tls::TlsConfig;
+use peregrine_web::application::BuiltApp;
 use peregrine_web::{App, BuildError};
 use std::fmt;
 use std::future::pending;
@@ -35,8 +35,8 @@ use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
 use std::pin::Pin;
 
-impl<R: Reach> IntoApplication for Tower<R> {
-    fn into_application(self) -> Result<Application, BuildError> {
+impl<R: Dispatch> IntoBuiltApp for TowerHandler<R> {
+    fn into_built_app(self) -> Result<BuiltApp, BuildError> {
         // Ambiguous paths are dangerous if they bypass the middleware of another route; there is
         // none.
         App::new().allow_ambiguous_paths().mount("/", self).build()
@@ -65,10 +65,10 @@ impl Server {
     /// See [`Error`].
     pub fn serve_tower<Via, T>(self, service: T) -> Result<(), Error>
     where
-        T: IntoTower<Via>,
-        T::Reach: Send,
+        T: IntoTowerHandler<Via>,
+        T::Dispatch: Send,
     {
-        let tower = service.into_tower();
+        let tower = service.into_tower_handler();
         self.serve(move || tower.clone())
     }
 
@@ -76,12 +76,12 @@ impl Server {
     ///
     /// # Errors
     /// See [`Error`].
-    pub fn start_tower<Via, T>(self, service: T) -> Result<Running, Error>
+    pub fn start_tower<Via, T>(self, service: T) -> Result<RunningServer, Error>
     where
-        T: IntoTower<Via>,
-        T::Reach: Send,
+        T: IntoTowerHandler<Via>,
+        T::Dispatch: Send,
     {
-        let tower = service.into_tower();
+        let tower = service.into_tower_handler();
         self.start(move || tower.clone())
     }
 }
@@ -91,57 +91,57 @@ impl Server {
 ///
 /// For an address, each worker has its own socket; a listener is shared by all workers.
 #[derive(Debug)]
-pub enum Entrance {
+pub enum ServeListener {
     /// An address.
     Address(String),
     /// A bound listener.
     Listener(Socket),
     /// A tokio listener that could not be converted, with the reason.
-    Lost(std::io::Error),
+    Invalid(std::io::Error),
 }
 
-impl From<&str> for Entrance {
+impl From<&str> for ServeListener {
     fn from(address: &str) -> Self {
         Self::Address(address.to_owned())
     }
 }
 
-impl From<String> for Entrance {
+impl From<String> for ServeListener {
     fn from(address: String) -> Self {
         Self::Address(address)
     }
 }
 
-impl From<TcpListener> for Entrance {
+impl From<TcpListener> for ServeListener {
     fn from(listener: TcpListener) -> Self {
         Self::Listener(listener.into())
     }
 }
 
-impl From<tokio::net::TcpListener> for Entrance {
+impl From<tokio::net::TcpListener> for ServeListener {
     fn from(listener: tokio::net::TcpListener) -> Self {
         // The driver of the workers chooses between blocking and non-blocking mode.
         let listener = listener
             .into_std()
             .and_then(|listener| listener.set_nonblocking(false).map(|()| listener));
-        listener.map_or_else(Self::Lost, Self::from)
+        listener.map_or_else(Self::Invalid, Self::from)
     }
 }
 
 #[cfg(unix)]
-impl From<UnixListener> for Entrance {
+impl From<UnixListener> for ServeListener {
     fn from(listener: UnixListener) -> Self {
         Self::Listener(listener.into())
     }
 }
 
 #[cfg(unix)]
-impl From<tokio::net::UnixListener> for Entrance {
+impl From<tokio::net::UnixListener> for ServeListener {
     fn from(listener: tokio::net::UnixListener) -> Self {
         let listener = listener
             .into_std()
             .and_then(|listener| listener.set_nonblocking(false).map(|()| listener));
-        listener.map_or_else(Self::Lost, Self::from)
+        listener.map_or_else(Self::Invalid, Self::from)
     }
 }
 
@@ -167,17 +167,17 @@ impl From<tokio::net::UnixListener> for Entrance {
 ///     .await
 /// # }
 /// ```
-pub fn serve<Via, T>(entrance: impl Into<Entrance>, service: T) -> Serving<T::Reach>
+pub fn serve<Via, T>(entrance: impl Into<ServeListener>, service: T) -> Serve<T::Dispatch>
 where
-    T: IntoTower<Via>,
-    T::Reach: Send,
+    T: IntoTowerHandler<Via>,
+    T::Dispatch: Send,
 {
     let server = match entrance.into() {
-        Entrance::Address(address) => Ok(Server::bind(address)),
-        Entrance::Listener(listener) => Ok(Server::new().listener(listener)),
-        Entrance::Lost(cause) => Err(lost(cause)),
+        ServeListener::Address(address) => Ok(Server::bind(address)),
+        ServeListener::Listener(listener) => Ok(Server::new().listen_socket(listener)),
+        ServeListener::Invalid(cause) => Err(invalid_listener(cause)),
     };
-    Serving { server, tower: service.into_tower(), end: End::Dropped }
+    Serve { server, handler: service.into_tower_handler(), shutdown: ShutdownTrigger::OnDrop }
 }
 
 /// Like [`serve`], but over TLS only.
@@ -193,44 +193,44 @@ where
 /// # }
 /// ```
 #[cfg(feature = "tls")]
-pub fn serve_tls<Via, T>(entrance: impl Into<Entrance>, tls: Tls, service: T) -> Serving<T::Reach>
+pub fn serve_tls<Via, T>(entrance: impl Into<ServeListener>, tls: TlsConfig, service: T) -> Serve<T::Dispatch>
 where
-    T: IntoTower<Via>,
-    T::Reach: Send,
+    T: IntoTowerHandler<Via>,
+    T::Dispatch: Send,
 {
     let server = match entrance.into() {
-        Entrance::Address(address) => Ok(Server::new().tls(address, tls)),
-        Entrance::Listener(listener) => Ok(Server::new().tls_listener(listener, tls)),
-        Entrance::Lost(cause) => Err(lost(cause)),
+        ServeListener::Address(address) => Ok(Server::new().listen_tls(address, tls)),
+        ServeListener::Listener(listener) => Ok(Server::new().listen_tls_socket(listener, tls)),
+        ServeListener::Invalid(cause) => Err(invalid_listener(cause)),
     };
-    Serving { server, tower: service.into_tower(), end: End::Dropped }
+    Serve { server, handler: service.into_tower_handler(), shutdown: ShutdownTrigger::OnDrop }
 }
 
-fn lost(cause: std::io::Error) -> Error {
+fn invalid_listener(cause: std::io::Error) -> Error {
     Error::Bind { address: "(a tokio listener)".to_owned(), cause }
 }
 
-type Signal = Pin<Box<dyn Future<Output = ()> + Send>>;
+type ShutdownFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A server that starts when it is awaited. Returned by [`serve`] and `serve_tls`.
 #[must_use = "a server does nothing until it is awaited"]
-pub struct Serving<R> {
+pub struct Serve<R> {
     server: Result<Server, Error>,
-    tower: Tower<R>,
-    end: End,
+    handler: TowerHandler<R>,
+    shutdown: ShutdownTrigger,
 }
 
 /// The event that shuts a server down gracefully.
-enum End {
+enum ShutdownTrigger {
     /// Nothing: it serves until its future is dropped.
-    Dropped,
+    OnDrop,
     /// SIGTERM or Ctrl-C.
     Signals,
     /// The completion of a future.
-    Future(Signal),
+    Future(ShutdownFuture),
 }
 
-impl<R> Serving<R> {
+impl<R> Serve<R> {
     /// Shuts down gracefully when `signal` completes: accepts no new connections, closes idle ones
     /// after `Limits::drain_idle_timeout`, and cuts busy ones after
     /// [`Limits::shutdown_timeout`](crate::Limits::shutdown_timeout).
@@ -241,7 +241,7 @@ impl<R> Serving<R> {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        self.end = End::Future(Box::pin(signal));
+        self.shutdown = ShutdownTrigger::Future(Box::pin(signal));
         self
     }
 
@@ -258,7 +258,7 @@ impl<R> Serving<R> {
     /// # }
     /// ```
     pub fn shut_down_on_signals(mut self) -> Self {
-        self.end = End::Signals;
+        self.shutdown = ShutdownTrigger::Signals;
         self
     }
 
@@ -275,19 +275,19 @@ impl<R> Serving<R> {
     }
 }
 
-impl<R: Reach + Send> Serving<R> {
+impl<R: Dispatch + Send> Serve<R> {
     async fn run(self) -> Result<(), Error> {
-        let Self { server, tower, end } = self;
+        let Self { server, handler: tower, shutdown: end } = self;
         let end = match end {
-            End::Dropped => Some(Box::pin(pending()) as Signal),
-            End::Signals => None,
-            End::Future(signal) => Some(signal),
+            ShutdownTrigger::OnDrop => Some(Box::pin(pending()) as ShutdownFuture),
+            ShutdownTrigger::Signals => None,
+            ShutdownTrigger::Future(signal) => Some(signal),
         };
-        serve_until::serve(server?, makes(move || tower.clone()), end).await
+        serve_until::serve(server?, box_make_app(move || tower.clone()), end).await
     }
 }
 
-impl<R: Reach + Send> IntoFuture for Serving<R> {
+impl<R: Dispatch + Send> IntoFuture for Serve<R> {
     type Output = Result<(), Error>;
     type IntoFuture = Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;
 
@@ -296,7 +296,7 @@ impl<R: Reach + Send> IntoFuture for Serving<R> {
     }
 }
 
-impl<R> fmt::Debug for Serving<R> {
+impl<R> fmt::Debug for Serve<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Serving").field("server", &self.server).finish_non_exhaustive()
     }

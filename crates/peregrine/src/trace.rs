@@ -4,7 +4,7 @@
 //! Spans are `tracing` spans, which any subscriber can record. With the feature `otlp`,
 //! `peregrine::otlp` exports them to OpenTelemetry collectors.
 
-pub use peregrine_server::Traces;
+pub use peregrine_server::TraceConfig;
 pub use peregrine_web::trace::{TRACEPARENT, TRACESTATE, TraceContext};
 
 use http::HeaderMap;
@@ -40,8 +40,8 @@ pub fn inject(fields: &mut HeaderMap) {
 }
 
 /// With the feature `otlp`, makes `traces` take span ids from OpenTelemetry.
-pub(crate) fn recorded(traces: Traces) -> Traces {
+pub(crate) fn with_recorder(traces: TraceConfig) -> TraceConfig {
     #[cfg(feature = "otlp")]
-    let traces = peregrine_admin::internal::recorded(traces);
+    let traces = peregrine_admin::internal::with_otel_recorder(traces);
     traces
 }

@@ -6,8 +6,8 @@
 #![forbid(unsafe_code)]
 
 use peregrine_proto::h1::ResponseLength;
-use peregrine_proto::h2::hpack::{Decoder, Encoder, Field, Sink};
-use peregrine_proto::h2::{After, Connection, Event, Limits, frame};
+use peregrine_proto::h2::hpack::{Decoder, Encoder, Field, FieldSink};
+use peregrine_proto::h2::{MoreData, Connection, Event, Limits, frame};
 use peregrine_proto::{Date, HeadIndex, Known};
 use std::hint::black_box;
 use std::time::Instant;
@@ -43,7 +43,7 @@ fn turn(name: &str, fields: &[(&str, &str)]) {
         for _ in 0..STREAMS {
             let lent = fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()));
             let block = oracle.encode(lent);
-            frame::write(frame::Kind::Headers, 5, id, &block, &mut unread);
+            frame::write_frame(frame::FrameType::Headers, 5, id, &block, &mut unread);
             id += 2;
         }
         out.clear();
@@ -56,10 +56,10 @@ fn turn(name: &str, fields: &[(&str, &str)]) {
             match event {
                 Event::Request(request) => {
                     let (stream, length) = (request.stream, ResponseLength::Exact(13));
-                    connection.respond(&limits, stream, 200, response, length, &date, &mut out);
-                    if connection.room(&limits, stream) >= 13 {
+                    connection.send_response(&limits, stream, 200, response, length, &date, &mut out);
+                    if connection.send_capacity(&limits, stream) >= 13 {
                         let data = black_box(b"Hello, World!");
-                        connection.send_data(&limits, stream, data, After::End, &mut out);
+                        connection.send_data(&limits, stream, data, MoreData::End, &mut out);
                     }
                     count += 1;
                 }
@@ -67,7 +67,7 @@ fn turn(name: &str, fields: &[(&str, &str)]) {
                 event => assert_eq!(event, Event::Settings),
             }
         }
-        connection.settle(&mut out, |_| {});
+        connection.close_answered_streams(&mut out, |_| {});
         least = least.min(start.elapsed().as_nanos());
         assert_eq!(count, STREAMS);
         black_box(&out);
@@ -78,7 +78,7 @@ fn turn(name: &str, fields: &[(&str, &str)]) {
 
 struct Count(usize);
 
-impl Sink for Count {
+impl FieldSink for Count {
     fn field(&mut self, field: Field<'_>) -> bool {
         self.0 += field.value.len();
         true
@@ -117,7 +117,7 @@ fn encode() {
         let start = Instant::now();
         for _ in 0..100 {
             out.clear();
-            encoder.begin(&mut out);
+            encoder.begin_block(&mut out);
             encoder.status(200, &mut out);
             for (known, name, value) in black_box(fields) {
                 encoder.field(known, name, value, &mut out);

@@ -1,26 +1,26 @@
 //! The authority of a request: host and port.
 
 use crate::field::{self, HOST};
-use crate::{HeadIndex, Known, Reject, TargetForm};
+use crate::{HeadIndex, Known, Http2Error, TargetForm};
 
 /// Takes the authority from the Host field, if there is one and the target has no authority.
 // RFC 9112 §3.2: a server must answer 400 to a request with more than one Host field, or with one
 // that has an invalid value.
 #[inline]
-pub(crate) fn from_host(head: &[u8], index: &mut HeadIndex) -> Result<(), Reject> {
-    let Some(value) = index.find(Known::Host) else { return Ok(()) };
-    if index.repeats(Known::Host) {
-        return Err(Reject::HostRepeated);
+pub(crate) fn from_host(head: &[u8], index: &mut HeadIndex) -> Result<(), Http2Error> {
+    let Some(value) = index.get(Known::Host) else { return Ok(()) };
+    if index.is_repeated(Known::Host) {
+        return Err(Http2Error::HostRepeated);
     }
     if value.is_empty() {
         // RFC 9110 §4.2.1: an http URI with an empty host must be rejected, and this would be one.
-        return Err(Reject::HostEmpty);
+        return Err(Http2Error::HostEmpty);
     }
-    if !is_host_and_port(value.of(head)) {
-        return Err(Reject::HostInvalid);
+    if !is_host_and_port(value.slice(head)) {
+        return Err(Http2Error::HostInvalid);
     }
     // RFC 9112 §3.2.2: with the absolute form, the received Host field must be ignored.
-    if index.form != TargetForm::Absolute {
+    if index.target_form != TargetForm::Absolute {
         index.authority = value;
     }
     Ok(())
@@ -35,9 +35,9 @@ pub(crate) fn from_host(head: &[u8], index: &mut HeadIndex) -> Result<(), Reject
 #[inline]
 #[must_use]
 pub fn is_host_and_port(text: &[u8]) -> bool {
-    let end = text.iter().position(|byte| !field::is(*byte, HOST)).unwrap_or(text.len());
+    let end = text.iter().position(|byte| !field::has_class(*byte, HOST)).unwrap_or(text.len());
     match (end, text.get(end)) {
-        (0, Some(b'[')) => is_literal_and_port(text),
+        (0, Some(b'[')) => is_ip_literal_and_port(text),
         (0, _) => false,
         (_, None) => true,
         (_, Some(b':')) => is_port(&text[end + 1..]),
@@ -56,14 +56,14 @@ fn is_port(text: &[u8]) -> bool {
 
 // RFC 3986 §3.2.2: IP-literal = "[" ( IPv6address / IPvFuture ) "]".
 #[cold]
-fn is_literal_and_port(text: &[u8]) -> bool {
+fn is_ip_literal_and_port(text: &[u8]) -> bool {
     let Some(close) = text.iter().position(|byte| *byte == b']') else { return false };
     let port_is_right = match &text[close + 1..] {
         [] => true,
         [b':', port @ ..] => is_port(port),
         _ => false,
     };
-    port_is_right && (is_ipv6(&text[1..close]) || is_future_address(&text[1..close]))
+    port_is_right && (is_ipv6(&text[1..close]) || is_ipv_future(&text[1..close]))
 }
 
 /// The maximum number of colons in an IPv6 address.
@@ -74,12 +74,12 @@ fn is_ipv6(text: &[u8]) -> bool {
 }
 
 // RFC 3986 §3.2.2: IPvFuture = "v" 1*HEXDIG "." 1*( unreserved / sub-delims / ":" ).
-fn is_future_address(text: &[u8]) -> bool {
+fn is_ipv_future(text: &[u8]) -> bool {
     let [b'v' | b'V', rest @ ..] = text else { return false };
     let Some(dot) = rest.iter().position(|byte| *byte == b'.') else { return false };
     let (version, address) = (&rest[..dot], &rest[dot + 1..]);
     let is_version = !version.is_empty() && version.iter().all(u8::is_ascii_hexdigit);
-    let is_address = |byte: &u8| field::is(*byte, HOST) || *byte == b':';
+    let is_address = |byte: &u8| field::has_class(*byte, HOST) || *byte == b':';
     // An IPv6 address has the most colons of all, and `http::Uri` counts them.
     let colons = address.iter().filter(|byte| **byte == b':').count();
     is_version && !address.is_empty() && address.iter().all(is_address) && colons <= COLONS_MAX

@@ -103,13 +103,13 @@ impl Known {
     /// bytes of a name that is found need no other check.
     #[inline]
     #[must_use]
-    pub fn find(name: &[u8]) -> Self {
+    pub fn from_name(name: &[u8]) -> Self {
         if name.len() < NAME_BYTES_MIN || name.len() > NAME_BYTES_MAX {
             return Self::Other;
         }
-        let ends = Ends::of(name);
+        let ends = NameEdges::new(name);
         let candidate = &CANDIDATES[usize::from(SLOTS[ends.hash(name.len())])];
-        if usize::from(candidate.length) == name.len() && candidate.is(name, ends) {
+        if usize::from(candidate.length) == name.len() && candidate.matches(name, ends) {
             candidate.known
         } else {
             Self::Other
@@ -120,7 +120,7 @@ impl Known {
     // RFC 9110 §6.5.1: a trailer must not be used for framing, routing, authentication, request
     // modifiers, response controls, or the content's format.
     #[must_use]
-    pub(crate) const fn allowed_in_trailers(self) -> bool {
+    pub(crate) const fn is_allowed_in_trailers(self) -> bool {
         matches!(self, Self::Other | Self::Traceparent | Self::Tracestate | Self::XRequestId)
     }
 
@@ -134,13 +134,13 @@ impl Known {
 /// The elements of a comma-separated list of tokens, without the white space around them.
 // RFC 9110 §5.6.1.2: a recipient must parse and ignore a reasonable number of empty list elements;
 // the limit on a field's length bounds them.
-pub fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
-    value.split(|byte| *byte == b',').map(trim).filter(|element| !element.is_empty())
+pub fn split_list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value.split(|byte| *byte == b',').map(trim_ows).filter(|element| !element.is_empty())
 }
 
 /// `value` without the spaces and tabs at its ends.
 #[must_use]
-pub fn trim(mut value: &[u8]) -> &[u8] {
+pub fn trim_ows(mut value: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] = value {
         value = rest;
     }
@@ -153,12 +153,12 @@ pub fn trim(mut value: &[u8]) -> &[u8] {
 /// Whether `bytes` is a token: one or more token bytes.
 #[must_use]
 pub fn is_token(bytes: &[u8]) -> bool {
-    !bytes.is_empty() && bytes.iter().all(|byte| is(*byte, TOKEN))
+    !bytes.is_empty() && bytes.iter().all(|byte| has_class(*byte, TOKEN))
 }
 
 /// Returns whether a byte is in a class.
 #[inline]
-pub(crate) const fn is(byte: u8, class: u8) -> bool {
+pub(crate) const fn has_class(byte: u8, class: u8) -> bool {
     CLASSES[byte as usize] & class != 0
 }
 
@@ -169,7 +169,7 @@ pub(crate) const fn is(byte: u8, class: u8) -> bool {
 pub(crate) fn value_end(bytes: &[u8], from: usize) -> usize {
     let mut at = from;
     while let Some(chunk) = bytes.get(at..).and_then(<[u8]>::first_chunk::<8>) {
-        let hits = controls(u64::from_le_bytes(*chunk));
+        let hits = control_byte_mask(u64::from_le_bytes(*chunk));
         if hits == 0 {
             at += 8;
             continue;
@@ -180,7 +180,7 @@ pub(crate) fn value_end(bytes: &[u8], from: usize) -> usize {
         }
         at += 1;
     }
-    while at < bytes.len() && is(bytes[at], VALUE) {
+    while at < bytes.len() && has_class(bytes[at], VALUE) {
         at += 1;
     }
     at
@@ -191,7 +191,7 @@ pub(crate) fn value_end(bytes: &[u8], from: usize) -> usize {
 pub(crate) fn find_colon(bytes: &[u8], from: usize) -> Option<usize> {
     let mut at = from;
     while let Some(chunk) = bytes.get(at..).and_then(<[u8]>::first_chunk::<8>) {
-        let hits = zeros(u64::from_le_bytes(*chunk) ^ (ONES * b':' as u64));
+        let hits = zero_byte_mask(u64::from_le_bytes(*chunk) ^ (ONES * b':' as u64));
         if hits != 0 {
             return Some(at + (hits.trailing_zeros() / 8) as usize);
         }
@@ -206,15 +206,15 @@ const HIGHS: u64 = 0x8080_8080_8080_8080;
 /// The high bit of each zero byte. Only the lowest set bit is reliable, because a borrow can set
 /// bits above it; higher bits are ignored.
 #[inline]
-const fn zeros(word: u64) -> u64 {
+const fn zero_byte_mask(word: u64) -> u64 {
     word.wrapping_sub(ONES) & !word & HIGHS
 }
 
 /// The high bit of each byte below 0x20 or equal to 0x7f; again, only the lowest is reliable.
 #[inline]
-const fn controls(word: u64) -> u64 {
+const fn control_byte_mask(word: u64) -> u64 {
     let low = word.wrapping_sub(ONES * 0x20) & !word & HIGHS;
-    low | zeros(word ^ (ONES * 0x7f))
+    low | zero_byte_mask(word ^ (ONES * 0x7f))
 }
 
 /// RFC 9110 §5.6.2: a byte of a token.
@@ -276,22 +276,22 @@ const NAME_BYTES_MIN: usize = 2;
 const NAME_BYTES_MAX: usize = 32;
 
 /// A well-known name, as the words that another name is compared with.
-struct Candidate {
+struct PerfectHashEntry {
     known: Known,
     length: u8,
-    ends: Ends,
-    end_masks: Ends,
+    edges: NameEdges,
+    edge_masks: NameEdges,
     middle: [u64; 2],
     middle_masks: [u64; 2],
 }
 
-impl Candidate {
+impl PerfectHashEntry {
     /// Returns whether `name`, which has the same length, is this name in any case. A mask has all
     /// bits of each byte, except a letter's case bit.
     #[inline]
-    fn is(&self, name: &[u8], ends: Ends) -> bool {
-        let first = (ends.first ^ self.ends.first) & self.end_masks.first;
-        let last = (ends.last ^ self.ends.last) & self.end_masks.last;
+    fn matches(&self, name: &[u8], ends: NameEdges) -> bool {
+        let first = (ends.first ^ self.edges.first) & self.edge_masks.first;
+        let last = (ends.last ^ self.edges.last) & self.edge_masks.last;
         first | last == 0 && (name.len() <= 16 || self.is_within(name))
     }
 
@@ -304,15 +304,15 @@ impl Candidate {
 
 /// The first and the last eight bytes of a name, which overlap or are the same in a short name.
 #[derive(Clone, Copy)]
-struct Ends {
+struct NameEdges {
     first: u64,
     last: u64,
 }
 
-impl Ends {
+impl NameEdges {
     /// The ends of a name of at least 2 bytes.
     #[inline]
-    const fn of(name: &[u8]) -> Self {
+    const fn new(name: &[u8]) -> Self {
         match (name.first_chunk::<8>(), name.last_chunk::<8>()) {
             (Some(first), Some(last)) => {
                 Self { first: u64::from_le_bytes(*first), last: u64::from_le_bytes(*last) }
@@ -364,7 +364,7 @@ static SLOTS: [u8; SLOT_COUNT] = {
     let mut at = 0;
     while at < Known::ALL.len() {
         let name = Known::NAMES[at].as_bytes();
-        let slot = Ends::of(name).hash(name.len());
+        let slot = NameEdges::new(name).hash(name.len());
         assert!(slots[slot] == NONE, "two well-known names share a slot: search new multipliers");
         slots[slot] = at as u8;
         at += 1;
@@ -372,13 +372,13 @@ static SLOTS: [u8; SLOT_COUNT] = {
     slots
 };
 
-static CANDIDATES: [Candidate; Known::ALL.len() + 1] = {
-    const NO_ENDS: Ends = Ends { first: 0, last: 0 };
-    const EMPTY: Candidate = Candidate {
+static CANDIDATES: [PerfectHashEntry; Known::ALL.len() + 1] = {
+    const NO_ENDS: NameEdges = NameEdges { first: 0, last: 0 };
+    const EMPTY: PerfectHashEntry = PerfectHashEntry {
         known: Known::Other,
         length: 0,
-        ends: NO_ENDS,
-        end_masks: NO_ENDS,
+        edges: NO_ENDS,
+        edge_masks: NO_ENDS,
         middle: [0; 2],
         middle_masks: [0; 2],
     };
@@ -398,8 +398,8 @@ static CANDIDATES: [Candidate; Known::ALL.len() + 1] = {
         candidates[at].known = Known::ALL[at];
         candidates[at].length = name.len() as u8;
         let mask = mask.split_at(name.len()).0;
-        candidates[at].ends = Ends::of(name);
-        candidates[at].end_masks = Ends::of(mask);
+        candidates[at].edges = NameEdges::new(name);
+        candidates[at].edge_masks = NameEdges::new(mask);
         if name.len() > 16 {
             candidates[at].middle = [word(name, 1), word(name, 2)];
             candidates[at].middle_masks = [word(mask, 1), word(mask, 2)];
@@ -413,14 +413,14 @@ const _: () = assert!(Known::ALL.len() < 64, "a set of names fits in 64 bits");
 
 #[cfg(test)]
 mod tests {
-    use super::{Known, QUOTED, TOKEN, VALUE, find_colon, is, list, value_end};
+    use super::{Known, QUOTED, TOKEN, VALUE, find_colon, has_class, split_list, value_end};
     use proptest::prelude::*;
 
     #[test]
     fn every_well_known_name_is_found_in_any_case() {
         for known in Known::ALL {
-            assert_eq!(Known::find(known.name().as_bytes()), *known);
-            assert_eq!(Known::find(known.name().to_ascii_uppercase().as_bytes()), *known);
+            assert_eq!(Known::from_name(known.name().as_bytes()), *known);
+            assert_eq!(Known::from_name(known.name().to_ascii_uppercase().as_bytes()), *known);
         }
     }
 
@@ -434,7 +434,7 @@ mod tests {
                     let expected = Known::ALL
                         .iter()
                         .find(|one| one.name().as_bytes().eq_ignore_ascii_case(&name));
-                    assert_eq!(Known::find(&name), *expected.unwrap_or(&Known::Other), "{name:?}");
+                    assert_eq!(Known::from_name(&name), *expected.unwrap_or(&Known::Other), "{name:?}");
                 }
             }
         }
@@ -442,20 +442,20 @@ mod tests {
 
     #[test]
     fn no_name_shorter_or_longer_than_all_is_found() {
-        assert_eq!(Known::find(b""), Known::Other);
-        assert_eq!(Known::find(b"t"), Known::Other);
-        assert_eq!(Known::find(&[b'a'; 33]), Known::Other);
+        assert_eq!(Known::from_name(b""), Known::Other);
+        assert_eq!(Known::from_name(b"t"), Known::Other);
+        assert_eq!(Known::from_name(&[b'a'; 33]), Known::Other);
     }
 
     #[test]
     fn a_list_skips_empty_elements_and_the_space_around_them() {
-        let elements: Vec<_> = list(b" ,a ,\tb,, c d ,").collect();
+        let elements: Vec<_> = split_list(b" ,a ,\tb,, c d ,").collect();
         assert_eq!(elements, [&b"a"[..], b"b", b"c d"]);
     }
 
     #[test]
     fn the_classes_have_as_many_bytes_as_the_grammar() {
-        let count = |class| (0..=255_u8).filter(|byte| is(*byte, class)).count();
+        let count = |class| (0..=255_u8).filter(|byte| has_class(*byte, class)).count();
         assert_eq!(count(TOKEN), 77);
         assert_eq!(count(VALUE), 95 + 1 + 128);
         assert_eq!(count(QUOTED), 95 + 1 + 128 - 2);

@@ -1,7 +1,7 @@
 //! The contents of a request's head, as spans of its bytes: the same for every HTTP version.
 
 use crate::field::{self, Known};
-use crate::reject::Reject;
+use crate::error::Http2Error;
 use crate::span::Span;
 
 /// A request method. RFC 9110 §9.1: method names are case-sensitive, so `get` is an extension.
@@ -37,7 +37,7 @@ impl Method {
     /// The method of this exact name.
     #[inline]
     #[must_use]
-    pub fn find(name: &[u8]) -> Self {
+    pub fn from_name(name: &[u8]) -> Self {
         match name {
             b"GET" => Self::Get,
             b"HEAD" => Self::Head,
@@ -98,7 +98,7 @@ pub enum Scheme {
 impl Scheme {
     /// The scheme of this name, in any case. RFC 3986 §3.1: schemes are case-insensitive.
     #[must_use]
-    pub const fn find(name: &[u8]) -> Option<Self> {
+    pub const fn from_name(name: &[u8]) -> Option<Self> {
         if name.eq_ignore_ascii_case(b"http") {
             Some(Self::Http)
         } else if name.eq_ignore_ascii_case(b"https") {
@@ -174,7 +174,7 @@ pub struct HeadIndex {
     /// The whole request target.
     pub target: Span,
     /// The target's form.
-    pub form: TargetForm,
+    pub target_form: TargetForm,
     /// The path, with its leading `/`; `*` in asterisk form. In absolute form it may be empty,
     /// which means `/`; [`HeadIndex::path_of`] returns that.
     pub path: Span,
@@ -209,7 +209,7 @@ impl HeadIndex {
             method_span,
             scheme,
             target,
-            form,
+            target_form: form,
             path,
             query,
             authority,
@@ -254,22 +254,22 @@ impl HeadIndex {
     /// Whether a field of this well-known name occurs more than once.
     #[inline]
     #[must_use]
-    pub fn repeats(&self, known: Known) -> bool {
+    pub fn is_repeated(&self, known: Known) -> bool {
         self.repeated & known.bit() != 0
     }
 
     /// Returns whether a field of this well-known name occurs. Costs one bit test.
     #[inline]
     #[must_use]
-    pub fn has(&self, known: Known) -> bool {
+    pub fn contains(&self, known: Known) -> bool {
         self.present & known.bit() != 0
     }
 
     /// The position of the first value of this well-known name. Not for [`Known::Other`].
     #[inline]
     #[must_use]
-    pub fn find(&self, known: Known) -> Option<Span> {
-        if !self.has(known) {
+    pub fn get(&self, known: Known) -> Option<Span> {
+        if !self.contains(known) {
             return None;
         }
         self.fields.iter().find(|field| field.known == known).map(|field| field.value)
@@ -285,8 +285,8 @@ impl HeadIndex {
     /// equivalent to an absolute path of "/".
     #[inline]
     #[must_use]
-    pub fn path_of<'head>(&self, head: &'head [u8]) -> &'head [u8] {
-        if self.path.is_empty() { b"/" } else { self.path.of(head) }
+    pub fn path_bytes<'head>(&self, head: &'head [u8]) -> &'head [u8] {
+        if self.path.is_empty() { b"/" } else { self.path.slice(head) }
     }
 
     /// Returns whether the client asks for another protocol: by Upgrade in HTTP/1.1, or as written
@@ -295,11 +295,11 @@ impl HeadIndex {
     // RFC 9110 §7.8: Upgrade in an HTTP/1.0 request must be ignored, and it requires the option.
     #[inline]
     #[must_use]
-    pub fn asks_upgrade(&self, head: &[u8]) -> bool {
-        self.has(Known::Upgrade)
+    pub fn wants_upgrade(&self, head: &[u8]) -> bool {
+        self.contains(Known::Upgrade)
             && self.version != Version::Http10
             && self.values(Known::Connection).any(|value| {
-                field::list(value.of(head)).any(|option| option.eq_ignore_ascii_case(b"upgrade"))
+                field::split_list(value.slice(head)).any(|option| option.eq_ignore_ascii_case(b"upgrade"))
             })
     }
 
@@ -311,9 +311,9 @@ impl HeadIndex {
     /// response.
     // RFC 9110 §7.4: a request for an https resource must be rejected unless it was received over a
     // connection that was secured for that origin.
-    pub const fn check_scheme(&self, is_secure: bool) -> Result<(), Reject> {
+    pub const fn check_https_over_tls(&self, is_secure: bool) -> Result<(), Http2Error> {
         match self.scheme {
-            Some(Scheme::Https) if !is_secure => Err(Reject::Misdirected),
+            Some(Scheme::Https) if !is_secure => Err(Http2Error::Misdirected),
             _ => Ok(()),
         }
     }

@@ -19,24 +19,24 @@
 #![forbid(unsafe_code)]
 
 mod authority;
-mod build;
+mod head_builder;
 pub mod date;
 pub mod field;
 pub mod h1;
 pub mod h2;
 pub mod head;
 pub mod limits;
-pub mod proxy;
-pub mod reject;
+pub mod proxy_protocol;
+pub mod error;
 pub mod span;
 mod trailers;
 pub mod ws;
 
 pub use authority::is_host_and_port;
-pub use build::{HeadBuilder, RequestLine};
+pub use head_builder::{HeadBuilder, RequestLine};
 pub use date::Date;
 pub use field::Known;
 pub use head::{BodyLength, FieldIndex, HeadIndex, Method, Scheme, TargetForm, Version};
 pub use limits::Limits;
-pub use reject::Reject;
+pub use error::Http2Error;
 pub use span::Span;

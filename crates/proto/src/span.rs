@@ -29,7 +29,7 @@ impl Span {
     /// and is too short.
     #[inline]
     #[must_use]
-    pub fn of(self, head: &[u8]) -> &[u8] {
+    pub fn slice(self, head: &[u8]) -> &[u8] {
         &head[usize::from(self.start)..usize::from(self.end)]
     }
 

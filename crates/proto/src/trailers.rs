@@ -11,13 +11,13 @@ pub(crate) struct Trailers {
 }
 
 impl Trailers {
-    pub(crate) fn count(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.fields.len()
     }
 
     /// Adds a field. All fields together are no longer than a trailer section, at most 65,535
     /// bytes.
-    pub(crate) fn add(&mut self, name: &[u8], value: &[u8]) {
+    pub(crate) fn push(&mut self, name: &[u8], value: &[u8]) {
         let name_start = self.bytes.len();
         self.bytes.extend_from_slice(name);
         let value_start = self.bytes.len();
@@ -27,6 +27,6 @@ impl Trailers {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
-        self.fields.iter().map(|(name, value)| (name.of(&self.bytes), value.of(&self.bytes)))
+        self.fields.iter().map(|(name, value)| (name.slice(&self.bytes), value.slice(&self.bytes)))
     }
 }

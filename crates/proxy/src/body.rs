@@ -1,14 +1,14 @@
 //! The content of requests to upstreams, and of their responses.
 
-use crate::attempt::later;
-use crate::fields;
-use crate::pool::{Pool, Sender};
+use crate::attempt::saturating_add;
+use crate::headers;
+use crate::pool::{ConnectionPool, UpstreamConnection};
 use crate::slots::{Abort, Slot};
-use crate::upstreams::Set;
+use crate::upstreams::UpstreamSet;
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
-use peregrine_web::account::Charge;
+use peregrine_web::account::MemoryReservation;
 use peregrine_web::{Body, BodyError};
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -22,25 +22,25 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 /// The progress of sending a request's content.
 #[derive(Default)]
-pub(crate) struct Progress {
+pub(crate) struct RequestProgress {
     /// Whether any content was read.
-    pub(crate) is_begun: Cell<bool>,
+    pub(crate) is_started: Cell<bool>,
     /// When the upstream last accepted a part of the content, or its end.
-    pub(crate) moved: Cell<Option<Instant>>,
+    pub(crate) last_activity: Cell<Option<Instant>>,
     /// Whether more content must arrive from the client, for which the upstream is waiting too.
-    pub(crate) is_waiting: Cell<bool>,
+    pub(crate) awaiting_client: Cell<bool>,
     /// The error that ended the content.
     pub(crate) error: RefCell<Option<BodyError>>,
 }
 
 /// The content of a request, in the form that the connection to the upstream reads.
-pub(crate) struct Sent {
+pub(crate) struct UpstreamRequestBody {
     body: Body,
-    progress: Rc<Progress>,
+    progress: Rc<RequestProgress>,
 }
 
-impl Sent {
-    pub(crate) fn new(body: Body, progress: &Rc<Progress>) -> Self {
+impl UpstreamRequestBody {
+    pub(crate) fn new(body: Body, progress: &Rc<RequestProgress>) -> Self {
         Self { body, progress: Rc::clone(progress) }
     }
 
@@ -51,34 +51,34 @@ impl Sent {
 
 /// The client's content failed; `Progress` has the error.
 #[derive(Debug)]
-pub(crate) struct Broken;
+pub(crate) struct RequestBodyError;
 
-impl fmt::Display for Broken {
+impl fmt::Display for RequestBodyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the request's content could not be read")
     }
 }
 
-impl std::error::Error for Broken {}
+impl std::error::Error for RequestBodyError {}
 
-impl HttpBody for Sent {
+impl HttpBody for UpstreamRequestBody {
     type Data = Bytes;
-    type Error = Broken;
+    type Error = RequestBodyError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, RequestBodyError>>> {
         let progress = Rc::clone(&self.progress);
-        progress.is_begun.set(true);
+        progress.is_started.set(true);
         let polled = Pin::new(&mut self.body).poll_frame(context);
-        progress.is_waiting.set(polled.is_pending());
+        progress.awaiting_client.set(polled.is_pending());
         let frame = ready!(polled);
-        progress.moved.set(Some(Instant::now()));
+        progress.last_activity.set(Some(Instant::now()));
         Poll::Ready(frame.map(|frame| {
-            frame.map(fields::trailers).map_err(|error| {
+            frame.map(headers::filter_trailers).map_err(|error| {
                 *progress.error.borrow_mut() = Some(error);
-                Broken
+                RequestBodyError
             })
         }))
     }
@@ -99,46 +99,46 @@ pub(crate) const UNREAD_BYTES_MAX: u32 = 64 * 1024;
 /// A request in progress, which is counted for its upstream until it is dropped. It holds one of
 /// the slots of its pool, and reserves the memory that its response may occupy while its client
 /// does not read.
-pub(crate) struct Busy {
-    set: Arc<Set>,
-    pub(crate) number: usize,
+pub(crate) struct InFlightAttempt {
+    upstreams: Arc<UpstreamSet>,
+    pub(crate) upstream: usize,
     slot: Slot,
-    _unread: Charge,
+    _reservation: MemoryReservation,
 }
 
-impl Busy {
-    pub(crate) fn new(set: &Arc<Set>, number: usize, slot: Slot) -> Self {
-        set.all[number].busy.fetch_add(1, Ordering::Relaxed);
-        let unread = Charge::of(UNREAD_BYTES_MAX as usize);
-        Self { set: Arc::clone(set), number, slot, _unread: unread }
+impl InFlightAttempt {
+    pub(crate) fn new(set: &Arc<UpstreamSet>, number: usize, slot: Slot) -> Self {
+        set.upstreams[number].in_flight.fetch_add(1, Ordering::Relaxed);
+        let unread = MemoryReservation::new(UNREAD_BYTES_MAX as usize);
+        Self { upstreams: Arc::clone(set), upstream: number, slot, _reservation: unread }
     }
 }
 
-impl Drop for Busy {
+impl Drop for InFlightAttempt {
     fn drop(&mut self) {
-        self.set.all[self.number].busy.fetch_sub(1, Ordering::Relaxed);
+        self.upstreams.upstreams[self.upstream].in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 /// The content of a response as it arrives. After its end, its connection is available for another
 /// request.
-pub(crate) struct Received {
+pub(crate) struct UpstreamResponseBody {
     /// Shared with the slot, which may abort the response.
     response: Rc<Abortable>,
-    pool: Rc<Pool>,
+    pool: Rc<ConnectionPool>,
     idle_timeout: Duration,
-    alarm: Option<Pin<Box<Sleep>>>,
+    timer: Option<Pin<Box<Sleep>>>,
 }
 
 /// `None` once the response was aborted.
-struct Abortable(RefCell<Option<Unread>>);
+struct Abortable(RefCell<Option<UnreadResponse>>);
 
 /// A response whose content has not been read to its end.
-struct Unread {
+struct UnreadResponse {
     body: Incoming,
     /// `None` once the connection was returned to the pool or has failed.
-    sender: Option<Sender>,
-    busy: Option<Busy>,
+    connection: Option<UpstreamConnection>,
+    in_flight: Option<InFlightAttempt>,
 }
 
 /// The response was aborted because other clients needed its connection.
@@ -163,48 +163,48 @@ impl Abort for Abortable {
     }
 }
 
-impl Unread {
-    fn end(&mut self, pool: &Rc<Pool>) {
-        self.busy = None;
-        if let Some(sender) = self.sender.take() {
-            pool.give(sender);
+impl UnreadResponse {
+    fn release_connection(&mut self, pool: &Rc<ConnectionPool>) {
+        self.in_flight = None;
+        if let Some(sender) = self.connection.take() {
+            pool.put_idle(sender);
         }
     }
 
-    fn fail(&mut self) {
-        (self.sender, self.busy) = (None, None);
+    fn drop_connection(&mut self) {
+        (self.connection, self.in_flight) = (None, None);
     }
 
     fn set_unread(&self, is_unread: bool) {
-        if let Some(busy) = &self.busy {
+        if let Some(busy) = &self.in_flight {
             busy.slot.set_unread(is_unread);
         }
     }
 }
 
-impl Received {
+impl UpstreamResponseBody {
     pub(crate) fn new(
         body: Incoming,
-        sender: Sender,
-        pool: &Rc<Pool>,
-        busy: Busy,
+        sender: UpstreamConnection,
+        pool: &Rc<ConnectionPool>,
+        busy: InFlightAttempt,
         idle_timeout: Duration,
     ) -> Self {
-        let mut unread = Unread { body, sender: Some(sender), busy: Some(busy) };
+        let mut unread = UnreadResponse { body, connection: Some(sender), in_flight: Some(busy) };
         unread.set_unread(true);
         if unread.body.is_end_stream() {
-            unread.end(pool);
+            unread.release_connection(pool);
         }
         let response = Rc::new(Abortable(RefCell::new(Some(unread))));
-        if let Some(Unread { busy: Some(busy), .. }) = &*response.0.borrow() {
+        if let Some(UnreadResponse { in_flight: Some(busy), .. }) = &*response.0.borrow() {
             let response: Rc<dyn Abort> = Rc::<Abortable>::clone(&response);
             busy.slot.set_response(Rc::downgrade(&response));
         }
-        Self { response, pool: Rc::clone(pool), idle_timeout, alarm: None }
+        Self { response, pool: Rc::clone(pool), idle_timeout, timer: None }
     }
 }
 
-impl HttpBody for Received {
+impl HttpBody for UpstreamResponseBody {
     type Data = Bytes;
     type Error = BodyError;
 
@@ -215,28 +215,28 @@ impl HttpBody for Received {
         let this = self.get_mut();
         let mut response = this.response.0.borrow_mut();
         let Some(unread) = &mut *response else {
-            return Poll::Ready(Some(Err(BodyError::Failed(Aborted.into()))));
+            return Poll::Ready(Some(Err(BodyError::Stream(Aborted.into()))));
         };
         let Poll::Ready(frame) = Pin::new(&mut unread.body).poll_frame(context) else {
             unread.set_unread(false);
             // A timer is set only while the upstream is being waited for. Content that the client
             // does not read is not polled, so slow clients do not count.
-            let until = later(Instant::now(), this.idle_timeout);
-            let alarm = this.alarm.get_or_insert_with(|| Box::pin(sleep_until(until)));
+            let until = saturating_add(Instant::now(), this.idle_timeout);
+            let alarm = this.timer.get_or_insert_with(|| Box::pin(sleep_until(until)));
             ready!(alarm.as_mut().poll(context));
-            unread.fail();
+            unread.drop_connection();
             return Poll::Ready(Some(Err(BodyError::TooSlow)));
         };
-        this.alarm = None;
+        this.timer = None;
         match &frame {
-            None => unread.end(&this.pool),
-            Some(Err(_)) => unread.fail(),
+            None => unread.release_connection(&this.pool),
+            Some(Err(_)) => unread.drop_connection(),
             // A reader that knows the length does not poll again after the last frame.
-            Some(Ok(_)) if unread.body.is_end_stream() => unread.end(&this.pool),
+            Some(Ok(_)) if unread.body.is_end_stream() => unread.release_connection(&this.pool),
             Some(Ok(_)) => unread.set_unread(true),
         }
         Poll::Ready(frame.map(|frame| {
-            frame.map(fields::trailers).map_err(|error| BodyError::Failed(error.into()))
+            frame.map(headers::filter_trailers).map_err(|error| BodyError::Stream(error.into()))
         }))
     }
 
@@ -251,9 +251,9 @@ impl HttpBody for Received {
 }
 
 /// An empty body with the length that a response to GET would have, if the upstream sent one.
-pub(crate) struct Promised(pub(crate) Option<u64>);
+pub(crate) struct HeadResponseBody(pub(crate) Option<u64>);
 
-impl HttpBody for Promised {
+impl HttpBody for HeadResponseBody {
     type Data = Bytes;
     type Error = BodyError;
 

@@ -1,6 +1,6 @@
 //! Opens connections to upstreams.
 
-use crate::pool::Sender;
+use crate::pool::UpstreamConnection;
 use crate::upstreams::Upstream;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -14,26 +14,26 @@ const HEAD_BYTES_MAX: usize = 64 * 1024;
 
 /// Opens a connection. Its task ends when its last sender and the responses in progress are
 /// dropped. An upgrade gets an HTTP/1.1 connection.
-pub(crate) async fn connect(upstream: &Upstream, is_upgrade: bool) -> io::Result<Sender> {
+pub(crate) async fn connect(upstream: &Upstream, is_upgrade: bool) -> io::Result<UpstreamConnection> {
     let stream = TcpStream::connect((upstream.host.as_str(), upstream.port)).await?;
     stream.set_nodelay(true)?;
     #[cfg(feature = "tls")]
     if let Some(tls) = &upstream.tls {
         let stream = tls.connect(stream, is_upgrade).await?;
         return match stream.get_ref().1.alpn_protocol() {
-            Some(b"h2") => http2::begin(stream).await,
-            _ => begin(stream).await,
+            Some(b"h2") => http2::handshake(stream).await,
+            _ => handshake(stream).await,
         };
     }
     #[cfg(feature = "tls")]
-    if upstream.is_http2 && !is_upgrade {
-        return http2::begin(stream).await;
+    if upstream.http2_prior_knowledge && !is_upgrade {
+        return http2::handshake(stream).await;
     }
     let _ = is_upgrade;
-    begin(stream).await
+    handshake(stream).await
 }
 
-async fn begin<T>(stream: T) -> io::Result<Sender>
+async fn handshake<T>(stream: T) -> io::Result<UpstreamConnection>
 where
     T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
@@ -45,15 +45,15 @@ where
         let _ = connection.with_upgrades().await;
     }));
     poll_fn(|context| sender.poll_ready(context)).await.map_err(io::Error::other)?;
-    Ok(Sender::Http1(sender))
+    Ok(UpstreamConnection::Http1(sender))
 }
 
 #[cfg(feature = "tls")]
 mod http2 {
     use super::HEAD_BYTES_MAX;
     use crate::body::UNREAD_BYTES_MAX;
-    use crate::greeting::{Greeting, Listened};
-    use crate::pool::{Sender, USERS_MAX};
+    use crate::settings_sniffer::{SettingsWatcher, SettingsSniffer};
+    use crate::pool::{UpstreamConnection, STREAMS_PER_CONNECTION_MAX};
     use hyper::client::conn::http2;
     use hyper::rt::Executor;
     use hyper_util::rt::{TokioIo, TokioTimer};
@@ -63,43 +63,43 @@ mod http2 {
     use tokio::io::{AsyncRead, AsyncWrite};
 
     /// A connection that is silent for this long while requests wait gets a PING.
-    const PING_EVERY: Duration = Duration::from_secs(20);
-    const PING_TIMEOUT: Duration = Duration::from_secs(10);
+    const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(20);
+    const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(10);
     /// hyper enlarges it again as the client reads.
     const STREAM_WINDOW: u32 = UNREAD_BYTES_MAX;
     /// Enough for all requests that share a connection, so that a client that does not read cannot
     /// block the others.
-    const CONNECTION_WINDOW: u32 = STREAM_WINDOW * (USERS_MAX + 1);
+    const CONNECTION_WINDOW: u32 = STREAM_WINDOW * (STREAMS_PER_CONNECTION_MAX + 1);
 
-    pub(super) async fn begin<T>(stream: T) -> io::Result<Sender>
+    pub(super) async fn handshake<T>(stream: T) -> io::Result<UpstreamConnection>
     where
         T: AsyncRead + AsyncWrite + Unpin + 'static,
     {
-        let mut builder = http2::Builder::new(Local);
+        let mut builder = http2::Builder::new(LocalExecutor);
         builder
             .timer(TokioTimer::new())
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             .max_header_list_size(u32::try_from(HEAD_BYTES_MAX).unwrap_or(u32::MAX))
-            .keep_alive_interval(PING_EVERY)
-            .keep_alive_timeout(PING_TIMEOUT)
+            .keep_alive_interval(KEEP_ALIVE_INTERVAL)
+            .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
             .keep_alive_while_idle(false);
-        let greeting = Greeting::new();
-        let stream = TokioIo::new(Listened::new(stream, &greeting));
+        let greeting = SettingsWatcher::new();
+        let stream = TokioIo::new(SettingsSniffer::new(stream, &greeting));
         let (sender, connection) = builder.handshake(stream).await.map_err(io::Error::other)?;
         let heard = Rc::clone(&greeting);
         drop(tokio::task::spawn_local(async move {
             let _ = connection.await;
-            heard.end();
+            heard.close();
         }));
-        Ok(Sender::shared(sender, greeting.streams_max().await?))
+        Ok(UpstreamConnection::shared(sender, greeting.max_concurrent_streams().await?))
     }
 
     /// Spawns hyper's tasks on this thread, because bodies are not `Send`.
     #[derive(Clone, Copy)]
-    struct Local;
+    struct LocalExecutor;
 
-    impl<F: Future<Output: 'static> + 'static> Executor<F> for Local {
+    impl<F: Future<Output: 'static> + 'static> Executor<F> for LocalExecutor {
         fn execute(&self, future: F) {
             drop(tokio::task::spawn_local(future));
         }

@@ -7,32 +7,32 @@ use std::fmt;
 #[non_exhaustive]
 pub enum UpstreamError {
     /// The set is empty.
-    None,
+    Empty,
     /// This is not the URL of a server.
-    Invalid(String),
+    InvalidUrl(String),
     /// This URL has a scheme other than `http`, or it is `https` without the feature `proxy-tls`.
-    Scheme(String),
+    UnsupportedScheme(String),
     /// There are `https` upstreams, but the system has no root certificates.
-    Roots(String),
+    NoTrustRoots(String),
 }
 
 impl fmt::Display for UpstreamError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::None => {
+            Self::Empty => {
                 f.write_str("there is no upstream: name at least one, such as http://10.0.0.7:8080")
             }
-            Self::Invalid(text) => write!(
+            Self::InvalidUrl(text) => write!(
                 f,
                 "`{text}` is not a valid upstream: write scheme, host and port, such as \
                  http://10.0.0.7:8080, without a query or a user"
             ),
-            Self::Scheme(text) => write!(
+            Self::UnsupportedScheme(text) => write!(
                 f,
                 "`{text}` cannot be an upstream: only http:// can, and https:// with the feature \
                  `proxy-tls`"
             ),
-            Self::Roots(why) => write!(
+            Self::NoTrustRoots(why) => write!(
                 f,
                 "no root certificates for TLS: {why}; install the system's certificates, or pass \
                  yours to `Upstreams::with_tls`"

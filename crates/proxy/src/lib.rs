@@ -7,27 +7,27 @@
 //! Start with the module `proxy`; `fields` decides which header fields are forwarded.
 #![forbid(unsafe_code)]
 
-mod asked;
+mod upstream_request;
 mod attempt;
 mod body;
 mod connect;
 mod error;
-mod fields;
-mod form;
+mod headers;
+mod version;
 #[cfg(feature = "tls")]
-mod greeting;
+mod settings_sniffer;
 mod interim;
 mod pool;
 mod proxy;
 mod slots;
 #[cfg(feature = "tls")]
-mod tls;
+mod upstream_tls;
 mod tunnel;
-mod unanswered;
+mod error_response;
 mod upstreams;
 
 pub use error::UpstreamError;
-pub use proxy::Proxy;
+pub use proxy::ReverseProxy;
 #[cfg(feature = "tls")]
 pub use rustls;
-pub use upstreams::{Balance, UpstreamState, Upstreams};
+pub use upstreams::{LoadBalancing, UpstreamStatus, Upstreams};

@@ -1,11 +1,11 @@
 //! Idle connections to one upstream. Each worker has its own pools.
 
-use crate::body::Sent;
+use crate::body::UpstreamRequestBody;
 use crate::slots::{SlotLimits, Slots};
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::client::conn::{TrySendError, http1};
-use peregrine_web::panics::guarded;
+use peregrine_web::panics::catch_panic;
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker};
@@ -14,43 +14,43 @@ use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
 /// The minimum time between two searches for expired connections.
-const SWEEP_TIME_MIN: Duration = Duration::from_millis(100);
+const SWEEP_INTERVAL_MIN: Duration = Duration::from_millis(100);
 
 /// Sends requests on a connection.
-pub(crate) enum Sender {
+pub(crate) enum UpstreamConnection {
     /// One request at a time.
-    Http1(http1::SendRequest<Sent>),
+    Http1(http1::SendRequest<UpstreamRequestBody>),
     /// Many concurrent requests.
     #[cfg(feature = "tls")]
-    Http2(Shared),
+    Http2(Http2Connection),
 }
 
 /// A connection that many requests share.
 #[cfg(feature = "tls")]
 #[derive(Clone)]
-pub(crate) struct Shared {
-    sender: hyper::client::conn::http2::SendRequest<Sent>,
+pub(crate) struct Http2Connection {
+    sender: hyper::client::conn::http2::SendRequest<UpstreamRequestBody>,
     /// Counts the requests that use the connection.
-    users: Rc<()>,
+    streams: Rc<()>,
     /// The maximum number of requests that use the connection.
-    users_max: u32,
+    streams_max: u32,
 }
 
 /// The maximum number of requests that share a connection, unless its server allows fewer. Further
 /// requests use another connection.
 #[cfg(feature = "tls")]
-pub(crate) const USERS_MAX: u32 = 100;
+pub(crate) const STREAMS_PER_CONNECTION_MAX: u32 = 100;
 
-impl Sender {
+impl UpstreamConnection {
     #[cfg(feature = "tls")]
     pub(crate) fn shared(
-        sender: hyper::client::conn::http2::SendRequest<Sent>,
+        sender: hyper::client::conn::http2::SendRequest<UpstreamRequestBody>,
         streams_max: Option<u32>,
     ) -> Self {
         // A server that allows no streams at first may allow them later. The request that opened
         // the connection waits for that.
-        let users_max = streams_max.unwrap_or(USERS_MAX).clamp(1, USERS_MAX);
-        Self::Http2(Shared { sender, users: Rc::new(()), users_max })
+        let users_max = streams_max.unwrap_or(STREAMS_PER_CONNECTION_MAX).clamp(1, STREAMS_PER_CONNECTION_MAX);
+        Self::Http2(Http2Connection { sender, streams: Rc::new(()), streams_max: users_max })
     }
 
     pub(crate) fn is_http2(&self) -> bool {
@@ -59,8 +59,8 @@ impl Sender {
 
     pub(crate) async fn send(
         &mut self,
-        request: Request<Sent>,
-    ) -> Result<Response<Incoming>, TrySendError<Request<Sent>>> {
+        request: Request<UpstreamRequestBody>,
+    ) -> Result<Response<Incoming>, TrySendError<Request<UpstreamRequestBody>>> {
         match self {
             Self::Http1(sender) => sender.try_send_request(request).await,
             #[cfg(feature = "tls")]
@@ -70,10 +70,10 @@ impl Sender {
 }
 
 /// The idle connections to one upstream, and those that can take further requests.
-pub(crate) struct Pool {
-    idle: RefCell<Vec<(http1::SendRequest<Sent>, Instant)>>,
+pub(crate) struct ConnectionPool {
+    idle: RefCell<Vec<(http1::SendRequest<UpstreamRequestBody>, Instant)>>,
     #[cfg(feature = "tls")]
-    shared: RefCell<Vec<(Shared, Instant)>>,
+    http2: RefCell<Vec<(Http2Connection, Instant)>>,
     idle_max: usize,
     idle_timeout: Duration,
     pub(crate) slots: Rc<Slots>,
@@ -81,7 +81,7 @@ pub(crate) struct Pool {
     sweeper: RefCell<Option<JoinHandle<()>>>,
 }
 
-impl Drop for Pool {
+impl Drop for ConnectionPool {
     fn drop(&mut self) {
         if let Some(sweeper) = self.sweeper.take() {
             sweeper.abort();
@@ -89,13 +89,13 @@ impl Drop for Pool {
     }
 }
 
-impl Pool {
+impl ConnectionPool {
     pub(crate) fn new(idle_max: usize, idle_timeout: Duration, limits: SlotLimits) -> Rc<Self> {
         Rc::new(Self {
             slots: Slots::new(limits),
             idle: RefCell::default(),
             #[cfg(feature = "tls")]
-            shared: RefCell::default(),
+            http2: RefCell::default(),
             idle_max,
             idle_timeout,
             sweeper: RefCell::default(),
@@ -104,14 +104,14 @@ impl Pool {
 
     /// Takes the connection that was used last and is still open. An upgrade needs an HTTP/1.1
     /// connection, because it uses a whole connection.
-    pub(crate) fn take(&self, is_upgrade: bool) -> Option<Sender> {
+    pub(crate) fn checkout(&self, is_upgrade: bool) -> Option<UpstreamConnection> {
         #[cfg(feature = "tls")]
-        if !is_upgrade && let Some(shared) = self.take_shared() {
-            return Some(Sender::Http2(shared));
+        if !is_upgrade && let Some(shared) = self.checkout_http2() {
+            return Some(UpstreamConnection::Http2(shared));
         }
         let _ = is_upgrade;
         let mut idle = self.idle.borrow_mut();
-        self.drop_old(&mut idle, Instant::now());
+        self.evict_expired(&mut idle, Instant::now());
         let mut busy = Vec::new();
         let found = loop {
             let Some((mut sender, since)) = idle.pop() else { break None };
@@ -125,39 +125,39 @@ impl Pool {
             }
         };
         idle.extend(busy.into_iter().rev().filter(|(sender, _)| !sender.is_closed()));
-        found.map(Sender::Http1)
+        found.map(UpstreamConnection::Http1)
     }
 
     #[cfg(feature = "tls")]
-    fn take_shared(&self) -> Option<Shared> {
-        let mut all = self.shared.borrow_mut();
-        let has_room = |shared: &Shared| {
-            u32::try_from(shared.users()).is_ok_and(|users| users < shared.users_max)
+    fn checkout_http2(&self) -> Option<Http2Connection> {
+        let mut all = self.http2.borrow_mut();
+        let has_room = |shared: &Http2Connection| {
+            u32::try_from(shared.active_streams()).is_ok_and(|users| users < shared.streams_max)
         };
-        self.drop_old_shared(&mut all, Instant::now());
+        self.evict_expired_http2(&mut all, Instant::now());
         let (shared, since) = all.iter_mut().find(|(shared, _)| has_room(shared))?;
         *since = Instant::now();
         Some(shared.clone())
     }
 
     /// Makes a connection available to other requests, if it can be shared.
-    pub(crate) fn share(self: &Rc<Self>, sender: &Sender) {
+    pub(crate) fn insert_http2(self: &Rc<Self>, sender: &UpstreamConnection) {
         #[cfg(feature = "tls")]
-        if let Sender::Http2(shared) = sender {
-            let mut all = self.shared.borrow_mut();
+        if let UpstreamConnection::Http2(shared) = sender {
+            let mut all = self.http2.borrow_mut();
             if all.len() < self.idle_max {
                 all.push((shared.clone(), Instant::now()));
-                self.sweep_later();
+                self.schedule_sweep();
             }
         }
         let _ = sender;
     }
 
     /// Makes a shared connection unavailable to further requests.
-    pub(crate) fn forget(&self, sender: &Sender) {
+    pub(crate) fn remove(&self, sender: &UpstreamConnection) {
         #[cfg(feature = "tls")]
-        if let Sender::Http2(gone) = sender {
-            self.shared.borrow_mut().retain(|(one, _)| !Rc::ptr_eq(&one.users, &gone.users));
+        if let UpstreamConnection::Http2(gone) = sender {
+            self.http2.borrow_mut().retain(|(one, _)| !Rc::ptr_eq(&one.streams, &gone.streams));
         }
         let _ = sender;
     }
@@ -166,57 +166,57 @@ impl Pool {
     pub(crate) fn clear(&self) {
         self.idle.borrow_mut().clear();
         #[cfg(feature = "tls")]
-        self.shared.borrow_mut().clear();
+        self.http2.borrow_mut().clear();
     }
 
-    pub(crate) fn give(self: &Rc<Self>, sender: Sender) {
+    pub(crate) fn put_idle(self: &Rc<Self>, sender: UpstreamConnection) {
         match sender {
-            Sender::Http1(sender) => {
+            UpstreamConnection::Http1(sender) => {
                 let mut idle = self.idle.borrow_mut();
-                self.drop_old(&mut idle, Instant::now());
+                self.evict_expired(&mut idle, Instant::now());
                 if !sender.is_closed() && idle.len() < self.idle_max {
                     idle.push((sender, Instant::now()));
-                    self.sweep_later();
+                    self.schedule_sweep();
                 }
             }
             #[cfg(feature = "tls")]
-            Sender::Http2(mine) => {
-                let mut all = self.shared.borrow_mut();
-                let known = all.iter_mut().find(|(one, _)| Rc::ptr_eq(&one.users, &mine.users));
+            UpstreamConnection::Http2(mine) => {
+                let mut all = self.http2.borrow_mut();
+                let known = all.iter_mut().find(|(one, _)| Rc::ptr_eq(&one.streams, &mine.streams));
                 if let Some((_, since)) = known {
                     *since = Instant::now();
-                    self.sweep_later();
+                    self.schedule_sweep();
                 }
             }
         }
     }
 
     /// Drops expired connections. The oldest are first.
-    fn drop_old<T>(&self, idle: &mut Vec<(T, Instant)>, now: Instant) {
+    fn evict_expired<T>(&self, idle: &mut Vec<(T, Instant)>, now: Instant) {
         let is_old = |since: Instant| now.saturating_duration_since(since) >= self.idle_timeout;
         let old = idle.iter().take_while(|(_, since)| is_old(*since)).count();
         idle.drain(..old);
     }
 
     #[cfg(feature = "tls")]
-    fn drop_old_shared(&self, all: &mut Vec<(Shared, Instant)>, now: Instant) {
+    fn evict_expired_http2(&self, all: &mut Vec<(Http2Connection, Instant)>, now: Instant) {
         all.retain(|(shared, since)| {
             let passed = now.saturating_duration_since(*since);
-            let is_old = shared.users() == 0 && passed >= self.idle_timeout;
+            let is_old = shared.active_streams() == 0 && passed >= self.idle_timeout;
             !shared.sender.is_closed() && !is_old
         });
     }
 
     /// Starts a task that closes expired connections even if no request arrives. Without a runtime,
     /// the next request or response closes them.
-    fn sweep_later(self: &Rc<Self>) {
+    fn schedule_sweep(self: &Rc<Self>) {
         let mut sweeper = self.sweeper.borrow_mut();
         let is_there = sweeper.as_ref().is_some_and(|sweeper| !sweeper.is_finished());
         let has_end = Instant::now().checked_add(self.idle_timeout).is_some();
         if !is_there && has_end && Handle::try_current().is_ok() {
             let sweep = sweep(Rc::downgrade(self));
             // A runtime of another server may not support `spawn_local`, which panics then.
-            *sweeper = guarded("the start of a task", || tokio::task::spawn_local(sweep));
+            *sweeper = catch_panic("the start of a task", || tokio::task::spawn_local(sweep));
         }
     }
 
@@ -225,14 +225,14 @@ impl Pool {
     fn sweep(&self) -> Option<Instant> {
         let now = Instant::now();
         let mut idle = self.idle.borrow_mut();
-        self.drop_old(&mut idle, now);
+        self.evict_expired(&mut idle, now);
         let first = idle.first().map(|(_, since)| *since);
         #[cfg(feature = "tls")]
         let first = {
-            let mut all = self.shared.borrow_mut();
-            self.drop_old_shared(&mut all, now);
+            let mut all = self.http2.borrow_mut();
+            self.evict_expired_http2(&mut all, now);
             // Connections in use are checked again later.
-            let shared = |(shared, since): &(Shared, Instant)| match shared.users() {
+            let shared = |(shared, since): &(Http2Connection, Instant)| match shared.active_streams() {
                 0 => *since,
                 _ => now,
             };
@@ -243,18 +243,18 @@ impl Pool {
 }
 
 #[cfg(feature = "tls")]
-impl Shared {
+impl Http2Connection {
     /// The number of requests on the connection. The pool's own reference does not count.
-    fn users(&self) -> usize {
-        Rc::strong_count(&self.users) - 1
+    fn active_streams(&self) -> usize {
+        Rc::strong_count(&self.streams) - 1
     }
 }
 
 /// Closes expired connections of the pool until it is empty.
-async fn sweep(pool: Weak<Pool>) {
+async fn sweep(pool: Weak<ConnectionPool>) {
     while let Some(next) = pool.upgrade().and_then(|pool| pool.sweep()) {
         // Connections in use are checked repeatedly, and the time left may be zero.
         let wait = next.saturating_duration_since(Instant::now());
-        tokio::time::sleep(wait.max(SWEEP_TIME_MIN)).await;
+        tokio::time::sleep(wait.max(SWEEP_INTERVAL_MIN)).await;
     }
 }

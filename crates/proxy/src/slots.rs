@@ -5,7 +5,7 @@
 //! occupies the most slots loses the response that it has not read for the longest time.
 
 use peregrine_web::connection::ConnectionInfo;
-use peregrine_web::panics::contained;
+use peregrine_web::panics::catch_log_panic;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -115,8 +115,8 @@ impl Slots {
         let mut queue = self.queue.borrow_mut();
         queue.retain(|waiter| !waiter.slot.is_closed());
         let total = |client: &Rc<ConnectionInfo>| {
-            let key = ClientKey::of(client);
-            let waiting = queue.iter().filter(|other| ClientKey::of(&other.client) == key).count();
+            let key = ClientKey::from_connection(client);
+            let waiting = queue.iter().filter(|other| ClientKey::from_connection(&other.client) == key).count();
             shares.of(client) + waiting
         };
         if queue.len() >= self.limits.queue_max {
@@ -137,7 +137,7 @@ impl Slots {
         if let Some(response) = victim.and_then(|victim| victim.response.borrow().clone())
             && let Some(response) = response.upgrade()
         {
-            contained(|| {
+            catch_log_panic(|| {
                 tracing::debug!(
                     target: "peregrine",
                     "an unread response is aborted: its connection to the upstream is needed"
@@ -166,7 +166,7 @@ impl Slots {
     fn shares(&self) -> Shares {
         let mut shares = HashMap::new();
         for entry in self.entries.borrow().values() {
-            *shares.entry(ClientKey::of(&entry.client)).or_default() += 1;
+            *shares.entry(ClientKey::from_connection(&entry.client)).or_default() += 1;
         }
         Shares(shares)
     }
@@ -181,8 +181,8 @@ enum ClientKey {
 }
 
 impl ClientKey {
-    fn of(client: &Rc<ConnectionInfo>) -> Self {
-        client.peer.tcp().map_or_else(|| Self::Other(Rc::as_ptr(client)), Self::Tcp)
+    fn from_connection(client: &Rc<ConnectionInfo>) -> Self {
+        client.peer.socket_addr().map_or_else(|| Self::Other(Rc::as_ptr(client)), Self::Tcp)
     }
 }
 
@@ -191,7 +191,7 @@ struct Shares(HashMap<ClientKey, usize>);
 
 impl Shares {
     fn of(&self, client: &Rc<ConnectionInfo>) -> usize {
-        self.0.get(&ClientKey::of(client)).copied().unwrap_or(0)
+        self.0.get(&ClientKey::from_connection(client)).copied().unwrap_or(0)
     }
 }
 

@@ -1,10 +1,10 @@
 //! Forwards an upgraded connection.
 
-use crate::attempt::later;
+use crate::attempt::saturating_add;
 use bytes::{Buf, Bytes};
 use hyper::upgrade::Upgraded as Theirs;
 use hyper_util::rt::TokioIo;
-use peregrine_web::turn::others_first;
+use peregrine_web::turn::yield_now;
 use peregrine_web::upgrade::Upgraded as Ours;
 use std::future::poll_fn;
 use std::io;
@@ -17,24 +17,24 @@ use tokio::time::{Instant, Sleep, sleep_until};
 /// The maximum number of bytes read from the upstream at once.
 const READ_BYTES: usize = 16 * 1024;
 /// The maximum number of reads and writes before other tasks run.
-const MOVES_PER_TURN: u32 = 64;
+const COPIES_PER_POLL: u32 = 64;
 
 /// Moves bytes in both directions until the upstream has ended and all bytes are sent, or until
 /// either end fails. When the client closes its side, the upstream's side is closed too. The
 /// upstream may still respond, unless it pauses for `idle_timeout`: a disconnected client looks the
 /// same.
-pub(crate) async fn tunnel(client: Ours, upstream: Theirs, idle_timeout: Duration) {
+pub(crate) async fn copy_bidirectional(client: Ours, upstream: Theirs, idle_timeout: Duration) {
     let mut tunnel = Tunnel {
         client,
         upstream: TokioIo::new(upstream),
-        upwards: Bytes::new(),
+        pending_to_upstream: Bytes::new(),
         is_client_done: false,
-        is_unflushed: false,
-        is_shut: false,
+        needs_flush: false,
+        upstream_shut_down: false,
         buffer: vec![0; READ_BYTES].into_boxed_slice(),
         is_upstream_done: false,
         idle_timeout,
-        alarm: None,
+        idle_timer: None,
     };
     // The outcome is not needed.
     let _ = poll_fn(|context| tunnel.poll(context)).await;
@@ -44,90 +44,90 @@ struct Tunnel {
     client: Ours,
     upstream: TokioIo<Theirs>,
     /// Received from the client and not written yet.
-    upwards: Bytes,
+    pending_to_upstream: Bytes,
     is_client_done: bool,
-    is_unflushed: bool,
-    is_shut: bool,
+    needs_flush: bool,
+    upstream_shut_down: bool,
     buffer: Box<[u8]>,
     is_upstream_done: bool,
     idle_timeout: Duration,
     /// Set while nothing is moved, after the client has closed its side.
-    alarm: Option<Pin<Box<Sleep>>>,
+    idle_timer: Option<Pin<Box<Sleep>>>,
 }
 
 impl Tunnel {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        for _ in 0..MOVES_PER_TURN {
-            let up = self.poll_up(context)?;
+        for _ in 0..COPIES_PER_POLL {
+            let up = self.poll_copy_to_upstream(context)?;
             if self.is_upstream_done {
-                return self.client.poll_taken(context);
+                return self.client.poll_flush(context);
             }
-            let down = self.poll_down(context)?;
+            let down = self.poll_copy_to_client(context)?;
             if up.is_pending() && down.is_pending() {
-                return self.poll_patience(context);
+                return self.poll_idle_timeout(context);
             }
-            self.alarm = None;
+            self.idle_timer = None;
         }
-        others_first(context);
+        yield_now(context);
         Poll::Pending
     }
 
     /// Waits. If the client has closed its side, the wait is limited.
-    fn poll_patience(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_idle_timeout(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if !self.is_client_done {
             return Poll::Pending;
         }
-        let until = later(Instant::now(), self.idle_timeout);
-        let alarm = self.alarm.get_or_insert_with(|| Box::pin(sleep_until(until)));
+        let until = saturating_add(Instant::now(), self.idle_timeout);
+        let alarm = self.idle_timer.get_or_insert_with(|| Box::pin(sleep_until(until)));
         ready!(alarm.as_mut().poll(context));
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 
     /// Moves bytes to the upstream once.
-    fn poll_up(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_copy_to_upstream(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let upstream = Pin::new(&mut self.upstream);
-        if !self.upwards.is_empty() {
-            let written = ready!(upstream.poll_write(context, &self.upwards))?;
+        if !self.pending_to_upstream.is_empty() {
+            let written = ready!(upstream.poll_write(context, &self.pending_to_upstream))?;
             if written == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
-            self.upwards.advance(written);
-            self.is_unflushed = true;
+            self.pending_to_upstream.advance(written);
+            self.needs_flush = true;
             return Poll::Ready(Ok(()));
         }
         if !self.is_client_done {
             match self.client.poll_recv(context) {
                 Poll::Ready(received) => {
                     match received? {
-                        Some(bytes) => self.upwards = bytes,
+                        Some(bytes) => self.pending_to_upstream = bytes,
                         None => self.is_client_done = true,
                     }
                     return Poll::Ready(Ok(()));
                 }
-                Poll::Pending if !self.is_unflushed => return Poll::Pending,
+                Poll::Pending if !self.needs_flush => return Poll::Pending,
                 Poll::Pending => {}
             }
         }
-        if self.is_unflushed {
+        if self.needs_flush {
             ready!(Pin::new(&mut self.upstream).poll_flush(context))?;
-            self.is_unflushed = false;
+            self.needs_flush = false;
             return Poll::Ready(Ok(()));
         }
-        if !self.is_shut {
+        if !self.upstream_shut_down {
             ready!(Pin::new(&mut self.upstream).poll_shutdown(context))?;
-            self.is_shut = true;
+            self.upstream_shut_down = true;
         }
         Poll::Pending
     }
 
     /// Moves bytes to the client once.
-    fn poll_down(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.client.poll_room(context))?;
+    fn poll_copy_to_client(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.client.poll_capacity(context))?;
         let mut buffer = ReadBuf::new(&mut self.buffer);
         ready!(Pin::new(&mut self.upstream).poll_read(context, &mut buffer))?;
         match buffer.filled() {
             [] => self.is_upstream_done = true,
-            bytes => self.client.push(bytes),
+            bytes => self.client.start_send(bytes),
         }
         Poll::Ready(Ok(()))
     }

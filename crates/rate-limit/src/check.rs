@@ -1,72 +1,72 @@
 //! Checks a request against the limits.
 
-use crate::fields;
-use crate::gcra::Decision;
-use crate::key::Subject;
-use crate::limit::{Limit, RateLimit, Ready};
+use crate::headers;
+use crate::gcra::GcraDecision;
+use crate::key::ResolvedKey;
+use crate::limit::{CompiledLimit, RateLimit, CompiledLimits};
 use peregrine_web::requirements::Requirements;
 use peregrine_web::{IntoResponse, Middleware, Problem, Request, Response, Service};
 use smallvec::{SmallVec, smallvec};
 
 /// Up to this many limits, a request needs no allocation.
-const LIMITS_USUAL: usize = 2;
+const INLINE_LIMITS: usize = 2;
 
 /// The key of a request for each limit.
-pub(crate) type Subjects<'r> = SmallVec<[Option<Subject<'r>>; LIMITS_USUAL]>;
+pub(crate) type ResolvedKeys<'r> = SmallVec<[Option<ResolvedKey<'r>>; INLINE_LIMITS]>;
 
 /// The results of the limits for a request.
 #[derive(Clone, Debug)]
-pub(crate) struct Verdict {
+pub(crate) struct CheckResult {
     /// One for each limit; `None` if the limit does not count the request.
-    pub(crate) decisions: SmallVec<[Option<Decision>; LIMITS_USUAL]>,
-    pub(crate) is_let_in: bool,
+    pub(crate) decisions: SmallVec<[Option<GcraDecision>; INLINE_LIMITS]>,
+    pub(crate) is_allowed: bool,
 }
 
-impl Verdict {
+impl CheckResult {
     /// No limit counts the request.
-    pub(crate) fn none(limits: &[Limit]) -> Self {
-        Self { decisions: smallvec![None; limits.len()], is_let_in: true }
+    pub(crate) fn none(limits: &[CompiledLimit]) -> Self {
+        Self { decisions: smallvec![None; limits.len()], is_allowed: true }
     }
 }
 
 /// Counts a request in the tables of this process.
-pub(crate) fn count_here(ready: &Ready, subjects: &Subjects<'_>, now: u64) -> Verdict {
-    let mut verdict = Verdict::none(&ready.limits);
-    verdict.is_let_in = charge(ready, subjects, 0, now, true, &mut verdict.decisions);
+pub(crate) fn check_local(ready: &CompiledLimits, subjects: &ResolvedKeys<'_>, now: u64) -> CheckResult {
+    let mut verdict = CheckResult::none(&ready.limits);
+    verdict.is_allowed = check_and_charge(ready, subjects, 0, now, true, &mut verdict.decisions);
     verdict
 }
 
 /// Judges the limits from `index` on, and charges either all or none: a request that one limit
 /// rejects costs nothing with the others. The entries stay locked meanwhile. This cannot deadlock,
 /// because every request locks in the order of the limits, each of which has its own table.
-fn charge(
-    ready: &Ready,
-    subjects: &Subjects<'_>,
+fn check_and_charge(
+    ready: &CompiledLimits,
+    subjects: &ResolvedKeys<'_>,
     index: usize,
     now: u64,
     is_let_in: bool,
-    decisions: &mut [Option<Decision>],
+    decisions: &mut [Option<GcraDecision>],
 ) -> bool {
     let Some(limit) = ready.limits.get(index) else { return is_let_in };
     let Some(subject) = &subjects[index] else {
-        return charge(ready, subjects, index + 1, now, is_let_in, decisions);
+        return check_and_charge(ready, subjects, index + 1, now, is_let_in, decisions);
     };
-    let mut place = limit.table.place(subject, now);
-    place.settle(limit.rate.settled(place.kept(), now));
-    let (decision, next) = limit.rate.judge(place.kept(), now);
+    let mut place = limit.table.lock_entry(subject, now);
+    place.clamp(limit.rate.clamp_tat(place.tat(), now));
+    let (decision, next) = limit.rate.check(place.tat(), now);
     let is_let_in =
-        charge(ready, subjects, index + 1, now, is_let_in && decision.conforms(), decisions);
+        check_and_charge(ready, subjects, index + 1, now, is_let_in && decision.conforms(), decisions);
     let is_told_as_judged = is_let_in || !decision.conforms();
     decisions[index] = Some(match is_told_as_judged {
         true => decision,
-        false => limit.rate.look(place.kept(), now),
+        false => limit.rate.peek(place.tat(), now),
     });
     if is_let_in {
-        place.keep(next);
+        place.store(next);
     }
-    if place.is_crowded {
+    if place.evicted_other {
         drop(place);
-        ready.counts.crowd(&limit.name);
+        ready.counts.record_eviction(&limit.name);
     }
     is_let_in
 }
@@ -100,28 +100,28 @@ impl RateLimit {
     /// If the request is over a limit, a problem of status 429 with `Retry-After`. Invalid
     /// settings, which [`App::build`](peregrine_web::App::build) reports for middleware, are a
     /// problem of status 500 here.
-    pub async fn take(&self, key: impl AsRef<[u8]>) -> Result<(), Problem> {
-        let ready = self.ready()?;
+    pub async fn check_key(&self, key: impl AsRef<[u8]>) -> Result<(), Problem> {
+        let ready = self.compiled()?;
         let key = key.as_ref();
-        let subject = |limit: &Limit| match limit.is_for_everybody {
-            true => Subject::Everybody,
-            false => Subject::Of(key.into()),
+        let subject = |limit: &CompiledLimit| match limit.is_global {
+            true => ResolvedKey::Global,
+            false => ResolvedKey::Value(key.into()),
         };
         let subjects = ready.limits.iter().map(|limit| Some(subject(limit))).collect();
-        let verdict = self.judge(ready, &subjects).await?;
-        if verdict.is_let_in { Ok(()) } else { Err(fields::refusal(ready, &verdict)) }
+        let verdict = self.check(ready, &subjects).await?;
+        if verdict.is_allowed { Ok(()) } else { Err(headers::too_many_requests(ready, &verdict)) }
     }
 
-    async fn judge(&self, ready: &Ready, subjects: &Subjects<'_>) -> Result<Verdict, Problem> {
+    async fn check(&self, ready: &CompiledLimits, subjects: &ResolvedKeys<'_>) -> Result<CheckResult, Problem> {
         #[cfg(feature = "redis")]
         let verdict = match self.redis() {
-            Some(store) => store.count(ready, subjects, self.now()).await?,
-            None => count_here(ready, subjects, self.now()),
+            Some(store) => store.check(ready, subjects, self.now()).await?,
+            None => check_local(ready, subjects, self.now()),
         };
         #[cfg(not(feature = "redis"))]
-        let verdict = count_here(ready, subjects, self.now());
-        if !verdict.is_let_in {
-            ready.counts.refuse();
+        let verdict = check_local(ready, subjects, self.now());
+        if !verdict.is_allowed {
+            ready.counts.record_refusal();
         }
         Ok(verdict)
     }
@@ -129,7 +129,7 @@ impl RateLimit {
 
 impl Middleware for RateLimit {
     async fn run<S: Service>(&self, request: Request, next: &S) -> Response {
-        let ready = match self.ready() {
+        let ready = match self.compiled() {
             Ok(ready) => ready,
             Err(problem) => return problem.into_response(),
         };
@@ -137,27 +137,27 @@ impl Middleware for RateLimit {
             return next.call(request).await;
         }
         let verdict = {
-            let subjects = self.subjects(&request.parts);
-            self.judge(ready, &subjects).await
+            let subjects = self.resolve_keys(&request.parts);
+            self.check(ready, &subjects).await
         };
         let verdict = match verdict {
             Ok(verdict) => verdict,
             Err(problem) => return problem.into_response(),
         };
-        let mut response = match verdict.is_let_in {
+        let mut response = match verdict.is_allowed {
             true => next.call(request).await,
-            false => fields::refusal(ready, &verdict).into_response(),
+            false => headers::too_many_requests(ready, &verdict).into_response(),
         };
-        if self.has_fields() {
-            fields::tell(ready, &verdict, &mut response);
+        if self.sends_headers() {
+            headers::add_headers(ready, &verdict, &mut response);
         }
         response
     }
 
     fn require(&self, requirements: &mut Requirements) {
-        requirements.refusal(429, "Too many requests; `Retry-After` says when to retry.");
-        for fault in self.faults() {
-            requirements.fault(format!("RateLimit: {fault}"));
+        requirements.problem(429, "Too many requests; `Retry-After` says when to retry.");
+        for fault in self.config_errors() {
+            requirements.config_error(format!("RateLimit: {fault}"));
         }
     }
 }

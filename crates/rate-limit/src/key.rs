@@ -10,118 +10,118 @@ use std::sync::Arc;
 /// Which requests share a limit: the result of the function passed to
 /// [`RateLimit::by`](crate::RateLimit::by).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Key(Kind);
+pub struct RateLimitKey(KeyKind);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Kind {
-    Client,
-    Everybody,
-    Of(Vec<u8>),
+enum KeyKind {
+    ClientIp,
+    Global,
+    Value(Vec<u8>),
     Exempt,
 }
 
-impl Key {
+impl RateLimitKey {
     /// Requests with the same value, such as a user ID or the name of a plan. The table keeps only
     /// a hash, so secrets such as API keys are safe to use.
-    pub fn of(value: impl AsRef<[u8]>) -> Self {
-        Self(Kind::Of(value.as_ref().to_vec()))
+    pub fn from_value(value: impl AsRef<[u8]>) -> Self {
+        Self(KeyKind::Value(value.as_ref().to_vec()))
     }
 
     /// Requests from the same client address, as by default.
     #[must_use]
-    pub fn client() -> Self {
-        Self(Kind::Client)
+    pub fn client_ip() -> Self {
+        Self(KeyKind::ClientIp)
     }
 
     /// All requests together.
     #[must_use]
-    pub fn everybody() -> Self {
-        Self(Kind::Everybody)
+    pub fn global() -> Self {
+        Self(KeyKind::Global)
     }
 
     /// Not counted: this limit lets the request through.
     #[must_use]
     pub fn exempt() -> Self {
-        Self(Kind::Exempt)
+        Self(KeyKind::Exempt)
     }
 }
 
 /// How a limit derives the key of a request.
 #[derive(Clone)]
-pub(crate) enum By {
-    Client,
-    Everybody,
+pub(crate) enum KeyExtractor {
+    ClientIp,
+    Global,
     Header(String),
     Cookie(String),
-    Function(Arc<dyn Fn(&Parts) -> Key + Send + Sync>),
+    Function(Arc<dyn Fn(&Parts) -> RateLimitKey + Send + Sync>),
 }
 
 /// How many bits of an address identify a client.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Prefixes {
+pub(crate) struct IpPrefixLengths {
     pub(crate) v4: u8,
     pub(crate) v6: u8,
 }
 
 /// The key of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Subject<'r> {
+pub(crate) enum ResolvedKey<'r> {
     /// A client without a known address.
-    Nobody,
-    Everybody,
-    Client(IpAddr),
+    UnknownClient,
+    Global,
+    ClientIp(IpAddr),
     Header(&'r [u8]),
     Cookie(&'r [u8]),
-    Of(Cow<'r, [u8]>),
+    Value(Cow<'r, [u8]>),
 }
 
 /// The kind is the first hashed byte, as in `Subject::digest`. A derived `Hash` would feed an
 /// address to the hasher in four calls, each of which costs time.
-impl Hash for Subject<'_> {
+impl Hash for ResolvedKey<'_> {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         let mut bytes = |kind: u8, value: &[u8]| {
             hasher.write_u8(kind);
             hasher.write(value);
         };
         match self {
-            Self::Nobody => hasher.write_u8(b'0'),
-            Self::Everybody => hasher.write_u8(b'1'),
-            Self::Client(IpAddr::V4(address)) => {
+            Self::UnknownClient => hasher.write_u8(b'0'),
+            Self::Global => hasher.write_u8(b'1'),
+            Self::ClientIp(IpAddr::V4(address)) => {
                 hasher.write_u64(u64::from(address.to_bits()) << 8 | u64::from(b'4'));
             }
-            Self::Client(IpAddr::V6(address)) => bytes(b'6', &address.octets()),
+            Self::ClientIp(IpAddr::V6(address)) => bytes(b'6', &address.octets()),
             Self::Header(value) => bytes(b'h', value),
             Self::Cookie(value) => bytes(b'c', value),
-            Self::Of(value) => bytes(b'o', value),
+            Self::Value(value) => bytes(b'o', value),
         }
     }
 }
 
-impl By {
+impl KeyExtractor {
     /// The key of a request; `None` if it is exempt.
-    pub(crate) fn subject<'r>(&self, parts: &'r Parts, prefixes: Prefixes) -> Option<Subject<'r>> {
+    pub(crate) fn resolve<'r>(&self, parts: &'r Parts, prefixes: IpPrefixLengths) -> Option<ResolvedKey<'r>> {
         let client = || match parts.client().ip() {
-            Some(address) => Subject::Client(prefixes.network(address)),
-            None => Subject::Nobody,
+            Some(address) => ResolvedKey::ClientIp(prefixes.mask(address)),
+            None => ResolvedKey::UnknownClient,
         };
         Some(match self {
-            Self::Client => client(),
-            Self::Everybody => Subject::Everybody,
-            Self::Header(name) => parts.head.peek_field(name).map_or_else(client, Subject::Header),
-            Self::Cookie(name) => parts.head.peek_cookie(name).map_or_else(client, Subject::Cookie),
+            Self::ClientIp => client(),
+            Self::Global => ResolvedKey::Global,
+            Self::Header(name) => parts.head.peek_header_bytes(name).map_or_else(client, ResolvedKey::Header),
+            Self::Cookie(name) => parts.head.peek_cookie(name).map_or_else(client, ResolvedKey::Cookie),
             Self::Function(function) => match function(parts).0 {
-                Kind::Client => client(),
-                Kind::Everybody => Subject::Everybody,
-                Kind::Of(value) => Subject::Of(value.into()),
-                Kind::Exempt => return None,
+                KeyKind::ClientIp => client(),
+                KeyKind::Global => ResolvedKey::Global,
+                KeyKind::Value(value) => ResolvedKey::Value(value.into()),
+                KeyKind::Exempt => return None,
             },
         })
     }
 }
 
-impl Prefixes {
+impl IpPrefixLengths {
     /// The part of an address that identifies a client.
-    fn network(self, address: IpAddr) -> IpAddr {
+    fn mask(self, address: IpAddr) -> IpAddr {
         match address {
             IpAddr::V4(address) => {
                 let host = u32::MAX.checked_shr(self.v4.into()).unwrap_or(0);
@@ -136,19 +136,19 @@ impl Prefixes {
 }
 
 #[cfg(feature = "redis")]
-impl Subject<'_> {
+impl ResolvedKey<'_> {
     /// A fixed-length text that does not reveal the key.
     pub(crate) fn digest(&self) -> String {
         use sha2::{Digest, Sha256};
         let mut hash = Sha256::new();
         match self {
-            Self::Nobody => hash.update(b"0"),
-            Self::Everybody => hash.update(b"1"),
-            Self::Client(IpAddr::V4(address)) => {
+            Self::UnknownClient => hash.update(b"0"),
+            Self::Global => hash.update(b"1"),
+            Self::ClientIp(IpAddr::V4(address)) => {
                 hash.update(b"4");
                 hash.update(address.octets());
             }
-            Self::Client(IpAddr::V6(address)) => {
+            Self::ClientIp(IpAddr::V6(address)) => {
                 hash.update(b"6");
                 hash.update(address.octets());
             }
@@ -160,7 +160,7 @@ impl Subject<'_> {
                 hash.update(b"c");
                 hash.update(value);
             }
-            Self::Of(value) => {
+            Self::Value(value) => {
                 hash.update(b"o");
                 hash.update(value);
             }
@@ -171,11 +171,11 @@ impl Subject<'_> {
     }
 }
 
-impl fmt::Debug for By {
+impl fmt::Debug for KeyExtractor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Client => f.write_str("client"),
-            Self::Everybody => f.write_str("everybody"),
+            Self::ClientIp => f.write_str("client"),
+            Self::Global => f.write_str("everybody"),
             Self::Header(name) => write!(f, "header {name}"),
             Self::Cookie(name) => write!(f, "cookie {name}"),
             Self::Function(_) => f.write_str("function"),
@@ -191,7 +191,7 @@ mod tests {
     fn addresses_of_one_network_are_one_client() {
         let network = |address: &str, v4, v6| {
             let address = address.parse().expect("an address");
-            Prefixes { v4, v6 }.network(address).to_string()
+            IpPrefixLengths { v4, v6 }.mask(address).to_string()
         };
         for (address, v4, v6, expected) in [
             ("192.0.2.77", 32, 64, "192.0.2.77"),

@@ -8,20 +8,20 @@
 #![forbid(unsafe_code)]
 
 mod check;
-mod counts;
-mod fields;
+mod stats;
+mod headers;
 mod gcra;
 mod key;
 mod limit;
 #[cfg(feature = "redis")]
 mod redis;
-mod rule;
+mod spec;
 mod table;
 #[cfg(test)]
 mod tests;
 
-pub use counts::RateLimitCounts;
-pub use key::Key;
+pub use stats::RateLimitStats;
+pub use key::RateLimitKey;
 pub use limit::RateLimit;
 #[cfg(feature = "redis")]
-pub use redis::{RedisStore, WhenDown};
+pub use redis::{RedisStore, OnStoreFailure};

@@ -1,16 +1,16 @@
 //! The middleware and its settings.
 
-use crate::check::Subjects;
-use crate::counts::{Counts, RateLimitCounts};
-use crate::fields;
-use crate::gcra::Rate;
-use crate::key::{By, Key};
+use crate::check::ResolvedKeys;
+use crate::stats::{AtomicStats, RateLimitStats};
+use crate::headers;
+use crate::gcra::Quota;
+use crate::key::{KeyExtractor, RateLimitKey};
 #[cfg(feature = "redis")]
 use crate::redis::RedisStore;
-use crate::rule::Rule;
+use crate::spec::LimitSpec;
 use crate::table::Table;
 use http::{HeaderValue, StatusCode};
-use peregrine_web::panics::contained;
+use peregrine_web::panics::catch_log_panic;
 use peregrine_web::{Parts, Problem};
 use std::fmt;
 use std::sync::{Arc, LazyLock, OnceLock};
@@ -75,20 +75,20 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 pub struct RateLimit(Arc<Inner>);
 
 struct Inner {
-    settings: Settings,
+    settings: RateLimitSettings,
     /// Built on first use, so that settings can be chained.
-    ready: OnceLock<Option<Ready>>,
+    compiled: OnceLock<Option<CompiledLimits>>,
 }
 
-type Exempt = dyn Fn(&Parts) -> bool + Send + Sync;
+type ExemptFn = dyn Fn(&Parts) -> bool + Send + Sync;
 type Clock = dyn Fn() -> Duration + Send + Sync;
 
 #[derive(Clone)]
-struct Settings {
-    rules: Vec<Rule>,
+struct RateLimitSettings {
+    limits: Vec<LimitSpec>,
     keys_max: usize,
-    has_fields: bool,
-    exempt: Option<Arc<Exempt>>,
+    sends_headers: bool,
+    exempt: Option<Arc<ExemptFn>>,
     clock: Option<Arc<Clock>>,
     #[cfg(feature = "redis")]
     redis: Option<RedisStore>,
@@ -96,19 +96,19 @@ struct Settings {
 
 /// The validated limits and their counters.
 #[derive(Debug)]
-pub(crate) struct Ready {
-    pub(crate) limits: Vec<Limit>,
-    pub(crate) counts: Counts,
+pub(crate) struct CompiledLimits {
+    pub(crate) limits: Vec<CompiledLimit>,
+    pub(crate) counts: AtomicStats,
 }
 
 #[derive(Debug)]
-pub(crate) struct Limit {
+pub(crate) struct CompiledLimit {
     pub(crate) name: String,
     /// The name as a quoted string.
-    pub(crate) quoted: String,
+    pub(crate) quoted_name: String,
     pub(crate) policy: HeaderValue,
-    pub(crate) rate: Rate,
-    pub(crate) is_for_everybody: bool,
+    pub(crate) rate: Quota,
+    pub(crate) is_global: bool,
     pub(crate) table: Table,
 }
 
@@ -136,10 +136,10 @@ impl RateLimit {
     /// Allows `count` requests per period, evenly: after a burst, one more is allowed every
     /// `period / count`, rounded up to a nanosecond.
     pub fn new(count: u32, period: Duration) -> Self {
-        Self::of(Settings {
-            rules: vec![Rule::new(count, period)],
+        Self::from_settings(RateLimitSettings {
+            limits: vec![LimitSpec::new(count, period)],
             keys_max: KEYS_MAX,
-            has_fields: true,
+            sends_headers: true,
             exempt: None,
             clock: None,
             #[cfg(feature = "redis")]
@@ -147,29 +147,29 @@ impl RateLimit {
         })
     }
 
-    fn of(settings: Settings) -> Self {
-        Self(Arc::new(Inner { settings, ready: OnceLock::new() }))
+    fn from_settings(settings: RateLimitSettings) -> Self {
+        Self(Arc::new(Inner { settings, compiled: OnceLock::new() }))
     }
 
-    fn set(self, set: impl FnOnce(&mut Settings)) -> Self {
+    fn configure(self, set: impl FnOnce(&mut RateLimitSettings)) -> Self {
         let mut settings = self.0.settings.clone();
         set(&mut settings);
-        Self::of(settings)
+        Self::from_settings(settings)
     }
 
-    fn set_rule(self, set: impl FnOnce(&mut Rule)) -> Self {
-        self.set(|settings| settings.rules.last_mut().map(set).unwrap_or_default())
+    fn configure_limit(self, set: impl FnOnce(&mut LimitSpec)) -> Self {
+        self.configure(|settings| settings.limits.last_mut().map(set).unwrap_or_default())
     }
 
     /// Sets how many requests may come at once after a pause. The default is the rate's count.
     pub fn burst(self, count: u32) -> Self {
-        self.set_rule(|rule| rule.burst = Some(count))
+        self.configure_limit(|rule| rule.burst = Some(count))
     }
 
     /// Names the limit in header fields and problems. Give each of several limits a different name;
     /// in Redis, limits with the same name and rate share their counters.
-    pub fn named(self, name: impl Into<String>) -> Self {
-        self.set_rule(|rule| rule.name = name.into())
+    pub fn name(self, name: impl Into<String>) -> Self {
+        self.configure_limit(|rule| rule.name = name.into())
     }
 
     /// Sets the key to a function of the request, such as the user that an outer middleware
@@ -188,68 +188,68 @@ impl RateLimit {
     /// });
     /// # let _ = limit;
     /// ```
-    pub fn by(self, key: impl Fn(&Parts) -> Key + Send + Sync + 'static) -> Self {
-        self.set_rule(|rule| rule.by = By::Function(Arc::new(key)))
+    pub fn key_by(self, key: impl Fn(&Parts) -> RateLimitKey + Send + Sync + 'static) -> Self {
+        self.configure_limit(|rule| rule.key = KeyExtractor::Function(Arc::new(key)))
     }
 
     /// Sets the key to a header field, or the client's address if it is absent. Clients choose what
     /// they send: an outer middleware must have verified the value, or each new value is a new
     /// client.
-    pub fn by_header(self, name: impl Into<String>) -> Self {
-        self.set_rule(|rule| rule.by = By::Header(name.into()))
+    pub fn key_by_header(self, name: impl Into<String>) -> Self {
+        self.configure_limit(|rule| rule.key = KeyExtractor::Header(name.into()))
     }
 
     /// Sets the key to a cookie, or the client's address if it is absent. The warning of
     /// [`RateLimit::by_header`] applies here too.
-    pub fn by_cookie(self, name: impl Into<String>) -> Self {
-        self.set_rule(|rule| rule.by = By::Cookie(name.into()))
+    pub fn key_by_cookie(self, name: impl Into<String>) -> Self {
+        self.configure_limit(|rule| rule.key = KeyExtractor::Cookie(name.into()))
     }
 
     /// Counts all requests together.
-    pub fn for_everybody(self) -> Self {
-        self.set_rule(|rule| rule.by = By::Everybody)
+    pub fn global(self) -> Self {
+        self.configure_limit(|rule| rule.key = KeyExtractor::Global)
     }
 
     /// Sets how many bits of an IPv6 address identify a client. The default is 64, because a client
     /// with one address of a /64 network can usually use all of them. If providers assign larger
     /// networks, use 56 or 48.
     pub fn ipv6_prefix(self, bits: u8) -> Self {
-        self.set_rule(|rule| rule.prefixes.v6 = bits)
+        self.configure_limit(|rule| rule.prefix_lengths.v6 = bits)
     }
 
     /// Sets how many bits of an IPv4 address identify a client. The default is 32.
     pub fn ipv4_prefix(self, bits: u8) -> Self {
-        self.set_rule(|rule| rule.prefixes.v4 = bits)
+        self.configure_limit(|rule| rule.prefix_lengths.v4 = bits)
     }
 
     /// Adds the limits of `other`, up to eight in all; a request must conform to each. Settings
     /// that do not belong to a single limit are those of `self`.
     pub fn and(self, other: Self) -> Self {
-        self.set(|settings| settings.rules.extend(other.0.settings.rules.iter().cloned()))
+        self.configure(|settings| settings.limits.extend(other.0.settings.limits.iter().cloned()))
     }
 
     /// Exempts requests for which the function returns `true`.
-    pub fn exempt(self, is_exempt: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
-        self.set(|settings| settings.exempt = Some(Arc::new(is_exempt)))
+    pub fn exempt_if(self, is_exempt: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
+        self.configure(|settings| settings.exempt = Some(Arc::new(is_exempt)))
     }
 
     /// Sets how many keys each limit tracks, at 17 bytes each. The default is 65,536. With twice as
     /// many keys as are active within the time that a burst takes to refill, the table is
     /// practically never full.
     pub fn keys_max(self, keys: usize) -> Self {
-        self.set(|settings| settings.keys_max = keys)
+        self.configure(|settings| settings.keys_max = keys)
     }
 
     /// Sends no header field but `Retry-After`.
-    pub fn without_fields(self) -> Self {
-        self.set(|settings| settings.has_fields = false)
+    pub fn without_headers(self) -> Self {
+        self.configure(|settings| settings.sends_headers = false)
     }
 
     /// Counts in Redis, so that several machines share the limits. Limits with the same name and
     /// rate are one limit there: name them.
     #[cfg(feature = "redis")]
-    pub fn in_redis(self, store: RedisStore) -> Self {
-        self.set(|settings| settings.redis = Some(store))
+    pub fn redis_store(self, store: RedisStore) -> Self {
+        self.configure(|settings| settings.redis = Some(store))
     }
 
     /// Replaces the system clock, for tests. The function returns the time since an arbitrary fixed
@@ -273,27 +273,27 @@ impl RateLimit {
     /// assert_eq!(client.get("/").send_now().status(), 200);
     /// ```
     pub fn clock(self, clock: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
-        self.set(|settings| settings.clock = Some(Arc::new(clock)))
+        self.configure(|settings| settings.clock = Some(Arc::new(clock)))
     }
 
     /// Statistics of the limits since this value was created.
     #[must_use]
-    pub fn counts(&self) -> RateLimitCounts {
-        self.ready().map(|ready| ready.counts.read()).unwrap_or_default()
+    pub fn stats(&self) -> RateLimitStats {
+        self.compiled().map(|ready| ready.counts.snapshot()).unwrap_or_default()
     }
 
     /// The validated limits, built on first use.
-    pub(crate) fn ready(&self) -> Result<&Ready, Problem> {
-        let ready = self.0.ready.get_or_init(|| {
+    pub(crate) fn compiled(&self) -> Result<&CompiledLimits, Problem> {
+        let ready = self.0.compiled.get_or_init(|| {
             let settings = &self.0.settings;
-            let limits = settings.rules.iter().map(|rule| Limit::new(rule, settings.keys_max));
-            let is_sound = settings.faults().is_empty();
+            let limits = settings.limits.iter().map(|rule| CompiledLimit::new(rule, settings.keys_max));
+            let is_sound = settings.config_errors().is_empty();
             let limits: Vec<_> = limits.collect::<Option<_>>().filter(|_| is_sound)?;
-            Some(Ready { limits, counts: Counts::default() })
+            Some(CompiledLimits { limits, counts: AtomicStats::default() })
         });
         ready.as_ref().ok_or_else(|| {
-            let faults = self.faults().join("; ");
-            contained(
+            let faults = self.config_errors().join("; ");
+            catch_log_panic(
                 || tracing::error!(target: "peregrine", "a rate limit has invalid settings: {faults}"),
             );
             let detail = "A rate limit of the server has invalid settings; the log has details.";
@@ -301,17 +301,17 @@ impl RateLimit {
         })
     }
 
-    pub(crate) fn subjects<'r>(&self, parts: &'r Parts) -> Subjects<'r> {
-        let rules = self.0.settings.rules.iter();
-        rules.map(|rule| rule.by.subject(parts, rule.prefixes)).collect()
+    pub(crate) fn resolve_keys<'r>(&self, parts: &'r Parts) -> ResolvedKeys<'r> {
+        let rules = self.0.settings.limits.iter();
+        rules.map(|rule| rule.key.resolve(parts, rule.prefix_lengths)).collect()
     }
 
     pub(crate) fn is_exempt(&self, parts: &Parts) -> bool {
         self.0.settings.exempt.as_ref().is_some_and(|is_exempt| is_exempt(parts))
     }
 
-    pub(crate) fn has_fields(&self) -> bool {
-        self.0.settings.has_fields
+    pub(crate) fn sends_headers(&self) -> bool {
+        self.0.settings.sends_headers
     }
 
     #[cfg(feature = "redis")]
@@ -321,33 +321,33 @@ impl RateLimit {
 
     /// The time in nanoseconds since an arbitrary fixed point.
     pub(crate) fn now(&self) -> u64 {
-        static BEGUN: LazyLock<Instant> = LazyLock::new(Instant::now);
+        static START: LazyLock<Instant> = LazyLock::new(Instant::now);
         let now = match &self.0.settings.clock {
             Some(clock) => clock(),
-            None => BEGUN.elapsed(),
+            None => START.elapsed(),
         };
         // Saturates at half the range, 292 years, so that adding a burst cannot overflow.
         u64::try_from(now.as_nanos()).map_or(u64::MAX / 2, |now| now.min(u64::MAX / 2))
     }
 
-    pub(crate) fn faults(&self) -> Vec<String> {
-        self.0.settings.faults()
+    pub(crate) fn config_errors(&self) -> Vec<String> {
+        self.0.settings.config_errors()
     }
 }
 
-impl Settings {
+impl RateLimitSettings {
     /// Invalid settings.
-    fn faults(&self) -> Vec<String> {
-        let mut faults: Vec<_> = self.rules.iter().flat_map(Rule::faults).collect();
-        if self.rules.len() > LIMITS_MAX {
+    fn config_errors(&self) -> Vec<String> {
+        let mut faults: Vec<_> = self.limits.iter().flat_map(LimitSpec::config_errors).collect();
+        if self.limits.len() > LIMITS_MAX {
             faults.push(format!(
                 "it has {} limits, and the maximum is {LIMITS_MAX}: move the rest to another RateLimit",
-                self.rules.len()
+                self.limits.len()
             ));
         }
-        let names = self.rules.iter().map(|rule| &rule.name);
+        let names = self.limits.iter().map(|rule| &rule.name);
         let twice = names.enumerate().find(|(index, name)| {
-            self.rules[..*index].iter().any(|earlier| earlier.name == **name)
+            self.limits[..*index].iter().any(|earlier| earlier.name == **name)
         });
         if let Some((_, name)) = twice {
             faults.push(format!("two limits are called \"{name}\": rename one with named(..)"));
@@ -356,18 +356,18 @@ impl Settings {
             faults.push("keys_max(0) has no room for any key: use 1 or more".to_owned());
         }
         #[cfg(feature = "redis")]
-        faults.extend(self.redis.iter().flat_map(RedisStore::faults));
+        faults.extend(self.redis.iter().flat_map(RedisStore::config_errors));
         faults
     }
 }
 
-impl Limit {
-    fn new(rule: &Rule, keys_max: usize) -> Option<Self> {
-        let is_for_everybody = matches!(rule.by, By::Everybody);
+impl CompiledLimit {
+    fn new(rule: &LimitSpec, keys_max: usize) -> Option<Self> {
+        let is_for_everybody = matches!(rule.key, KeyExtractor::Global);
         let table = Table::new(if is_for_everybody { 1 } else { keys_max });
-        let (quoted, policy) = fields::policy(&rule.name, rule.quota());
-        let (name, rate) = (rule.name.clone(), rule.rate()?);
-        Some(Self { name, quoted, policy, rate, is_for_everybody, table })
+        let (quoted, policy) = headers::policy_header(&rule.name, rule.policy_quota());
+        let (name, rate) = (rule.name.clone(), rule.quota()?);
+        Some(Self { name, quoted_name: quoted, policy, rate, is_global: is_for_everybody, table })
     }
 }
 
@@ -375,7 +375,7 @@ impl fmt::Debug for RateLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let settings = &self.0.settings;
         f.debug_struct("RateLimit")
-            .field("rules", &settings.rules)
+            .field("rules", &settings.limits)
             .field("keys_max", &settings.keys_max)
             .finish_non_exhaustive()
     }

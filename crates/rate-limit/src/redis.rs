@@ -1,15 +1,15 @@
 //! Counters in Redis, shared by several machines.
 
-use crate::check::{Subjects, Verdict, count_here};
-use crate::gcra::{Decision, Rate};
-use crate::key::Subject;
-use crate::limit::{LIMITS_MAX, Ready};
+use crate::check::{ResolvedKeys, CheckResult, check_local};
+use crate::gcra::{GcraDecision, Quota};
+use crate::key::ResolvedKey;
+use crate::limit::{LIMITS_MAX, CompiledLimits};
 use ::redis::aio::MultiplexedConnection;
 use ::redis::{Client, RedisError, Script};
 use http::header::RETRY_AFTER;
 use http::{HeaderValue, StatusCode};
 use peregrine_web::Problem;
-use peregrine_web::panics::contained;
+use peregrine_web::panics::catch_log_panic;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt;
@@ -23,7 +23,7 @@ use tokio::time::timeout;
 /// The default time limit of a request to Redis.
 const TIMEOUT: Duration = Duration::from_millis(100);
 /// How long Redis is skipped after a failure, in nanoseconds.
-const REST: u64 = 1_000_000_000;
+const BACKOFF: u64 = 1_000_000_000;
 
 /// Checks all limits of a request at once, by the clock of Redis, in whole microseconds, which
 /// Lua's numbers represent exactly for 280 years. Entries expire with the debt, so idle keys take
@@ -58,14 +58,14 @@ return debts
 /// How requests are counted while Redis does not answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum WhenDown {
+pub enum OnStoreFailure {
     /// Each process counts for itself, with the same limits. The default.
     #[default]
-    CountHere,
+    Local,
     /// Lets every request through.
     Allow,
     /// Rejects every request with a problem of status 503.
-    Refuse,
+    Deny,
 }
 
 /// A Redis server, or a compatible one that runs its Lua scripts. Clusters are not supported.
@@ -101,16 +101,16 @@ pub struct RedisStore {
     client: Result<Client, String>,
     prefix: String,
     timeout: Duration,
-    when_down: WhenDown,
-    shared: Arc<Shared>,
+    when_down: OnStoreFailure,
+    shared: Arc<StoreShared>,
 }
 
 /// The state that clones of a store share.
-struct Shared {
-    number: u64,
+struct StoreShared {
+    id: u64,
     script: Script,
     /// Redis is skipped until then.
-    rests_until: AtomicU64,
+    retry_at: AtomicU64,
 }
 
 impl RedisStore {
@@ -118,15 +118,15 @@ impl RedisStore {
     /// invalid URL is an error when the application is built. `rediss://` (TLS) needs the crate
     /// `redis` 0.32 with its feature `tokio-rustls-comp` in the program.
     #[must_use]
-    pub fn open(url: &str) -> Self {
-        static NUMBER: AtomicU64 = AtomicU64::new(0);
-        let number = NUMBER.fetch_add(1, Relaxed);
-        let shared = Shared { number, script: Script::new(SCRIPT), rests_until: AtomicU64::new(0) };
+    pub fn from_url(url: &str) -> Self {
+        static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT_ID.fetch_add(1, Relaxed);
+        let shared = StoreShared { id: number, script: Script::new(SCRIPT), retry_at: AtomicU64::new(0) };
         Self {
             client: Client::open(url).map_err(|error| error.to_string()),
             prefix: "peregrine:limit:".to_owned(),
             timeout: TIMEOUT,
-            when_down: WhenDown::default(),
+            when_down: OnStoreFailure::default(),
             shared: Arc::new(shared),
         }
     }
@@ -134,7 +134,7 @@ impl RedisStore {
     /// Sets the prefix of key names. Applications that share a Redis but not their limits need
     /// different prefixes.
     #[must_use]
-    pub fn prefix(self, prefix: impl Into<String>) -> Self {
+    pub fn key_prefix(self, prefix: impl Into<String>) -> Self {
         Self { prefix: prefix.into(), ..self }
     }
 
@@ -146,39 +146,39 @@ impl RedisStore {
 
     /// Sets what the limit does while Redis does not answer.
     #[must_use]
-    pub fn when_down(self, when_down: WhenDown) -> Self {
+    pub fn on_failure(self, when_down: OnStoreFailure) -> Self {
         Self { when_down, ..self }
     }
 
     /// Invalid settings.
-    pub(crate) fn faults(&self) -> Option<String> {
+    pub(crate) fn config_errors(&self) -> Option<String> {
         let error = self.client.as_ref().err()?;
         // The URL is not shown: it may contain a password.
         Some(format!("the URL of RedisStore::open is invalid: {error}"))
     }
 
     /// Counts a request. `now` is this process's time.
-    pub(crate) async fn count(
+    pub(crate) async fn check(
         &self,
-        ready: &Ready,
-        subjects: &Subjects<'_>,
+        ready: &CompiledLimits,
+        subjects: &ResolvedKeys<'_>,
         now: u64,
-    ) -> Result<Verdict, Problem> {
+    ) -> Result<CheckResult, Problem> {
         if subjects.iter().all(Option::is_none) {
-            return Ok(Verdict::none(&ready.limits));
+            return Ok(CheckResult::none(&ready.limits));
         }
-        if now >= self.shared.rests_until.load(Relaxed) {
-            match timeout(self.timeout, self.ask(ready, subjects)).await {
+        if now >= self.shared.retry_at.load(Relaxed) {
+            match timeout(self.timeout, self.query(ready, subjects)).await {
                 Ok(Ok(verdict)) => return Ok(verdict),
-                Ok(Err(error)) => self.rest(now, &error.to_string()),
-                Err(_) => self.rest(now, "no answer in time"),
+                Ok(Err(error)) => self.back_off(now, &error.to_string()),
+                Err(_) => self.back_off(now, "no answer in time"),
             }
         }
-        ready.counts.fail();
+        ready.counts.record_store_error();
         match self.when_down {
-            WhenDown::CountHere => Ok(count_here(ready, subjects, now)),
-            WhenDown::Allow => Ok(Verdict::none(&ready.limits)),
-            WhenDown::Refuse => {
+            OnStoreFailure::Local => Ok(check_local(ready, subjects, now)),
+            OnStoreFailure::Allow => Ok(CheckResult::none(&ready.limits)),
+            OnStoreFailure::Deny => {
                 let detail = "The server's rate limit is temporarily unavailable. Try again later.";
                 let status = StatusCode::SERVICE_UNAVAILABLE;
                 let problem = Problem::new(status, "rate-limit-unavailable", detail);
@@ -188,45 +188,45 @@ impl RedisStore {
     }
 
     /// Skips Redis for a while, and drops the worker's connection.
-    fn rest(&self, now: u64, error: &str) {
-        CONNECTIONS.with_borrow_mut(|all| all.remove(&self.shared.number));
-        self.shared.rests_until.store(now.saturating_add(REST), Relaxed);
+    fn back_off(&self, now: u64, error: &str) {
+        CONNECTIONS.with_borrow_mut(|all| all.remove(&self.shared.id));
+        self.shared.retry_at.store(now.saturating_add(BACKOFF), Relaxed);
         let when_down = self.when_down;
-        contained(
+        catch_log_panic(
             || tracing::warn!(target: "peregrine", error, ?when_down, "Redis failed to count a request for a rate limit"),
         );
     }
 
-    async fn ask(&self, ready: &Ready, subjects: &Subjects<'_>) -> Result<Verdict, RedisError> {
+    async fn query(&self, ready: &CompiledLimits, subjects: &ResolvedKeys<'_>) -> Result<CheckResult, RedisError> {
         let mut connection = self.connection().await?;
         let mut call = self.shared.script.prepare_invoke();
         let asked = || ready.limits.iter().zip(subjects).enumerate();
         for (_, (limit, subject)) in asked() {
             let Some(subject) = subject else { continue };
             let rate = in_microseconds(limit.rate);
-            call.key(key_of(&self.prefix, &limit.name, rate, subject))
-                .arg(rate.interval)
-                .arg(rate.interval.saturating_mul(u64::from(rate.burst)));
+            call.key(redis_key(&self.prefix, &limit.name, rate, subject))
+                .arg(rate.emission_interval)
+                .arg(rate.emission_interval.saturating_mul(u64::from(rate.burst)));
         }
         let debts: Vec<u64> = call.invoke_async(&mut connection).await?;
         let mut debts = debts.into_iter();
-        let mut verdict = Verdict::none(&ready.limits);
+        let mut verdict = CheckResult::none(&ready.limits);
         let mut owed = [0; LIMITS_MAX];
         for (index, (limit, subject)) in asked() {
             if subject.is_none() {
                 continue;
             }
             owed[index] = debts.next().unwrap_or(0);
-            let (decision, _) = in_microseconds(limit.rate).judge(owed[index], 0);
-            verdict.is_let_in &= decision.conforms();
+            let (decision, _) = in_microseconds(limit.rate).check(owed[index], 0);
+            verdict.is_allowed &= decision.conforms();
             verdict.decisions[index] = Some(decision);
         }
         for (limit, (decision, owed)) in
             ready.limits.iter().zip(verdict.decisions.iter_mut().zip(owed))
         {
             let Some(decision) = decision else { continue };
-            if !verdict.is_let_in && decision.conforms() {
-                *decision = in_microseconds(limit.rate).look(owed, 0);
+            if !verdict.is_allowed && decision.conforms() {
+                *decision = in_microseconds(limit.rate).peek(owed, 0);
             }
             *decision = in_nanoseconds(*decision);
         }
@@ -235,7 +235,7 @@ impl RedisStore {
 
     /// This worker's connection. While it is being opened, the worker's other requests wait for it.
     async fn connection(&self) -> Result<MultiplexedConnection, RedisError> {
-        let number = self.shared.number;
+        let number = self.shared.id;
         let cell = CONNECTIONS.with_borrow_mut(|all| Rc::clone(all.entry(number).or_default()));
         let connect = async || match &self.client {
             Ok(client) => client.get_multiplexed_async_connection().await,
@@ -254,18 +254,18 @@ thread_local! {
 
 /// The rate is part of the key: after a change of the rate, an old value would not be a debt at the
 /// new rate, and would be cut down to it.
-fn key_of(prefix: &str, name: &str, rate: Rate, subject: &Subject<'_>) -> String {
-    let Rate { interval, burst } = rate;
+fn redis_key(prefix: &str, name: &str, rate: Quota, subject: &ResolvedKey<'_>) -> String {
+    let Quota { emission_interval: interval, burst } = rate;
     format!("{prefix}{name}:{burst}x{interval}us:{}", subject.digest())
 }
 
-fn in_microseconds(rate: Rate) -> Rate {
-    Rate { interval: rate.interval.div_ceil(1_000), ..rate }
+fn in_microseconds(rate: Quota) -> Quota {
+    Quota { emission_interval: rate.emission_interval.div_ceil(1_000), ..rate }
 }
 
-fn in_nanoseconds(decision: Decision) -> Decision {
+fn in_nanoseconds(decision: GcraDecision) -> GcraDecision {
     let longer = |time: u64| time.saturating_mul(1_000);
-    Decision { wait: longer(decision.wait), full_in: longer(decision.full_in), ..decision }
+    GcraDecision { retry_after: longer(decision.retry_after), reset_after: longer(decision.reset_after), ..decision }
 }
 
 impl fmt::Debug for RedisStore {
@@ -287,9 +287,9 @@ mod tests {
     #[test]
     fn limits_that_differ_in_anything_have_different_keys() {
         let key = |name, count, seconds, burst| {
-            let rate = Rate::new(count, Duration::from_secs(seconds)).expect("a rate");
-            let rate = in_microseconds(Rate { burst, ..rate });
-            key_of("p:", name, rate, &Subject::Of(b"a"[..].into()))
+            let rate = Quota::new(count, Duration::from_secs(seconds)).expect("a rate");
+            let rate = in_microseconds(Quota { burst, ..rate });
+            redis_key("p:", name, rate, &ResolvedKey::Value(b"a"[..].into()))
         };
         let all = [
             key("default", 50, 1, 50),

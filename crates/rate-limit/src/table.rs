@@ -25,23 +25,23 @@ struct Entry {
     tat: u64,
 }
 
-type Set = [Entry; WAYS];
+type TableSet = [Entry; WAYS];
 
 /// Keys and their debts.
 #[derive(Debug)]
 pub(crate) struct Table {
     hasher: RandomState,
-    sets: Box<[Mutex<Set>]>,
+    sets: Box<[Mutex<TableSet>]>,
 }
 
 /// The entry of a key, with its set locked.
 #[derive(Debug)]
-pub(crate) struct Place<'t> {
-    set: MutexGuard<'t, Set>,
+pub(crate) struct LockedEntry<'t> {
+    set: MutexGuard<'t, TableSet>,
     way: usize,
     hash: u64,
     /// The key is new and no entry was free.
-    pub(crate) is_crowded: bool,
+    pub(crate) evicted_other: bool,
 }
 
 impl Table {
@@ -55,11 +55,11 @@ impl Table {
     }
 
     /// The entry of a key at `now`.
-    pub(crate) fn place(&self, key: &impl Hash, now: u64) -> Place<'_> {
-        self.place_of(self.hasher.hash_one(key), now)
+    pub(crate) fn lock_entry(&self, key: &impl Hash, now: u64) -> LockedEntry<'_> {
+        self.lock_entry_by_hash(self.hasher.hash_one(key), now)
     }
 
-    fn place_of(&self, hash: u64, now: u64) -> Place<'_> {
+    fn lock_entry_by_hash(&self, hash: u64, now: u64) -> LockedEntry<'_> {
         // Scales the upper bits to the index of a set.
         let set = (u128::from(hash) * self.sets.len() as u128) >> 64;
         let set = self.sets[set as usize].lock().unwrap_or_else(PoisonError::into_inner);
@@ -69,23 +69,23 @@ impl Table {
             ways.min_by_key(|(_, entry)| entry.tat).map_or(0, |(way, _)| way)
         });
         let is_crowded = known.is_none() && set[way].tat > now;
-        Place { set, way, hash, is_crowded }
+        LockedEntry { set, way, hash, evicted_other: is_crowded }
     }
 }
 
-impl Place<'_> {
+impl LockedEntry<'_> {
     /// The stored TAT.
-    pub(crate) fn kept(&self) -> u64 {
+    pub(crate) fn tat(&self) -> u64 {
         self.set[self.way].tat
     }
 
     /// Corrects the stored TAT without changing the entry's key.
-    pub(crate) fn settle(&mut self, tat: u64) {
+    pub(crate) fn clamp(&mut self, tat: u64) {
         self.set[self.way].tat = tat;
     }
 
     /// Stores a TAT for this key.
-    pub(crate) fn keep(&mut self, tat: u64) {
+    pub(crate) fn store(&mut self, tat: u64) {
         self.set[self.way] = Entry { hash: self.hash, tat };
     }
 }
@@ -93,20 +93,20 @@ impl Place<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gcra::Rate;
+    use crate::gcra::Quota;
     use proptest::prelude::*;
     use std::collections::HashMap;
 
-    const RATE: Rate = Rate { interval: 100, burst: 5 };
+    const RATE: Quota = Quota { emission_interval: 100, burst: 5 };
 
     /// Whether a request is let through, and whether its key was new with no entry free.
     fn ask(table: &Table, key: u64, now: u64) -> (bool, bool) {
-        let mut place = table.place(&key, now);
-        let (decision, next) = RATE.judge(place.kept(), now);
+        let mut place = table.lock_entry(&key, now);
+        let (decision, next) = RATE.check(place.tat(), now);
         if decision.conforms() {
-            place.keep(next);
+            place.store(next);
         }
-        (decision.conforms(), place.is_crowded)
+        (decision.conforms(), place.evicted_other)
     }
 
     proptest! {
@@ -120,7 +120,7 @@ mod tests {
                 now += step;
                 let (is_let_in, _) = ask(&table, key, now);
                 let kept = exact.entry(key).or_default();
-                let (decision, next) = RATE.judge(*kept, now);
+                let (decision, next) = RATE.check(*kept, now);
                 prop_assert!(decision.conforms() || !is_let_in, "the table forgot {key}");
                 if is_let_in {
                     *kept = next;
@@ -162,7 +162,7 @@ mod tests {
         let table = Table::new(1);
         let panicked = std::thread::scope(|scope| {
             let holding = || {
-                let _place = table.place(&1, 0);
+                let _place = table.lock_entry(&1, 0);
                 std::panic::resume_unwind(Box::new("on purpose"));
             };
             scope.spawn(holding).join()

@@ -1,7 +1,7 @@
 //! Limits through the test client, with a test clock.
 
-use crate::{Key, RateLimit};
-use peregrine_web::connection::{ConnectionInfo, Peer};
+use crate::{RateLimitKey, RateLimit};
+use peregrine_web::connection::{ConnectionInfo, ConnectionAddr};
 use peregrine_web::test::{TestClient, TestResponse, block_on};
 use peregrine_web::{App, TrustedProxies};
 use std::sync::Arc;
@@ -28,16 +28,16 @@ impl Clock {
 }
 
 fn client(limit: RateLimit) -> TestClient {
-    App::new().with(limit).get("/", || "hello").test()
+    App::new().wrap(limit).get("/", || "hello").test()
 }
 
 fn from(client: &TestClient, address: &str) -> TestClient {
-    let peer = Peer::Tcp(address.parse().expect("an address"));
-    client.clone().on(ConnectionInfo { peer, ..ConnectionInfo::default() })
+    let peer = ConnectionAddr::Tcp(address.parse().expect("an address"));
+    client.clone().with_connection(ConnectionInfo { peer, ..ConnectionInfo::default() })
 }
 
 fn status(client: &TestClient) -> u16 {
-    client.get("/").send_now().status().as_u16()
+    client.get("/").send_blocking().status().as_u16()
 }
 
 /// How many requests are let through before one is rejected.
@@ -53,7 +53,7 @@ fn told(response: &TestResponse) -> (&str, &str, Option<&str>) {
 #[test]
 fn a_burst_is_let_in_and_then_the_rate_and_clients_are_told() {
     let clock = Clock::default();
-    let client = client(clock.of(RateLimit::per_minute(6).burst(3).named("slow \"one\"")));
+    let client = client(clock.of(RateLimit::per_minute(6).burst(3).name("slow \"one\"")));
     let policy = r#""slow \"one\"";q=3;w=30"#;
     for (status, limit, retry) in [
         (200, r#""slow \"one\"";r=2;t=10"#, None),
@@ -61,11 +61,11 @@ fn a_burst_is_let_in_and_then_the_rate_and_clients_are_told() {
         (200, r#""slow \"one\"";r=0;t=30"#, None),
         (429, r#""slow \"one\"";r=0;t=30"#, Some("10")),
     ] {
-        let response = client.get("/").send_now();
+        let response = client.get("/").send_blocking();
         assert_eq!((response.status().as_u16(), told(&response)), (status, (policy, limit, retry)));
     }
     clock.forward(9_001);
-    let response = client.get("/").send_now();
+    let response = client.get("/").send_blocking();
     assert_eq!((response.status().as_u16(), told(&response).2), (429, Some("1")));
     assert_eq!(response.header("content-type"), Some("application/problem+json"));
     let problem: serde_json::Value = serde_json::from_str(&response.text()).expect("JSON");
@@ -103,10 +103,10 @@ fn behind_trusted_proxies_it_is_the_client_that_counts_and_nobody_else_chooses_a
     let clock = Clock::default();
     let all = client(clock.of(RateLimit::per_second(2)));
     let said = |client: &TestClient, address: &str| {
-        let ask = || client.get("/").header("x-forwarded-for", address).send_now().status();
+        let ask = || client.get("/").header("x-forwarded-for", address).send_blocking().status();
         (0..10).take_while(|_| ask() == 200).count()
     };
-    let proxied = from(&all, "10.0.0.1:1").behind(TrustedProxies::hops(1));
+    let proxied = from(&all, "10.0.0.1:1").with_trusted_proxies(TrustedProxies::hops(1));
     assert_eq!((said(&proxied, "192.0.2.1"), said(&proxied, "192.0.2.2")), (2, 2));
     assert_eq!(said(&proxied, "6.6.6.6, 192.0.2.1"), 0, "addresses further left are not trusted");
     let direct = from(&all, "192.0.2.9:1");
@@ -117,63 +117,63 @@ fn behind_trusted_proxies_it_is_the_client_that_counts_and_nobody_else_chooses_a
 fn requests_count_by_header_cookie_function_or_together() {
     let clock = Clock::default();
     let asked = |client: &TestClient, name: &str, value: &str| {
-        let ask = || client.get("/").header(name, value).send_now().status();
+        let ask = || client.get("/").header(name, value).send_blocking().status();
         (0..10).take_while(|_| ask() == 200).count()
     };
     let limit = || clock.of(RateLimit::per_second(2));
 
-    let by_header = client(limit().by_header("X-Api-Key"));
+    let by_header = client(limit().key_by_header("X-Api-Key"));
     assert_eq!(asked(&by_header, "x-api-key", "a"), 2);
     assert_eq!(asked(&by_header, "X-API-KEY", "a"), 0);
     assert_eq!(asked(&by_header, "x-api-key", "b"), 2);
     assert_eq!(let_in(&by_header), 2, "by address if the field is absent");
     assert_eq!(asked(&from(&by_header, "192.0.2.1:1"), "x-other", "a"), 2);
 
-    let by_cookie = client(limit().by_cookie("session"));
+    let by_cookie = client(limit().key_by_cookie("session"));
     assert_eq!(asked(&by_cookie, "cookie", "a=1; session=x"), 2);
     assert_eq!(asked(&by_cookie, "cookie", "session=x; session=y"), 0);
     assert_eq!(asked(&by_cookie, "cookie", "xsession=x"), 2, "by address if the cookie is absent");
     assert_eq!(asked(&by_cookie, "cookie", "session"), 0);
 
-    let by_function = client(limit().by(|parts| match parts.head.field_text("x-plan") {
-        Some("free") => Key::everybody(),
-        Some("gold") => Key::exempt(),
-        Some(plan) => Key::of(plan),
-        None => Key::client(),
+    let by_function = client(limit().key_by(|parts| match parts.head.header("x-plan") {
+        Some("free") => RateLimitKey::global(),
+        Some("gold") => RateLimitKey::exempt(),
+        Some(plan) => RateLimitKey::from_value(plan),
+        None => RateLimitKey::client_ip(),
     }));
     assert_eq!(asked(&by_function, "x-plan", "free"), 2);
     assert_eq!(asked(&by_function, "x-plan", "gold"), 10);
     assert_eq!((asked(&by_function, "x-plan", "a"), asked(&by_function, "x-plan", "b")), (2, 2));
     assert_eq!(let_in(&by_function), 2);
-    let response = by_function.get("/").header("x-plan", "gold").send_now();
+    let response = by_function.get("/").header("x-plan", "gold").send_blocking();
     assert_eq!(told(&response), ("", "", None), "exempt requests get no fields");
 
-    let together = client(limit().for_everybody());
+    let together = client(limit().global());
     assert_eq!(let_in(&from(&together, "192.0.2.1:1")), 2);
     assert_eq!(let_in(&from(&together, "192.0.2.2:1")), 0);
 
-    let exempt = client(limit().exempt(|parts| parts.head.path() == "/"));
+    let exempt = client(limit().exempt_if(|parts| parts.head.path() == "/"));
     assert_eq!(let_in(&exempt), 1_000);
 }
 
 #[test]
 fn of_several_limits_all_are_kept_and_a_refused_request_costs_nothing() {
     let clock = Clock::default();
-    let limit = RateLimit::per_second(2).named("fast").and(RateLimit::per_hour(3).named("slow"));
+    let limit = RateLimit::per_second(2).name("fast").and(RateLimit::per_hour(3).name("slow"));
     let limit = clock.of(limit);
     let client = client(limit.clone());
     assert_eq!(let_in(&client), 2);
-    let refused = client.get("/").send_now();
+    let refused = client.get("/").send_blocking();
     let fields: Vec<_> =
         refused.headers().iter().filter(|(name, _)| *name == "ratelimit").collect();
     let fields: Vec<_> = fields.iter().map(|(_, value)| value.to_str().expect("text")).collect();
     assert_eq!(fields, [r#""fast";r=0;t=1"#, r#""slow";r=1;t=2400"#]);
     assert!(refused.text().contains(r#""violated-policies":["fast"]"#));
-    assert_eq!(limit.counts().refused, 2);
+    assert_eq!(limit.stats().refused, 2);
     clock.forward(1_000);
     // The slow limit, which has rejected nothing yet, has one request left.
     assert_eq!(let_in(&client), 1);
-    let refused = client.get("/").send_now();
+    let refused = client.get("/").send_blocking();
     assert!(refused.text().contains(r#""violated-policies":["slow"]"#));
     assert_eq!(refused.header("retry-after"), Some("1199"));
     let fast = refused.header("ratelimit").expect("a field");
@@ -186,16 +186,16 @@ fn one_value_counts_wherever_it_is_and_two_count_apart() {
     let (shared, own) = (clock.of(RateLimit::per_second(2)), clock.of(RateLimit::per_second(1)));
     let client = App::new()
         .get("/free", || "")
-        .scope("/a", |scope| scope.with(shared.clone()).get("/1", || "").get("/2", || ""))
-        .scope("/b", |scope| scope.with(shared.clone()).get("/", || ""))
-        .scope("/login", |scope| scope.with(own.named("login")).post("/", || "in"))
-        .with(shared.clone().named("all the rest"))
+        .scope("/a", |scope| scope.wrap(shared.clone()).get("/1", || "").get("/2", || ""))
+        .scope("/b", |scope| scope.wrap(shared.clone()).get("/", || ""))
+        .scope("/login", |scope| scope.wrap(own.name("login")).post("/", || "in"))
+        .wrap(shared.clone().name("all the rest"))
         .get("/", || "")
         .test();
-    let ask = |path: &str| client.get(path).send_now().status().as_u16();
+    let ask = |path: &str| client.get(path).send_blocking().status().as_u16();
     assert_eq!([ask("/a/1"), ask("/b"), ask("/a/2")], [200, 200, 429]);
     assert_eq!((0..50).filter(|_| ask("/free") == 200).count(), 50);
-    let login = || client.post("/login").send_now().status().as_u16();
+    let login = || client.post("/login").send_blocking().status().as_u16();
     assert_eq!([login(), login()], [200, 429]);
     assert_eq!(
         [ask("/"), ask("/"), ask("/")],
@@ -231,7 +231,7 @@ fn a_flood_of_keys_lets_nobody_in_who_was_refused_and_is_counted() {
             assert_eq!(status(&abuser), 429);
         }
     }
-    assert!(limit.counts().crowded > 1_000, "{:?}", limit.counts());
+    assert!(limit.stats().evicted > 1_000, "{:?}", limit.stats());
     // After a flood, the table recovers when the debts are paid.
     clock.forward(1_000);
     assert_eq!(let_in(&abuser), 5);
@@ -241,10 +241,10 @@ fn a_flood_of_keys_lets_nobody_in_who_was_refused_and_is_counted() {
 #[test]
 fn threads_that_count_at_once_let_in_exactly_as_many_as_there_may_be() {
     let clock = Clock::default();
-    let slow = RateLimit::per_hour(700).named("slow").for_everybody();
+    let slow = RateLimit::per_hour(700).name("slow").global();
     let limit = clock.of(RateLimit::per_hour(1_000).and(slow));
     let ask = |limit: RateLimit| {
-        let is_let_in = |number: usize| block_on(limit.take([number as u8 % 2])).is_ok();
+        let is_let_in = |number: usize| block_on(limit.check_key([number as u8 % 2])).is_ok();
         (0..1_000).filter(|number| is_let_in(*number)).count()
     };
     let total: usize = std::thread::scope(|scope| {
@@ -252,48 +252,48 @@ fn threads_that_count_at_once_let_in_exactly_as_many_as_there_may_be() {
         threads.into_iter().map(|thread| thread.join().expect("the thread does not panic")).sum()
     });
     assert_eq!(total, 700);
-    assert_eq!(limit.counts().refused, 3_300);
+    assert_eq!(limit.stats().refused, 3_300);
 }
 
 #[test]
 fn settings_that_cannot_be_kept_are_errors_at_start() {
     let one = RateLimit::per_second(1);
-    let many = |limit: RateLimit, number: u32| limit.and(one.clone().named(number.to_string()));
+    let many = |limit: RateLimit, number: u32| limit.and(one.clone().name(number.to_string()));
     for (limit, word) in [
         (RateLimit::per_second(0), "at least one"),
         (RateLimit::new(1, Duration::ZERO), "at most one in a nanosecond"),
         (RateLimit::new(1, Duration::MAX), "73 years"),
         (one.clone().burst(0), "burst(0)"),
         (RateLimit::per_day(1).burst(u32::MAX), "146 years"),
-        (one.clone().named(""), "not a valid name"),
-        (one.clone().named("ö"), "not a valid name"),
-        (one.clone().by_header("a b"), "\"a b\""),
-        (one.clone().by_cookie("a;b"), "\"a;b\""),
+        (one.clone().name(""), "not a valid name"),
+        (one.clone().name("ö"), "not a valid name"),
+        (one.clone().key_by_header("a b"), "\"a b\""),
+        (one.clone().key_by_cookie("a;b"), "\"a;b\""),
         (one.clone().ipv6_prefix(129), "128"),
         (one.clone().ipv4_prefix(33), "32"),
         (one.clone().keys_max(0), "keys_max(0)"),
         (one.clone().and(one.clone()), "called \"default\""),
         ((0..8).fold(one.clone(), many), "9 limits"),
     ] {
-        let build = App::new().with(limit.clone()).get("/", || "").build();
+        let build = App::new().wrap(limit.clone()).get("/", || "").build();
         let error = build.expect_err("the settings are invalid").to_string();
         assert!(error.contains("RateLimit: ") && error.contains(word), "{word}: {error}");
-        let problem = block_on(limit.take("a")).expect_err("the settings are invalid");
+        let problem = block_on(limit.check_key("a")).expect_err("the settings are invalid");
         assert_eq!(problem.status, 500);
     }
-    assert!(App::new().with((0..7).fold(one.clone(), many)).get("/", || "").build().is_ok());
+    assert!(App::new().wrap((0..7).fold(one.clone(), many)).get("/", || "").build().is_ok());
 }
 
 #[test]
 fn fields_are_left_out_where_that_is_asked_for_and_added_to_those_of_others() {
     let clock = Clock::default();
-    let silent = client(clock.of(RateLimit::per_second(1).without_fields()));
-    assert_eq!(told(&silent.get("/").send_now()), ("", "", None));
-    assert_eq!(told(&silent.get("/").send_now()), ("", "", Some("1")));
-    let outer = clock.of(RateLimit::per_second(5).named("outer"));
-    let inner = clock.of(RateLimit::per_second(3).named("inner"));
-    let both = App::new().with(outer).with(inner).get("/", || "").test();
-    let response = both.get("/").send_now();
+    let silent = client(clock.of(RateLimit::per_second(1).without_headers()));
+    assert_eq!(told(&silent.get("/").send_blocking()), ("", "", None));
+    assert_eq!(told(&silent.get("/").send_blocking()), ("", "", Some("1")));
+    let outer = clock.of(RateLimit::per_second(5).name("outer"));
+    let inner = clock.of(RateLimit::per_second(3).name("inner"));
+    let both = App::new().wrap(outer).wrap(inner).get("/", || "").test();
+    let response = both.get("/").send_blocking();
     let all = response.headers().iter().filter(|(name, _)| *name == "ratelimit").count();
     assert_eq!(all, 2);
 }
@@ -301,7 +301,7 @@ fn fields_are_left_out_where_that_is_asked_for_and_added_to_those_of_others() {
 #[cfg(feature = "redis")]
 mod redis_that_is_not_there {
     use super::*;
-    use crate::{RedisStore, WhenDown};
+    use crate::{RedisStore, OnStoreFailure};
     use std::net::TcpListener;
 
     fn in_runtime<T>(future: impl Future<Output = T>) -> T {
@@ -314,7 +314,7 @@ mod redis_that_is_not_there {
         in_runtime(async {
             let (mut is_let_in, mut refused) = (0, None);
             for _ in 0..10 {
-                match limit.take("a").await {
+                match limit.check_key("a").await {
                     Ok(()) => is_let_in += 1,
                     Err(problem) => refused = Some(problem.status.as_u16()),
                 }
@@ -334,15 +334,15 @@ mod redis_that_is_not_there {
         for url in [silent_url, gone_url] {
             let clock = Clock::default();
             for (when_down, expected) in [
-                (WhenDown::CountHere, (3, Some(429))),
-                (WhenDown::Allow, (10, None)),
-                (WhenDown::Refuse, (0, Some(503))),
+                (OnStoreFailure::Local, (3, Some(429))),
+                (OnStoreFailure::Allow, (10, None)),
+                (OnStoreFailure::Deny, (0, Some(503))),
             ] {
-                let store = RedisStore::open(&url).when_down(when_down);
+                let store = RedisStore::from_url(&url).on_failure(when_down);
                 let store = store.timeout(Duration::from_millis(20));
-                let limit = clock.of(RateLimit::per_second(3).in_redis(store));
+                let limit = clock.of(RateLimit::per_second(3).redis_store(store));
                 assert_eq!(ask(&limit), expected, "{url} {when_down:?}");
-                assert_eq!(limit.counts().store_failed, 10);
+                assert_eq!(limit.stats().store_errors, 10);
             }
         }
         // Of each ten requests, one has tried Redis; the others skipped it.
@@ -352,12 +352,12 @@ mod redis_that_is_not_there {
 
     #[test]
     fn a_url_that_is_none_is_an_error_at_start_that_tells_no_password() {
-        let store = RedisStore::open("http://user:secret@host/");
-        let limit = RateLimit::per_second(3).in_redis(store.clone());
+        let store = RedisStore::from_url("http://user:secret@host/");
+        let limit = RateLimit::per_second(3).redis_store(store.clone());
         let error =
-            App::new().with(limit).get("/", || "").build().expect_err("refused").to_string();
+            App::new().wrap(limit).get("/", || "").build().expect_err("refused").to_string();
         assert!(error.contains("RedisStore::open") && !error.contains("secret"), "{error}");
-        let shown = format!("{:?}", RedisStore::open("redis://user:secret@host/"));
+        let shown = format!("{:?}", RedisStore::from_url("redis://user:secret@host/"));
         assert!(!shown.contains("secret"), "{shown}");
     }
 }

@@ -19,16 +19,16 @@ use std::time::Duration;
 
 const HEADER_BYTES: usize = 12;
 /// The number of descriptors attached to one send; the kernel accepts up to 253.
-const BATCH: usize = 64;
+const FDS_PER_SEND: usize = 64;
 /// The timeout for sending a parcel, and for receiving the rest of one after its header.
-const PATIENCE: Duration = Duration::from_secs(10);
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Upper limits on the size of a parcel, well above the size of real ones.
 const NAME_BYTES_MAX: usize = 64 * 1024;
 const BYTES_MAX: usize = 16 * 1024 * 1024;
-const DESCRIPTORS_MAX: usize = 64 * 1024;
+const FDS_MAX: usize = 64 * 1024;
 
 /// The names of the messages between the two processes, in the order in which they are sent.
-pub(crate) mod step {
+pub(crate) mod handover_message {
     /// The original standard input: the successor's was replaced by the link between the processes.
     pub(crate) const INPUT: &str = "input";
     /// The sockets of a listener. The rest of the name is the listener's key.
@@ -38,7 +38,7 @@ pub(crate) mod step {
     /// All sockets were passed on.
     pub(crate) const END: &str = "end";
     /// The successor does not listen at the address with this key.
-    pub(crate) const UNTAKEN: &str = "untaken";
+    pub(crate) const UNUSED: &str = "untaken";
     /// The successor is ready, but does not accept connections yet.
     pub(crate) const READY: &str = "ready";
     /// The successor cannot start; the bytes contain the reason.
@@ -51,15 +51,15 @@ pub(crate) mod step {
     /// The successor accepts connections.
     pub(crate) const SERVING: &str = "serving";
     /// The successor now owns the sockets, and is the service manager's main process.
-    pub(crate) const YOURS: &str = "yours";
+    pub(crate) const RELEASED: &str = "yours";
 }
 
 /// A received parcel.
 #[derive(Debug)]
-pub(crate) struct Parcel {
+pub(crate) struct FdMessage {
     pub(crate) name: String,
     pub(crate) bytes: Vec<u8>,
-    pub(crate) descriptors: Vec<OwnedFd>,
+    pub(crate) fds: Vec<OwnedFd>,
 }
 
 /// Sends a parcel. There must be no other sender on `link`.
@@ -69,14 +69,14 @@ pub(crate) fn send(
     bytes: &[u8],
     descriptors: &[BorrowedFd<'_>],
 ) -> io::Result<()> {
-    link.set_write_timeout(Some(PATIENCE))?;
+    link.set_write_timeout(Some(MESSAGE_TIMEOUT))?;
     let mut header = [0; HEADER_BYTES];
     let lengths = [name.len(), bytes.len(), descriptors.len()];
     for (part, length) in header.chunks_exact_mut(4).zip(lengths) {
         let length = u32::try_from(length).map_err(|_| io::ErrorKind::InvalidInput)?;
         part.copy_from_slice(&length.to_be_bytes());
     }
-    let mut batches = descriptors.chunks(BATCH);
+    let mut batches = descriptors.chunks(FDS_PER_SEND);
     send_with(link, &header, batches.next().unwrap_or_default())?;
     for batch in batches {
         send_with(link, &[0], batch)?;
@@ -87,7 +87,7 @@ pub(crate) fn send(
 
 /// Sends a few bytes with up to one batch of descriptors attached.
 fn send_with(link: &UnixStream, bytes: &[u8], batch: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(BATCH))];
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(FDS_PER_SEND))];
     let mut beside = SendAncillaryBuffer::new(&mut space);
     if !batch.is_empty() {
         let has_room = beside.push(SendAncillaryMessage::ScmRights(batch));
@@ -102,7 +102,7 @@ fn send_with(link: &UnixStream, bytes: &[u8], batch: &[BorrowedFd<'_>]) -> io::R
 ///
 /// # Errors
 /// The other end is closed ([`io::ErrorKind::UnexpectedEof`]), or the bytes are not a valid parcel.
-pub(crate) fn receive(mut link: &UnixStream, within: Duration) -> io::Result<Option<Parcel>> {
+pub(crate) fn receive(mut link: &UnixStream, within: Duration) -> io::Result<Option<FdMessage>> {
     let mut header = [0; HEADER_BYTES];
     let mut descriptors = Vec::new();
     link.set_read_timeout(Some(within))?;
@@ -110,11 +110,11 @@ pub(crate) fn receive(mut link: &UnixStream, within: Duration) -> io::Result<Opt
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
         received => received?,
     }
-    link.set_read_timeout(Some(PATIENCE))?;
+    link.set_read_timeout(Some(MESSAGE_TIMEOUT))?;
     let number =
         |at| u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
     let [name, bytes, count] = [0, 4, 8].map(|at| number(at) as usize);
-    if name > NAME_BYTES_MAX || bytes > BYTES_MAX || count > DESCRIPTORS_MAX {
+    if name > NAME_BYTES_MAX || bytes > BYTES_MAX || count > FDS_MAX {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "the message is too large"));
     }
     while descriptors.len() < count {
@@ -129,7 +129,7 @@ pub(crate) fn receive(mut link: &UnixStream, within: Duration) -> io::Result<Opt
     let name = String::from_utf8(text).map_err(|_| io::ErrorKind::InvalidData)?;
     let mut content = vec![0; bytes];
     link.read_exact(&mut content)?;
-    Ok(Some(Parcel { name, bytes: content, descriptors }))
+    Ok(Some(FdMessage { name, bytes: content, fds: descriptors }))
 }
 
 /// Receives all of `bytes`, which were sent in one piece, and the descriptors attached to them.
@@ -138,7 +138,7 @@ fn receive_with(
     bytes: &mut [u8],
     descriptors: &mut Vec<OwnedFd>,
 ) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(BATCH))];
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(FDS_PER_SEND))];
     let mut beside = RecvAncillaryBuffer::new(&mut space);
     let length = bytes.len();
     let mut into = [IoSliceMut::new(bytes)];
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn what_is_sent_arrives_in_order_with_any_number_of_descriptors() {
-        for count in [0, 1, BATCH, BATCH + 1, 3 * BATCH] {
+        for count in [0, 1, FDS_PER_SEND, FDS_PER_SEND + 1, 3 * FDS_PER_SEND] {
             let (here, there) = pair();
             let (told, heard) = pair();
             let all: Vec<_> = (0..count).map(|_| told.as_fd()).collect();
@@ -178,14 +178,14 @@ mod tests {
             send(&here, "", b"", &[]).expect("the link is open");
             let first = receive(&there, LONG).expect("open link").expect("a parcel");
             assert_eq!((&*first.name, &*first.bytes), ("first", &b"bytes"[..]));
-            assert_eq!(first.descriptors.len(), count);
-            for descriptor in first.descriptors {
+            assert_eq!(first.fds.len(), count);
+            for descriptor in first.fds {
                 let mut one = [0];
                 (&UnixStream::from(descriptor)).write_all(b"x").expect("the other end is open");
                 (&heard).read_exact(&mut one).expect("the byte arrives");
             }
             let last = receive(&there, LONG).expect("open link").expect("a parcel");
-            assert_eq!((&*last.name, last.bytes.len(), last.descriptors.len()), ("", 0, 0));
+            assert_eq!((&*last.name, last.bytes.len(), last.fds.len()), ("", 0, 0));
             assert!(receive(&there, SHORT).expect("open link").is_none());
         }
     }

@@ -48,23 +48,23 @@ mod watchdog;
 mod unsupported;
 
 #[cfg(all(target_os = "linux", feature = "restart"))]
-pub use options::Successor;
+pub use options::UpgradeOptions;
 #[cfg(all(target_os = "linux", feature = "restart"))]
 pub use upgrade::UpgradeError;
 
 /// What `peregrine` needs for restarts. It may change in any release.
 #[doc(hidden)]
 pub mod internal {
-    pub use crate::host::{TakeOverError, UpgradeHost};
+    pub use crate::host::{HandoverError, UpgradeHost};
     #[cfg(unix)]
-    pub use crate::listener::Identity;
-    pub use crate::listener::{Holding, Inherited, Secrets};
+    pub use crate::listener::FileId;
+    pub use crate::listener::{ListenerFds, InheritedListener, TicketSecrets};
 
     #[cfg(not(all(target_os = "linux", feature = "restart")))]
     pub use crate::unsupported::{Answering, Heir, Reloading, Restart, Successor};
     #[cfg(all(target_os = "linux", feature = "restart"))]
     pub use crate::{
-        inherit::Heir, notify_state::Reloading, restart::Restart, socket_activation::activated,
-        watchdog::Answering,
+        inherit::InheritedListeners, notify_state::ReloadGuard, restart::RestartState, socket_activation::activated,
+        watchdog::WatchdogResponder,
     };
 }

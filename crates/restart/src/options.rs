@@ -26,24 +26,24 @@ use std::time::Duration;
 /// }
 /// ```
 #[derive(Clone, Debug)]
-pub struct Successor {
+pub struct UpgradeOptions {
     program: Option<PathBuf>,
     arguments: Option<Vec<OsString>>,
     environment: Vec<(OsString, Option<OsString>)>,
     pub(crate) timeout: Duration,
-    is_by_signal: bool,
+    on_sigusr2: bool,
 }
 
 /// Environment variables that apply to one process only.
-const OWN_VARIABLES: [&str; 4] = ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "WATCHDOG_PID"];
+const PROCESS_ENV_VARS: [&str; 4] = ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "WATCHDOG_PID"];
 
-impl Default for Successor {
+impl Default for UpgradeOptions {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Successor {
+impl UpgradeOptions {
     /// The defaults: this program, also upgraded on SIGUSR2, with a timeout of 60 s.
     #[must_use]
     pub fn new() -> Self {
@@ -52,7 +52,7 @@ impl Successor {
             arguments: None,
             environment: Vec::new(),
             timeout: Duration::from_secs(60),
-            is_by_signal: true,
+            on_sigusr2: true,
         }
     }
 
@@ -68,21 +68,21 @@ impl Successor {
 
     /// Sets the arguments. By default they are those of this process.
     #[must_use]
-    pub fn arguments<A: Into<OsString>>(mut self, all: impl IntoIterator<Item = A>) -> Self {
+    pub fn args<A: Into<OsString>>(mut self, all: impl IntoIterator<Item = A>) -> Self {
         self.arguments = Some(all.into_iter().map(Into::into).collect());
         self
     }
 
     /// Sets an environment variable. The rest of the environment is inherited.
     #[must_use]
-    pub fn variable(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
+    pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
         self.environment.push((name.into(), Some(value.into())));
         self
     }
 
     /// Removes an environment variable.
     #[must_use]
-    pub fn without_variable(mut self, name: impl Into<OsString>) -> Self {
+    pub fn env_remove(mut self, name: impl Into<OsString>) -> Self {
         self.environment.push((name.into(), None));
         self
     }
@@ -97,16 +97,16 @@ impl Successor {
 
     /// Does not handle SIGUSR2: only `Handle::upgrade` upgrades.
     #[must_use]
-    pub fn without_signal(mut self) -> Self {
-        self.is_by_signal = false;
+    pub fn ignore_sigusr2(mut self) -> Self {
+        self.on_sigusr2 = false;
         self
     }
 
     /// Whether SIGUSR2 starts it.
     #[doc(hidden)]
     #[must_use]
-    pub fn is_by_signal(&self) -> bool {
-        self.is_by_signal
+    pub fn is_on_sigusr2(&self) -> bool {
+        self.on_sigusr2
     }
 
     /// The command that starts the successor. `own` is the path of this program.
@@ -121,7 +121,7 @@ impl Successor {
             Some(all) => command.args(all),
             None => command.args(arguments),
         };
-        for name in OWN_VARIABLES {
+        for name in PROCESS_ENV_VARS {
             command.env_remove(name);
         }
         for (name, value) in &self.environment {
@@ -135,7 +135,7 @@ impl Successor {
 }
 
 /// The path of this program, which stays valid when the file is replaced.
-pub(crate) fn own_program() -> io::Result<PathBuf> {
+pub(crate) fn current_exe() -> io::Result<PathBuf> {
     let running = Path::new("/proc/self/exe");
     if let Some(typed) = env::args_os().next().filter(|name| name.as_bytes().contains(&b'/')) {
         let typed = std::path::absolute(typed)?;
@@ -143,7 +143,7 @@ pub(crate) fn own_program() -> io::Result<PathBuf> {
             return Ok(typed);
         }
     }
-    Ok(without_mark(env::current_exe()?))
+    Ok(strip_deleted_suffix(env::current_exe()?))
 }
 
 fn is_same_file(one: &Path, other: &Path) -> bool {
@@ -152,7 +152,7 @@ fn is_same_file(one: &Path, other: &Path) -> bool {
 }
 
 /// Removes the suffix that the kernel adds to the path of a program whose file was replaced.
-fn without_mark(path: PathBuf) -> PathBuf {
+fn strip_deleted_suffix(path: PathBuf) -> PathBuf {
     let plain = path.as_os_str().as_bytes().strip_suffix(b" (deleted)");
     match plain.map(|plain| PathBuf::from(OsStr::from_bytes(plain))) {
         Some(plain) if !path.exists() => plain,
@@ -170,19 +170,19 @@ mod tests {
 
     #[test]
     fn the_default_is_this_program_with_its_arguments() {
-        let command = Successor::new().command(own());
+        let command = UpgradeOptions::new().command(own());
         assert_eq!(command.get_program(), own());
         let arguments: Vec<_> = env::args_os().skip(1).collect();
         assert_eq!(command.get_args().collect::<Vec<_>>(), arguments);
         let variables: Vec<_> = command.get_envs().collect();
-        assert_eq!(variables.len(), OWN_VARIABLES.len());
+        assert_eq!(variables.len(), PROCESS_ENV_VARS.len());
         assert!(variables.iter().all(|(_, value)| value.is_none()), "{variables:?}");
     }
 
     #[test]
     fn all_of_it_can_be_something_else() {
-        let successor = Successor::new().program("/other").arguments(["a", "b"]);
-        let command = successor.variable("NEW", "1").without_variable("OLD").command(own());
+        let successor = UpgradeOptions::new().program("/other").args(["a", "b"]);
+        let command = successor.env("NEW", "1").env_remove("OLD").command(own());
         assert_eq!(command.get_program(), "/other");
         assert_eq!(command.get_args().collect::<Vec<_>>(), ["a", "b"]);
         let variables: Vec<_> = command.get_envs().collect();
@@ -192,17 +192,17 @@ mod tests {
 
     #[test]
     fn this_program_is_found() {
-        let found = own_program().expect("Linux provides the path");
+        let found = current_exe().expect("Linux provides the path");
         assert!(is_same_file(&found, Path::new("/proc/self/exe")), "{}", found.display());
     }
 
     #[test]
     fn a_program_that_was_replaced_is_known_by_its_path() {
         let marked = PathBuf::from("/no/such/app (deleted)");
-        assert_eq!(without_mark(marked), Path::new("/no/such/app"));
+        assert_eq!(strip_deleted_suffix(marked), Path::new("/no/such/app"));
         let folder = tempfile::tempdir().expect("a folder");
         let called_so = folder.path().join("app (deleted)");
         std::fs::write(&called_so, "").expect("a new file");
-        assert_eq!(without_mark(called_so.clone()), called_so);
+        assert_eq!(strip_deleted_suffix(called_so.clone()), called_so);
     }
 }

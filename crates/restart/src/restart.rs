@@ -1,100 +1,100 @@
 //! The state that a server keeps for upgrades and for its service manager.
 
 use crate::host::UpgradeHost;
-use crate::listener::Holding;
-use crate::notify_state::Telling;
-use crate::options::Successor;
-use crate::service_manager::Manager;
-use crate::upgrade::Estate;
+use crate::listener::ListenerFds;
+use crate::notify_state::NotifyState;
+use crate::options::UpgradeOptions;
+use crate::service_manager::ServiceManager;
+use crate::upgrade::HandoverState;
 use crate::watchdog::Watchdog;
-use peregrine_server::Order;
+use peregrine_server::Lifecycle;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// The state that a server keeps for upgrades and for its service manager.
 #[derive(Debug, Default)]
-pub struct Restart {
+pub struct RestartState {
     /// Locked while an upgrade is in progress.
-    pub(crate) under_way: Mutex<()>,
+    pub(crate) upgrade_lock: Mutex<()>,
     /// Present while the server serves.
-    pub(crate) estate: Mutex<Option<Arc<Estate>>>,
-    pub(crate) manager: OnceLock<Option<Manager>>,
-    pub(crate) telling: Mutex<Telling>,
+    pub(crate) handover: Mutex<Option<Arc<HandoverState>>>,
+    pub(crate) service_manager: OnceLock<Option<ServiceManager>>,
+    pub(crate) notify_state: Mutex<NotifyState>,
     /// Whether a reload was requested since the last upgrade began.
-    pub(crate) reload_asked: AtomicBool,
+    pub(crate) is_reload_requested: AtomicBool,
 }
 
-impl Restart {
+impl RestartState {
     /// Starts reporting to the service manager, if there is one.
-    pub fn tell_manager(&self) {
-        self.manager.get_or_init(Manager::from_environment);
+    pub fn enable_notifications(&self) {
+        self.service_manager.get_or_init(ServiceManager::from_environment);
     }
 
-    pub(crate) fn manager(&self) -> Option<&Manager> {
-        self.manager.get().and_then(Option::as_ref)
+    pub(crate) fn service_manager(&self) -> Option<&ServiceManager> {
+        self.service_manager.get().and_then(Option::as_ref)
     }
 
     /// Whether SIGUSR2 upgrades the server.
     #[must_use]
-    pub fn is_by_signal(&self) -> bool {
-        lock(&self.estate).as_ref().is_some_and(|estate| estate.is_by_signal())
+    pub fn upgrades_on_sigusr2(&self) -> bool {
+        lock(&self.handover).as_ref().is_some_and(|estate| estate.is_on_sigusr2())
     }
 
     /// Whether the server serves and prints nothing to the terminal.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
-        lock(&self.estate).as_ref().is_some_and(|estate| estate.quiet)
+        lock(&self.handover).as_ref().is_some_and(|estate| estate.quiet)
     }
 
     /// The watchdog, if the service manager requests one and receives reports.
     #[must_use]
     pub fn watchdog(&self) -> Option<Watchdog> {
-        self.manager().and_then(|_| Watchdog::from_environment())
+        self.service_manager().and_then(|_| Watchdog::from_environment())
     }
 
     /// Called when the server serves, with what a successor would get.
-    pub fn serves(
+    pub fn set_serving(
         &self,
         host: &dyn UpgradeHost,
-        holdings: Vec<Holding>,
-        successor: Successor,
+        holdings: Vec<ListenerFds>,
+        successor: UpgradeOptions,
         quiet: bool,
         status: &str,
     ) {
-        let estate = Estate::new(holdings, successor, quiet);
-        *lock(&self.estate) = Some(Arc::new(estate));
+        let estate = HandoverState::new(holdings, successor, quiet);
+        *lock(&self.handover) = Some(Arc::new(estate));
         // An order may have arrived in the meantime.
-        if host.present() > Order::Serve {
-            lock(&self.estate).take();
+        if host.lifecycle() > Lifecycle::Serving {
+            lock(&self.handover).take();
         } else {
-            self.is_ready(status);
+            self.notify_ready(status);
         }
     }
 
     /// Handles a new order. On shutdown, sockets must be closed, and no longer be kept for a
     /// successor.
-    pub fn ordered(&self, order: Order) {
-        if order <= Order::Serve {
+    pub fn on_lifecycle_change(&self, order: Lifecycle) {
+        if order <= Lifecycle::Serving {
             return;
         }
-        let has_served = lock(&self.estate).take().is_some();
+        let has_served = lock(&self.handover).take().is_some();
         // The manager no longer considers a process with a successor the service.
-        self.is_ending(has_served && order != Order::Leave);
+        self.notify_stopping(has_served && order != Lifecycle::HandingOver);
     }
 
     /// Records a reload request, so that a successor that is starting also reloads. Returns whether
     /// another process has taken over: the request must then be sent to that process.
-    pub fn reload_asked(&self, host: &dyn UpgradeHost) -> bool {
+    pub fn record_reload_request(&self, host: &dyn UpgradeHost) -> bool {
         // The order matters: an upgrade gives `Order::Leave` before it reads this flag, so the
         // request is seen by at least one process.
-        self.reload_asked.store(true, Ordering::SeqCst);
-        host.present() == Order::Leave
+        self.is_reload_requested.store(true, Ordering::SeqCst);
+        host.lifecycle() == Lifecycle::HandingOver
     }
 
     /// Waits until an upgrade in progress has been abandoned: its successor must not outlive an
     /// order to stop.
     pub fn finish(&self) {
-        drop(lock(&self.under_way));
+        drop(lock(&self.upgrade_lock));
     }
 }
 

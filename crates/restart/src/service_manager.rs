@@ -1,6 +1,6 @@
 //! Sends the state of a server to the service manager (sd_notify).
 
-use peregrine_web::panics::contained;
+use peregrine_web::panics::catch_log_panic;
 use rustix::time::{ClockId, clock_gettime};
 use std::env;
 use std::ffi::OsStr;
@@ -12,34 +12,34 @@ use std::path::Path;
 use std::time::Duration;
 
 /// The environment variable that names the manager's socket.
-const VARIABLE: &str = "NOTIFY_SOCKET";
+const ENV_VAR: &str = "NOTIFY_SOCKET";
 /// The maximum time that a manager that does not read can delay the server.
-const PATIENCE: Duration = Duration::from_secs(1);
+const SEND_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The service manager of this process.
 #[derive(Debug)]
-pub(crate) struct Manager {
+pub(crate) struct ServiceManager {
     socket: UnixDatagram,
     address: SocketAddr,
 }
 
-impl Manager {
+impl ServiceManager {
     /// The manager named by the environment, if any.
     pub(crate) fn from_environment() -> Option<Self> {
-        let name = env::var_os(VARIABLE).filter(|name| !name.is_empty())?;
-        match Self::at(&name) {
+        let name = env::var_os(ENV_VAR).filter(|name| !name.is_empty())?;
+        match Self::from_address(&name) {
             Ok(manager) => Some(manager),
             Err(error) => {
-                contained(|| {
+                catch_log_panic(|| {
                     tracing::warn!(target: "peregrine", %error, ?name,
-                    "{VARIABLE} does not name a usable socket")
+                    "{ENV_VAR} does not name a usable socket")
                 });
                 None
             }
         }
     }
 
-    pub(crate) fn at(name: &OsStr) -> io::Result<Self> {
+    pub(crate) fn from_address(name: &OsStr) -> io::Result<Self> {
         let address = match name.as_bytes() {
             [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
             [b'/', ..] => SocketAddr::from_pathname(Path::new(name))?,
@@ -48,38 +48,38 @@ impl Manager {
             }
         };
         let socket = UnixDatagram::unbound()?;
-        socket.set_write_timeout(Some(PATIENCE))?;
+        socket.set_write_timeout(Some(SEND_TIMEOUT))?;
         Ok(Self { socket, address })
     }
 
     /// Reports that all workers serve.
     pub(crate) fn ready(&self, status: &str) {
-        self.tell("READY=1", status);
+        self.notify("READY=1", status);
     }
 
     /// Reports the start of a reload or an upgrade.
     pub(crate) fn reloading(&self, status: &str) {
         let now = clock_gettime(ClockId::Monotonic);
         let microseconds = now.tv_sec * 1_000_000 + now.tv_nsec / 1000;
-        self.tell(&format!("RELOADING=1\nMONOTONIC_USEC={microseconds}"), status);
+        self.notify(&format!("RELOADING=1\nMONOTONIC_USEC={microseconds}"), status);
     }
 
     /// Reports that another process is the service from now on, and serves.
-    pub(crate) fn succeeded_by(&self, process: u32, status: &str) {
-        self.tell(&format!("MAINPID={process}\nREADY=1"), status);
+    pub(crate) fn main_pid(&self, process: u32, status: &str) {
+        self.notify(&format!("MAINPID={process}\nREADY=1"), status);
     }
 
     /// Reports that the server was ordered to stop.
     pub(crate) fn stopping(&self, status: &str) {
-        self.tell("STOPPING=1", status);
+        self.notify("STOPPING=1", status);
     }
 
     /// Reports to the watchdog that all workers respond.
-    pub(crate) fn is_alive(&self) {
+    pub(crate) fn watchdog(&self) {
         self.send("WATCHDOG=1");
     }
 
-    fn tell(&self, what: &str, status: &str) {
+    fn notify(&self, what: &str, status: &str) {
         self.send(&format!("{what}\nSTATUS={}", status.replace('\n', " ")));
     }
 
@@ -87,7 +87,7 @@ impl Manager {
     /// continues.
     fn send(&self, text: &str) {
         if let Err(error) = self.socket.send_to_addr(text.as_bytes(), &self.address) {
-            contained(
+            catch_log_panic(
                 || tracing::warn!(target: "peregrine", %error, text, "cannot notify the service manager"),
             );
         }
@@ -99,9 +99,9 @@ mod tests {
     use super::*;
 
     /// The message that a manager at `address` receives while `told` runs.
-    fn heard(address: &SocketAddr, name: &OsStr, told: impl FnOnce(&Manager)) -> String {
+    fn heard(address: &SocketAddr, name: &OsStr, told: impl FnOnce(&ServiceManager)) -> String {
         let socket = UnixDatagram::bind_addr(address).expect("a new name");
-        told(&Manager::at(name).expect("a name"));
+        told(&ServiceManager::from_address(name).expect("a name"));
         let mut text = [0; 1024];
         let length = socket.recv(&mut text).expect("a message");
         String::from_utf8_lossy(&text[..length]).into_owned()
@@ -117,7 +117,7 @@ mod tests {
         let name = format!("peregrine-notify-{}", std::process::id());
         let address = SocketAddr::from_abstract_name(&name).expect("a short name");
         let name = format!("@{name}");
-        let text = heard(&address, name.as_ref(), |manager| manager.succeeded_by(7, "c"));
+        let text = heard(&address, name.as_ref(), |manager| manager.main_pid(7, "c"));
         assert_eq!(text, "MAINPID=7\nREADY=1\nSTATUS=c");
     }
 
@@ -137,9 +137,9 @@ mod tests {
 
     #[test]
     fn a_manager_that_is_gone_is_no_error_and_what_is_no_name_is_none() {
-        Manager::at("@peregrine-nobody".as_ref()).expect("a name").stopping("x");
+        ServiceManager::from_address("@peregrine-nobody".as_ref()).expect("a name").stopping("x");
         for name in ["relative", "vsock:2:1234"] {
-            assert!(Manager::at(name.as_ref()).is_err(), "{name}");
+            assert!(ServiceManager::from_address(name.as_ref()).is_err(), "{name}");
         }
     }
 }

@@ -11,13 +11,13 @@ use std::sync::{Mutex, PoisonError};
 const UNNAMED: &str = "unknown";
 
 /// The sockets passed to this process. Each can be taken once.
-struct Given {
+struct ActivatedSockets {
     sockets: Vec<(String, Option<Result<Socket, String>>)>,
     /// Why no sockets were passed.
     reason: &'static str,
 }
 
-static GIVEN: Mutex<Option<Given>> = Mutex::new(None);
+static ACTIVATED: Mutex<Option<ActivatedSockets>> = Mutex::new(None);
 
 /// The sockets called `name` from a service manager. Empty if there are no such sockets at all and
 /// the listener `has_other` address to use instead.
@@ -25,10 +25,10 @@ static GIVEN: Mutex<Option<Given>> = Mutex::new(None);
 /// # Errors
 /// There is no socket with that name.
 pub fn activated(name: &str, has_other: bool) -> Result<Vec<Socket>, ActivationError> {
-    match take(name) {
+    match take_by_name(name) {
         Ok(sockets) => Ok(sockets),
-        Err(Missing::All(_)) if has_other => Ok(Vec::new()),
-        Err(missing) => Err(ActivationError { name: name.to_owned(), missing }),
+        Err(ActivationErrorKind::NoSockets(_)) if has_other => Ok(Vec::new()),
+        Err(missing) => Err(ActivationError { name: name.to_owned(), kind: missing }),
     }
 }
 
@@ -36,12 +36,12 @@ pub fn activated(name: &str, has_other: bool) -> Result<Vec<Socket>, ActivationE
 #[derive(Debug)]
 pub struct ActivationError {
     name: String,
-    missing: Missing,
+    kind: ActivationErrorKind,
 }
 
 impl fmt::Display for ActivationError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, missing } = self;
+        let Self { name, kind: missing } = self;
         write!(f, "the service manager passed no socket `{name}`: {missing}")
     }
 }
@@ -50,29 +50,29 @@ impl Error for ActivationError {}
 
 /// Why a name has no socket.
 #[derive(Debug, PartialEq, Eq)]
-enum Missing {
+enum ActivationErrorKind {
     /// No sockets at all were passed to this process.
-    All(&'static str),
+    NoSockets(&'static str),
     /// No available socket has the name, or the socket cannot be used. Contains the message.
-    Name(String),
+    UnknownName(String),
 }
 
-impl fmt::Display for Missing {
+impl fmt::Display for ActivationErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::All(reason) => f.write_str(reason),
-            Self::Name(text) => f.write_str(text),
+            Self::NoSockets(reason) => f.write_str(reason),
+            Self::UnknownName(text) => f.write_str(text),
         }
     }
 }
 
 /// Takes all sockets of that name.
-fn take(name: &str) -> Result<Vec<Socket>, Missing> {
-    let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
-    given.get_or_insert_with(Given::from_environment).take(name)
+fn take_by_name(name: &str) -> Result<Vec<Socket>, ActivationErrorKind> {
+    let mut given = ACTIVATED.lock().unwrap_or_else(PoisonError::into_inner);
+    given.get_or_insert_with(ActivatedSockets::from_environment).take_by_name(name)
 }
 
-impl Given {
+impl ActivatedSockets {
     fn from_environment() -> Self {
         let names = env::var("LISTEN_FDNAMES").unwrap_or_default();
         let is_none = env::var_os("LISTEN_FDS").is_none();
@@ -84,7 +84,7 @@ impl Given {
             "the sockets are for another process (LISTEN_PID): a script that starts the program \
              must `exec` it"
         };
-        let named = name_all(&names, all.len()).into_iter().enumerate();
+        let named = name_sockets(&names, all.len()).into_iter().enumerate();
         let sockets = named.map(|(index, name)| {
             let socket = match all.take_unix_listener(index) {
                 Ok(listener) => Ok(listener.map(Socket::Unix)),
@@ -95,13 +95,13 @@ impl Given {
         Self { sockets: sockets.collect(), reason }
     }
 
-    fn take(&mut self, name: &str) -> Result<Vec<Socket>, Missing> {
+    fn take_by_name(&mut self, name: &str) -> Result<Vec<Socket>, ActivationErrorKind> {
         if self.sockets.is_empty() {
-            return Err(Missing::All(self.reason));
+            return Err(ActivationErrorKind::NoSockets(self.reason));
         }
         // A single unnamed socket must be for the caller. Several unnamed ones are ambiguous.
         if let [(known, Some(_))] = &mut *self.sockets
-            && is_of_nobody(known)
+            && is_unnamed(known)
         {
             name.clone_into(known);
         }
@@ -109,16 +109,16 @@ impl Given {
         let taken = self.sockets.iter_mut().filter(called).filter_map(|(_, socket)| socket.take());
         let taken: Result<Vec<_>, _> = taken.collect();
         match taken {
-            Ok(sockets) if sockets.is_empty() => Err(Missing::Name(self.names(name))),
+            Ok(sockets) if sockets.is_empty() => Err(ActivationErrorKind::UnknownName(self.describe_names(name))),
             Ok(sockets) => Ok(sockets),
-            Err(error) => Err(Missing::Name(format!(
+            Err(error) => Err(ActivationErrorKind::UnknownName(format!(
                 "the socket is not a listening stream socket ({error}): set ListenStream= and \
                  Accept=no in the socket unit"
             ))),
         }
     }
 
-    fn names(&self, asked: &str) -> String {
+    fn describe_names(&self, asked: &str) -> String {
         if self.sockets.iter().any(|(name, _)| name == asked) {
             return "another listener has taken it: use each name once".to_owned();
         }
@@ -132,13 +132,13 @@ impl Given {
 }
 
 /// Whether this is the name of an unnamed socket. systemd uses the name of the unit for those.
-fn is_of_nobody(name: &str) -> bool {
+fn is_unnamed(name: &str) -> bool {
     name.is_empty() || name == UNNAMED || name.ends_with(".socket")
 }
 
 /// A name for each of `count` sockets. Those without a name get the one that
 /// sd_listen_fds_with_names(3) uses.
-fn name_all(names: &str, count: usize) -> Vec<String> {
+fn name_sockets(names: &str, count: usize) -> Vec<String> {
     let given = names.split(':').filter(|_| !names.is_empty());
     let all = given.map(str::to_owned).chain(std::iter::repeat(UNNAMED.to_owned()));
     all.take(count).collect()
@@ -162,7 +162,7 @@ mod tests {
             ("web", 2, vec!["web", "unknown"]),
             ("web:web", 1, vec!["web"]),
         ] {
-            assert_eq!(name_all(names, count), expected, "{names:?} for {count}");
+            assert_eq!(name_sockets(names, count), expected, "{names:?} for {count}");
         }
     }
 
@@ -170,31 +170,31 @@ mod tests {
     fn all_sockets_of_a_name_are_taken_at_once_and_others_are_named_where_there_is_none() {
         let names = ["web", "admin", "web"];
         let sockets = names.map(|name| (name.to_owned(), Some(Ok(socket()))));
-        let mut given = Given { sockets: sockets.into(), reason: "" };
-        let text = given.take("wbe").expect_err("no such name").to_string();
+        let mut given = ActivatedSockets { sockets: sockets.into(), reason: "" };
+        let text = given.take_by_name("wbe").expect_err("no such name").to_string();
         assert!(text.contains("`web`, `admin`"), "{text}");
         assert!(text.contains("FileDescriptorName=wbe"), "{text}");
-        assert_eq!(given.take("web").expect("two sockets").len(), 2);
-        let text = given.take("web").expect_err("already taken").to_string();
+        assert_eq!(given.take_by_name("web").expect("two sockets").len(), 2);
+        let text = given.take_by_name("web").expect_err("already taken").to_string();
         assert!(text.contains("has taken it"), "{text}");
-        assert_eq!(given.take("admin").expect("one socket").len(), 1);
+        assert_eq!(given.take_by_name("admin").expect("one socket").len(), 1);
     }
 
     #[test]
     fn one_socket_alone_that_nobody_named_is_for_who_asks_first() {
         for name in ["", "unknown", "app.socket"] {
             let mut given =
-                Given { sockets: vec![(name.to_owned(), Some(Ok(socket())))], reason: "" };
-            assert_eq!(given.take("web").expect("the only socket").len(), 1, "{name:?}");
-            let text = given.take("admin").expect_err("already taken").to_string();
+                ActivatedSockets { sockets: vec![(name.to_owned(), Some(Ok(socket())))], reason: "" };
+            assert_eq!(given.take_by_name("web").expect("the only socket").len(), 1, "{name:?}");
+            let text = given.take_by_name("admin").expect_err("already taken").to_string();
             assert!(text.contains("are `web`: ") && text.contains("=admin"), "{text}");
-            let text = given.take("web").expect_err("already taken").to_string();
+            let text = given.take_by_name("web").expect_err("already taken").to_string();
             assert!(text.contains("has taken it"), "{text}");
         }
         for names in [vec!["http"], vec!["unknown", "unknown"], vec!["http", "unknown"]] {
             let sockets = names.iter().map(|name| ((*name).to_owned(), Some(Ok(socket()))));
-            let mut given = Given { sockets: sockets.collect(), reason: "" };
-            let text = given.take("web").expect_err("it is ambiguous").to_string();
+            let mut given = ActivatedSockets { sockets: sockets.collect(), reason: "" };
+            let text = given.take_by_name("web").expect_err("it is ambiguous").to_string();
             assert!(text.contains("LISTEN_FDNAMES"), "{text}");
         }
     }
@@ -202,10 +202,10 @@ mod tests {
     #[test]
     fn what_cannot_be_listened_on_is_told_and_nothing_is_something_else() {
         let broken = ("web".to_owned(), Some(Err("fd 3 is not a valid tcp socket".to_owned())));
-        let mut given = Given { sockets: vec![broken], reason: "" };
-        let text = given.take("web").expect_err("not a socket").to_string();
+        let mut given = ActivatedSockets { sockets: vec![broken], reason: "" };
+        let text = given.take_by_name("web").expect_err("not a socket").to_string();
         assert!(text.contains("fd 3") && text.contains("ListenStream="), "{text}");
-        let mut nothing = Given { sockets: Vec::new(), reason: "none" };
-        assert!(matches!(nothing.take("web"), Err(Missing::All("none"))));
+        let mut nothing = ActivatedSockets { sockets: Vec::new(), reason: "none" };
+        assert!(matches!(nothing.take_by_name("web"), Err(ActivationErrorKind::NoSockets("none"))));
     }
 }

@@ -3,7 +3,7 @@
 //! Workers respond from their own threads, so a worker whose thread is blocked does not respond.
 
 use crate::host::UpgradeHost;
-use peregrine_server::Order;
+use peregrine_server::Lifecycle;
 use std::env;
 use std::future::poll_fn;
 use std::io;
@@ -16,39 +16,39 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch as watched;
 
 /// The number of checks in each half of the manager's timeout.
-const LOOKS: u32 = 2;
+const CHECKS_PER_HALF: u32 = 2;
 /// The minimum time between checks, however short the manager's timeout is.
-const PAUSE_MIN: Duration = Duration::from_millis(1);
+const INTERVAL_MIN: Duration = Duration::from_millis(1);
 
 /// Checks that the workers respond.
 #[derive(Debug)]
 pub struct Watchdog {
     /// The manager's timeout, after which it kills the process.
-    patience: Duration,
-    asked: watched::Sender<u64>,
-    answers: Vec<Arc<AtomicU64>>,
+    timeout: Duration,
+    ping: watched::Sender<u64>,
+    pongs: Vec<Arc<AtomicU64>>,
 }
 
 /// A worker's side of the watchdog.
 #[derive(Debug)]
-pub struct Answering {
-    asked: watched::Receiver<u64>,
-    answer: Arc<AtomicU64>,
+pub struct WatchdogResponder {
+    ping: watched::Receiver<u64>,
+    pong: Arc<AtomicU64>,
 }
 
 impl Watchdog {
     /// Creates a watchdog if the manager's environment variables request one for this process.
     pub(crate) fn from_environment() -> Option<Self> {
         let variable = |name| env::var(name).ok();
-        let patience = patience(variable("WATCHDOG_USEC"), variable("WATCHDOG_PID"))?;
-        Some(Self { patience, asked: watched::Sender::new(0), answers: Vec::new() })
+        let patience = watchdog_interval(variable("WATCHDOG_USEC"), variable("WATCHDOG_PID"))?;
+        Some(Self { timeout: patience, ping: watched::Sender::new(0), pongs: Vec::new() })
     }
 
     /// Adds a worker to check.
-    pub fn answering(&mut self) -> Answering {
+    pub fn responder(&mut self) -> WatchdogResponder {
         let answer = Arc::<AtomicU64>::default();
-        self.answers.push(Arc::clone(&answer));
-        Answering { asked: self.asked.subscribe(), answer }
+        self.pongs.push(Arc::clone(&answer));
+        WatchdogResponder { ping: self.ping.subscribe(), pong: answer }
     }
 
     /// Runs the checks on their own thread until the server is ordered to stop.
@@ -58,20 +58,20 @@ impl Watchdog {
     pub fn start(mut self, host: impl UpgradeHost + 'static) -> io::Result<()> {
         let name = "peregrine-watchdog".to_owned();
         let look = move || {
-            let half = self.patience / 2;
+            let half = self.timeout / 2;
             let mut told = Instant::now();
             loop {
-                thread::sleep((half / LOOKS).max(PAUSE_MIN));
-                let order = host.present();
-                if order > Order::Serve {
+                thread::sleep((half / CHECKS_PER_HALF).max(INTERVAL_MIN));
+                let order = host.lifecycle();
+                if order > Lifecycle::Serving {
                     return;
                 }
-                let is_time = told.elapsed() + half / LOOKS / 2 >= half;
+                let is_time = told.elapsed() + half / CHECKS_PER_HALF / 2 >= half;
                 // Until this process serves, its predecessor notifies the manager.
-                let is_service = order == Order::Serve;
-                if self.ask() && is_time && is_service {
+                let is_service = order == Lifecycle::Serving;
+                if self.check() && is_time && is_service {
                     told = Instant::now();
-                    host.restart().manager().into_iter().for_each(|manager| manager.is_alive());
+                    host.restart().service_manager().into_iter().for_each(|manager| manager.watchdog());
                 }
             }
         };
@@ -80,25 +80,25 @@ impl Watchdog {
 
     /// Returns whether all workers have responded since the last check, and then starts another
     /// one.
-    fn ask(&mut self) -> bool {
-        let question = *self.asked.borrow();
+    fn check(&mut self) -> bool {
+        let question = *self.ping.borrow();
         let is_answered = |answer: &Arc<AtomicU64>| answer.load(Ordering::Relaxed) >= question;
-        let all = self.answers.iter().all(is_answered);
+        let all = self.pongs.iter().all(is_answered);
         if all {
-            self.asked.send_replace(question + 1);
+            self.ping.send_replace(question + 1);
         }
         all && question > 0
     }
 }
 
-impl Answering {
+impl WatchdogResponder {
     /// Responds until the server is ordered to stop or the watchdog has ended.
-    pub async fn run(mut self, mut orders: watched::Receiver<Order>) {
-        let ordered = async move { drop(orders.wait_for(|order| *order > Order::Serve).await) };
+    pub async fn run(mut self, mut orders: watched::Receiver<Lifecycle>) {
+        let ordered = async move { drop(orders.wait_for(|order| *order > Lifecycle::Serving).await) };
         let answers = async move {
-            while self.asked.changed().await.is_ok() {
-                let question = *self.asked.borrow_and_update();
-                self.answer.store(question, Ordering::Relaxed);
+            while self.ping.changed().await.is_ok() {
+                let question = *self.ping.borrow_and_update();
+                self.pong.store(question, Ordering::Relaxed);
             }
         };
         let (mut ordered, mut answers) = (pin!(ordered), pin!(answers));
@@ -111,7 +111,7 @@ impl Answering {
 }
 
 /// The manager's timeout, if the variables apply to this process.
-fn patience(microseconds: Option<String>, process: Option<String>) -> Option<Duration> {
+fn watchdog_interval(microseconds: Option<String>, process: Option<String>) -> Option<Duration> {
     let is_own = process.is_none_or(|process| process.parse() == Ok(std::process::id()));
     let microseconds = microseconds?.parse().ok().filter(|time| *time > 0)?;
     is_own.then(|| Duration::from_micros(microseconds))
@@ -133,7 +133,7 @@ mod tests {
             (Some("soon"), None, None),
         ] {
             let process = process.map(|process| process.to_string());
-            let found = patience(time.map(str::to_owned), process).map(|time| time.as_secs());
+            let found = watchdog_interval(time.map(str::to_owned), process).map(|time| time.as_secs());
             assert_eq!(found, expected, "{time:?}");
         }
     }
@@ -141,13 +141,13 @@ mod tests {
     #[test]
     fn one_worker_that_does_not_answer_is_enough() {
         let asked = watched::Sender::new(0);
-        let mut watchdog = Watchdog { patience: PAUSE_MIN, asked, answers: Vec::new() };
-        let [first, second] = [(), ()].map(|()| watchdog.answering());
-        assert!(!watchdog.ask(), "no check was started");
-        first.answer.store(1, Ordering::Relaxed);
-        assert!(!watchdog.ask() && !watchdog.ask());
-        second.answer.store(1, Ordering::Relaxed);
-        assert!(watchdog.ask());
-        assert!(!watchdog.ask(), "that response was to the previous check");
+        let mut watchdog = Watchdog { timeout: INTERVAL_MIN, ping: asked, pongs: Vec::new() };
+        let [first, second] = [(), ()].map(|()| watchdog.responder());
+        assert!(!watchdog.check(), "no check was started");
+        first.pong.store(1, Ordering::Relaxed);
+        assert!(!watchdog.check() && !watchdog.check());
+        second.pong.store(1, Ordering::Relaxed);
+        assert!(watchdog.check());
+        assert!(!watchdog.check(), "that response was to the previous check");
     }
 }

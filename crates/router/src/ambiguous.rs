@@ -4,7 +4,7 @@
 //! merge slashes, decode `%2F`, treat `\` as `/`, or remove path parameters (`;name=value`), and
 //! then serve another resource than the one whose route matched.
 
-use crate::word::{short_word, word};
+use crate::hash::{read_short, read_u64};
 
 const ONES: u64 = 0x0101_0101_0101_0101;
 const HIGHS: u64 = ONES << 7;
@@ -17,8 +17,8 @@ const HIGHS: u64 = ONES << 7;
 pub fn may_be_ambiguous(path: &[u8]) -> bool {
     let length = path.len();
     match length {
-        0..8 => marks(short_word(path)) != 0,
-        8..16 => (marks(word(path, 0)) | marks(word(path, length - 8))) != 0,
+        0..8 => marks(read_short(path)) != 0,
+        8..16 => (marks(read_u64(path, 0)) | marks(read_u64(path, length - 8))) != 0,
         _ => has_marks(path),
     }
 }
@@ -30,10 +30,10 @@ fn has_marks(path: &[u8]) -> bool {
     let (mut found, mut at) = (0, 0);
     // The words overlap by a byte, so every pair of neighbours lies within one of them.
     while at + 8 < path.len() {
-        found |= marks(word(path, at));
+        found |= marks(read_u64(path, at));
         at += 7;
     }
-    (found | marks(word(path, path.len() - 8))) != 0
+    (found | marks(read_u64(path, path.len() - 8))) != 0
 }
 
 /// Not zero if a byte of `word`, or a pair of neighbours, is one that [`may_be_ambiguous`] looks
@@ -118,11 +118,11 @@ pub fn has_dot_segments(path: &[u8]) -> bool {
 
 /// Steps that a server may apply to a path.
 const DECODE_SLASHES: u8 = 1;
-const TURN_BACKSLASHES: u8 = 2;
-const CUT_PARAMETERS: u8 = 4;
+const CONVERT_BACKSLASHES: u8 = 2;
+const STRIP_PARAMETERS: u8 = 4;
 const MERGE_SLASHES: u8 = 8;
 /// Parameters are cut before `%2F` and `%5C` are decoded: these then belong to the parameter.
-const CUT_FIRST: u8 = 16;
+const STRIP_BEFORE_DECODING: u8 = 16;
 
 /// Returns whether `accept` returns `true` for a path, other than `path` itself, as which some
 /// server may read `path`: for each combination of merged slashes, decoded `%2F`, backslashes as
@@ -144,9 +144,9 @@ pub fn any_reading(path: &[u8], mut accept: impl FnMut(&[u8]) -> bool) -> bool {
     for (piece, _) in pieces(path) {
         present |= match piece {
             Piece::EncodedSlash => DECODE_SLASHES | MERGE_SLASHES,
-            Piece::Backslash | Piece::EncodedBackslash => TURN_BACKSLASHES | MERGE_SLASHES,
-            Piece::Semicolon => CUT_PARAMETERS | CUT_FIRST | MERGE_SLASHES,
-            Piece::EncodedSemicolon => CUT_PARAMETERS | MERGE_SLASHES,
+            Piece::Backslash | Piece::EncodedBackslash => CONVERT_BACKSLASHES | MERGE_SLASHES,
+            Piece::Semicolon => STRIP_PARAMETERS | STRIP_BEFORE_DECODING | MERGE_SLASHES,
+            Piece::EncodedSemicolon => STRIP_PARAMETERS | MERGE_SLASHES,
             Piece::Slash if last == Piece::Slash => MERGE_SLASHES,
             _ => 0,
         };
@@ -154,11 +154,11 @@ pub fn any_reading(path: &[u8], mut accept: impl FnMut(&[u8]) -> bool) -> bool {
     }
     let (mut reading, mut earlier) = (Vec::with_capacity(path.len()), path.to_vec());
     for steps in 1..32 {
-        let is_possible = steps & CUT_FIRST == 0 || steps & CUT_PARAMETERS > 0;
+        let is_possible = steps & STRIP_BEFORE_DECODING == 0 || steps & STRIP_PARAMETERS > 0;
         if steps & !present != 0 || !is_possible {
             continue;
         }
-        read(path, steps, &mut reading);
+        normalize(path, steps, &mut reading);
         if reading == path || reading == earlier {
             continue;
         }
@@ -171,23 +171,23 @@ pub fn any_reading(path: &[u8], mut accept: impl FnMut(&[u8]) -> bool) -> bool {
 }
 
 /// Writes `path` as a server that takes these steps reads it.
-fn read(path: &[u8], steps: u8, out: &mut Vec<u8>) {
+fn normalize(path: &[u8], steps: u8, out: &mut Vec<u8>) {
     let takes = |step| steps & step != 0;
     let mut is_parameter = false;
     out.clear();
     for (piece, raw) in pieces(path) {
         let is_separator = match piece {
             Piece::Slash => true,
-            Piece::Backslash => takes(TURN_BACKSLASHES),
-            Piece::EncodedSlash => takes(DECODE_SLASHES) && !(is_parameter && takes(CUT_FIRST)),
+            Piece::Backslash => takes(CONVERT_BACKSLASHES),
+            Piece::EncodedSlash => takes(DECODE_SLASHES) && !(is_parameter && takes(STRIP_BEFORE_DECODING)),
             Piece::EncodedBackslash => {
-                takes(TURN_BACKSLASHES) && !(is_parameter && takes(CUT_FIRST))
+                takes(CONVERT_BACKSLASHES) && !(is_parameter && takes(STRIP_BEFORE_DECODING))
             }
             _ => false,
         };
         let is_cut = match piece {
-            Piece::Semicolon => takes(CUT_PARAMETERS),
-            Piece::EncodedSemicolon => takes(CUT_PARAMETERS) && !takes(CUT_FIRST),
+            Piece::Semicolon => takes(STRIP_PARAMETERS),
+            Piece::EncodedSemicolon => takes(STRIP_PARAMETERS) && !takes(STRIP_BEFORE_DECODING),
             _ => false,
         };
         if is_separator {

@@ -3,17 +3,17 @@
 use std::collections::BTreeMap;
 
 use crate::ROUTE_ID_MAX;
-use crate::error::{BuildError, Problem, RouteName};
-use crate::methods::Methods;
-use crate::node::{Affix, Choice, Leaf, NONE, Node, Otherwise, SameKey, Tree};
-use crate::parameters::{Slot, name_key};
-use crate::pattern::{Part, Pattern};
+use crate::error::{RouterBuildError, RouteError, RouteDescription};
+use crate::method_set::MethodSet;
+use crate::node::{Affix, LeafRoute, Leaf, NO_NODE, Node, Fallthrough, KeyCollision, Tree};
+use crate::parameters::{ParameterPosition, name_key};
+use crate::pattern::{SegmentPattern, Pattern};
 use crate::router::{Route, Router};
-use crate::statics::Statics;
+use crate::static_paths::StaticPaths;
 
 /// The meaning of a slash at the end of a path. The root, `/`, always has it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum SlashPolicy {
+pub enum TrailingSlash {
     /// `/a` and `/a/` are different paths.
     #[default]
     Strict,
@@ -43,35 +43,35 @@ pub enum SlashPolicy {
 /// # Ok::<(), peregrine_router::BuildError>(())
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct Builder {
-    routes: Vec<Inserted>,
-    slash_policy: SlashPolicy,
+pub struct RouterBuilder {
+    routes: Vec<InsertedRoute>,
+    trailing_slash: TrailingSlash,
 }
 
 #[derive(Clone, Debug)]
-struct Inserted {
+struct InsertedRoute {
     pattern: String,
-    methods: Methods,
+    methods: MethodSet,
     id: u32,
     label: String,
     is_guarded: bool,
 }
 
-impl Inserted {
-    fn name(&self) -> RouteName {
-        RouteName { pattern: self.pattern.clone(), id: self.id, label: self.label.clone() }
+impl InsertedRoute {
+    fn description(&self) -> RouteDescription {
+        RouteDescription { pattern: self.pattern.clone(), id: self.id, label: self.label.clone() }
     }
 }
 
-impl Builder {
+impl RouterBuilder {
     /// Creates a builder without routes and with [`SlashPolicy::Strict`].
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Sets the meaning of a slash at the end of a path.
-    pub fn slash_policy(&mut self, policy: SlashPolicy) -> &mut Self {
-        self.slash_policy = policy;
+    pub fn trailing_slash(&mut self, policy: TrailingSlash) -> &mut Self {
+        self.trailing_slash = policy;
         self
     }
 
@@ -97,7 +97,7 @@ impl Builder {
     /// never a slash and `%25` never starts an escape: `/café` matches `/caf%C3%A9`. Matching is
     /// case-sensitive; `.` and `..` are ordinary text. A catch-all does not match an empty rest: to
     /// match `/files/` in addition to `/files/{*path}`, add that pattern.
-    pub fn insert(&mut self, pattern: &str, methods: Methods, id: u32) -> &mut Self {
+    pub fn insert(&mut self, pattern: &str, methods: MethodSet, id: u32) -> &mut Self {
         self.insert_labelled(pattern, methods, id, "")
     }
 
@@ -106,7 +106,7 @@ impl Builder {
     pub fn insert_labelled(
         &mut self,
         pattern: &str,
-        methods: Methods,
+        methods: MethodSet,
         id: u32,
         label: &str,
     ) -> &mut Self {
@@ -120,7 +120,7 @@ impl Builder {
     pub fn insert_guarded(
         &mut self,
         pattern: &str,
-        methods: Methods,
+        methods: MethodSet,
         id: u32,
         label: &str,
     ) -> &mut Self {
@@ -130,13 +130,13 @@ impl Builder {
     fn add(
         &mut self,
         pattern: &str,
-        methods: Methods,
+        methods: MethodSet,
         id: u32,
         label: &str,
         is_guarded: bool,
     ) -> &mut Self {
         let (pattern, label) = (pattern.to_owned(), label.to_owned());
-        self.routes.push(Inserted { pattern, methods, id, label, is_guarded });
+        self.routes.push(InsertedRoute { pattern, methods, id, label, is_guarded });
         self
     }
 
@@ -146,29 +146,29 @@ impl Builder {
     ///
     /// All errors in the routes: malformed patterns, routes of the same shape for the same method,
     /// ids that are used twice or too large, routes without methods.
-    pub fn build(&self) -> Result<Router, BuildError> {
-        let mut plan = Plan { drafts: vec![Draft::default()], ..Plan::default() };
+    pub fn build(&self) -> Result<Router, RouterBuildError> {
+        let mut plan = TreeBuilder { nodes: vec![NodeBuilder::default()], ..TreeBuilder::default() };
         let mut problems = Vec::new();
         let mut by_id = BTreeMap::new();
         for (index, route) in self.routes.iter().enumerate() {
             if route.id > ROUTE_ID_MAX {
-                problems.push(Problem::IdTooLarge { route: route.name() });
+                problems.push(RouteError::IdTooLarge { route: route.description() });
             }
             if let Some(first) = by_id.insert(route.id, route) {
-                let (first, second) = (first.name(), route.name());
-                problems.push(Problem::IdUsedTwice { first, second });
+                let (first, second) = (first.description(), route.description());
+                problems.push(RouteError::DuplicateId { first, second });
             }
             if route.methods.is_empty() {
-                problems.push(Problem::NoMethods { route: route.name() });
+                problems.push(RouteError::NoMethods { route: route.description() });
             }
             let mut pattern = match Pattern::parse(&route.pattern) {
                 Ok(pattern) => pattern,
                 Err(error) => {
-                    problems.push(Problem::Pattern { route: route.name(), error });
+                    problems.push(RouteError::InvalidPattern { route: route.description(), error });
                     continue;
                 }
             };
-            if self.slash_policy == SlashPolicy::Ignore {
+            if self.trailing_slash == TrailingSlash::Ignore {
                 pattern.drop_last_slash();
             }
             let leaf = plan.leaf_for(&pattern.parts);
@@ -177,30 +177,30 @@ impl Builder {
                 let methods = other.methods.intersection(route.methods);
                 if !methods.is_empty() && !other.is_guarded && !route.is_guarded {
                     debug_assert!(*known < index);
-                    let (first, second) = (other.name(), route.name());
-                    problems.push(Problem::Duplicate { first, second, methods });
+                    let (first, second) = (other.description(), route.description());
+                    problems.push(RouteError::Duplicate { first, second, methods });
                 }
             }
             entries.push(index);
             plan.routes.push(self.route(route, pattern));
         }
         if !problems.is_empty() {
-            return Err(BuildError { problems });
+            return Err(RouterBuildError { errors: problems });
         }
-        Ok(plan.into_router(self.slash_policy))
+        Ok(plan.into_router(self.trailing_slash))
     }
 
-    fn route(&self, inserted: &Inserted, pattern: Pattern) -> Route {
+    fn route(&self, inserted: &InsertedRoute, pattern: Pattern) -> Route {
         let slots = pattern.parts.into_iter().enumerate().filter_map(|(segment, part)| {
             let (prefix, suffix, rest) = match part {
-                Part::Static(_) => return None,
-                Part::Affixed { prefix, suffix } => (prefix, suffix, false),
-                Part::Parameter => (Vec::new(), Vec::new(), false),
-                Part::Rest => (Vec::new(), Vec::new(), true),
+                SegmentPattern::Static(_) => return None,
+                SegmentPattern::Affixed { prefix, suffix } => (prefix, suffix, false),
+                SegmentPattern::Parameter => (Vec::new(), Vec::new(), false),
+                SegmentPattern::CatchAll => (Vec::new(), Vec::new(), true),
             };
-            Some(Slot {
+            Some(ParameterPosition {
                 segment: segment as u32,
-                rest,
+                is_catch_all: rest,
                 prefix: prefix.into(),
                 suffix: suffix.into(),
             })
@@ -221,7 +221,7 @@ impl Builder {
 impl Pattern {
     /// Removes the slash at the end, unless it is the whole pattern.
     pub(crate) fn drop_last_slash(&mut self) {
-        if self.parts.len() > 1 && self.parts.last() == Some(&Part::Static(Vec::new())) {
+        if self.parts.len() > 1 && self.parts.last() == Some(&SegmentPattern::Static(Vec::new())) {
             self.parts.pop();
         }
     }
@@ -229,8 +229,8 @@ impl Pattern {
 
 /// The tree under construction. A child's number is greater than its parent's.
 #[derive(Default)]
-struct Plan {
-    drafts: Vec<Draft>,
+struct TreeBuilder {
+    nodes: Vec<NodeBuilder>,
     /// For each leaf, its routes in the order of insertion.
     leaves: Vec<Vec<usize>>,
     /// The full static paths and their leaves.
@@ -239,33 +239,33 @@ struct Plan {
 }
 
 #[derive(Default)]
-struct Draft {
-    fixed: BTreeMap<Vec<u8>, u32>,
+struct NodeBuilder {
+    static_children: BTreeMap<Vec<u8>, u32>,
     affixed: Vec<(Vec<u8>, Vec<u8>, u32)>,
     parameter: Option<u32>,
-    rest: Option<u32>,
+    catch_all: Option<u32>,
     leaf: Option<u32>,
     depth: u8,
     /// How many parameters lead here.
     parameters: u8,
 }
 
-impl Plan {
+impl TreeBuilder {
     /// Returns the leaf for this shape, created if needed.
-    fn leaf_for(&mut self, parts: &[Part]) -> u32 {
+    fn leaf_for(&mut self, parts: &[SegmentPattern]) -> u32 {
         let mut at = 0;
         for part in parts {
-            if *part == Part::Rest {
-                let leaf = &mut self.drafts[at as usize].rest;
+            if *part == SegmentPattern::CatchAll {
+                let leaf = &mut self.nodes[at as usize].catch_all;
                 return *leaf.get_or_insert_with(|| add(&mut self.leaves, Vec::new()));
             }
             at = self.child_for(at, part);
         }
-        if let Some(leaf) = self.drafts[at as usize].leaf {
+        if let Some(leaf) = self.nodes[at as usize].leaf {
             return leaf;
         }
         let leaf = add(&mut self.leaves, Vec::new());
-        self.drafts[at as usize].leaf = Some(leaf);
+        self.nodes[at as usize].leaf = Some(leaf);
         if let Some(path) = static_path(parts) {
             self.static_paths.push((path, leaf));
         }
@@ -273,13 +273,13 @@ impl Plan {
     }
 
     /// Returns the child of a draft for a part that is not a catch-all, created if needed.
-    fn child_for(&mut self, parent: u32, part: &Part) -> u32 {
-        let next = self.drafts.len() as u32;
-        let draft = &mut self.drafts[parent as usize];
+    fn child_for(&mut self, parent: u32, part: &SegmentPattern) -> u32 {
+        let next = self.nodes.len() as u32;
+        let draft = &mut self.nodes[parent as usize];
         let child = match part {
-            Part::Static(text) => *draft.fixed.entry(text.clone()).or_insert(next),
-            Part::Parameter => *draft.parameter.get_or_insert(next),
-            Part::Affixed { prefix, suffix } => {
+            SegmentPattern::Static(text) => *draft.static_children.entry(text.clone()).or_insert(next),
+            SegmentPattern::Parameter => *draft.parameter.get_or_insert(next),
+            SegmentPattern::Affixed { prefix, suffix } => {
                 let known = draft
                     .affixed
                     .iter()
@@ -290,18 +290,18 @@ impl Plan {
                     next
                 })
             }
-            Part::Rest => unreachable!("a catch-all has no child"),
+            SegmentPattern::CatchAll => unreachable!("a catch-all has no child"),
         };
         if child == next {
             let depth = draft.depth + 1;
-            let parameters = draft.parameters + u8::from(!matches!(part, Part::Static(_)));
-            self.drafts.push(Draft { depth, parameters, ..Draft::default() });
+            let parameters = draft.parameters + u8::from(!matches!(part, SegmentPattern::Static(_)));
+            self.nodes.push(NodeBuilder { depth, parameters, ..NodeBuilder::default() });
         }
         child
     }
 
-    fn into_router(mut self, slash_policy: SlashPolicy) -> Router {
-        for draft in &mut self.drafts {
+    fn into_router(mut self, slash_policy: TrailingSlash) -> Router {
+        for draft in &mut self.nodes {
             // The longest fixed text first, then the longest before the parameter; the texts
             // themselves last, only so that the order of insertion has no effect.
             draft.affixed.sort_by(|(left, right, _), (other_left, other_right, _)| {
@@ -312,50 +312,50 @@ impl Plan {
                     .then_with(|| (left, right).cmp(&(other_left, other_right)))
             });
         }
-        self.number_in_depth();
+        self.number_nodes();
         let (tree, leaves) = (0..)
             .find_map(|seed| self.tree(seed).ok())
             .expect("some seed yields distinct keys in each table");
         let ids = self.routes.iter().map(|route| route.id);
-        let mut by_id = vec![NONE; ids.clone().max().map_or(0, |id| id as usize + 1)];
+        let mut by_id = vec![NO_NODE; ids.clone().max().map_or(0, |id| id as usize + 1)];
         for (index, id) in ids.enumerate() {
             by_id[id as usize] = index as u32;
         }
         let leaf_of = |(path, leaf): &(Vec<u8>, u32)| (path.clone(), leaves[*leaf as usize]);
         let static_paths: Vec<_> = self.static_paths.iter().map(leaf_of).collect();
-        let statics = Statics::new(&static_paths);
-        Router { statics, tree, routes: self.routes.into(), by_id: by_id.into(), slash_policy }
+        let statics = StaticPaths::new(&static_paths);
+        Router { static_paths: statics, tree, routes: self.routes.into(), by_id: by_id.into(), trailing_slash: slash_policy }
     }
 
     /// Renumbers the drafts so that the first child of each has the next number. Children still
     /// come after their parents.
-    fn number_in_depth(&mut self) {
-        let mut order = Vec::with_capacity(self.drafts.len());
+    fn number_nodes(&mut self) {
+        let mut order = Vec::with_capacity(self.nodes.len());
         let mut left = vec![0];
         while let Some(index) = left.pop() {
             order.push(index);
-            let children: Vec<u32> = self.drafts[index as usize].fixed_first().collect();
+            let children: Vec<u32> = self.nodes[index as usize].static_first().collect();
             left.extend(children.into_iter().rev());
         }
         let mut numbers = vec![0; order.len()];
         let mut drafts = Vec::with_capacity(order.len());
         for (number, index) in (0..).zip(order) {
             numbers[index as usize] = number;
-            drafts.push(std::mem::take(&mut self.drafts[index as usize]));
+            drafts.push(std::mem::take(&mut self.nodes[index as usize]));
         }
-        for child in drafts.iter_mut().flat_map(Draft::children_mut) {
+        for child in drafts.iter_mut().flat_map(NodeBuilder::children_mut) {
             *child = numbers[*child as usize];
         }
-        self.drafts = drafts;
+        self.nodes = drafts;
     }
 
-    fn tree(&self, seed: u64) -> Result<(Tree, Vec<Leaf>), SameKey> {
+    fn tree(&self, seed: u64) -> Result<(Tree, Vec<Leaf>), KeyCollision> {
         let mut tree = Tree::new(seed);
         let leaves: Vec<Leaf> =
             self.leaves.iter().map(|routes| self.leaf(routes, &mut tree)).collect();
         // For each draft, the ancestor and stage to fall back to; parents come first.
-        let mut fallbacks = vec![(NONE, 0); self.drafts.len()];
-        for (index, draft) in self.drafts.iter().enumerate() {
+        let mut fallbacks = vec![(NO_NODE, 0); self.nodes.len()];
+        for (index, draft) in self.nodes.iter().enumerate() {
             let own = fallbacks[index];
             for (child, next_stage) in draft.children() {
                 let stage = draft.stage_from(next_stage);
@@ -370,7 +370,7 @@ impl Plan {
     fn leaf(&self, routes: &[usize], tree: &mut Tree) -> Leaf {
         let choice = |index: &usize| {
             let route = &self.routes[*index];
-            (route.methods, Choice { route: *index as u32, id: route.id })
+            (route.methods, LeafRoute { route: *index as u32, id: route.id })
         };
         let is_guarded = |index: &&usize| self.routes[**index].is_guarded;
         let guarded: Vec<_> = routes.iter().filter(is_guarded).map(choice).collect();
@@ -379,18 +379,18 @@ impl Plan {
         let choices: Vec<_> = guarded.into_iter().chain(others).collect();
         let leaf = tree.add_leaf(&choices);
         if is_any_guarded {
-            tree.guard(leaf, choices);
+            tree.add_guarded(leaf, choices);
         }
         leaf
     }
 }
 
-impl Draft {
+impl NodeBuilder {
     /// The children, each with the first stage after it.
     fn children(&self) -> impl Iterator<Item = (u32, u16)> {
         let parameter_stage = self.affixed.len() as u16;
         // Only a catch-all can match after an empty segment.
-        let fixed = self.fixed.iter().map(move |(text, child)| {
+        let fixed = self.static_children.iter().map(move |(text, child)| {
             (*child, if text.is_empty() { parameter_stage + 1 } else { 0 })
         });
         let affixed = self.affixed.iter().enumerate();
@@ -400,16 +400,16 @@ impl Draft {
     }
 
     /// The children: those with fixed text first, and the empty text last among them.
-    fn fixed_first(&self) -> impl Iterator<Item = u32> {
-        let texts = self.fixed.iter().filter(|(text, _)| !text.is_empty());
-        let texts = texts.chain(self.fixed.get_key_value(&Vec::new()));
+    fn static_first(&self) -> impl Iterator<Item = u32> {
+        let texts = self.static_children.iter().filter(|(text, _)| !text.is_empty());
+        let texts = texts.chain(self.static_children.get_key_value(&Vec::new()));
         let affixed = self.affixed.iter().map(|(_, _, child)| *child);
         texts.map(|(_, child)| *child).chain(affixed).chain(self.parameter)
     }
 
     fn children_mut(&mut self) -> impl Iterator<Item = &mut u32> {
         let affixed = self.affixed.iter_mut().map(|(_, _, child)| child);
-        self.fixed.values_mut().chain(affixed).chain(&mut self.parameter)
+        self.static_children.values_mut().chain(affixed).chain(&mut self.parameter)
     }
 
     /// The draft's first stage at or after `stage`.
@@ -419,7 +419,7 @@ impl Draft {
         if stage < parameter_stage || is_parameter {
             Some(stage)
         } else {
-            self.rest.map(|_| parameter_stage + 1)
+            self.catch_all.map(|_| parameter_stage + 1)
         }
     }
 
@@ -429,28 +429,28 @@ impl Draft {
         (fallback, fallback_stage): (u32, u16),
         leaves: &[Leaf],
         tree: &mut Tree,
-    ) -> Result<Node, SameKey> {
+    ) -> Result<Node, KeyCollision> {
         let affix_start = tree.affixes.len() as u32;
         tree.affixes.extend(self.affixed.iter().map(|(prefix, suffix, node)| Affix {
             prefix: prefix.as_slice().into(),
             suffix: suffix.as_slice().into(),
             node: *node,
         }));
-        let texts = self.fixed.iter().filter(|(text, _)| !text.is_empty());
+        let texts = self.static_children.iter().filter(|(text, _)| !text.is_empty());
         let children: Vec<(&[u8], u32)> =
             texts.map(|(text, child)| (text.as_slice(), *child)).collect();
         debug_assert!(children.len() != 1 || children[0].1 == index + 1);
         let leaf = |leaf: Option<u32>| leaf.map_or(Leaf::default(), |leaf| leaves[leaf as usize]);
         Ok(Node {
-            fixed: tree.add_fixed(&children)?,
-            otherwise: self.otherwise(index, fallback),
-            empty: self.fixed.get(&Vec::new()).copied().unwrap_or(NONE),
+            static_children: tree.add_static(&children)?,
+            fallthrough: self.fallthrough(index, fallback),
+            empty: self.static_children.get(&Vec::new()).copied().unwrap_or(NO_NODE),
             affix_start,
             affix_count: self.affixed.len() as u16,
             depth: self.depth,
             parameters: self.parameters,
-            parameter: self.parameter.unwrap_or(NONE),
-            rest: leaf(self.rest),
+            parameter: self.parameter.unwrap_or(NO_NODE),
+            catch_all: leaf(self.catch_all),
             leaf: leaf(self.leaf),
             fallback,
             fallback_stage,
@@ -458,15 +458,15 @@ impl Draft {
     }
 
     /// Where a segment at this node, number `index`, leads if it is neither empty nor fixed text.
-    fn otherwise(&self, index: u32, fallback: u32) -> Otherwise {
+    fn fallthrough(&self, index: u32, fallback: u32) -> Fallthrough {
         match self.parameter {
-            _ if !self.affixed.is_empty() => Otherwise::Ask,
+            _ if !self.affixed.is_empty() => Fallthrough::Walk,
             // The first child is the next node, and those with fixed text come first.
-            Some(child) if child == index + 1 => Otherwise::NextNode,
-            Some(_) => Otherwise::Parameter,
-            None if self.rest.is_some() => Otherwise::Rest,
-            None if fallback == NONE => Otherwise::Missing,
-            None => Otherwise::Ask,
+            Some(child) if child == index + 1 => Fallthrough::NextNode,
+            Some(_) => Fallthrough::Parameter,
+            None if self.catch_all.is_some() => Fallthrough::CatchAll,
+            None if fallback == NO_NODE => Fallthrough::NotFound,
+            None => Fallthrough::Walk,
         }
     }
 }
@@ -478,10 +478,10 @@ fn add<T>(items: &mut Vec<T>, item: T) -> u32 {
 }
 
 /// The full path of a pattern without parameters, in its plain form.
-fn static_path(parts: &[Part]) -> Option<Vec<u8>> {
+fn static_path(parts: &[SegmentPattern]) -> Option<Vec<u8>> {
     let mut path = Vec::new();
     for part in parts {
-        let Part::Static(text) = part else { return None };
+        let SegmentPattern::Static(text) = part else { return None };
         path.push(b'/');
         path.extend_from_slice(text);
     }

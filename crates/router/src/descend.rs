@@ -4,18 +4,18 @@
 //! another must be tried. Its results are those of the walk from the same node. It is separate,
 //! because a loop with so little state can keep it in registers.
 
-use crate::node::{Choice, Otherwise, Tree};
-use crate::parameters::{Noted, Parameters};
+use crate::node::{LeafRoute, Fallthrough, Tree};
+use crate::parameters::{RecordedBounds, Parameters};
 use crate::slashes::{Cursor, Slashes, Slashes64};
 
 /// The result of a descent.
 pub(crate) enum Descent {
     /// A route that has the method.
-    Found(Choice),
+    Found(LeafRoute),
     /// No route matches.
-    Missing,
+    NotFound,
     /// The node and the segment from which the walk must continue.
-    Ask(usize, Cursor<u64>),
+    Walk(usize, Cursor<u64>),
 }
 
 impl Tree {
@@ -31,42 +31,42 @@ impl Tree {
         let mut at = 0;
         let mut cursor = slashes.seek(0);
         let (leaf, count) = loop {
-            let Some(node) = self.nodes.get(at) else { return Descent::Missing };
+            let Some(node) = self.nodes.get(at) else { return Descent::NotFound };
             if slashes.is_over(cursor) {
                 break (node.leaf, node.parameters);
             }
             let Cursor { start, end, .. } = cursor;
-            if node.otherwise == Otherwise::NextNode && start != end {
-                parameters.note(node.parameters, start, end);
+            if node.fallthrough == Fallthrough::NextNode && start != end {
+                parameters.record(node.parameters, start, end);
                 at += 1;
                 cursor = slashes.advance(cursor);
                 continue;
             }
-            if let Some(child) = self.fixed_child(&node.fixed, at, slashes.text, start, end) {
+            if let Some(child) = self.find_static_child(&node.static_children, at, slashes.text, start, end) {
                 at = child;
                 cursor = slashes.advance(cursor);
                 continue;
             }
-            match node.otherwise {
-                Otherwise::Parameter if start != end => {
-                    parameters.note(node.parameters, start, end);
+            match node.fallthrough {
+                Fallthrough::Parameter if start != end => {
+                    parameters.record(node.parameters, start, end);
                     at = node.parameter as usize;
                     cursor = slashes.advance(cursor);
                 }
-                Otherwise::Rest if start != end => {
-                    parameters.note(node.parameters, start, path.len());
-                    break (node.rest, node.parameters + 1);
+                Fallthrough::CatchAll if start != end => {
+                    parameters.record(node.parameters, start, path.len());
+                    break (node.catch_all, node.parameters + 1);
                 }
-                Otherwise::Missing if start != end => return Descent::Missing,
-                _ => return Descent::Ask(at, cursor),
+                Fallthrough::NotFound if start != end => return Descent::NotFound,
+                _ => return Descent::Walk(at, cursor),
             }
         };
-        match self.choose(leaf, method, &mut 0) {
+        match self.select(leaf, method, &mut 0) {
             Some(choice) => {
-                parameters.noted = Noted::Values(count);
+                parameters.recorded = RecordedBounds::Values(count);
                 Descent::Found(choice)
             }
-            None => Descent::Ask(at, cursor),
+            None => Descent::Walk(at, cursor),
         }
     }
 }

@@ -10,7 +10,7 @@ use std::fmt;
 
 /// One character of the plain form: a byte, or `%2F` or `%25`.
 #[derive(Clone, Copy)]
-struct Unit {
+struct EncodedByte {
     /// The bytes of the plain form, `length` of them.
     plain: [u8; 3],
     length: usize,
@@ -18,7 +18,7 @@ struct Unit {
     raw: usize,
 }
 
-impl Unit {
+impl EncodedByte {
     fn plain(&self) -> &[u8] {
         &self.plain[..self.length]
     }
@@ -77,7 +77,7 @@ fn digit(byte: u8) -> Option<u8> {
 pub(crate) fn write_plain(raw: &[u8], out: &mut [u8]) -> Option<usize> {
     let (mut at, mut length) = (0, 0);
     while at < raw.len() {
-        let unit = Unit::first(&raw[at..]);
+        let unit = EncodedByte::first(&raw[at..]);
         out.get_mut(length..length + unit.length)?.copy_from_slice(unit.plain());
         at += unit.raw;
         length += unit.length;
@@ -98,7 +98,7 @@ pub(crate) fn plain(raw: &[u8]) -> Vec<u8> {
 pub(crate) fn raw_prefix(raw: &[u8], prefix: &[u8]) -> Option<usize> {
     let (mut at, mut wanted) = (0, prefix);
     while !wanted.is_empty() {
-        let unit = Unit::first(raw.get(at..).filter(|left| !left.is_empty())?);
+        let unit = EncodedByte::first(raw.get(at..).filter(|left| !left.is_empty())?);
         wanted = wanted.strip_prefix(unit.plain())?;
         at += unit.raw;
     }
@@ -112,7 +112,7 @@ pub(crate) fn raw_suffix(raw: &[u8], suffix: &[u8]) -> Option<usize> {
         if left.is_empty() {
             return None;
         }
-        let unit = Unit::last(left);
+        let unit = EncodedByte::last(left);
         wanted = wanted.strip_suffix(unit.plain())?;
         left = &left[..left.len() - unit.raw];
     }
@@ -123,12 +123,12 @@ pub(crate) fn raw_suffix(raw: &[u8], suffix: &[u8]) -> Option<usize> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DecodeError {
     /// The `%` at this position is not followed by two hexadecimal digits.
-    BadEscape {
+    InvalidEscape {
         /// The position of the `%`.
         position: usize,
     },
     /// The decoded bytes are not UTF-8.
-    NotUtf8 {
+    InvalidUtf8 {
         /// How many decoded bytes before the first invalid one are valid.
         valid_bytes: usize,
     },
@@ -137,10 +137,10 @@ pub enum DecodeError {
 impl fmt::Display for DecodeError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::BadEscape { position } => {
+            Self::InvalidEscape { position } => {
                 write!(out, "`%` at byte {position} is not followed by two hexadecimal digits")
             }
-            Self::NotUtf8 { valid_bytes } => {
+            Self::InvalidUtf8 { valid_bytes } => {
                 write!(out, "the decoded value is not UTF-8 after {valid_bytes} bytes")
             }
         }
@@ -162,7 +162,7 @@ impl std::error::Error for DecodeError {}
 /// If a `%` begins no escape, or the decoded bytes are not UTF-8.
 pub fn decode(value: &[u8]) -> Result<Cow<'_, str>, DecodeError> {
     let not_utf8 =
-        |error: std::str::Utf8Error| DecodeError::NotUtf8 { valid_bytes: error.valid_up_to() };
+        |error: std::str::Utf8Error| DecodeError::InvalidUtf8 { valid_bytes: error.valid_up_to() };
     if !value.contains(&b'%') {
         return std::str::from_utf8(value).map(Cow::Borrowed).map_err(not_utf8);
     }
@@ -170,7 +170,7 @@ pub fn decode(value: &[u8]) -> Result<Cow<'_, str>, DecodeError> {
     let mut position = 0;
     while position < value.len() {
         if value[position] == b'%' {
-            let byte = escape(&value[position..]).ok_or(DecodeError::BadEscape { position })?;
+            let byte = escape(&value[position..]).ok_or(DecodeError::InvalidEscape { position })?;
             out.push(byte);
             position += 3;
         } else {
@@ -216,8 +216,8 @@ mod tests {
     fn values_decode_once_and_say_what_is_wrong() {
         assert_eq!(decode(b"a+b").unwrap(), "a+b");
         assert_eq!(decode(b"%252F").unwrap(), "%2F");
-        assert_eq!(decode(b"a%2"), Err(DecodeError::BadEscape { position: 1 }));
-        assert_eq!(decode(b"a%FF"), Err(DecodeError::NotUtf8 { valid_bytes: 1 }));
-        assert_eq!(decode(b"ab\xFF"), Err(DecodeError::NotUtf8 { valid_bytes: 2 }));
+        assert_eq!(decode(b"a%2"), Err(DecodeError::InvalidEscape { position: 1 }));
+        assert_eq!(decode(b"a%FF"), Err(DecodeError::InvalidUtf8 { valid_bytes: 1 }));
+        assert_eq!(decode(b"ab\xFF"), Err(DecodeError::InvalidUtf8 { valid_bytes: 2 }));
     }
 }

@@ -2,18 +2,18 @@
 
 use std::fmt;
 
-use crate::{LITERAL_BYTES_MAX, Methods, PARAMETERS_MAX, ROUTE_ID_MAX, SEGMENTS_MAX};
+use crate::{LITERAL_BYTES_MAX, MethodSet, PARAMETERS_MAX, ROUTE_ID_MAX, SEGMENTS_MAX};
 
 /// Everything that is wrong with a route table, in the order of insertion.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BuildError {
+pub struct RouterBuildError {
     /// The problems; never empty.
-    pub problems: Vec<Problem>,
+    pub errors: Vec<RouteError>,
 }
 
 /// A route as identified in errors.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RouteName {
+pub struct RouteDescription {
     /// The pattern as inserted.
     pub pattern: String,
     /// The id given by the caller.
@@ -24,39 +24,39 @@ pub struct RouteName {
 
 /// One error in a route table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Problem {
+pub enum RouteError {
     /// A malformed pattern.
-    Pattern {
+    InvalidPattern {
         /// The route.
-        route: RouteName,
+        route: RouteDescription,
         /// The cause and its position.
         error: PatternError,
     },
     /// Two routes of the same shape have the same methods.
     Duplicate {
         /// The route that was inserted first.
-        first: RouteName,
+        first: RouteDescription,
         /// The route that was inserted later.
-        second: RouteName,
+        second: RouteDescription,
         /// The methods that both have.
-        methods: Methods,
+        methods: MethodSet,
     },
     /// Two routes have the same id.
-    IdUsedTwice {
+    DuplicateId {
         /// The route that was inserted first.
-        first: RouteName,
+        first: RouteDescription,
         /// The route that was inserted later.
-        second: RouteName,
+        second: RouteDescription,
     },
     /// A route id above [`ROUTE_ID_MAX`].
     IdTooLarge {
         /// The route.
-        route: RouteName,
+        route: RouteDescription,
     },
     /// A route without methods, which can never be found.
     NoMethods {
         /// The route.
-        route: RouteName,
+        route: RouteDescription,
     },
 }
 
@@ -68,36 +68,36 @@ pub struct PatternError {
     /// Where the error begins, in bytes from the start of the pattern.
     pub position: usize,
     /// The cause.
-    pub fault: PatternFault,
+    pub kind: PatternErrorKind,
 }
 
 /// The cause of a pattern error. Its `Display` says how to fix it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PatternFault {
+pub enum PatternErrorKind {
     /// It does not begin with `/`.
-    NoLeadingSlash,
+    MissingLeadingSlash,
     /// A `{` without its `}` in the same segment.
-    Unclosed,
+    UnclosedBrace,
     /// A `}` without its `{`.
-    Unopened,
+    UnopenedBrace,
     /// `{}` or `{*}`.
     EmptyName,
     /// A character that is not allowed in the name of a parameter.
-    BadName,
+    InvalidName,
     /// A constraint after a colon, as in `{id:[0-9]+}`.
     Constraint,
     /// The same name twice in one pattern.
-    NameTwice,
+    DuplicateName,
     /// A second parameter in one segment.
-    TwoInSegment,
+    TwoParametersInSegment,
     /// Text next to a catch-all in its segment.
     AffixedCatchAll,
     /// A segment after a catch-all.
     CatchAllNotLast,
     /// A segment that begins with `:` or `*`, the parameter syntax of other routers.
-    OldSyntax,
+    LegacySyntax,
     /// A `?` or `#`, which a path cannot contain.
-    NotInPath,
+    QueryOrFragment,
     /// A zero byte.
     Nul,
     /// More than [`PARAMETERS_MAX`] parameters.
@@ -108,20 +108,20 @@ pub enum PatternFault {
     LiteralTooLong,
 }
 
-impl fmt::Display for PatternFault {
+impl fmt::Display for PatternErrorKind {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match self {
-            Self::NoLeadingSlash => "a pattern begins with `/`: put one in front",
-            Self::Unclosed => "this `{` is not closed: add `}`, or write `{{` for a literal brace",
-            Self::Unopened => "this `}` closes nothing: write `}}` for a literal brace",
+            Self::MissingLeadingSlash => "a pattern begins with `/`: put one in front",
+            Self::UnclosedBrace => "this `{` is not closed: add `}`, or write `{{` for a literal brace",
+            Self::UnopenedBrace => "this `}` closes nothing: write `}}` for a literal brace",
             Self::EmptyName => "a parameter needs a name: write `{name}` or `{*name}`",
-            Self::BadName => "a name is made of letters, digits, `_`, `-` and `.`: rename it",
+            Self::InvalidName => "a name is made of letters, digits, `_`, `-` and `.`: rename it",
             Self::Constraint => {
                 "constraints are not part of a pattern: write `{name}` and check the value in the \
                  handler"
             }
-            Self::NameTwice => "this name is already used in the pattern: rename one of the two",
-            Self::TwoInSegment => {
+            Self::DuplicateName => "this name is already used in the pattern: rename one of the two",
+            Self::TwoParametersInSegment => {
                 "a segment has at most one parameter: put a `/` between the two, or take one \
                  parameter apart in the handler"
             }
@@ -132,11 +132,11 @@ impl fmt::Display for PatternFault {
                 "a catch-all takes the rest of the path: move it to the end, or write `{name}` for \
                  one segment"
             }
-            Self::OldSyntax => {
+            Self::LegacySyntax => {
                 "parameters are written `{name}` and catch-alls `{*name}`: for a literal `:` or \
                  `*` at the start of a segment write `%3A` or `%2A`"
             }
-            Self::NotInPath => {
+            Self::QueryOrFragment => {
                 "a path has no `?` or `#`: remove the query, or write `%3F` or `%23` for the \
                  escaped character"
             }
@@ -160,29 +160,29 @@ impl fmt::Display for PatternFault {
 
 impl fmt::Display for PatternError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "pattern `{}`, byte {}: {}", self.pattern, self.position, self.fault)
+        write!(out, "pattern `{}`, byte {}: {}", self.pattern, self.position, self.kind)
     }
 }
 
 impl std::error::Error for PatternError {}
 
-impl fmt::Display for RouteName {
+impl fmt::Display for RouteDescription {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "route {} `{}`", self.id, self.pattern)?;
         if self.label.is_empty() { Ok(()) } else { write!(out, " ({})", self.label) }
     }
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for RouteError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Pattern { route, error } => write!(out, "{route}: {error}"),
+            Self::InvalidPattern { route, error } => write!(out, "{route}: {error}"),
             Self::Duplicate { first, second, methods } => write!(
                 out,
                 "{first} and {second} match the same paths and both answer methods {methods:?}: \
                  remove one, or give them different methods"
             ),
-            Self::IdUsedTwice { first, second } => {
+            Self::DuplicateId { first, second } => {
                 write!(out, "{first} and {second} have the same id: use different ids")
             }
             Self::IdTooLarge { route } => {
@@ -195,14 +195,14 @@ impl fmt::Display for Problem {
     }
 }
 
-impl fmt::Display for BuildError {
+impl fmt::Display for RouterBuildError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "the route table has {} problem(s):", self.problems.len())?;
-        for problem in &self.problems {
+        write!(out, "the route table has {} problem(s):", self.errors.len())?;
+        for problem in &self.errors {
             write!(out, "\n  {problem}")?;
         }
         Ok(())
     }
 }
 
-impl std::error::Error for BuildError {}
+impl std::error::Error for RouterBuildError {}

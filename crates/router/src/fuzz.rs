@@ -1,11 +1,11 @@
 //! Creates route tables and paths from arbitrary bytes and compares the router with the reference.
 
-use crate::builder::{Builder, SlashPolicy};
+use crate::builder::{RouterBuilder, TrailingSlash};
 use crate::encoding::plain;
-use crate::error::Problem;
-use crate::methods::Methods;
+use crate::error::RouteError;
+use crate::method_set::MethodSet;
 use crate::parameters::{Parameters, Span, Values};
-use crate::reference::Reference;
+use crate::reference::ReferenceRouter;
 use crate::router::Router;
 
 /// Reads patterns and paths from the bytes, and compares the results of router and reference.
@@ -15,18 +15,18 @@ use crate::router::Router;
 /// If they differ, or if the router violates another rule.
 pub fn fuzz_one(data: &[u8]) {
     let mut source = Source { data };
-    let policies = [SlashPolicy::Strict, SlashPolicy::Redirect, SlashPolicy::Ignore];
+    let policies = [TrailingSlash::Strict, TrailingSlash::Redirect, TrailingSlash::Ignore];
     let policy = policies[source.below(3)];
     let mut routes = Vec::new();
     for id in 0..source.below(14) as u32 {
         let pattern = source.pattern();
         let bits = source.below(15) as u32 + 1;
-        routes.push((pattern, Methods::from_bits(bits), id));
+        routes.push((pattern, MethodSet::from_bits(bits), id));
     }
     // Half of the tables have guarded routes: each of the first eight whose bit is set.
     let guarded = if source.below(2) == 0 { 0 } else { source.below(256) as u32 };
     let (router, routes) = build(routes, policy, guarded);
-    let reference = Reference::new(&routes, policy).guard(|id| has_bit(guarded, id));
+    let reference = ReferenceRouter::new(&routes, policy).guard(|id| has_bit(guarded, id));
     let accepted = source.below(256) as u32;
     for _ in 0..8 {
         let path = source.path();
@@ -54,20 +54,20 @@ fn has_bit(bits: u32, id: u32) -> bool {
 ///
 /// If a rule is violated.
 pub fn fuzz_pattern(text: &str) {
-    let mut builder = Builder::new();
-    builder.insert(text, Methods::of(0), 0);
+    let mut builder = RouterBuilder::new();
+    builder.insert(text, MethodSet::single(0), 0);
     match builder.build() {
         Ok(router) => {
             let has_parameters = !router.names(0).is_empty();
             if !has_parameters {
                 let path = text.replace("{{", "{").replace("}}", "}");
                 for path in [path.as_bytes(), &plain(path.as_bytes())] {
-                    assert!(router.methods(path).contains(0), "{text:?} does not match itself");
+                    assert!(router.allowed_methods(path).contains(0), "{text:?} does not match itself");
                 }
             }
         }
         Err(error) => {
-            let [Problem::Pattern { error, .. }] = &*error.problems else {
+            let [RouteError::InvalidPattern { error, .. }] = &*error.errors else {
                 panic!("expected a single pattern error: {error}");
             };
             assert!(text.is_char_boundary(error.position), "{error}");
@@ -77,13 +77,13 @@ pub fn fuzz_pattern(text: &str) {
 
 /// Builds the router without the routes that it rejects as duplicates.
 fn build(
-    mut routes: Vec<(String, Methods, u32)>,
-    policy: SlashPolicy,
+    mut routes: Vec<(String, MethodSet, u32)>,
+    policy: TrailingSlash,
     guarded: u32,
-) -> (Router, Vec<(String, Methods, u32)>) {
+) -> (Router, Vec<(String, MethodSet, u32)>) {
     loop {
-        let mut builder = Builder::new();
-        builder.slash_policy(policy);
+        let mut builder = RouterBuilder::new();
+        builder.trailing_slash(policy);
         for (pattern, methods, id) in &routes {
             if has_bit(guarded, *id) {
                 builder.insert_guarded(pattern, *methods, *id, "");
@@ -93,10 +93,10 @@ fn build(
         }
         let problems = match builder.build() {
             Ok(router) => return (router, routes),
-            Err(error) => error.problems,
+            Err(error) => error.errors,
         };
         for problem in problems {
-            let Problem::Duplicate { first, second, methods } = problem else {
+            let RouteError::Duplicate { first, second, methods } = problem else {
                 panic!("unexpected error: {problem}");
             };
             assert!(!methods.is_empty() && first.id < second.id);
@@ -110,17 +110,17 @@ fn build(
 /// # Panics
 ///
 /// If they differ.
-pub fn compare(router: &Router, reference: &Reference, path: &[u8], method: u8) {
+pub fn compare(router: &Router, reference: &ReferenceRouter, path: &[u8], method: u8) {
     let mut parameters = Parameters::default();
     let found = router.find(path, method, &mut parameters);
     let spans = spans(router.values(&parameters, path), path);
     let context = context(router, path, method);
     assert_eq!((found, spans), reference.find(path, method), "{context}");
-    assert_eq!(router.methods(path), reference.methods(path), "{context}");
+    assert_eq!(router.allowed_methods(path), reference.methods(path), "{context}");
 }
 
 /// Compares the two with guarded routes whose ids have a bit in `accepted`.
-fn compare_where(router: &Router, reference: &Reference, path: &[u8], method: u8, accepted: u32) {
+fn compare_where(router: &Router, reference: &ReferenceRouter, path: &[u8], method: u8, accepted: u32) {
     let mut parameters = Parameters::default();
     let found = router.find_where(path, method, &mut parameters, |route, values| {
         assert!(route.is_guarded() && values.names() == route.names());

@@ -20,7 +20,7 @@ mod error;
 #[cfg(feature = "fuzz")]
 #[doc(hidden)]
 pub mod fuzz;
-mod methods;
+mod method_set;
 mod node;
 mod parameters;
 mod pattern;
@@ -29,15 +29,15 @@ mod pattern;
 pub mod reference;
 mod router;
 mod slashes;
-mod statics;
+mod static_paths;
 mod walk;
-mod word;
+mod hash;
 
 pub use ambiguous::{any_reading, has_dot_segments, may_be_ambiguous};
-pub use builder::{Builder, SlashPolicy};
+pub use builder::{RouterBuilder, TrailingSlash};
 pub use encoding::{DecodeError, decode};
-pub use error::{BuildError, PatternError, PatternFault, Problem, RouteName};
-pub use methods::Methods;
+pub use error::{RouterBuildError, PatternError, PatternErrorKind, RouteError, RouteDescription};
+pub use method_set::MethodSet;
 pub use parameters::{Parameters, Span, Values};
 pub use router::{Match, Route, Router};
 

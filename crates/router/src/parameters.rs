@@ -3,8 +3,8 @@
 use crate::PARAMETERS_MAX;
 use crate::encoding::{raw_prefix, raw_suffix};
 use crate::router::Route;
-use crate::slashes::{Searched, Slashes};
-use crate::word::{short_word, word};
+use crate::slashes::{SlowSlashes, Slashes};
+use crate::hash::{read_short, read_u64};
 
 /// Records a match of [`Router::find`](crate::Router::find), so that its values can be found later.
 /// It is small, owns nothing, and can be reused for the next lookup.
@@ -14,7 +14,7 @@ use crate::word::{short_word, word};
 pub struct Parameters {
     /// The index of the route in the router's list, or [`NONE`](crate::node::NONE).
     pub(crate) route: u32,
-    pub(crate) noted: Noted,
+    pub(crate) recorded: RecordedBounds,
     /// The bounds of the values, if recorded. Old bounds are not cleared: only as many are valid as
     /// the route has parameters.
     bounds: [[u8; 2]; PARAMETERS_MAX],
@@ -22,32 +22,32 @@ pub struct Parameters {
 
 /// Whether the bounds of the values were recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Noted {
+pub(crate) enum RecordedBounds {
     /// Yes, for this many values.
     Values(u8),
     /// No: the path is long or has escapes, and is searched again.
-    Search,
+    Unrecorded,
 }
 
 impl Parameters {
     /// Clears the match.
     #[inline(always)]
     pub fn clear(&mut self) {
-        (self.route, self.noted) = (u32::MAX, Noted::Values(0));
+        (self.route, self.recorded) = (u32::MAX, RecordedBounds::Values(0));
     }
 
     /// Records the bounds of a value, which are below 256.
     #[inline(always)]
-    pub(crate) fn note(&mut self, index: u8, start: usize, end: usize) {
+    pub(crate) fn record(&mut self, index: u8, start: usize, end: usize) {
         debug_assert!(start < end && end < 256);
         // The mask only avoids a bounds check: a pattern has no more parameters than this.
         self.bounds[index as usize % PARAMETERS_MAX] = [start as u8, end as u8];
     }
 
-    fn known(&self) -> &[[u8; 2]] {
-        match self.noted {
-            Noted::Values(count) => &self.bounds[..count as usize],
-            Noted::Search => &[],
+    fn recorded_bounds(&self) -> &[[u8; 2]] {
+        match self.recorded {
+            RecordedBounds::Values(count) => &self.bounds[..count as usize],
+            RecordedBounds::Unrecorded => &[],
         }
     }
 }
@@ -55,14 +55,14 @@ impl Parameters {
 impl Default for Parameters {
     #[inline]
     fn default() -> Self {
-        Self { route: u32::MAX, noted: Noted::Values(0), bounds: [[0; 2]; PARAMETERS_MAX] }
+        Self { route: u32::MAX, recorded: RecordedBounds::Values(0), bounds: [[0; 2]; PARAMETERS_MAX] }
     }
 }
 
 impl PartialEq for Parameters {
     fn eq(&self, other: &Self) -> bool {
-        let same = (self.route, self.noted) == (other.route, other.noted);
-        same && self.known() == other.known()
+        let same = (self.route, self.recorded) == (other.route, other.recorded);
+        same && self.recorded_bounds() == other.recorded_bounds()
     }
 }
 
@@ -79,10 +79,10 @@ pub struct Span {
 
 /// The position of a parameter in its pattern.
 #[derive(Clone, Debug)]
-pub(crate) struct Slot {
+pub(crate) struct ParameterPosition {
     pub(crate) segment: u32,
     /// Whether it is a catch-all.
-    pub(crate) rest: bool,
+    pub(crate) is_catch_all: bool,
     pub(crate) prefix: Box<[u8]>,
     pub(crate) suffix: Box<[u8]>,
 }
@@ -145,21 +145,21 @@ impl<'r, 'p> Values<'r, 'p> {
 
     #[inline]
     fn bounds(&self, index: usize) -> Option<(usize, usize)> {
-        match self.parameters.noted {
-            Noted::Values(count) if index < count.into() => {
+        match self.parameters.recorded {
+            RecordedBounds::Values(count) if index < count.into() => {
                 let [start, end] = self.parameters.bounds[index % PARAMETERS_MAX];
                 Some((start.into(), end.into()))
             }
-            Noted::Values(_) => None,
-            Noted::Search => self.search(index),
+            RecordedBounds::Values(_) => None,
+            RecordedBounds::Unrecorded => self.search(index),
         }
     }
 
     #[cold]
     fn search(&self, index: usize) -> Option<(usize, usize)> {
         let slot = self.route?.slots.get(index)?;
-        let cursor = Searched { path: self.path, slash_added: false }.seek(slot.segment as usize);
-        if slot.rest {
+        let cursor = SlowSlashes { path: self.path, slash_added: false }.seek(slot.segment as usize);
+        if slot.is_catch_all {
             return Some((cursor.start, self.path.len()));
         }
         let segment = self.path.get(cursor.start..cursor.end).unwrap_or_default();
@@ -174,6 +174,6 @@ impl<'r, 'p> Values<'r, 'p> {
 pub(crate) fn name_key(name: &str) -> u64 {
     let length = name.len();
     let text = name.as_bytes();
-    let first = if length < 8 { short_word(text) } else { word(text, 0) & u64::MAX >> 8 };
+    let first = if length < 8 { read_short(text) } else { read_u64(text, 0) & u64::MAX >> 8 };
     first | (length.min(255) as u64) << 56
 }

@@ -1,19 +1,19 @@
 //! Parses patterns.
 
 use crate::encoding::plain;
-use crate::error::{PatternError, PatternFault};
+use crate::error::{PatternError, PatternErrorKind};
 use crate::{LITERAL_BYTES_MAX, PARAMETERS_MAX, SEGMENTS_MAX};
 
 /// A parsed pattern. Its shape is its parts; names are not part of the shape.
 pub(crate) struct Pattern {
-    pub(crate) parts: Vec<Part>,
+    pub(crate) parts: Vec<SegmentPattern>,
     /// The parameters' names, from the left.
     pub(crate) names: Vec<Box<str>>,
 }
 
 /// One segment of a pattern. Fixed text is in its plain form (see `encoding.rs`).
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Part {
+pub(crate) enum SegmentPattern {
     /// Fixed text, possibly empty.
     Static(Vec<u8>),
     /// One parameter with fixed text before it, after it, or both.
@@ -21,16 +21,16 @@ pub(crate) enum Part {
     /// One parameter that is the whole segment.
     Parameter,
     /// The catch-all, always last.
-    Rest,
+    CatchAll,
 }
 
 impl Pattern {
     /// Parses a pattern.
     pub(crate) fn parse(text: &str) -> Result<Self, PatternError> {
         let mut pattern = Self { parts: Vec::new(), names: Vec::new() };
-        let fail = |(position, fault)| PatternError { pattern: text.to_owned(), position, fault };
+        let fail = |(position, fault)| PatternError { pattern: text.to_owned(), position, kind: fault };
         let Some(segments) = text.strip_prefix('/') else {
-            return Err(fail((0, PatternFault::NoLeadingSlash)));
+            return Err(fail((0, PatternErrorKind::MissingLeadingSlash)));
         };
         let mut position = 1;
         for segment in segments.split('/') {
@@ -40,28 +40,28 @@ impl Pattern {
         Ok(pattern)
     }
 
-    fn read_segment(&mut self, segment: &str) -> Result<(), Fault> {
-        if self.parts.last() == Some(&Part::Rest) {
-            return Err((0, PatternFault::CatchAllNotLast));
+    fn read_segment(&mut self, segment: &str) -> Result<(), SegmentError> {
+        if self.parts.last() == Some(&SegmentPattern::CatchAll) {
+            return Err((0, PatternErrorKind::CatchAllNotLast));
         }
         if self.parts.len() == SEGMENTS_MAX {
-            return Err((0, PatternFault::TooManySegments));
+            return Err((0, PatternErrorKind::TooManySegments));
         }
         if segment.starts_with([':', '*']) {
-            return Err((0, PatternFault::OldSyntax));
+            return Err((0, PatternErrorKind::LegacySyntax));
         }
         let (prefix, hole) = read_literal(segment, 0)?;
         let Some(hole) = hole else {
-            self.parts.push(Part::Static(prefix));
+            self.parts.push(SegmentPattern::Static(prefix));
             return Ok(());
         };
-        let close = segment[hole..].find('}').ok_or((hole, PatternFault::Unclosed))? + hole;
+        let close = segment[hole..].find('}').ok_or((hole, PatternErrorKind::UnclosedBrace))? + hole;
         let (suffix, second) = read_literal(segment, close + 1)?;
         if let Some(second) = second {
-            return Err((second, PatternFault::TwoInSegment));
+            return Err((second, PatternErrorKind::TwoParametersInSegment));
         }
         if prefix.len() + suffix.len() > LITERAL_BYTES_MAX {
-            return Err((0, PatternFault::LiteralTooLong));
+            return Err((0, PatternErrorKind::LiteralTooLong));
         }
         let inside = &segment[hole + 1..close];
         let (name, rest) = match inside.strip_prefix('*') {
@@ -71,29 +71,29 @@ impl Pattern {
         self.read_name(name, close - name.len())?;
         let affixed = !prefix.is_empty() || !suffix.is_empty();
         self.parts.push(match (rest, affixed) {
-            (true, true) => return Err((hole, PatternFault::AffixedCatchAll)),
-            (true, false) => Part::Rest,
-            (false, true) => Part::Affixed { prefix, suffix },
-            (false, false) => Part::Parameter,
+            (true, true) => return Err((hole, PatternErrorKind::AffixedCatchAll)),
+            (true, false) => SegmentPattern::CatchAll,
+            (false, true) => SegmentPattern::Affixed { prefix, suffix },
+            (false, false) => SegmentPattern::Parameter,
         });
         Ok(())
     }
 
-    fn read_name(&mut self, name: &str, position: usize) -> Result<(), Fault> {
+    fn read_name(&mut self, name: &str, position: usize) -> Result<(), SegmentError> {
         if name.is_empty() {
-            return Err((position, PatternFault::EmptyName));
+            return Err((position, PatternErrorKind::EmptyName));
         }
         let bad = |letter: char| !(letter.is_alphanumeric() || "_-.".contains(letter));
         if let Some(at) = name.find(bad) {
             let constraint = name[at..].starts_with(':');
-            let fault = if constraint { PatternFault::Constraint } else { PatternFault::BadName };
+            let fault = if constraint { PatternErrorKind::Constraint } else { PatternErrorKind::InvalidName };
             return Err((position + at, fault));
         }
         if self.names.iter().any(|known| **known == *name) {
-            return Err((position, PatternFault::NameTwice));
+            return Err((position, PatternErrorKind::DuplicateName));
         }
         if self.names.len() == PARAMETERS_MAX {
-            return Err((position, PatternFault::TooManyParameters));
+            return Err((position, PatternErrorKind::TooManyParameters));
         }
         self.names.push(name.into());
         Ok(())
@@ -101,10 +101,10 @@ impl Pattern {
 }
 
 /// An error and where it begins in the segment.
-type Fault = (usize, PatternFault);
+type SegmentError = (usize, PatternErrorKind);
 
 /// Reads fixed text from `start` to the end or to a parameter's `{`, whose position it returns.
-fn read_literal(segment: &str, start: usize) -> Result<(Vec<u8>, Option<usize>), Fault> {
+fn read_literal(segment: &str, start: usize) -> Result<(Vec<u8>, Option<usize>), SegmentError> {
     let mut text = String::new();
     let mut letters = segment[start..].char_indices().map(|(at, letter)| (start + at, letter));
     let mut hole = None;
@@ -116,8 +116,8 @@ fn read_literal(segment: &str, start: usize) -> Result<(Vec<u8>, Option<usize>),
                 hole = Some(at);
                 break;
             }
-            '}' => return Err((at, PatternFault::Unopened)),
-            '?' | '#' => return Err((at, PatternFault::NotInPath)),
+            '}' => return Err((at, PatternErrorKind::UnopenedBrace)),
+            '?' | '#' => return Err((at, PatternErrorKind::QueryOrFragment)),
             _ => {}
         }
         text.push(letter);
@@ -125,25 +125,25 @@ fn read_literal(segment: &str, start: usize) -> Result<(Vec<u8>, Option<usize>),
     let literal = plain(text.as_bytes());
     // A zero byte could not be distinguished from the padding of a word in the tables of children.
     if literal.contains(&0) {
-        return Err((start, PatternFault::Nul));
+        return Err((start, PatternErrorKind::Nul));
     }
     if literal.len() > LITERAL_BYTES_MAX {
-        return Err((start, PatternFault::LiteralTooLong));
+        return Err((start, PatternErrorKind::LiteralTooLong));
     }
     Ok((literal, hole))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Part, Pattern};
-    use crate::PatternFault::{self, *};
+    use super::{SegmentPattern, Pattern};
+    use crate::PatternErrorKind::{self, *};
 
-    fn affixed(prefix: &str, suffix: &str) -> Part {
-        Part::Affixed { prefix: prefix.into(), suffix: suffix.into() }
+    fn affixed(prefix: &str, suffix: &str) -> SegmentPattern {
+        SegmentPattern::Affixed { prefix: prefix.into(), suffix: suffix.into() }
     }
 
-    fn text(text: &str) -> Part {
-        Part::Static(text.into())
+    fn text(text: &str) -> SegmentPattern {
+        SegmentPattern::Static(text.into())
     }
 
     #[test]
@@ -151,11 +151,11 @@ mod tests {
         for (pattern, parts, names) in [
             ("/", vec![text("")], vec![]),
             ("/a//b/", vec![text("a"), text(""), text("b"), text("")], vec![]),
-            ("/{id}", vec![Part::Parameter], vec!["id"]),
+            ("/{id}", vec![SegmentPattern::Parameter], vec!["id"]),
             ("/{name}.json", vec![affixed("", ".json")], vec!["name"]),
             ("/v{version}", vec![affixed("v", "")], vec!["version"]),
             ("/a-{b}-c", vec![affixed("a-", "-c")], vec!["b"]),
-            ("/f/{*rest}", vec![text("f"), Part::Rest], vec!["rest"]),
+            ("/f/{*rest}", vec![text("f"), SegmentPattern::CatchAll], vec!["rest"]),
             ("/{{a}}", vec![text("{a}")], vec![]),
             ("/{{{a}}}", vec![affixed("{", "}")], vec!["a"]),
             ("/caf%C3%A9/%2f", vec![text("café"), text("%2F")], vec![]),
@@ -172,27 +172,27 @@ mod tests {
         let many = (0..33).map(|n| format!("/{{p{n}}}")).collect::<String>();
         let deep = "/a".repeat(256);
         let long = format!("/{}", "a".repeat(256));
-        let table: &[(&str, usize, PatternFault)] = &[
-            ("", 0, NoLeadingSlash),
-            ("a/b", 0, NoLeadingSlash),
-            ("/a/{b", 3, Unclosed),
-            ("/a/{b/c}", 3, Unclosed),
-            ("/a}", 2, Unopened),
+        let table: &[(&str, usize, PatternErrorKind)] = &[
+            ("", 0, MissingLeadingSlash),
+            ("a/b", 0, MissingLeadingSlash),
+            ("/a/{b", 3, UnclosedBrace),
+            ("/a/{b/c}", 3, UnclosedBrace),
+            ("/a}", 2, UnopenedBrace),
             ("/a/{}", 4, EmptyName),
             ("/{*}", 3, EmptyName),
-            ("/{a b}", 3, BadName),
+            ("/{a b}", 3, InvalidName),
             ("/{id:u64}", 4, Constraint),
-            ("/{a}/x/{a}", 8, NameTwice),
-            ("/{a}{b}", 4, TwoInSegment),
-            ("/{a}-{b}", 5, TwoInSegment),
+            ("/{a}/x/{a}", 8, DuplicateName),
+            ("/{a}{b}", 4, TwoParametersInSegment),
+            ("/{a}-{b}", 5, TwoParametersInSegment),
             ("/x{*a}", 2, AffixedCatchAll),
             ("/{*a}x", 1, AffixedCatchAll),
             ("/{*a}/b", 6, CatchAllNotLast),
             ("/{*a}/", 6, CatchAllNotLast),
-            ("/:id", 1, OldSyntax),
-            ("/a/*rest", 3, OldSyntax),
-            ("/a?b", 2, NotInPath),
-            ("/a#b", 2, NotInPath),
+            ("/:id", 1, LegacySyntax),
+            ("/a/*rest", 3, LegacySyntax),
+            ("/a?b", 2, QueryOrFragment),
+            ("/a#b", 2, QueryOrFragment),
             ("/a%00", 1, Nul),
             (&many, 184, TooManyParameters),
             (&deep, 511, TooManySegments),
@@ -200,7 +200,7 @@ mod tests {
         ];
         for (pattern, position, fault) in table {
             let error = Pattern::parse(pattern).err().unwrap_or_else(|| panic!("{pattern}"));
-            assert_eq!((error.position, error.fault), (*position, *fault), "{pattern}");
+            assert_eq!((error.position, error.kind), (*position, *fault), "{pattern}");
             assert!(error.to_string().contains(pattern));
         }
     }

@@ -3,26 +3,26 @@
 //! The reference tries every route on every path, ranks the matches, and takes the best one that
 //! has the method. It shares only the pattern parser with the router.
 
-use crate::builder::SlashPolicy;
-use crate::methods::Methods;
-use crate::pattern::{Part, Pattern};
+use crate::builder::TrailingSlash;
+use crate::method_set::MethodSet;
+use crate::pattern::{SegmentPattern, Pattern};
 use crate::router::Match;
 
 /// A table of routes, matched by trying them all.
-pub struct Reference {
-    routes: Vec<Route>,
-    slash_policy: SlashPolicy,
+pub struct ReferenceRouter {
+    routes: Vec<ReferenceRoute>,
+    trailing_slash: TrailingSlash,
 }
 
-struct Route {
+struct ReferenceRoute {
     pattern: Pattern,
-    methods: Methods,
+    methods: MethodSet,
     id: u32,
     is_guarded: bool,
 }
 
 /// The result, and the bounds of the parameters' values in the path.
-pub type Answer = (Match, Vec<(usize, usize)>);
+pub type ReferenceMatch = (Match, Vec<(usize, usize)>);
 
 /// The ranks of a route's segments, from the left, and the bounds of its values.
 type Matched = (Vec<Rank>, Vec<(usize, usize)>);
@@ -31,18 +31,18 @@ type Matched = (Vec<Rank>, Vec<(usize, usize)>);
 /// missing around its parameter, in total and before it.
 type Rank = (u8, usize, usize);
 
-impl Reference {
+impl ReferenceRouter {
     /// Creates a table of these patterns, all of them valid.
-    pub fn new(routes: &[(String, Methods, u32)], slash_policy: SlashPolicy) -> Self {
-        let read = |(text, methods, id): &(String, Methods, u32)| {
+    pub fn new(routes: &[(String, MethodSet, u32)], slash_policy: TrailingSlash) -> Self {
+        let read = |(text, methods, id): &(String, MethodSet, u32)| {
             let mut pattern = Pattern::parse(text).expect("the caller passes valid patterns");
-            let ends_empty = pattern.parts.last() == Some(&Part::Static(Vec::new()));
-            if slash_policy == SlashPolicy::Ignore && ends_empty && pattern.parts.len() > 1 {
+            let ends_empty = pattern.parts.last() == Some(&SegmentPattern::Static(Vec::new()));
+            if slash_policy == TrailingSlash::Ignore && ends_empty && pattern.parts.len() > 1 {
                 pattern.parts.pop();
             }
-            Route { pattern, methods: *methods, id: *id, is_guarded: false }
+            ReferenceRoute { pattern, methods: *methods, id: *id, is_guarded: false }
         };
-        Self { routes: routes.iter().map(read).collect(), slash_policy }
+        Self { routes: routes.iter().map(read).collect(), trailing_slash: slash_policy }
     }
 
     /// The same table with the routes of these ids guarded.
@@ -55,15 +55,15 @@ impl Reference {
     }
 
     /// The required answer of [`Router::find`](crate::Router::find).
-    pub fn find(&self, path: &[u8], method: u8) -> Answer {
+    pub fn find(&self, path: &[u8], method: u8) -> ReferenceMatch {
         self.find_where(path, method, |_| true)
     }
 
     /// The required answer of [`Router::find_where`](crate::Router::find_where) if `accept` accepts
     /// or rejects guarded routes by their ids.
-    pub fn find_where(&self, path: &[u8], method: u8, accept: impl Fn(u32) -> bool) -> Answer {
+    pub fn find_where(&self, path: &[u8], method: u8, accept: impl Fn(u32) -> bool) -> ReferenceMatch {
         let (answer, values) = self.find_as_written(path, method, &accept);
-        if matches!(answer, Match::Found { .. }) || self.slash_policy != SlashPolicy::Redirect {
+        if matches!(answer, Match::Found { .. }) || self.trailing_slash != TrailingSlash::Redirect {
             return (answer, values);
         }
         if path.starts_with(b"//") || path.starts_with(b"/\\") || !path.starts_with(b"/") {
@@ -83,12 +83,12 @@ impl Reference {
     }
 
     /// The required answer of [`Router::methods`](crate::Router::methods).
-    pub fn methods(&self, path: &[u8]) -> Methods {
+    pub fn methods(&self, path: &[u8]) -> MethodSet {
         let matching = self.routes.iter().filter(|route| self.match_route(route, path).is_some());
-        matching.fold(Methods::NONE, |all, route| all.union(route.methods))
+        matching.fold(MethodSet::NONE, |all, route| all.union(route.methods))
     }
 
-    fn find_as_written(&self, path: &[u8], method: u8, accept: &dyn Fn(u32) -> bool) -> Answer {
+    fn find_as_written(&self, path: &[u8], method: u8, accept: &dyn Fn(u32) -> bool) -> ReferenceMatch {
         let mut matches: Vec<_> = self
             .routes
             .iter()
@@ -101,17 +101,17 @@ impl Reference {
                 return (Match::Found { route: route.id }, values.clone());
             }
         }
-        let allow = matches.iter().fold(Methods::NONE, |all, (_, route)| all.union(route.methods));
+        let allow = matches.iter().fold(MethodSet::NONE, |all, (_, route)| all.union(route.methods));
         let is_none = allow.is_empty();
-        let answer = if is_none { Match::Missing } else { Match::MethodMissing { allow } };
+        let answer = if is_none { Match::NotFound } else { Match::MethodNotAllowed { allow } };
         (answer, Vec::new())
     }
 
     /// How the route matches the path, if it does.
-    fn match_route(&self, route: &Route, path: &[u8]) -> Option<Matched> {
+    fn match_route(&self, route: &ReferenceRoute, path: &[u8]) -> Option<Matched> {
         let mut segments = segments(path)?;
         let ends_empty = segments.last().is_some_and(|(start, end)| start == end);
-        if self.slash_policy == SlashPolicy::Ignore && ends_empty && segments.len() > 1 {
+        if self.trailing_slash == TrailingSlash::Ignore && ends_empty && segments.len() > 1 {
             segments.pop();
         }
         let (mut ranks, mut values) = (Vec::new(), Vec::new());
@@ -119,25 +119,25 @@ impl Reference {
         for part in &route.pattern.parts {
             let (start, end) = segments.next()?;
             let (rank, value) = match part {
-                Part::Rest if start < path.len() => {
+                SegmentPattern::CatchAll if start < path.len() => {
                     ranks.push((3, 0, 0));
                     values.push((start, path.len()));
                     return Some((ranks, values));
                 }
-                Part::Rest => return None,
-                Part::Static(text) => {
+                SegmentPattern::CatchAll => return None,
+                SegmentPattern::Static(text) => {
                     if join(&characters(path, start, end)) != *text {
                         return None;
                     }
                     ((0, 0, 0), None)
                 }
-                Part::Affixed { prefix, suffix } => {
+                SegmentPattern::Affixed { prefix, suffix } => {
                     let value = between(&characters(path, start, end), prefix, suffix)?;
                     let fixed = prefix.len() + suffix.len();
                     ((1, usize::MAX - fixed, usize::MAX - prefix.len()), Some(value))
                 }
-                Part::Parameter if start < end => ((2, 0, 0), Some((start, end))),
-                Part::Parameter => return None,
+                SegmentPattern::Parameter if start < end => ((2, 0, 0), Some((start, end))),
+                SegmentPattern::Parameter => return None,
             };
             ranks.push(rank);
             values.extend(value);

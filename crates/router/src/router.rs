@@ -1,23 +1,23 @@
 //! The router: the lookup, and information about the routes.
 
-use crate::builder::SlashPolicy;
+use crate::builder::TrailingSlash;
 use crate::descend::Descent;
-use crate::methods::Methods;
-use crate::node::{Choice, Leaf, Tree};
-use crate::parameters::{Noted, Parameters, Slot, Values, name_key};
-use crate::slashes::{Cursor, Searched, Slashes, Slashes64, Slashes128, scan_medium, scan_short};
-use crate::statics::Statics;
-use crate::word::short_word;
+use crate::method_set::MethodSet;
+use crate::node::{LeafRoute, Leaf, Tree};
+use crate::parameters::{RecordedBounds, Parameters, ParameterPosition, Values, name_key};
+use crate::slashes::{Cursor, SlowSlashes, Slashes, Slashes64, Slashes128, scan_medium, scan_short};
+use crate::static_paths::StaticPaths;
+use crate::hash::read_short;
 
 /// An immutable table of routes. Created by [`Builder`](crate::Builder).
 #[derive(Clone, Debug)]
 pub struct Router {
-    pub(crate) statics: Statics,
+    pub(crate) static_paths: StaticPaths,
     pub(crate) tree: Tree,
     pub(crate) routes: Box<[Route]>,
     /// The index in `routes` of each id, or [`NONE`](crate::node::NONE).
     pub(crate) by_id: Box<[u32]>,
-    pub(crate) slash_policy: SlashPolicy,
+    pub(crate) trailing_slash: TrailingSlash,
 }
 
 /// A route as inserted.
@@ -26,12 +26,12 @@ pub struct Route {
     pub(crate) id: u32,
     pub(crate) pattern: Box<str>,
     pub(crate) label: Box<str>,
-    pub(crate) methods: Methods,
+    pub(crate) methods: MethodSet,
     pub(crate) is_guarded: bool,
     pub(crate) names: Box<[Box<str>]>,
     /// A key for each name, which usually decides a lookup.
     pub(crate) name_keys: Box<[u64]>,
-    pub(crate) slots: Box<[Slot]>,
+    pub(crate) slots: Box<[ParameterPosition]>,
 }
 
 impl Route {
@@ -51,7 +51,7 @@ impl Route {
     }
 
     /// The methods of the route.
-    pub fn methods(&self) -> Methods {
+    pub fn methods(&self) -> MethodSet {
         self.methods
     }
 
@@ -89,9 +89,9 @@ pub enum Match {
         route: u32,
     },
     /// Routes match the path, but none of them has the method.
-    MethodMissing {
+    MethodNotAllowed {
         /// The methods that they have.
-        allow: Methods,
+        allow: MethodSet,
     },
     /// Only with [`SlashPolicy::Redirect`]: no route matches, but one does if a slash at the end is
     /// added or removed.
@@ -100,7 +100,7 @@ pub enum Match {
         add_slash: bool,
     },
     /// No route matches the path.
-    Missing,
+    NotFound,
 }
 
 impl Router {
@@ -113,10 +113,10 @@ impl Router {
     pub fn find(&self, path: &[u8], method: u8, parameters: &mut Parameters) -> Match {
         let view = self.view(path);
         // If the static path lacks the method, the walk checks all patterns.
-        if let Some(leaf) = self.statics.find(view)
-            && let Some(choice) = self.tree.choose(leaf, method, &mut 0)
+        if let Some(leaf) = self.static_paths.find(view)
+            && let Some(choice) = self.tree.select(leaf, method, &mut 0)
         {
-            (parameters.route, parameters.noted) = (choice.route, Noted::Values(0));
+            (parameters.route, parameters.recorded) = (choice.route, RecordedBounds::Values(0));
             return Match::Found { route: choice.id };
         }
         self.search(path, method, parameters)
@@ -139,25 +139,25 @@ impl Router {
         let view = self.view(path);
         if view.first() != Some(&b'/') {
             parameters.clear();
-            return Match::Missing;
+            return Match::NotFound;
         }
-        let slashes = Searched { path: view, slash_added: false };
+        let slashes = SlowSlashes { path: view, slash_added: false };
         let mut allow = 0;
         let pick = |leaf: Leaf, parameters: &mut Parameters| {
-            self.accepted(leaf, path, method, parameters, &mut allow, &mut accept)
+            self.find_guarded(leaf, path, method, parameters, &mut allow, &mut accept)
         };
         let start = (0, slashes.seek(0));
         match self.tree.walk(path, &slashes, start, pick, parameters) {
             Some(choice) => {
-                (parameters.route, parameters.noted) = (choice.route, Noted::Search);
+                (parameters.route, parameters.recorded) = (choice.route, RecordedBounds::Unrecorded);
                 Match::Found { route: choice.id }
             }
             None => self.not_found(
                 path,
-                Methods::from_bits(allow),
+                MethodSet::from_bits(allow),
                 parameters,
                 |leaf, path, parameters| {
-                    self.accepted(leaf, path, method, parameters, &mut 0, &mut accept)
+                    self.find_guarded(leaf, path, method, parameters, &mut 0, &mut accept)
                 },
             ),
         }
@@ -165,7 +165,7 @@ impl Router {
 
     /// Returns the first accepted route of a leaf that has the method. If there is none, adds the
     /// methods of the accepted routes to `allow`.
-    fn accepted(
+    fn find_guarded(
         &self,
         leaf: Leaf,
         path: &[u8],
@@ -173,12 +173,12 @@ impl Router {
         parameters: &mut Parameters,
         allow: &mut u32,
         accept: &mut impl FnMut(&Route, Values<'_, '_>) -> bool,
-    ) -> Option<Choice> {
+    ) -> Option<LeafRoute> {
         let Some(routes) = self.tree.guarded(leaf) else {
-            return self.tree.choose(leaf, method, allow);
+            return self.tree.select(leaf, method, allow);
         };
         for (methods, choice) in routes {
-            (parameters.route, parameters.noted) = (choice.route, Noted::Search);
+            (parameters.route, parameters.recorded) = (choice.route, RecordedBounds::Unrecorded);
             let values = self.values(parameters, path);
             let is_out = |route: &Route| route.is_guarded && !accept(route, values);
             if values.route.is_some_and(is_out) {
@@ -194,10 +194,10 @@ impl Router {
 
     /// The methods of all routes that match a path, guarded or not, for a response to OPTIONS;
     /// empty if it has no route. With [`SlashPolicy::Redirect`] only the path as written counts.
-    pub fn methods(&self, path: &[u8]) -> Methods {
+    pub fn allowed_methods(&self, path: &[u8]) -> MethodSet {
         let mut allow = 0;
         if path.first() == Some(&b'/') {
-            let slashes = Searched { path: self.view(path), slash_added: false };
+            let slashes = SlowSlashes { path: self.view(path), slash_added: false };
             let (start, mut unused) = ((0, slashes.seek(0)), Parameters::default());
             let pick = |leaf: Leaf, _: &mut Parameters| {
                 allow |= leaf.methods;
@@ -205,7 +205,7 @@ impl Router {
             };
             self.tree.walk(path, &slashes, start, pick, &mut unused);
         }
-        Methods::from_bits(allow)
+        MethodSet::from_bits(allow)
     }
 
     /// The values of the parameters that [`Router::find`] recorded for this path. Empty if it found
@@ -247,7 +247,7 @@ impl Router {
     fn view<'p>(&self, path: &'p [u8]) -> &'p [u8] {
         match path {
             [shorter @ .., b'/']
-                if self.slash_policy == SlashPolicy::Ignore && !shorter.is_empty() =>
+                if self.trailing_slash == TrailingSlash::Ignore && !shorter.is_empty() =>
             {
                 shorter
             }
@@ -268,7 +268,7 @@ impl Router {
         // would spoil the comparison of many bytes at once. An empty path has only its end.
         if bits & 1 == 0 || view.is_empty() {
             parameters.clear();
-            return Match::Missing;
+            return Match::NotFound;
         }
         if escapes {
             return self.search_any(path, method, parameters);
@@ -276,7 +276,7 @@ impl Router {
         let padded;
         let mut text = view;
         if view.len() < 8 {
-            padded = short_word(view).to_le_bytes();
+            padded = read_short(view).to_le_bytes();
             text = &padded;
         }
         let slashes = Slashes64 { bits, limit: view.len(), text };
@@ -285,8 +285,8 @@ impl Router {
                 parameters.route = choice.route;
                 Match::Found { route: choice.id }
             }
-            Descent::Missing => self.unguarded(path, method, Methods::NONE, parameters),
-            Descent::Ask(at, cursor) => self.walk(path, &slashes, (at, cursor), method, parameters),
+            Descent::NotFound => self.unguarded(path, method, MethodSet::NONE, parameters),
+            Descent::Walk(at, cursor) => self.walk(path, &slashes, (at, cursor), method, parameters),
         }
     }
 
@@ -311,12 +311,12 @@ impl Router {
         let view = self.view(path);
         if view.first() != Some(&b'/') {
             parameters.clear();
-            return Match::Missing;
+            return Match::NotFound;
         }
-        let slashes = Searched { path: view, slash_added: false };
+        let slashes = SlowSlashes { path: view, slash_added: false };
         let found = self.walk(path, &slashes, (0, slashes.seek(0)), method, parameters);
         if matches!(found, Match::Found { .. }) {
-            parameters.noted = Noted::Search;
+            parameters.recorded = RecordedBounds::Unrecorded;
         }
         found
     }
@@ -326,18 +326,18 @@ impl Router {
         &self,
         path: &[u8],
         slashes: &S,
-        place: (usize, Cursor<S::Rest>),
+        place: (usize, Cursor<S::Remaining>),
         method: u8,
         parameters: &mut Parameters,
     ) -> Match {
         let mut allow = 0;
-        let pick = |leaf, _: &mut Parameters| self.tree.choose(leaf, method, &mut allow);
+        let pick = |leaf, _: &mut Parameters| self.tree.select(leaf, method, &mut allow);
         match self.tree.walk(path, slashes, place, pick, parameters) {
             Some(choice) => {
                 parameters.route = choice.route;
                 Match::Found { route: choice.id }
             }
-            None => self.unguarded(path, method, Methods::from_bits(allow), parameters),
+            None => self.unguarded(path, method, MethodSet::from_bits(allow), parameters),
         }
     }
 
@@ -347,35 +347,35 @@ impl Router {
         &self,
         path: &[u8],
         method: u8,
-        allow: Methods,
+        allow: MethodSet,
         parameters: &mut Parameters,
     ) -> Match {
-        let pick = |leaf, _: &[u8], _: &mut Parameters| self.tree.choose(leaf, method, &mut 0);
+        let pick = |leaf, _: &[u8], _: &mut Parameters| self.tree.select(leaf, method, &mut 0);
         self.not_found(path, allow, parameters, pick)
     }
 
     fn not_found(
         &self,
         path: &[u8],
-        allow: Methods,
+        allow: MethodSet,
         parameters: &mut Parameters,
-        pick: impl FnMut(Leaf, &[u8], &mut Parameters) -> Option<Choice>,
+        pick: impl FnMut(Leaf, &[u8], &mut Parameters) -> Option<LeafRoute>,
     ) -> Match {
         parameters.clear();
-        if self.slash_policy == SlashPolicy::Redirect
-            && let Some(add_slash) = self.other_form(path, pick)
+        if self.trailing_slash == TrailingSlash::Redirect
+            && let Some(add_slash) = self.slash_redirect(path, pick)
         {
             return Match::Redirect { add_slash };
         }
-        if allow.is_empty() { Match::Missing } else { Match::MethodMissing { allow } }
+        if allow.is_empty() { Match::NotFound } else { Match::MethodNotAllowed { allow } }
     }
 
     /// The change of the slash (added: true, removed: false) that gives the path a route, if there
     /// is one.
-    fn other_form(
+    fn slash_redirect(
         &self,
         path: &[u8],
-        mut pick: impl FnMut(Leaf, &[u8], &mut Parameters) -> Option<Choice>,
+        mut pick: impl FnMut(Leaf, &[u8], &mut Parameters) -> Option<LeafRoute>,
     ) -> Option<bool> {
         let names_a_host = matches!(path, [b'/', b'/' | b'\\', ..]);
         if names_a_host || path.len() < 2 {
@@ -385,7 +385,7 @@ impl Router {
             [shorter @ .., b'/'] => (shorter, false),
             _ => (path, true),
         };
-        let slashes = Searched { path, slash_added: add_slash };
+        let slashes = SlowSlashes { path, slash_added: add_slash };
         let mut unused = Parameters::default();
         let start = (0, slashes.seek(0));
         let pick = |leaf, parameters: &mut Parameters| pick(leaf, path, parameters);

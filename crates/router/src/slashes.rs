@@ -4,7 +4,7 @@
 //! of one register, up to 127 of two; a longer path is searched during the walk. Bit `n` stands for
 //! a slash at byte `n`, and one more bit after the last byte ends the last segment.
 
-use crate::word::{short_word, word};
+use crate::hash::{read_short, read_u64};
 
 /// A segment of the path, and the state for moving to the next one.
 #[derive(Clone, Copy)]
@@ -14,22 +14,22 @@ pub(crate) struct Cursor<R> {
     /// The byte after the segment.
     pub(crate) end: usize,
     /// The slashes from `end` on.
-    rest: R,
+    remaining: R,
 }
 
 /// The slashes of one path that begins with a slash.
 pub(crate) trait Slashes {
     /// The representation of the remaining slashes.
-    type Rest: Copy;
+    type Remaining: Copy;
     /// Whether fixed text must be compared in its plain form (see `encoding.rs`).
     const ENCODED: bool;
 
     /// Where the last segment ends.
     fn limit(&self) -> usize;
     /// The segment with this number, which must exist.
-    fn seek(&self, segment: usize) -> Cursor<Self::Rest>;
+    fn seek(&self, segment: usize) -> Cursor<Self::Remaining>;
     /// The segment after this one, or a cursor beyond the limit.
-    fn advance(&self, cursor: Cursor<Self::Rest>) -> Cursor<Self::Rest>;
+    fn advance(&self, cursor: Cursor<Self::Remaining>) -> Cursor<Self::Remaining>;
 
     /// A text in which the segments have the same positions as in the path. If decoding is not
     /// needed, it has at least eight bytes.
@@ -51,12 +51,12 @@ impl Slashes64<'_> {
     /// Returns whether no segment is left at the cursor.
     #[inline(always)]
     pub(crate) fn is_over(&self, cursor: Cursor<u64>) -> bool {
-        cursor.rest == 0
+        cursor.remaining == 0
     }
 }
 
 impl Slashes for Slashes64<'_> {
-    type Rest = u64;
+    type Remaining = u64;
     const ENCODED: bool = false;
 
     #[inline(always)]
@@ -72,13 +72,13 @@ impl Slashes for Slashes64<'_> {
         }
         let start = bits.trailing_zeros() as usize + 1;
         let rest = bits & bits.wrapping_sub(1);
-        Cursor { start, end: rest.trailing_zeros() as usize, rest }
+        Cursor { start, end: rest.trailing_zeros() as usize, remaining: rest }
     }
 
     #[inline(always)]
     fn advance(&self, cursor: Cursor<u64>) -> Cursor<u64> {
-        let rest = cursor.rest & cursor.rest.wrapping_sub(1);
-        Cursor { start: cursor.end + 1, end: rest.trailing_zeros() as usize, rest }
+        let rest = cursor.remaining & cursor.remaining.wrapping_sub(1);
+        Cursor { start: cursor.end + 1, end: rest.trailing_zeros() as usize, remaining: rest }
     }
 
     #[inline(always)]
@@ -97,7 +97,7 @@ pub(crate) struct Slashes128<'p> {
 }
 
 impl Slashes for Slashes128<'_> {
-    type Rest = u128;
+    type Remaining = u128;
     const ENCODED: bool = false;
 
     fn limit(&self) -> usize {
@@ -111,13 +111,13 @@ impl Slashes for Slashes128<'_> {
         }
         let start = bits.trailing_zeros() as usize + 1;
         let rest = bits & bits.wrapping_sub(1);
-        Cursor { start, end: rest.trailing_zeros() as usize, rest }
+        Cursor { start, end: rest.trailing_zeros() as usize, remaining: rest }
     }
 
     #[inline(always)]
     fn advance(&self, cursor: Cursor<u128>) -> Cursor<u128> {
-        let rest = cursor.rest & cursor.rest.wrapping_sub(1);
-        Cursor { start: cursor.end + 1, end: rest.trailing_zeros() as usize, rest }
+        let rest = cursor.remaining & cursor.remaining.wrapping_sub(1);
+        Cursor { start: cursor.end + 1, end: rest.trailing_zeros() as usize, remaining: rest }
     }
 
     #[inline(always)]
@@ -129,23 +129,23 @@ impl Slashes for Slashes128<'_> {
 /// The slashes of any path, found by searching. The slow way: for long paths, paths with escapes,
 /// and the lookup of the other slash form.
 #[derive(Clone, Copy)]
-pub(crate) struct Searched<'p> {
+pub(crate) struct SlowSlashes<'p> {
     /// The path.
     pub(crate) path: &'p [u8],
     /// Whether another slash is assumed after the path, and so another, empty segment.
     pub(crate) slash_added: bool,
 }
 
-impl Searched<'_> {
+impl SlowSlashes<'_> {
     fn at(&self, start: usize) -> Cursor<()> {
         let left = self.path.get(start..).unwrap_or_default();
         let length = left.iter().position(|byte| *byte == b'/').unwrap_or(left.len());
-        Cursor { start, end: start + length, rest: () }
+        Cursor { start, end: start + length, remaining: () }
     }
 }
 
-impl Slashes for Searched<'_> {
-    type Rest = ();
+impl Slashes for SlowSlashes<'_> {
+    type Remaining = ();
     const ENCODED: bool = true;
 
     fn limit(&self) -> usize {
@@ -196,7 +196,7 @@ fn slashes_of<const LENGTH: usize>(text: &[u8; LENGTH]) -> u64 {
     let mut bits = 0;
     let mut at = 0;
     while at < LENGTH {
-        bits |= slashes_of_word(word(text, at)) << at;
+        bits |= slashes_of_word(read_u64(text, at)) << at;
         at += 8;
     }
     bits
@@ -211,7 +211,7 @@ fn scan<const PART: usize>(path: &[u8]) -> (u64, u64, bool) {
     let (Some(front), Some(back)) = parts else { unreachable!("the path has a whole part") };
     let mut escapes = false;
     if PART == 8 {
-        let found = escapes_of_word(word(front, 0)) | escapes_of_word(word(back, 0));
+        let found = escapes_of_word(read_u64(front, 0)) | escapes_of_word(read_u64(back, 0));
         escapes = found & HIGHS != 0;
     } else {
         // No early exit, so that the compiler compares many bytes at once.
@@ -228,7 +228,7 @@ pub(crate) fn scan_short(path: &[u8]) -> (u64, bool) {
     let length = path.len();
     debug_assert!(length < 64);
     let (front, back, part, escapes) = if length < 8 {
-        let word = short_word(path);
+        let word = read_short(path);
         (slashes_of_word(word), 0, 0, escapes_of_word(word) & HIGHS != 0)
     } else if length <= 16 {
         let (front, back, escapes) = scan::<8>(path);
@@ -273,7 +273,7 @@ mod tests {
             for length in 1..128 {
                 let path: Vec<u8> =
                     (0..length).map(|at| if at % step == 0 { b'/' } else { b'.' }).collect();
-                let expected = segments(Searched { path: &path, slash_added: false });
+                let expected = segments(SlowSlashes { path: &path, slash_added: false });
                 let found = if length < 64 {
                     let (bits, escapes) = scan_short(&path);
                     assert!(!escapes);
@@ -303,6 +303,6 @@ mod tests {
     #[test]
     fn an_imagined_slash_adds_one_empty_segment() {
         let path = b"/a/b";
-        assert_eq!(segments(Searched { path, slash_added: true }), [(1, 2), (3, 4), (5, 5)]);
+        assert_eq!(segments(SlowSlashes { path, slash_added: true }), [(1, 2), (3, 4), (5, 5)]);
     }
 }

@@ -2,8 +2,8 @@
 
 use crate::LITERAL_BYTES_MAX;
 use crate::encoding::{raw_prefix, raw_suffix, write_plain};
-use crate::node::{Affix, Choice, Leaf, NONE, Node, Tree};
-use crate::parameters::{Noted, Parameters};
+use crate::node::{Affix, LeafRoute, Leaf, NO_NODE, Node, Tree};
+use crate::parameters::{RecordedBounds, Parameters};
 use crate::slashes::{Cursor, Slashes};
 
 impl Tree {
@@ -18,26 +18,26 @@ impl Tree {
         &self,
         path: &[u8],
         slashes: &S,
-        (mut at, mut cursor): (usize, Cursor<S::Rest>),
-        mut pick: impl FnMut(Leaf, &mut Parameters) -> Option<Choice>,
+        (mut at, mut cursor): (usize, Cursor<S::Remaining>),
+        mut pick: impl FnMut(Leaf, &mut Parameters) -> Option<LeafRoute>,
         parameters: &mut Parameters,
-    ) -> Option<Choice> {
+    ) -> Option<LeafRoute> {
         'enter: loop {
             let mut node = self.nodes.get(at)?;
             let mut stage = 0;
             if cursor.start > slashes.limit() {
                 let choice = pick(node.leaf, parameters);
                 if choice.is_some() {
-                    parameters.noted = Noted::Values(node.parameters);
+                    parameters.recorded = RecordedBounds::Values(node.parameters);
                     return choice;
                 }
-                stage = NO_STAGE;
+                stage = LAST_STAGE;
             } else if let Some(child) = self.static_child(node, at, slashes, cursor) {
                 at = child;
                 cursor = slashes.advance(cursor);
                 continue 'enter;
             } else if cursor.start == cursor.end {
-                if node.empty != NONE {
+                if node.empty != NO_NODE {
                     at = node.empty as usize;
                     cursor = slashes.advance(cursor);
                     continue 'enter;
@@ -53,11 +53,11 @@ impl Tree {
                     continue 'enter;
                 }
                 // The assumed slash of the other form leaves nothing for a catch-all.
-                if node.rest.methods != 0 && stage != NO_STAGE && cursor.start < path.len() {
-                    let choice = pick(node.rest, parameters);
+                if node.catch_all.methods != 0 && stage != LAST_STAGE && cursor.start < path.len() {
+                    let choice = pick(node.catch_all, parameters);
                     if choice.is_some() {
-                        note::<S>(parameters, node, cursor.start, path.len());
-                        parameters.noted = Noted::Values(node.parameters + 1);
+                        record::<S>(parameters, node, cursor.start, path.len());
+                        parameters.recorded = RecordedBounds::Values(node.parameters + 1);
                         return choice;
                     }
                 }
@@ -75,15 +75,15 @@ impl Tree {
         node: &Node,
         at: usize,
         slashes: &S,
-        Cursor { start, end, .. }: Cursor<S::Rest>,
+        Cursor { start, end, .. }: Cursor<S::Remaining>,
     ) -> Option<usize> {
         if S::ENCODED {
             let mut text = [0; LITERAL_BYTES_MAX + 8];
             let raw = slashes.text().get(start..end)?;
             let end = write_plain(raw, &mut text[..LITERAL_BYTES_MAX])?;
-            return self.fixed_child(&node.fixed, at, &text, 0, end);
+            return self.find_static_child(&node.static_children, at, &text, 0, end);
         }
-        self.fixed_child(&node.fixed, at, slashes.text(), start, end)
+        self.find_static_child(&node.static_children, at, slashes.text(), start, end)
     }
 
     /// The index of the child for the first parameter alternative from `stage` on that matches the
@@ -94,7 +94,7 @@ impl Tree {
         node: &Node,
         stage: u16,
         path: &[u8],
-        Cursor { start, end, .. }: Cursor<S::Rest>,
+        Cursor { start, end, .. }: Cursor<S::Remaining>,
         parameters: &mut Parameters,
     ) -> Option<usize> {
         if stage > node.affix_count {
@@ -106,14 +106,14 @@ impl Tree {
             let segment = &path[start..end];
             if let Some(affix) = affixes.iter().find(|affix| affix.matches::<S>(segment)) {
                 let (left, right) = (affix.prefix.len(), affix.suffix.len());
-                note::<S>(parameters, node, start + left, end - right);
+                record::<S>(parameters, node, start + left, end - right);
                 return Some(affix.node as usize);
             }
         }
-        if node.parameter == NONE {
+        if node.parameter == NO_NODE {
             return None;
         }
-        note::<S>(parameters, node, start, end);
+        record::<S>(parameters, node, start, end);
         Some(node.parameter as usize)
     }
 }
@@ -121,14 +121,14 @@ impl Tree {
 /// Records the bounds of the value of a node's parameter. If the path is searched, bounds are found
 /// on demand.
 #[inline(always)]
-fn note<S: Slashes>(parameters: &mut Parameters, node: &Node, start: usize, end: usize) {
+fn record<S: Slashes>(parameters: &mut Parameters, node: &Node, start: usize, end: usize) {
     if !S::ENCODED {
-        parameters.note(node.parameters, start, end);
+        parameters.record(node.parameters, start, end);
     }
 }
 
 /// Beyond all alternatives of any node.
-const NO_STAGE: u16 = u16::MAX;
+const LAST_STAGE: u16 = u16::MAX;
 
 impl Affix {
     /// Returns whether the segment has the prefix and the suffix, with at least one byte between.

@@ -1,48 +1,48 @@
 //! Catches panics of application code, including destructors, because the server must continue.
 
-use peregrine_web::panics::{self, contained, discard};
+use peregrine_web::panics::{self, catch_log_panic, drop_panic_payload};
 use std::any::Any;
 use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Runs application code. If it panics, logs the panic and returns `None`.
-pub(crate) fn guarded<T>(what: &str, run: impl FnOnce() -> T) -> Option<T> {
+pub(crate) fn catch_panic<T>(what: &str, run: impl FnOnce() -> T) -> Option<T> {
     let result = catch_unwind(AssertUnwindSafe(run));
     let tell = |panic| {
-        let panic = message_of(panic);
-        contained(|| tracing::error!(target: "peregrine", panic, "{what} panicked"));
+        let panic = panic_message(panic);
+        catch_log_panic(|| tracing::error!(target: "peregrine", panic, "{what} panicked"));
     };
     result.map_err(tell).ok()
 }
 
 /// Returns the message of a caught panic, and passes it to the panic listener.
-pub(crate) fn message_of(panic: Box<dyn Any + Send>) -> String {
+pub(crate) fn panic_message(panic: Box<dyn Any + Send>) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     let text = text.unwrap_or("(no message)").to_owned();
-    panics::tell(&text);
-    discard(panic);
+    panics::report_panic(&text);
+    drop_panic_payload(panic);
     text
 }
 
 /// A value with a destructor from the application. When it is dropped, a panic of that destructor
 /// is caught and logged, so it affects neither the connection nor its counters.
 #[derive(Debug)]
-pub(crate) struct Quiet<T>(Option<T>);
+pub(crate) struct CatchDropPanic<T>(Option<T>);
 
-impl<T> Quiet<T> {
+impl<T> CatchDropPanic<T> {
     pub(crate) fn new(value: T) -> Self {
         Self(Some(value))
     }
 }
 
-impl<T: Default> Default for Quiet<T> {
+impl<T: Default> Default for CatchDropPanic<T> {
     fn default() -> Self {
         Self::new(T::default())
     }
 }
 
-impl<T> Deref for Quiet<T> {
+impl<T> Deref for CatchDropPanic<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -50,26 +50,26 @@ impl<T> Deref for Quiet<T> {
     }
 }
 
-impl<T> DerefMut for Quiet<T> {
+impl<T> DerefMut for CatchDropPanic<T> {
     fn deref_mut(&mut self) -> &mut T {
         self.0.as_mut().expect("the value is taken only on drop")
     }
 }
 
-impl<T> Drop for Quiet<T> {
+impl<T> Drop for CatchDropPanic<T> {
     #[inline]
     fn drop(&mut self) {
         if let Some(value) = self.0.take()
             && std::mem::needs_drop::<T>()
         {
-            guarded("a destructor of the application", || drop(value));
+            catch_panic("a destructor of the application", || drop(value));
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Quiet;
+    use super::CatchDropPanic;
 
     #[test]
     fn a_destructor_that_panics_harms_nobody() {
@@ -79,10 +79,10 @@ mod tests {
                 panic!("it went off");
             }
         }
-        let mut bomb = Quiet::new(Bomb(1));
+        let mut bomb = CatchDropPanic::new(Bomb(1));
         (*bomb).0 = 2;
         assert_eq!((*bomb).0, 2);
-        bomb = Quiet::new(Bomb(3));
+        bomb = CatchDropPanic::new(Bomb(3));
         drop(bomb);
     }
 }

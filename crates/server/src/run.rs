@@ -1,25 +1,25 @@
 //! Runs a worker: opens its listeners, drives its timer wheel, and shuts it down.
 
-use crate::accept::balance::Member;
-use crate::accept::{self, Spreading};
-use crate::connection::{Entrance, sessions};
+use crate::accept::balance::Balancer;
+use crate::accept::{self, ListenerBalancing};
+use crate::connection::{ListenerState, active_state_pool};
 use crate::limits::OverloadLimits;
-use crate::listener::Door;
-use crate::listener::config::Listen;
-use crate::observe::Observed;
-use crate::worker::lifecycle::{Order, Report, before, first_of};
-use crate::worker::locals::announce_clock;
+use crate::listener::ListenerContext;
+use crate::listener::config::BoundListener;
+use crate::observe::Instrumentation;
+use crate::worker::lifecycle::{Lifecycle, WorkerReport, run_until, race};
+use crate::worker::locals::install_clock;
 use crate::worker::{Worker, WorkerLimits, shutdown};
 use peregrine_driver::Driver;
-use peregrine_web::application::Application;
-use peregrine_web::panics::contained;
+use peregrine_web::application::BuiltApp;
+use peregrine_web::panics::catch_log_panic;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::sync::watch;
 
 /// The time between two log lines that summarise rejected requests and handshakes.
-const REFUSALS_PAUSE: Duration = Duration::from_secs(60);
+const REJECTION_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Runs a worker until an order ends it. At the end, it waits for tasks that outlive their
 /// requests, for at most [`Limits::background_timeout`](crate::Limits::background_timeout). After
@@ -28,86 +28,86 @@ const REFUSALS_PAUSE: Duration = Duration::from_secs(60);
 ///
 /// # Errors
 /// The driver cannot listen on one of the sockets.
-pub async fn run<D: Driver>(
+pub async fn run_worker<D: Driver>(
     driver: D,
-    listens: Vec<Listen<D::Socket>>,
-    application: Application,
+    listens: Vec<BoundListener<D::Socket>>,
+    application: BuiltApp,
     limits: impl Into<WorkerLimits>,
-    observed: Rc<Observed>,
-    orders: watch::Receiver<Order>,
-    member: Option<Member<D::Passed>>,
-) -> std::io::Result<Report> {
-    shutdown::announce(&orders);
+    observed: Rc<Instrumentation>,
+    orders: watch::Receiver<Lifecycle>,
+    member: Option<Balancer<D::Handoff>>,
+) -> std::io::Result<WorkerReport> {
+    shutdown::install(&orders);
     let present = *orders.borrow();
-    let WorkerLimits { limits, overload, spare_connections } = limits.into();
+    let WorkerLimits { limits, overload_updates: overload, reserved_connections: spare_connections } = limits.into();
     let limits = (limits, spare_connections);
     let worker = Rc::new(Worker::new(driver, application, limits, observed, present));
-    announce_clock(&worker);
-    let sessions = Rc::new(sessions());
+    install_clock(&worker);
+    let sessions = Rc::new(active_state_pool());
     let member = member.map(Rc::new);
     if let Some(member) = member.clone() {
-        worker.observed.tell_open(move |connections| member.has_open(connections));
+        worker.instrumentation.on_open_connections(move |connections| member.set_open_connections(connections));
     }
     for (number, listen) in listens.into_iter().enumerate() {
-        let (shared, live) = (listen.shared.clone(), listen.live.clone());
-        let (door, socket) = Door::new(&worker, listen);
+        let (shared, live) = (listen.sharing.clone(), listen.updates.clone());
+        let (door, socket) = ListenerContext::new(&worker, listen);
         let listener = worker.driver.listen(socket)?;
-        let entrance = Rc::new(Entrance { door, sessions: Rc::clone(&sessions) });
+        let entrance = Rc::new(ListenerState { context: door, active_states: Rc::clone(&sessions) });
         let worker = Rc::clone(&worker);
-        let spreading = member.clone().map(|member| Spreading { member, listener: number });
+        let spreading = member.clone().map(|member| ListenerBalancing { balancer: member, listener_index: number });
         // `pending` keeps the worker running until the listener has accepted the connections in the
         // backlog.
-        let pending = worker.observed.pending();
+        let pending = worker.instrumentation.track();
         let driver = worker.driver.clone();
         driver.spawn_boxed(Box::pin(async move {
             accept::run(worker, entrance, listener, shared, live, spreading).await;
             drop(pending);
         }));
     }
-    worker.driver.spawn_boxed(Box::pin(turn_wheel(Rc::clone(&worker))));
+    worker.driver.spawn_boxed(Box::pin(drive_timers(Rc::clone(&worker))));
     if let Some(changes) = overload {
-        worker.driver.spawn_boxed(Box::pin(follow_limits(Rc::clone(&worker), changes)));
+        worker.driver.spawn_boxed(Box::pin(watch_overload_limits(Rc::clone(&worker), changes)));
     }
     Ok(shutdown::run(worker, orders).await)
 }
 
 /// Applies new limits whenever they change.
-async fn follow_limits<D: Driver>(
+async fn watch_overload_limits<D: Driver>(
     worker: Rc<Worker<D>>,
     mut changes: watch::Receiver<OverloadLimits>,
 ) {
-    let alarm = worker.wheel.alarm();
-    while let Some(Ok(())) = before(changes.changed(), worker.ordered(&alarm, Order::Cut)).await {
-        worker.overload.renew(&changes.borrow_and_update());
+    let alarm = worker.timers.timer();
+    while let Some(Ok(())) = run_until(changes.changed(), worker.lifecycle_reached(&alarm, Lifecycle::ForceClosing)).await {
+        worker.admission.set_limits(&changes.borrow_and_update());
     }
 }
 
-async fn turn_wheel<D: Driver>(worker: Rc<Worker<D>>) {
+async fn drive_timers<D: Driver>(worker: Rc<Worker<D>>) {
     let mut told = None;
-    while !worker.wheel.is_stopped() {
-        let sooner = poll_fn(|context| worker.wheel.poll_sooner(context));
-        match worker.wheel.next() {
-            Some(at) => first_of(worker.driver.sleep_until(at), sooner).await,
+    while !worker.timers.is_stopped() {
+        let sooner = poll_fn(|context| worker.timers.poll_earlier(context));
+        match worker.timers.next_expiration() {
+            Some(at) => race(worker.driver.sleep_until(at), sooner).await,
             None => sooner.await,
         }
         let now = worker.driver.now();
-        worker.wheel.turn(now);
-        if told.is_none_or(|told| now >= told + REFUSALS_PAUSE) && tell_refusals(&worker.observed) {
+        worker.timers.advance(now);
+        if told.is_none_or(|told| now >= told + REJECTION_LOG_INTERVAL) && log_rejections(&worker.instrumentation) {
             told = Some(now);
         }
     }
-    tell_refusals(&worker.observed);
+    log_rejections(&worker.instrumentation);
 }
 
 /// Logs one line for all rejected requests and handshakes. Returns false if there were none.
-fn tell_refusals(observed: &Observed) -> bool {
-    let refusals = observed.take_refusals();
+fn log_rejections(observed: &Instrumentation) -> bool {
+    let refusals = observed.take_rejections();
     if refusals.is_empty() {
         return false;
     }
     let reasons: Vec<_> = refusals.iter().map(|(name, count)| format!("{count} {name}")).collect();
     let reasons = reasons.join(", ");
-    contained(|| {
+    catch_log_panic(|| {
         tracing::info!(target: "peregrine", reasons,
         "requests or handshakes were rejected; the DEBUG level logs each one")
     });

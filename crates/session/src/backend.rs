@@ -1,7 +1,7 @@
 //! Where sessions are stored.
 
 use crate::clock::{now, seconds};
-use crate::session::BEGUN;
+use crate::session::STARTED_AT;
 use peregrine_web::cookies::CookieKeys;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -23,13 +23,13 @@ pub(crate) enum Backend {
 
 /// The session loaded for a request.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Loaded {
+pub(crate) struct LoadedSession {
     /// The ID, if there is a session.
     pub(crate) id: Option<Id>,
     /// When the session ends unless it is used again, if there is one.
     pub(crate) expiry: Option<OffsetDateTime>,
     /// Loading extended the session, so that it ends later than its cookie says.
-    pub(crate) is_prolonged: bool,
+    pub(crate) was_touched: bool,
     /// The request had a session cookie, valid or not.
     pub(crate) has_cookie: bool,
 }
@@ -47,11 +47,11 @@ impl Backend {
                 Ok(id) => store.load(&id).await?.filter(|record| record.id == id),
                 Err(_) => None,
             },
-            Self::Cookie(keys) => keys.open(name, value).and_then(|text| unsealed(&text)),
+            Self::Cookie(keys) => keys.open(name, value).and_then(|text| decode_payload(&text)),
         };
         Ok(record.filter(|record| {
             let now = now();
-            let ends_at = begun(&record.data).map(|begun| begun.saturating_add(absolute));
+            let ends_at = started_at(&record.data).map(|begun| begun.saturating_add(absolute));
             record.expiry_date > now && ends_at.is_none_or(|ends_at| ends_at > now)
         }))
     }
@@ -74,7 +74,7 @@ impl Backend {
     }
 
     /// Whether a loaded session still exists. One in a cookie always does until it expires.
-    pub(crate) async fn is_there(&self, id: Id, loaded: &Loaded) -> session_store::Result<bool> {
+    pub(crate) async fn exists(&self, id: Id, loaded: &LoadedSession) -> session_store::Result<bool> {
         let expiry = match self {
             Self::Store(store) => store.load(&id).await?.map(|record| record.expiry_date),
             Self::Cookie(_) => loaded.expiry,
@@ -83,10 +83,10 @@ impl Backend {
     }
 
     /// The value of a session's cookie.
-    pub(crate) fn value(&self, name: &str, record: &Record) -> session_store::Result<String> {
+    pub(crate) fn cookie_value(&self, name: &str, record: &Record) -> session_store::Result<String> {
         match self {
             Self::Store(_) => Ok(record.id.to_string()),
-            Self::Cookie(keys) => sealed(keys, name, record),
+            Self::Cookie(keys) => encrypt(keys, name, record),
         }
     }
 
@@ -101,17 +101,17 @@ impl Backend {
 /// The content of a cookie: the expiry in whole seconds since 1970, and the values. It is compact
 /// because every request carries it.
 #[derive(Serialize, Deserialize)]
-struct Kept<D>(i64, D);
+struct CookiePayload<D>(i64, D);
 
-fn sealed(keys: &CookieKeys, name: &str, record: &Record) -> session_store::Result<String> {
+fn encrypt(keys: &CookieKeys, name: &str, record: &Record) -> session_store::Result<String> {
     let ends_at = seconds(record.expiry_date);
-    let text = serde_json::to_string(&Kept(ends_at, &record.data))
+    let text = serde_json::to_string(&CookiePayload(ends_at, &record.data))
         .map_err(|error| session_store::Error::Encode(error.to_string()))?;
     Ok(keys.seal(name, &text))
 }
 
-fn unsealed(text: &str) -> Option<Record> {
-    let Kept(expiry, data) = serde_json::from_str(text).ok()?;
+fn decode_payload(text: &str) -> Option<Record> {
+    let CookiePayload(expiry, data) = serde_json::from_str(text).ok()?;
     let expiry_date = OffsetDateTime::from_unix_timestamp(expiry).ok()?;
     // Without a store, the ID has no meaning.
     Some(Record { id: Id(0), data, expiry_date })
@@ -119,8 +119,8 @@ fn unsealed(text: &str) -> Option<Record> {
 
 /// When a session began. Sessions saved by other programs, such as `tower-sessions` itself, do not
 /// say.
-pub(crate) fn begun(data: &Data) -> Option<OffsetDateTime> {
-    OffsetDateTime::from_unix_timestamp(data.get(BEGUN)?.as_i64()?).ok()
+pub(crate) fn started_at(data: &Data) -> Option<OffsetDateTime> {
+    OffsetDateTime::from_unix_timestamp(data.get(STARTED_AT)?.as_i64()?).ok()
 }
 
 #[cfg(test)]
@@ -133,9 +133,9 @@ mod tests {
         let second = OffsetDateTime::UNIX_EPOCH + Duration::seconds(1_000_000_000);
         let back = |expiry_date: OffsetDateTime| {
             let record = Record { id: Id(0), data: Data::new(), expiry_date };
-            let value = sealed(&keys, "id", &record).expect("the data is plain JSON");
+            let value = encrypt(&keys, "id", &record).expect("the data is plain JSON");
             let text = keys.open("id", &value).expect("the same keys sealed it");
-            unsealed(&text).expect("it has the format of `sealed`").expiry_date
+            decode_payload(&text).expect("it has the format of `sealed`").expiry_date
         };
         for (nanoseconds, kept) in [(0, 0), (1, 1), (500_000_000, 1), (999_999_999, 1)] {
             let expiry = second + Duration::nanoseconds(nanoseconds);

@@ -1,33 +1,33 @@
 //! The session cookie.
 
 use http::HeaderValue;
-use peregrine_web::Head;
+use peregrine_web::RequestHead;
 use peregrine_web::cookies::{Cookie, SameSite};
 use time::Duration;
 
 /// The cookie's name and attributes.
 #[derive(Clone, Debug)]
-pub(crate) struct Settings {
+pub(crate) struct CookieSettings {
     pub(crate) name: String,
     pub(crate) path: String,
     pub(crate) domain: Option<String>,
     pub(crate) same_site: SameSite,
-    pub(crate) secure: Secure,
+    pub(crate) secure: SecurePolicy,
     /// Whether the cookie ends with the browser rather than with the session.
-    pub(crate) ends_with_browser: bool,
+    pub(crate) is_browser_session: bool,
 }
 
 /// When the cookie gets `Secure`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Secure {
+pub(crate) enum SecurePolicy {
     /// If the client uses TLS.
-    AsRequested,
+    SameAsRequest,
     Always,
 }
 
-impl Settings {
+impl CookieSettings {
     /// The value in the request, from the first cookie of this name.
-    pub(crate) fn value<'h>(&self, head: &'h Head) -> Option<&'h str> {
+    pub(crate) fn value<'h>(&self, head: &'h RequestHead) -> Option<&'h str> {
         let value = head.cookie(&self.name)?;
         std::str::from_utf8(value).ok()
     }
@@ -37,7 +37,7 @@ impl Settings {
         let cookie = self.build(value, is_secure);
         // `Max-Age` has whole seconds. Rounded down, the cookie would end before the session.
         let age = age.saturating_add(Duration::nanoseconds(999_999_999));
-        let cookie = if self.ends_with_browser { cookie } else { cookie.max_age(age) };
+        let cookie = if self.is_browser_session { cookie } else { cookie.max_age(age) };
         HeaderValue::try_from(cookie.build().to_string()).ok()
     }
 
@@ -52,7 +52,7 @@ impl Settings {
         value: &str,
         is_secure: bool,
     ) -> peregrine_web::cookies::CookieBuilder<'static> {
-        let is_secure = is_secure || self.secure == Secure::Always;
+        let is_secure = is_secure || self.secure == SecurePolicy::Always;
         let cookie = Cookie::build((self.name.clone(), value.to_owned()))
             .path(self.path.clone())
             .http_only(true)
@@ -65,9 +65,9 @@ impl Settings {
     }
 
     /// Settings that browsers would reject.
-    pub(crate) fn faults(&self) -> Vec<String> {
+    pub(crate) fn config_errors(&self) -> Vec<String> {
         let mut faults = Vec::new();
-        let is_secure = self.secure == Secure::Always;
+        let is_secure = self.secure == SecurePolicy::Always;
         if http::HeaderName::from_bytes(self.name.as_bytes()).is_err() {
             faults.push(format!(
                 "cookie_name(\"{}\") is not a cookie name: use letters, digits and hyphens",

@@ -11,10 +11,10 @@ mod backend;
 mod clock;
 mod cookie;
 mod session;
-mod sessions;
+mod manager;
 #[cfg(test)]
 mod tests;
 
 pub use session::{Flash, Session};
-pub use sessions::Sessions;
+pub use manager::SessionManager;
 pub use tower_sessions_core as core;

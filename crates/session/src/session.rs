@@ -1,11 +1,11 @@
 //! The session, as handlers use it.
 
-use crate::backend::Loaded;
-use crate::sessions::Settings;
+use crate::backend::LoadedSession;
+use crate::manager::SessionSettings;
 use http::StatusCode;
 use peregrine_web::extract::FromRequestParts;
-use peregrine_web::panics::contained;
-use peregrine_web::personal::Personal;
+use peregrine_web::panics::catch_log_panic;
+use peregrine_web::personal::PrivateResponse;
 use peregrine_web::{Parts, Problem};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -16,10 +16,10 @@ use std::fmt;
 use std::rc::Rc;
 
 /// Prefix of names reserved for this crate.
-const OWN: &str = "_peregrine.";
+const RESERVED_PREFIX: &str = "_peregrine.";
 /// When the session began, in seconds since 1970.
-pub(crate) const BEGUN: &str = "_peregrine.begun";
-const FLASHES: &str = "_peregrine.flashes";
+pub(crate) const STARTED_AT: &str = "_peregrine.begun";
+const FLASH_KEY: &str = "_peregrine.flashes";
 /// The number of flash messages kept; older ones are dropped.
 const FLASHES_MAX: usize = 16;
 
@@ -32,26 +32,26 @@ const FLASHES_MAX: usize = 16;
 ///
 /// If two concurrent requests change the same session, the one that finishes last wins.
 #[derive(Clone)]
-pub struct Session(pub(crate) Rc<RefCell<State>>);
+pub struct Session(pub(crate) Rc<RefCell<SessionState>>);
 
 #[derive(Clone)]
-pub(crate) struct State {
-    pub(crate) loaded: Loaded,
+pub(crate) struct SessionState {
+    pub(crate) loaded: LoadedSession,
     pub(crate) data: HashMap<String, Value>,
-    pub(crate) change: Change,
+    pub(crate) change: SessionChange,
     /// The session gets a new ID when it is saved.
-    pub(crate) is_renewed: bool,
+    pub(crate) regenerate_id: bool,
     /// Nothing of the loaded session is left.
     pub(crate) is_new: bool,
     /// Something was added that a client would take for saved if the request succeeded.
-    pub(crate) has_added: bool,
+    pub(crate) has_inserted: bool,
 }
 
 /// The action to take on the session at the end of the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Change {
-    None,
-    Changed,
+pub(crate) enum SessionChange {
+    Unchanged,
+    Modified,
     Destroyed,
 }
 
@@ -59,9 +59,9 @@ pub(crate) enum Change {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Flash {
     /// The kind of message, such as `error`.
-    pub kind: String,
+    pub level: String,
     /// The text.
-    pub text: String,
+    pub message: String,
 }
 
 impl Session {
@@ -74,7 +74,7 @@ impl Session {
         match T::deserialize(value) {
             Ok(value) => Some(value),
             Err(error) => {
-                contained(
+                catch_log_panic(
                     || tracing::warn!(target: "peregrine", name, %error, "a session value does not have the expected type"),
                 );
                 None
@@ -89,14 +89,14 @@ impl Session {
     /// of status 500, with details in the log.
     pub fn insert(&self, name: impl Into<String>, value: impl Serialize) -> Result<(), Problem> {
         let name = name.into();
-        let value = serde_json::to_value(value).map_err(|error| unwritable(&name, &error))?;
-        if name.starts_with(OWN) {
-            return Err(unwritable(&name, &"names that begin with `_peregrine.` are reserved"));
+        let value = serde_json::to_value(value).map_err(|error| serialize_problem(&name, &error))?;
+        if name.starts_with(RESERVED_PREFIX) {
+            return Err(serialize_problem(&name, &"names that begin with `_peregrine.` are reserved"));
         }
         let mut state = self.0.borrow_mut();
         if state.data.get(&name) != Some(&value) {
             state.data.insert(name, value);
-            state.add();
+            state.mark_inserted();
         }
         Ok(())
     }
@@ -104,9 +104,9 @@ impl Session {
     /// Removes the value called `name`. Returns whether it existed.
     pub fn remove(&self, name: &str) -> bool {
         let mut state = self.0.borrow_mut();
-        let was_there = !name.starts_with(OWN) && state.data.remove(name).is_some();
+        let was_there = !name.starts_with(RESERVED_PREFIX) && state.data.remove(name).is_some();
         if was_there {
-            state.touch();
+            state.mark_modified();
         }
         was_there
     }
@@ -114,15 +114,15 @@ impl Session {
     /// Whether the session has no values and no flash messages.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.0.borrow().data.keys().all(|name| name.starts_with(OWN) && name != FLASHES)
+        self.0.borrow().data.keys().all(|name| name.starts_with(RESERVED_PREFIX) && name != FLASH_KEY)
     }
 
     /// Gives the session a new ID and invalidates the old one. Call this whenever the client gains
     /// rights, such as at login, so that anyone who knew the old ID does not gain them too.
     pub fn regenerate(&self) {
         let mut state = self.0.borrow_mut();
-        state.is_renewed = true;
-        state.add();
+        state.regenerate_id = true;
+        state.mark_inserted();
     }
 
     /// Ends the session: deletes its data here, in the store and in the browser. Values inserted
@@ -130,9 +130,9 @@ impl Session {
     pub fn destroy(&self) {
         let mut state = self.0.borrow_mut();
         state.data.clear();
-        state.is_renewed = true;
+        state.regenerate_id = true;
         state.is_new = true;
-        state.change = Change::Destroyed;
+        state.change = SessionChange::Destroyed;
     }
 
     /// Stores a message for the next request that takes it, such as the result of a form before a
@@ -140,12 +140,12 @@ impl Session {
     pub fn flash(&self, kind: impl Into<String>, text: impl Into<String>) {
         let mut state = self.0.borrow_mut();
         let mut all = state.flashes();
-        all.push(Flash { kind: kind.into(), text: text.into() });
+        all.push(Flash { level: kind.into(), message: text.into() });
         let excess = all.len().saturating_sub(FLASHES_MAX);
         all.drain(..excess);
         // Strings always serialize.
-        state.data.insert(FLASHES.to_owned(), serde_json::to_value(all).unwrap_or_default());
-        state.add();
+        state.data.insert(FLASH_KEY.to_owned(), serde_json::to_value(all).unwrap_or_default());
+        state.mark_inserted();
     }
 
     /// Removes and returns the stored messages.
@@ -153,30 +153,30 @@ impl Session {
     pub fn take_flashes(&self) -> Vec<Flash> {
         let mut state = self.0.borrow_mut();
         let all = state.flashes();
-        if state.data.remove(FLASHES).is_some() {
-            state.touch();
+        if state.data.remove(FLASH_KEY).is_some() {
+            state.mark_modified();
         }
         all
     }
 }
 
-impl State {
-    fn touch(&mut self) {
-        self.change = Change::Changed;
+impl SessionState {
+    fn mark_modified(&mut self) {
+        self.change = SessionChange::Modified;
     }
 
-    fn add(&mut self) {
-        self.touch();
-        self.has_added = true;
+    fn mark_inserted(&mut self) {
+        self.mark_modified();
+        self.has_inserted = true;
     }
 
     fn flashes(&self) -> Vec<Flash> {
-        self.data.get(FLASHES).and_then(|value| Vec::deserialize(value).ok()).unwrap_or_default()
+        self.data.get(FLASH_KEY).and_then(|value| Vec::deserialize(value).ok()).unwrap_or_default()
     }
 }
 
-fn unwritable(name: &str, error: &dyn fmt::Display) -> Problem {
-    contained(
+fn serialize_problem(name: &str, error: &dyn fmt::Display) -> Problem {
+    catch_log_panic(
         || tracing::error!(target: "peregrine", name, %error, "a value cannot be saved in a session"),
     );
     let detail = "the server could not save a session value; its log says why";
@@ -184,17 +184,17 @@ fn unwritable(name: &str, error: &dyn fmt::Display) -> Problem {
 }
 
 /// The session of the request that is currently polled.
-pub(crate) struct Held {
-    pub(crate) settings: Rc<Settings>,
+pub(crate) struct CurrentSession {
+    pub(crate) settings: Rc<SessionSettings>,
     pub(crate) session: Option<Session>,
 }
 
 thread_local! {
-    pub(crate) static HELD: Cell<Option<Held>> = const { Cell::new(None) };
+    pub(crate) static HELD: Cell<Option<CurrentSession>> = const { Cell::new(None) };
 }
 
 /// Calls `look` with the middleware's session, and puts it back.
-fn with_held<T>(look: impl FnOnce(&mut Held) -> T) -> Option<T> {
+fn with_current<T>(look: impl FnOnce(&mut CurrentSession) -> T) -> Option<T> {
     let mut held = HELD.take()?;
     let value = look(&mut held);
     HELD.set(Some(held));
@@ -202,25 +202,25 @@ fn with_held<T>(look: impl FnOnce(&mut Held) -> T) -> Option<T> {
 }
 
 async fn current(parts: &mut Parts) -> Result<Option<Session>, Problem> {
-    let held = with_held(|held| (Rc::clone(&held.settings), held.session.clone()));
+    let held = with_current(|held| (Rc::clone(&held.settings), held.session.clone()));
     let Some((settings, present)) = held else { return Ok(None) };
-    Personal::note(parts);
+    PrivateResponse::mark(parts);
     if let Some(session) = present {
         return Ok(Some(session));
     }
     let (loaded, data) = settings.load(&parts.head).await?;
     let is_new = loaded.id.is_none();
     let state =
-        State { loaded, data, change: Change::None, is_renewed: false, is_new, has_added: false };
+        SessionState { loaded, data, change: SessionChange::Unchanged, regenerate_id: false, is_new, has_inserted: false };
     let session = Session(Rc::new(RefCell::new(state)));
     // A concurrent future of the same request may have loaded the session meanwhile: use that one.
-    Ok(with_held(|held| held.session.get_or_insert(session).clone()))
+    Ok(with_current(|held| held.session.get_or_insert(session).clone()))
 }
 
 impl FromRequestParts for Session {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
         current(parts).await?.ok_or_else(|| {
-            contained(|| tracing::error!(target: "peregrine", "the handler needs a session; add `.with(Sessions::new(store))` around it"));
+            catch_log_panic(|| tracing::error!(target: "peregrine", "the handler needs a session; add `.with(Sessions::new(store))` around it"));
             let detail = "the server lacks something that it needs for this request; its log says what";
             Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "missing-sessions", detail)
         })

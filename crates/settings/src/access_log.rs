@@ -1,8 +1,8 @@
 //! The settings of the access log and of the program's log.
 
 use super::server::ServerConfig;
-use peregrine_config::{ConfigError, MaybeText, Size, Time};
-use peregrine_server::{Form, Style};
+use peregrine_config::{ConfigError, OptionalString, ByteSize, HumanDuration};
+use peregrine_server::{AccessLogFormat, AccessLogStyle};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
-pub struct LogsConfig {
+pub struct LoggingConfig {
     /// The filter of the program's log, in the syntax of `tracing-subscriber`: `info`, or
     /// `info,peregrine=debug`. The program must pass it to its subscriber.
     pub level: String,
 }
 
-impl Default for LogsConfig {
+impl Default for LoggingConfig {
     fn default() -> Self {
         Self { level: "info".to_owned() }
     }
@@ -32,7 +32,7 @@ pub struct AccessLogConfig {
     #[serde(with = "MaybeText")]
     pub target: Option<String>,
     /// The line format: `common`, `combined`, or `json`. Applied on reload.
-    pub form: LineForm,
+    pub form: LineFormat,
     /// Whether lines contain query strings, which may hold secrets. Applied on reload.
     pub queries: bool,
     /// Patterns of routes whose requests are not logged, such as `/health`. Applied on reload.
@@ -49,7 +49,7 @@ impl Default for AccessLogConfig {
     fn default() -> Self {
         Self {
             target: None,
-            form: LineForm::Combined,
+            form: LineFormat::Combined,
             queries: true,
             routes_left_out: Vec::new(),
             queue_bytes_max: 1 << 20,
@@ -62,7 +62,7 @@ impl Default for AccessLogConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
-pub enum LineForm {
+pub enum LineFormat {
     /// The Common Log Format.
     Common,
     /// The Common Log Format with the `Referer` and `User-Agent` fields.
@@ -76,15 +76,15 @@ impl AccessLogConfig {
     /// The line format.
     #[doc(hidden)]
     #[must_use]
-    pub fn style(&self) -> Style {
-        Style {
-            form: match self.form {
-                LineForm::Common => Form::Common,
-                LineForm::Combined => Form::Combined,
-                LineForm::Json => Form::Json,
+    pub fn style(&self) -> AccessLogStyle {
+        AccessLogStyle {
+            format: match self.form {
+                LineFormat::Common => AccessLogFormat::Common,
+                LineFormat::Combined => AccessLogFormat::Combined,
+                LineFormat::Json => AccessLogFormat::Json,
             },
-            leaves_queries_out: !self.queries,
-            routes_left_out: self.routes_left_out.iter().cloned().collect(),
+            omit_query: !self.queries,
+            excluded_routes: self.routes_left_out.iter().cloned().collect(),
         }
     }
 
@@ -92,7 +92,7 @@ impl AccessLogConfig {
     /// the log on or off, the queue size, and the timeout.
     #[doc(hidden)]
     #[must_use]
-    pub fn changed_to(&self, read: &Self) -> Self {
+    pub fn merge_reloadable(&self, read: &Self) -> Self {
         Self {
             target: read.target.clone().or_else(|| self.target.clone()),
             queue_bytes_max: self.queue_bytes_max,
@@ -105,7 +105,7 @@ impl AccessLogConfig {
 impl ServerConfig {
     pub(crate) fn check_access_log(&self) -> Result<(), ConfigError> {
         let wrong = |name: &str, text: &str| {
-            Err(ConfigError::of_setting(&format!("access_log.{name}"), text))
+            Err(ConfigError::for_key(&format!("access_log.{name}"), text))
         };
         let of = &self.access_log;
         // A line contains only a few fields of up to 8 KiB each.

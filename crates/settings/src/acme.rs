@@ -1,6 +1,6 @@
 //! The settings of ACME certificates.
 
-use peregrine_config::{MaybeText, Secret};
+use peregrine_config::{OptionalString, SecretString};
 use serde::{Deserialize, Serialize};
 
 /// Certificates that the server obtains and renews itself by ACME, instead of reading them from
@@ -32,7 +32,7 @@ pub struct AcmeConfig {
     /// PEM files of additional root certificates to trust when connecting to the directory.
     pub roots: Vec<String>,
     /// The external account to bind the ACME account to, if the authority requires it.
-    pub external_account: ExternalAccountConfig,
+    pub external_account: ExternalAccountBindingConfig,
 }
 
 impl Default for AcmeConfig {
@@ -45,7 +45,7 @@ impl Default for AcmeConfig {
             challenges: vec![ChallengeKind::TlsAlpn01, ChallengeKind::Http01],
             profile: None,
             roots: Vec::new(),
-            external_account: ExternalAccountConfig::default(),
+            external_account: ExternalAccountBindingConfig::default(),
         }
     }
 }
@@ -54,17 +54,17 @@ impl Default for AcmeConfig {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
-pub struct ExternalAccountConfig {
+pub struct ExternalAccountBindingConfig {
     /// The key identifier; `off`: no external account.
     #[serde(with = "MaybeText")]
     pub id: Option<String>,
     /// The HMAC key in base64url, as the authority shows it. It is never printed.
-    pub key: Secret,
+    pub key: SecretString,
 }
 
-impl Default for ExternalAccountConfig {
+impl Default for ExternalAccountBindingConfig {
     fn default() -> Self {
-        Self { id: None, key: Secret::new("") }
+        Self { id: None, key: SecretString::new("") }
     }
 }
 

@@ -1,26 +1,26 @@
 //! Converts settings to the types of the crates that use them.
 
 use crate::server::{
-    Field, ListenerConfig, ProxiesConfig, ProxyHeader, ProxyProtocolConfig, ServerConfig,
+    ForwardedHeader, ListenerConfig, TrustedProxiesConfig, ProxyProtocolMode, ProxyProtocolConfig, ServerConfig,
 };
 use peregrine_config::ConfigError;
 use peregrine_driver::{Options, SocketOptions};
-use peregrine_server::{Live, ProxyProtocol};
+use peregrine_server::{ReloadableConfig, ProxyProtocol};
 use peregrine_web::TrustedProxies;
 
 impl ServerConfig {
     /// The driver options of each worker.
     #[doc(hidden)]
     #[must_use]
-    pub fn options(&self) -> Options {
+    pub fn driver_options(&self) -> Options {
         let of = &self.driver;
         Options {
             receive_buffers: of.receive_buffers,
             receive_buffer_bytes: of.receive_buffer_bytes,
-            receive_ahead_max: of.receive_ahead_max,
-            receive_large_bytes: of.receive_large_bytes,
+            read_ahead_buffers_max: of.receive_ahead_max,
+            large_receive_bytes: of.receive_large_bytes,
             spin_us: u32::try_from(of.spin.as_micros()).unwrap_or(u32::MAX),
-            sockets: self.socket_options(),
+            socket_options: self.socket_options(),
             ..Options::default()
         }
     }
@@ -33,15 +33,15 @@ impl ServerConfig {
         SocketOptions {
             backlog: of.backlog,
             nodelay: of.nodelay,
-            unsent_bytes_max: of.unsent_bytes_max,
-            keep_alive: of.keep_alive,
-            keep_alive_interval: of.keep_alive_interval,
-            keep_alive_probes: of.keep_alive_probes,
-            user_timeout: of.user_timeout,
+            notsent_lowat_bytes: of.unsent_bytes_max,
+            tcp_keepalive: of.keep_alive,
+            tcp_keepalive_interval: of.keep_alive_interval,
+            tcp_keepalive_retries: of.keep_alive_probes,
+            tcp_user_timeout: of.user_timeout,
             receive_buffer_bytes: of.receive_buffer_bytes,
             send_buffer_bytes: of.send_buffer_bytes,
             ipv6_only: of.ipv6_only,
-            one_queue: of.one_queue,
+            shared_accept_queue: of.one_queue,
         }
     }
 
@@ -50,8 +50,8 @@ impl ServerConfig {
     /// # Errors
     /// A setting is invalid.
     #[doc(hidden)]
-    pub fn proxies(&self) -> Result<Option<TrustedProxies>, ConfigError> {
-        self.trusted_proxies.made("trusted_proxies")
+    pub fn to_trusted_proxies(&self) -> Result<Option<TrustedProxies>, ConfigError> {
+        self.trusted_proxies.to_trusted_proxies("trusted_proxies")
     }
 
     /// The settings of a listener that a reload can change.
@@ -59,28 +59,28 @@ impl ServerConfig {
     /// # Errors
     /// A setting is invalid.
     #[doc(hidden)]
-    pub fn live(&self, name: &str, of: &ListenerConfig) -> Result<Live, ConfigError> {
+    pub fn to_reloadable(&self, name: &str, of: &ListenerConfig) -> Result<ReloadableConfig, ConfigError> {
         let proxies = match &of.trusted_proxies {
-            Some(own) => own.made(&format!("listeners.{name}.trusted_proxies"))?,
-            None => self.proxies()?,
+            Some(own) => own.to_trusted_proxies(&format!("listeners.{name}.trusted_proxies"))?,
+            None => self.to_trusted_proxies()?,
         };
         let limits = of.limits.as_ref().unwrap_or(&self.limits).clone();
-        Ok(Live { limits, proxies })
+        Ok(ReloadableConfig { limits, trusted_proxies: proxies })
     }
 }
 
-impl ProxiesConfig {
+impl TrustedProxiesConfig {
     /// Returns `None` if the section trusts no proxies.
     ///
     /// # Errors
     /// A setting is invalid.
     #[doc(hidden)]
-    pub fn made(&self, section: &str) -> Result<Option<TrustedProxies>, ConfigError> {
+    pub fn to_trusted_proxies(&self, section: &str) -> Result<Option<TrustedProxies>, ConfigError> {
         let wrong =
-            |name: &str, text: &str| ConfigError::of_setting(&format!("{section}.{name}"), text);
+            |name: &str, text: &str| ConfigError::for_key(&format!("{section}.{name}"), text);
         let mut proxies = match (self.hops, self.from.is_empty()) {
             (None, true) => return Ok(None),
-            (None, false) => TrustedProxies::at(&self.from),
+            (None, false) => TrustedProxies::from_networks(&self.from),
             (Some(hops), true) => TrustedProxies::hops(hops),
             (Some(_), false) => {
                 let text = "set either `from` or `hops`, not both";
@@ -88,23 +88,23 @@ impl ProxiesConfig {
             }
         };
         if let Some(most) = self.hops_max {
-            proxies = proxies.at_most(most);
+            proxies = proxies.hops_max(most);
         }
         proxies = match self.field {
-            Field::XForwarded => proxies,
-            Field::Forwarded if self.host || self.prefix => {
+            ForwardedHeader::XForwarded => proxies,
+            ForwardedHeader::Forwarded if self.host || self.prefix => {
                 let text = "`host` and `prefix` need `field = \"x-forwarded\"`";
                 return Err(wrong("field", text));
             }
-            Field::Forwarded => proxies.forwarded(),
+            ForwardedHeader::Forwarded => proxies.forwarded_header(),
         };
         if self.host {
-            proxies = proxies.host();
+            proxies = proxies.x_forwarded_host();
         }
         if self.prefix {
-            proxies = proxies.prefix();
+            proxies = proxies.x_forwarded_prefix();
         }
-        match proxies.fault() {
+        match proxies.config_error() {
             Some(fault) => Err(wrong(if self.hops.is_some() { "hops" } else { "from" }, fault)),
             None => Ok(Some(proxies)),
         }
@@ -117,19 +117,19 @@ impl ProxyProtocolConfig {
     /// # Errors
     /// A setting is invalid.
     #[doc(hidden)]
-    pub fn made(&self, section: &str) -> Result<Option<ProxyProtocol>, ConfigError> {
+    pub fn to_proxy_protocol(&self, section: &str) -> Result<Option<ProxyProtocol>, ConfigError> {
         let mut settings = match self.mode {
-            ProxyHeader::Off => return Ok(None),
-            ProxyHeader::Required => ProxyProtocol::required(),
-            ProxyHeader::Optional => ProxyProtocol::optional(),
+            ProxyProtocolMode::Off => return Ok(None),
+            ProxyProtocolMode::Required => ProxyProtocol::required(),
+            ProxyProtocolMode::Optional => ProxyProtocol::optional(),
         };
         if !self.from.is_empty() {
-            settings = settings.from(&self.from);
+            settings = settings.trust(&self.from);
         }
         let settings = settings.header_bytes_max(self.header_bytes_max);
-        match settings.fault() {
+        match settings.config_error() {
             Some(fault) => {
-                Err(ConfigError::of_setting(&format!("{section}.from"), fault.to_owned()))
+                Err(ConfigError::for_key(&format!("{section}.from"), fault.to_owned()))
             }
             None => Ok(Some(settings)),
         }

@@ -6,14 +6,14 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 /// The maximum number of settings named in one log line.
-const NAMED_MAX: usize = 40;
+const CHANGES_SHOWN_MAX: usize = 40;
 
 /// The maximum length of a value in the log line.
 const TEXT_CHARS_MAX: usize = 80;
 
 /// A setting whose value differs between two configurations.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct SettingChange {
     /// Its name.
     pub setting: String,
     /// The value before, as text.
@@ -26,23 +26,23 @@ pub struct Change {
 ///
 /// # Errors
 /// One of them cannot be printed.
-pub fn changes(old: &ServerConfig, new: &ServerConfig) -> Result<Vec<Change>, ConfigError> {
+pub fn diff(old: &ServerConfig, new: &ServerConfig) -> Result<Vec<SettingChange>, ConfigError> {
     let (old, new) = (to_value(old)?, to_value(new)?);
     // Compares values, since all secrets have the same text.
     let mut new: BTreeMap<_, _> = new.leaves().into_iter().collect();
-    let text = |value: Option<&peregrine_config::Value>| {
+    let text = |value: Option<&peregrine_config::ConfigValue>| {
         value.map_or_else(|| "(nothing)".to_owned(), ToString::to_string)
     };
     let mut all = Vec::new();
     for (setting, old) in old.leaves() {
         let new = new.remove(&setting);
         if new != Some(old) {
-            all.push(Change { setting, old: text(Some(old)), new: text(new) });
+            all.push(SettingChange { setting, old: text(Some(old)), new: text(new) });
         }
     }
     let added = new.into_iter();
     let added =
-        added.map(|(setting, new)| Change { setting, old: text(None), new: text(Some(new)) });
+        added.map(|(setting, new)| SettingChange { setting, old: text(None), new: text(Some(new)) });
     all.extend(added);
     all.sort_by(|left, right| left.setting.cmp(&right.setting));
     Ok(all)
@@ -50,31 +50,31 @@ pub fn changes(old: &ServerConfig, new: &ServerConfig) -> Result<Vec<Change>, Co
 
 /// The log line about a reload.
 #[must_use]
-pub fn summary(changed: &[Change], waiting: &[Change]) -> String {
+pub fn summary(changed: &[SettingChange], waiting: &[SettingChange]) -> String {
     let mut text = "peregrine: configuration reloaded: ".to_owned();
     match changed {
         [] => text.push_str("nothing changed"),
-        changed => named(&mut text, changed),
+        changed => write_changes(&mut text, changed),
     }
     if !waiting.is_empty() {
         text.push_str("; a restart is needed for ");
-        named(&mut text, waiting);
+        write_changes(&mut text, waiting);
     }
     text
 }
 
-fn named(text: &mut String, all: &[Change]) {
-    for (number, Change { setting, old, new }) in all.iter().take(NAMED_MAX).enumerate() {
+fn write_changes(text: &mut String, all: &[SettingChange]) {
+    for (number, SettingChange { setting, old, new }) in all.iter().take(CHANGES_SHOWN_MAX).enumerate() {
         let separator = if number == 0 { "" } else { ", " };
         // Writing to a string never fails.
-        let _ = write!(text, "{separator}{setting} {} -> {}", shortened(old), shortened(new));
+        let _ = write!(text, "{separator}{setting} {} -> {}", truncate(old), truncate(new));
     }
-    if let Some(more) = all.len().checked_sub(NAMED_MAX).filter(|more| *more > 0) {
+    if let Some(more) = all.len().checked_sub(CHANGES_SHOWN_MAX).filter(|more| *more > 0) {
         let _ = write!(text, " and {more} more");
     }
 }
 
-fn shortened(text: &str) -> String {
+fn truncate(text: &str) -> String {
     match text.char_indices().nth(TEXT_CHARS_MAX) {
         Some((end, _)) => format!("{}...", &text[..end]),
         None => text.to_owned(),

@@ -1,28 +1,28 @@
 //! Merges the settings of the program, the file and the environment into one configuration.
 
-use peregrine_config::{ConfigError, Kind, Layers, Origin, Value};
+use peregrine_config::{ConfigError, ValueKind, ConfigLoader, SourceLocation, ConfigValue};
 
 /// The prefix of environment variables.
-const PREFIX: &str = "PEREGRINE_";
+const ENV_PREFIX: &str = "PEREGRINE_";
 
 /// Adds where the setting was set, unless that was in code.
-pub(crate) fn placed(error: ConfigError, tree: Option<&Value>) -> ConfigError {
-    let setting = error.setting();
-    let leaves = tree.map(Value::leaves).unwrap_or_default();
+pub(crate) fn with_location(error: ConfigError, tree: Option<&ConfigValue>) -> ConfigError {
+    let setting = error.key();
+    let leaves = tree.map(ConfigValue::leaves).unwrap_or_default();
     match leaves.into_iter().find(|(name, _)| *name == setting) {
-        Some((_, value)) if value.origin != Origin::Code => error.at(&value.origin),
+        Some((_, value)) if value.location != SourceLocation::Default => error.with_location(&value.location),
         _ => error,
     }
 }
 
 /// The layers without a file: variables with the standard prefix.
 #[must_use]
-pub fn layers() -> Layers {
-    Layers::new(PREFIX).variable_for("PEREGRINE_DRIVER", "driver.kind")
+pub fn layers() -> ConfigLoader {
+    ConfigLoader::new(ENV_PREFIX).env_alias("PEREGRINE_DRIVER", "driver.kind")
 }
 
 /// Fills in what a listener's own sections leave out from the server's sections.
-pub(crate) fn inherit(tree: &mut Value) {
+pub(crate) fn inherit_server_sections(tree: &mut ConfigValue) {
     let sections = ["limits", "tls", "trusted_proxies"];
     let of_server = sections.map(|name| (name, tree.get(name).cloned()));
     let Some(listeners) = tree.get_mut("listeners") else { return };
@@ -32,7 +32,7 @@ pub(crate) fn inherit(tree: &mut Value) {
         for (section, of_server) in &of_server {
             if let (Some(own), Some(of_server)) = (listener.get_mut(section), of_server) {
                 // The loader reports sections that are not tables.
-                if matches!(own.kind, Kind::Table(_)) {
+                if matches!(own.kind, ValueKind::Table(_)) {
                     let said = std::mem::replace(own, of_server.clone());
                     // A listener with its own certificates uses none of the server's.
                     let has_certificates = said.get("certificates").is_some();
@@ -45,10 +45,10 @@ pub(crate) fn inherit(tree: &mut Value) {
                     };
                     for name in gone {
                         if let Some(value) = own.get_mut(name) {
-                            value.kind = Kind::Nothing;
+                            value.kind = ValueKind::Nil;
                         }
                     }
-                    own.overlay(said, true);
+                    own.merge(said, true);
                 }
             }
         }
@@ -57,11 +57,11 @@ pub(crate) fn inherit(tree: &mut Value) {
 
 /// Replaces underscores with hyphens in header field names set by variables, which cannot contain
 /// hyphens.
-pub(crate) fn name_fields(tree: &mut Value) {
+pub(crate) fn normalize_header_names(tree: &mut ConfigValue) {
     let fields =
         tree.get_mut("traces").and_then(|traces| traces.get_mut("otlp")?.get_mut("headers"));
-    if let Some(Value { kind: Kind::Table(entries), .. }) = fields {
-        for entry in entries.iter_mut().filter(|e| matches!(e.origin, Origin::Variable(_))) {
+    if let Some(ConfigValue { kind: ValueKind::Table(entries), .. }) = fields {
+        for entry in entries.iter_mut().filter(|e| matches!(e.key_location, SourceLocation::EnvVar(_))) {
             entry.key = entry.key.replace('_', "-");
         }
     }

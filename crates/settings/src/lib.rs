@@ -47,29 +47,29 @@ mod tls;
 mod traces;
 mod validate;
 
-pub use self::access_log::{AccessLogConfig, LineForm, LogsConfig};
-pub use self::acme::{AcmeConfig, ChallengeKind, ExternalAccountConfig};
+pub use self::access_log::{AccessLogConfig, LineFormat, LoggingConfig};
+pub use self::acme::{AcmeConfig, ChallengeKind, ExternalAccountBindingConfig};
 pub use self::server::{
-    AdminConfig, DriverConfig, DriverKind, Field, ListenerConfig, ProxiesConfig, ProxyHeader,
+    AdminConfig, DriverConfig, DriverKind, ForwardedHeader, ListenerConfig, TrustedProxiesConfig, ProxyProtocolMode,
     ProxyProtocolConfig, RestartConfig, ServerConfig, SocketsConfig,
 };
 #[cfg(feature = "schema")]
 pub use self::text::schema;
-pub use self::tls::{CertificateConfig, ClientAuthConfig, Clients, MinimumVersion, TlsConfig};
-pub use self::traces::{OtlpConfig, TracesConfig};
+pub use self::tls::{CertificateConfig, ClientAuthConfig, ClientAuthMode, MinTlsVersion, TlsSection};
+pub use self::traces::{OtlpConfig, TraceSection};
 pub use peregrine_config::{
-    Automatic, ConfigError, Kind, Layers, MaybeCount, MaybeMode, MaybeSize, MaybeText, MaybeTime,
-    Origin, Secret, Size, Time, Value, print, print_with,
+    AutoCount, ConfigError, ValueKind, ConfigLoader, OptionalCount, OptionalFileMode, OptionalByteSize, OptionalString, OptionalDuration,
+    SourceLocation, SecretString, ByteSize, HumanDuration, ConfigValue, print, to_toml_string_with_comments,
 };
 
 /// What `peregrine` needs to apply a configuration and to reload it. It may change in any release.
 #[doc(hidden)]
 pub mod internal {
-    pub use crate::diff::{changes, summary};
+    pub use crate::diff::{diff, summary};
     pub use crate::layering::layers;
-    pub use crate::metrics::{FAMILIES, Figures, write};
-    pub use crate::server::Source;
-    pub use crate::stable_file::settle;
+    pub use crate::metrics::{FAMILIES, ReloadMetrics, write};
+    pub use crate::server::ConfigSource;
+    pub use crate::stable_file::wait_until_stable;
 }
 
 #[cfg(test)]

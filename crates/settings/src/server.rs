@@ -3,13 +3,13 @@
 //! The doc comments of the fields are shown to operators: they appear in the JSON schema and in the
 //! commented configuration file of the guide.
 
-use super::access_log::{AccessLogConfig, LogsConfig};
-use super::layering::{inherit, layers, name_fields, placed};
-use super::tls::TlsConfig;
-use super::traces::TracesConfig;
+use super::access_log::{AccessLogConfig, LoggingConfig};
+use super::layering::{inherit_server_sections, layers, normalize_header_names, with_location};
+use super::tls::TlsSection;
+use super::traces::TraceSection;
 use peregrine_config::{
-    Automatic, ConfigError, Layers, MaybeCount, MaybeMode, MaybeSize, MaybeText, MaybeTime, Size,
-    Time,
+    AutoCount, ConfigError, ConfigLoader, OptionalCount, OptionalFileMode, OptionalByteSize, OptionalString, OptionalDuration, ByteSize,
+    HumanDuration,
 };
 use peregrine_driver::{Options, SocketOptions};
 use peregrine_server::Limits;
@@ -39,9 +39,9 @@ pub struct ServerConfig {
     /// Listeners, by a name of your choice.
     pub listeners: BTreeMap<String, ListenerConfig>,
     /// TLS settings of listeners that have `https = true` and no `tls` section.
-    pub tls: TlsConfig,
+    pub tls: TlsSection,
     /// Proxies that are trusted to report client addresses. Applied on reload.
-    pub trusted_proxies: ProxiesConfig,
+    pub trusted_proxies: TrustedProxiesConfig,
     /// Limits and timeouts. Applied on reload, except `poll_budget`, `lame_duck`,
     /// `shutdown_timeout` and `background_timeout`.
     pub limits: Limits,
@@ -50,31 +50,31 @@ pub struct ServerConfig {
     /// Socket options.
     pub sockets: SocketsConfig,
     /// The program's log. Applied on reload if the program supports it.
-    pub logs: LogsConfig,
+    pub logs: LoggingConfig,
     /// The access log: one line per request.
     pub access_log: AccessLogConfig,
     /// Traces of requests, and the collector that receives them.
-    pub traces: TracesConfig,
+    pub traces: TraceSection,
     /// The listener for operators: metrics, probes, and this configuration.
     pub admin: AdminConfig,
     /// In-place upgrades. On Linux.
     pub restart: RestartConfig,
     /// Where the configuration was read from.
     #[serde(skip)]
-    pub(crate) source: Option<Source>,
+    pub(crate) source: Option<ConfigSource>,
 }
 
 /// The sources that a reload reads again.
 #[derive(Clone, Debug)]
-pub struct Source {
+pub struct ConfigSource {
     /// The file and the environment.
-    pub layers: Layers,
+    pub layers: ConfigLoader,
     /// The settings in code.
-    pub code: Box<ServerConfig>,
+    pub defaults: Box<ServerConfig>,
 }
 
 /// All sources are equal, so that comparing configurations compares only settings.
-impl PartialEq for Source {
+impl PartialEq for ConfigSource {
     fn eq(&self, _: &Self) -> bool {
         true
     }
@@ -96,40 +96,40 @@ impl ServerConfig {
     /// # Errors
     /// As [`load`](Self::load).
     pub fn load_over(code: Self, path: impl Into<PathBuf>) -> Result<Self, ConfigError> {
-        Self::read(code, layers().file(path).environment())
+        Self::from_layers(code, layers().file(path).env())
     }
 
     /// Reads only environment variables, over the settings in `code`.
     ///
     /// # Errors
     /// As [`load`](Self::load).
-    pub fn from_environment(code: Self) -> Result<Self, ConfigError> {
-        Self::read(code, layers().environment())
+    pub fn from_env(code: Self) -> Result<Self, ConfigError> {
+        Self::from_layers(code, layers().env())
     }
 
     /// Reads custom layers, for example with another prefix for variables, or without variables.
     ///
     /// # Errors
     /// As [`load`](Self::load).
-    pub fn read(code: Self, layers: Layers) -> Result<Self, ConfigError> {
+    pub fn from_layers(code: Self, layers: ConfigLoader) -> Result<Self, ConfigError> {
         let (mut said, mut misplaced) = (None, None);
-        let read: Self = layers.load_with(&code, |tree| {
-            misplaced = super::validate::of_the_server(tree);
-            inherit(tree);
-            name_fields(tree);
+        let read: Self = layers.load_with_overrides(&code, |tree| {
+            misplaced = super::validate::check_server_wide(tree);
+            inherit_server_sections(tree);
+            normalize_header_names(tree);
             said = Some(tree.clone());
         })?;
         if let Some(error) = misplaced {
             return Err(error);
         }
-        read.check().map_err(|error| placed(error, said.as_ref()))?;
-        Ok(Self { source: Some(Source { layers, code: Box::new(code) }), ..read })
+        read.validate().map_err(|error| with_location(error, said.as_ref()))?;
+        Ok(Self { source: Some(ConfigSource { layers, defaults: Box::new(code) }), ..read })
     }
 
     /// Where the configuration was read from, if it was read.
     #[doc(hidden)]
     #[must_use]
-    pub fn source(&self) -> Option<&Source> {
+    pub fn source(&self) -> Option<&ConfigSource> {
         self.source.as_ref()
     }
 }
@@ -163,13 +163,13 @@ pub struct ListenerConfig {
     pub https: bool,
     /// TLS settings of this listener. Settings that are left out are inherited from the server's
     /// `tls` section.
-    pub tls: Option<TlsConfig>,
+    pub tls: Option<TlsSection>,
     /// Limits of this listener. Settings that are left out are inherited from the server's `limits`
     /// section. The listener then counts its connections separately.
     pub limits: Option<Limits>,
     /// Trusted proxies of this listener. Settings that are left out are inherited from the server's
     /// `trusted_proxies` section.
-    pub trusted_proxies: Option<ProxiesConfig>,
+    pub trusted_proxies: Option<TrustedProxiesConfig>,
     /// Whether connections start with a PROXY protocol header.
     pub proxy_protocol: ProxyProtocolConfig,
 }
@@ -178,7 +178,7 @@ pub struct ListenerConfig {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
-pub struct ProxiesConfig {
+pub struct TrustedProxiesConfig {
     /// Addresses (`10.0.0.7`) and networks (`10.0.0.0/8`) of the proxies, and `unix:` for all
     /// clients of Unix domain sockets.
     pub from: Vec<String>,
@@ -190,7 +190,7 @@ pub struct ProxiesConfig {
     #[serde(with = "MaybeCount")]
     pub hops_max: Option<usize>,
     /// The header fields that the proxies write: `x-forwarded`, or `forwarded` (RFC 7239).
-    pub field: Field,
+    pub field: ForwardedHeader,
     /// Also reads `X-Forwarded-Host` and `X-Forwarded-Port`. The proxies must set or remove them.
     pub host: bool,
     /// Also reads `X-Forwarded-Prefix`. The proxies must set or remove it.
@@ -201,7 +201,7 @@ pub struct ProxiesConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
-pub enum Field {
+pub enum ForwardedHeader {
     /// `X-Forwarded-For` and `X-Forwarded-Proto`.
     #[default]
     XForwarded,
@@ -215,7 +215,7 @@ pub enum Field {
 #[serde(default, deny_unknown_fields)]
 pub struct ProxyProtocolConfig {
     /// `off`, `required`, or `optional`.
-    pub mode: ProxyHeader,
+    pub mode: ProxyProtocolMode,
     /// Peers that may send a header: addresses, networks, and `unix:`. Default with `required`:
     /// this machine, private networks, and Unix domain sockets.
     pub from: Vec<String>,
@@ -226,7 +226,7 @@ pub struct ProxyProtocolConfig {
 
 impl Default for ProxyProtocolConfig {
     fn default() -> Self {
-        Self { mode: ProxyHeader::Off, from: Vec::new(), header_bytes_max: 4096 }
+        Self { mode: ProxyProtocolMode::Off, from: Vec::new(), header_bytes_max: 4096 }
     }
 }
 
@@ -234,7 +234,7 @@ impl Default for ProxyProtocolConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
-pub enum ProxyHeader {
+pub enum ProxyProtocolMode {
     /// No header is read.
     #[default]
     #[serde(alias = "none")]
@@ -291,12 +291,12 @@ impl Default for DriverConfig {
         let Options {
             receive_buffers,
             receive_buffer_bytes,
-            receive_ahead_max,
-            receive_large_bytes,
+            read_ahead_buffers_max: receive_ahead_max,
+            large_receive_bytes: receive_large_bytes,
             spin_us,
             cpu: _,
-            sockets: _,
-            figures: _,
+            socket_options: _,
+            metrics: _,
         } = Options::default();
         Self {
             kind: DriverKind::Auto,
@@ -362,15 +362,15 @@ impl From<SocketOptions> for SocketsConfig {
         let SocketOptions {
             backlog,
             nodelay,
-            unsent_bytes_max,
-            keep_alive,
-            keep_alive_interval,
-            keep_alive_probes,
-            user_timeout,
+            notsent_lowat_bytes: unsent_bytes_max,
+            tcp_keepalive: keep_alive,
+            tcp_keepalive_interval: keep_alive_interval,
+            tcp_keepalive_retries: keep_alive_probes,
+            tcp_user_timeout: user_timeout,
             receive_buffer_bytes,
             send_buffer_bytes,
             ipv6_only,
-            one_queue,
+            shared_accept_queue: one_queue,
         } = options;
         Self {
             backlog,

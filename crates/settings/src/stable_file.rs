@@ -12,30 +12,30 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 /// How long a file must stay unchanged.
-const QUIET: Duration = Duration::from_millis(100);
+const STABLE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The maximum number of checks.
-const LOOKS_MAX: usize = 50;
+const CHECKS_MAX: usize = 50;
 
 /// Larger files are not checked for being blank: the loader refuses them.
 const BLANK_BYTES_MAX: u64 = 1 << 20;
 
 /// The metadata that shows whether a file has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Stamp {
-    length: u64,
-    changed: Option<SystemTime>,
+struct FileVersion {
+    len: u64,
+    modified: Option<SystemTime>,
     #[cfg(unix)]
-    file: (u64, u64),
+    file_id: (u64, u64),
 }
 
-impl Stamp {
-    fn of(metadata: &Metadata) -> Self {
+impl FileVersion {
+    fn new(metadata: &Metadata) -> Self {
         Self {
-            length: metadata.len(),
-            changed: metadata.modified().ok(),
+            len: metadata.len(),
+            modified: metadata.modified().ok(),
             #[cfg(unix)]
-            file: {
+            file_id: {
                 use std::os::unix::fs::MetadataExt;
                 (metadata.dev(), metadata.ino())
             },
@@ -47,9 +47,9 @@ impl Stamp {
 ///
 /// # Errors
 /// The file keeps changing, is blank, or is not a regular file.
-pub fn settle(path: &Path) -> io::Result<()> {
-    let look = || std::fs::metadata(path).ok().as_ref().map(Stamp::of);
-    until_same(look, || thread::sleep(QUIET))?;
+pub fn wait_until_stable(path: &Path) -> io::Result<()> {
+    let look = || std::fs::metadata(path).ok().as_ref().map(FileVersion::new);
+    poll_until_stable(look, || thread::sleep(STABLE_INTERVAL))?;
     let invalid = |cause| Err(io::Error::new(io::ErrorKind::InvalidInput, cause));
     match std::fs::metadata(path) {
         Ok(metadata) if !metadata.is_file() => {
@@ -68,12 +68,12 @@ fn is_blank(path: &Path) -> bool {
     text.is_some_and(|text| text.trim_start_matches('\u{feff}').trim().is_empty())
 }
 
-fn until_same<T: PartialEq>(
+fn poll_until_stable<T: PartialEq>(
     mut look: impl FnMut() -> T,
     mut pause: impl FnMut(),
 ) -> io::Result<()> {
     let mut last = look();
-    for _ in 0..LOOKS_MAX {
+    for _ in 0..CHECKS_MAX {
         pause();
         let now = look();
         if now == last {
@@ -93,7 +93,7 @@ mod tests {
     fn pauses(changes: usize) -> Option<usize> {
         let paused = Cell::new(0);
         let look = || paused.get().min(changes);
-        until_same(look, || paused.set(paused.get() + 1)).ok().map(|()| paused.get())
+        poll_until_stable(look, || paused.set(paused.get() + 1)).ok().map(|()| paused.get())
     }
 
     #[test]
@@ -108,7 +108,7 @@ mod tests {
     fn a_file_that_was_written_to_or_replaced_is_another() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("a");
-        let stamp = || Stamp::of(&std::fs::metadata(&path).expect("the file exists"));
+        let stamp = || FileVersion::new(&std::fs::metadata(&path).expect("the file exists"));
         std::fs::write(&path, "one").expect("a new file");
         let first = stamp();
         assert_eq!(stamp(), first);
@@ -122,20 +122,20 @@ mod tests {
             std::fs::rename(other, &path).expect("same folder");
             assert_ne!(stamp(), second);
         }
-        assert!(settle(&path).is_ok() && settle(&folder.path().join("none")).is_ok());
+        assert!(wait_until_stable(&path).is_ok() && wait_until_stable(&folder.path().join("none")).is_ok());
     }
 
     #[test]
     fn what_is_no_file_or_has_nothing_in_it_is_not_read_again() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("a");
-        let refused = |path: &Path| settle(path).expect_err("refused").to_string();
+        let refused = |path: &Path| wait_until_stable(path).expect_err("refused").to_string();
         for text in ["", "\n", " \n\n\t\n", "\u{feff}", "\u{feff}\r\n", &"\n".repeat(5000)] {
             std::fs::write(&path, text).expect("a file");
             assert!(refused(&path).contains("the file is empty"), "{text:?}");
         }
         std::fs::write(&path, "# all defaults").expect("the file exists");
-        assert!(settle(&path).is_ok());
+        assert!(wait_until_stable(&path).is_ok());
         assert!(refused(folder.path()).contains("not a regular file"));
         #[cfg(target_os = "linux")]
         {

@@ -8,7 +8,7 @@ use std::fmt;
 /// configuration.
 impl fmt::Display for ServerConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&print(self).map_err(|_| fmt::Error)?)
+        f.write_str(&to_toml_string(self).map_err(|_| fmt::Error)?)
     }
 }
 

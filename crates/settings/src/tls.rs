@@ -1,7 +1,7 @@
 //! The settings of TLS.
 
 use super::acme::AcmeConfig;
-use peregrine_config::{MaybeText, Time};
+use peregrine_config::{OptionalString, HumanDuration};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
-pub struct TlsConfig {
+pub struct TlsSection {
     /// Certificates with their keys, by label. A reload reads the files again.
     pub certificates: BTreeMap<String, CertificateConfig>,
     /// Certificates that the server obtains itself, in addition to `certificates`.
@@ -27,7 +27,7 @@ pub struct TlsConfig {
     #[serde(with = "MaybeText")]
     pub ticket_keys: Option<String>,
     /// The oldest TLS version accepted: `1.2` or `1.3`.
-    pub minimum_version: MinimumVersion,
+    pub minimum_version: MinTlsVersion,
     /// Cipher suites, preferred first; empty: the server's default.
     pub cipher_suites: Vec<String>,
     /// Key exchange groups, preferred first; empty: the server's default.
@@ -44,7 +44,7 @@ pub struct TlsConfig {
     pub key_log: bool,
 }
 
-impl Default for TlsConfig {
+impl Default for TlsSection {
     fn default() -> Self {
         Self {
             certificates: BTreeMap::new(),
@@ -53,7 +53,7 @@ impl Default for TlsConfig {
             watch: false,
             client_auth: ClientAuthConfig::default(),
             ticket_keys: None,
-            minimum_version: MinimumVersion::Tls12,
+            minimum_version: MinTlsVersion::Tls12,
             cipher_suites: Vec::new(),
             key_exchange_groups: Vec::new(),
             alpn: ["h2", "http/1.1", "http/1.0"].map(ToOwned::to_owned).to_vec(),
@@ -85,7 +85,7 @@ pub struct CertificateConfig {
 pub struct ClientAuthConfig {
     /// `off`, `required`, or `optional`; with `optional`, individual routes can require a
     /// certificate.
-    pub mode: Clients,
+    pub mode: ClientAuthMode,
     /// Files with the root certificates that client certificates must chain to.
     pub roots: Vec<String>,
     /// Files with certificate revocation lists.
@@ -98,7 +98,7 @@ pub struct ClientAuthConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
-pub enum Clients {
+pub enum ClientAuthMode {
     /// The server requests no certificate.
     #[default]
     #[serde(alias = "none")]
@@ -112,7 +112,7 @@ pub enum Clients {
 /// The oldest TLS version accepted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub enum MinimumVersion {
+pub enum MinTlsVersion {
     /// TLS 1.2.
     #[default]
     #[serde(rename = "1.2")]

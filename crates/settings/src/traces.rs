@@ -1,8 +1,8 @@
 //! The settings of traces and of the collector that receives them.
 
 use super::server::ServerConfig;
-use peregrine_config::{ConfigError, MaybeText, Secret, Time};
-use peregrine_server::Traces;
+use peregrine_config::{ConfigError, OptionalString, SecretString, HumanDuration};
+use peregrine_server::TraceConfig;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
-pub struct TracesConfig {
+pub struct TraceSection {
     /// Whether sampled requests get a span with OpenTelemetry's attributes.
     pub enabled: bool,
     /// The share of new traces that are sampled, from 0.0 (none) to 1.0 (all). Applied on reload.
@@ -27,7 +27,7 @@ pub struct TracesConfig {
     pub otlp: OtlpConfig,
 }
 
-impl Default for TracesConfig {
+impl Default for TraceSection {
     fn default() -> Self {
         Self {
             enabled: false,
@@ -53,7 +53,7 @@ pub struct OtlpConfig {
     pub service: Option<String>,
     /// Header fields of requests to the collector, for example for authentication:
     /// `authorization = "Bearer .."`. The values are never printed.
-    pub headers: BTreeMap<String, Secret>,
+    pub headers: BTreeMap<String, SecretString>,
     /// The timeout for sending one batch of spans.
     #[serde(with = "Time")]
     pub send_timeout: Duration,
@@ -74,17 +74,17 @@ impl Default for OtlpConfig {
     }
 }
 
-impl TracesConfig {
+impl TraceSection {
     /// Builds the sampling settings, if traces are enabled.
     #[doc(hidden)]
     #[must_use]
-    pub fn made(&self) -> Option<Traces> {
+    pub fn to_trace_config(&self) -> Option<TraceConfig> {
         self.enabled.then(|| {
-            let traces = Traces::new().ratio(self.ratio);
-            let traces = if self.follow_parents { traces } else { traces.ignore_parents() };
+            let traces = TraceConfig::new().sample_ratio(self.ratio);
+            let traces = if self.follow_parents { traces } else { traces.ignore_remote_parents() };
             self.routes
                 .iter()
-                .fold(traces, |traces, (pattern, ratio)| traces.route(pattern, *ratio))
+                .fold(traces, |traces, (pattern, ratio)| traces.route_sample_ratio(pattern, *ratio))
         })
     }
 
@@ -92,7 +92,7 @@ impl TracesConfig {
     /// and `otlp`.
     #[doc(hidden)]
     #[must_use]
-    pub fn changed_to(&self, read: &Self) -> Self {
+    pub fn merge_reloadable(&self, read: &Self) -> Self {
         Self { enabled: self.enabled, otlp: self.otlp.clone(), ..read.clone() }
     }
 }
@@ -100,7 +100,7 @@ impl TracesConfig {
 impl ServerConfig {
     pub(crate) fn check_traces(&self) -> Result<(), ConfigError> {
         let wrong =
-            |name: &str, text: &str| Err(ConfigError::of_setting(&format!("traces.{name}"), text));
+            |name: &str, text: &str| Err(ConfigError::for_key(&format!("traces.{name}"), text));
         let of = &self.traces;
         let routes = of.routes.iter().map(|(pattern, ratio)| (format!("routes.{pattern}"), *ratio));
         for (name, ratio) in std::iter::once(("ratio".to_owned(), of.ratio)).chain(routes) {
@@ -114,7 +114,7 @@ impl ServerConfig {
         }
         for (name, value) in &of.otlp.headers {
             let is_field = http::HeaderName::try_from(name.as_str()).is_ok()
-                && http::HeaderValue::try_from(value.expose()).is_ok();
+                && http::HeaderValue::try_from(value.expose_secret()).is_ok();
             if !is_field {
                 return wrong(&format!("otlp.headers.{name}"), "not a valid HTTP header field");
             }

@@ -1,8 +1,8 @@
 //! Checks the values of settings.
 
 use super::server::{AdminConfig, ListenerConfig, ServerConfig, SocketsConfig};
-use super::tls::TlsConfig;
-use peregrine_config::{ConfigError, Origin, Value};
+use super::tls::TlsSection;
+use peregrine_config::{ConfigError, SourceLocation, ConfigValue};
 use peregrine_server::Limits;
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ impl ServerConfig {
     ///
     /// # Errors
     /// A [`ConfigError`] names the setting and its allowed values.
-    pub fn check(&self) -> Result<(), ConfigError> {
+    pub fn validate(&self) -> Result<(), ConfigError> {
         check_limits("limits", &self.limits)?;
         self.check_access_log()?;
         self.check_traces()?;
@@ -24,7 +24,7 @@ impl ServerConfig {
             }
             if listener.address.is_none() && listener.activated.is_none() {
                 let text = "set the address to listen on: `address = \"127.0.0.1:8080\"`";
-                return Err(ConfigError::of_setting(&of("address"), text));
+                return Err(ConfigError::for_key(&of("address"), text));
             }
             let ListenerConfig { unix_mode, unix_owner, unix_group, .. } = listener;
             let said = [unix_mode.is_some(), unix_owner.is_some(), unix_group.is_some()];
@@ -34,7 +34,7 @@ impl ServerConfig {
             }
             if listener.tls.is_some() && !listener.https {
                 let text = "the listener has a section `tls`, but no `https = true`";
-                return Err(ConfigError::of_setting(&of("https"), text));
+                return Err(ConfigError::for_key(&of("https"), text));
             }
         }
         let AdminConfig { unix_mode, unix_owner, unix_group, .. } = &self.admin;
@@ -69,7 +69,7 @@ impl ServerConfig {
         check_socket_times(sockets)?;
         if driver.spin > Duration::from_secs(1) {
             let text = "spinning for more than `1s` makes no sense";
-            return Err(ConfigError::of_setting("driver.spin", text));
+            return Err(ConfigError::for_key("driver.spin", text));
         }
         Ok(())
     }
@@ -85,13 +85,13 @@ fn check_socket_times(sockets: &SocketsConfig) -> Result<(), ConfigError> {
     ] {
         if !(second..=most).contains(&time) || time.subsec_nanos() > 0 {
             let text = "the kernel accepts whole seconds, from `1s` to `32767s`";
-            return Err(ConfigError::of_setting(setting, text));
+            return Err(ConfigError::for_key(setting, text));
         }
     }
     let most = Duration::from_millis(i32::MAX as u64);
     if !(second..=most).contains(&sockets.user_timeout.unwrap_or(second)) {
         let text = "the kernel accepts `1s` to `24d`";
-        return Err(ConfigError::of_setting("sockets.user_timeout", text));
+        return Err(ConfigError::for_key("sockets.user_timeout", text));
     }
     Ok(())
 }
@@ -101,7 +101,7 @@ fn check_range(setting: &str, number: u64, least: u64, most: u64) -> Result<(), 
         return Ok(());
     }
     let text = format!("{number} is out of range: it may be from {least} to {most}");
-    Err(ConfigError::of_setting(setting, text))
+    Err(ConfigError::for_key(setting, text))
 }
 
 fn check_limits(section: &str, limits: &Limits) -> Result<(), ConfigError> {
@@ -139,11 +139,11 @@ fn check_limits(section: &str, limits: &Limits) -> Result<(), ConfigError> {
     ] {
         if time.is_zero() {
             let text = "with a timeout of zero, no client could be served";
-            return Err(ConfigError::of_setting(&of(name), text));
+            return Err(ConfigError::for_key(&of(name), text));
         }
     }
-    if let Some(fault) = limits.overload.fault() {
-        return Err(ConfigError::of_setting(&of("overload"), fault));
+    if let Some(fault) = limits.overload.config_error() {
+        return Err(ConfigError::for_key(&of("overload"), fault));
     }
     // In other servers, zero often means no limit. Here it would expire at once.
     for (name, time) in [
@@ -155,7 +155,7 @@ fn check_limits(section: &str, limits: &Limits) -> Result<(), ConfigError> {
     ] {
         if time.is_some_and(|time| time.is_zero()) {
             let text = "zero would expire at once; for no limit, write `off`";
-            return Err(ConfigError::of_setting(&of(name), text));
+            return Err(ConfigError::for_key(&of(name), text));
         }
     }
     Ok(())
@@ -163,14 +163,14 @@ fn check_limits(section: &str, limits: &Limits) -> Result<(), ConfigError> {
 
 /// Reports a limit set for one listener that applies only to the whole server
 /// (`Listener::limits`).
-pub(crate) fn of_the_server(tree: &Value) -> Option<ConfigError> {
+pub(crate) fn check_server_wide(tree: &ConfigValue) -> Option<ConfigError> {
     const SETTINGS: [&str; 5] =
         ["poll_budget", "lame_duck", "shutdown_timeout", "background_timeout", "overload"];
     let leaves = tree.leaves();
     leaves.iter().find_map(|(name, value)| {
         let (_, setting) = name.strip_prefix("listeners.")?.split_once(".limits.")?;
         let section = setting.split('.').next()?;
-        if value.origin == Origin::Code || !SETTINGS.contains(&section) {
+        if value.location == SourceLocation::Default || !SETTINGS.contains(&section) {
             return None;
         }
         // A printed configuration repeats the server's values for each listener.
@@ -179,7 +179,7 @@ pub(crate) fn of_the_server(tree: &Value) -> Option<ConfigError> {
             return None;
         }
         let text = format!("it applies to the whole server: set `limits.{setting}`");
-        Some(ConfigError::of_setting(name, text).at(&value.origin))
+        Some(ConfigError::for_key(name, text).with_location(&value.location))
     })
 }
 
@@ -190,17 +190,17 @@ fn check_owner(prefix: &str, address: Option<&str>, said: [bool; 3]) -> Result<(
         if is_said && !is_unix {
             let text = "this listener is not a Unix domain socket: remove the setting, or write \
                         `address = \"unix:/run/app.sock\"`";
-            return Err(ConfigError::of_setting(&format!("{prefix}{name}"), text));
+            return Err(ConfigError::for_key(&format!("{prefix}{name}"), text));
         }
     }
     Ok(())
 }
 
-fn check_acme(section: &str, tls: &TlsConfig) -> Result<(), ConfigError> {
+fn check_acme(section: &str, tls: &TlsSection) -> Result<(), ConfigError> {
     let of = &tls.acme;
     let wrong =
-        |name: &str, text: &str| Err(ConfigError::of_setting(&format!("{section}.{name}"), text));
-    if of.external_account.id.is_some() == of.external_account.key.expose().is_empty() {
+        |name: &str, text: &str| Err(ConfigError::for_key(&format!("{section}.{name}"), text));
+    if of.external_account.id.is_some() == of.external_account.key.expose_secret().is_empty() {
         return wrong("acme.external_account", "`id` and `key` belong together: set both or none");
     }
     if of.domains.is_empty() {

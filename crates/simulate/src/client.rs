@@ -2,7 +2,7 @@
 
 use super::connection::SimConnection;
 use super::request::SimRequest;
-use super::response::Reading;
+use super::response::ResponseReader;
 use super::server::SimServer;
 use super::sim::Sim;
 use http::Method;
@@ -16,20 +16,20 @@ use std::rc::Rc;
 /// The client never retries: if the connection of a request breaks, the request is
 /// [lost](super::Lost).
 #[derive(Clone)]
-pub struct SimClient(Rc<Inner>);
+pub struct SimClient(Rc<ClientInner>);
 
-struct Inner {
+struct ClientInner {
     server: SimServer,
     listener: usize,
-    number: u64,
+    id: u64,
     /// Idle connections.
-    idle: RefCell<Vec<Reading>>,
+    idle: RefCell<Vec<ResponseReader>>,
 }
 
 impl SimClient {
     pub(super) fn new(server: SimServer, listener: usize) -> Self {
-        let number = server.sim().next_client();
-        Self(Rc::new(Inner { server, listener, number, idle: RefCell::default() }))
+        let number = server.sim().next_client_id();
+        Self(Rc::new(ClientInner { server, listener, id: number, idle: RefCell::default() }))
     }
 
     /// A request. `target` is written into the request line unchanged.
@@ -73,8 +73,8 @@ impl SimClient {
     }
 
     /// The client's number in the events.
-    pub(super) fn number(&self) -> u64 {
-        self.0.number
+    pub(super) fn id(&self) -> u64 {
+        self.0.id
     }
 
     pub(super) fn sim(&self) -> &Sim {
@@ -82,33 +82,33 @@ impl SimClient {
     }
 
     /// An idle connection, or a new one.
-    pub(super) fn connection(&self) -> Reading {
+    pub(super) fn connection(&self) -> ResponseReader {
         loop {
             let idle = self.0.idle.borrow_mut().pop();
             match idle {
                 // The server has closed it in the meantime.
-                Some(idle) if idle.has_something() => {}
+                Some(idle) if idle.is_readable() => {}
                 Some(idle) => return idle,
-                None => return Reading::new(self.connect()),
+                None => return ResponseReader::new(self.connect()),
             }
         }
     }
 
     fn connect(&self) -> SimConnection {
         let connection = self.0.server.connect_to(self.0.listener);
-        let (client, number) = (self.number(), connection.number());
-        self.sim().note(format!("client {client}: has connection {number}"));
+        let (client, number) = (self.id(), connection.id());
+        self.sim().log(format!("client {client}: has connection {number}"));
         connection
     }
 
     /// Returns a connection to the pool of idle ones.
-    pub(super) fn keep(&self, connection: Reading) {
+    pub(super) fn return_connection(&self, connection: ResponseReader) {
         self.0.idle.borrow_mut().push(connection);
     }
 }
 
 impl fmt::Debug for SimClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SimClient").field("number", &self.number()).finish_non_exhaustive()
+        f.debug_struct("SimClient").field("number", &self.id()).finish_non_exhaustive()
     }
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// The maximum number of bytes that one call sends or receives.
-const PIECE_BYTES_MAX: usize = 65_536;
+const CHUNK_BYTES_MAX: usize = 65_536;
 
 /// The client's end of a connection, which transfers raw bytes: for any protocol, and for
 /// misbehaving clients. Dropping it closes the connection.
@@ -83,14 +83,14 @@ impl SimConnection {
     /// # Errors
     /// The connection was refused, broke, or was cut by the test.
     pub async fn recv(&self) -> io::Result<Vec<u8>> {
-        poll_fn(|context| self.poll_recv(context, PIECE_BYTES_MAX)).await
+        poll_fn(|context| self.poll_recv(context, CHUNK_BYTES_MAX)).await
     }
 
     /// Receives everything until the server closes its side.
     ///
     /// # Errors
     /// As [`recv`](Self::recv); the bytes received before the error are lost.
-    pub async fn recv_all(&self) -> io::Result<Vec<u8>> {
+    pub async fn recv_to_end(&self) -> io::Result<Vec<u8>> {
         let mut all = Vec::new();
         loop {
             let bytes = self.recv().await?;
@@ -105,21 +105,21 @@ impl SimConnection {
     ///
     /// # Errors
     /// As [`send`](Self::send).
-    pub async fn half_close(&self) -> io::Result<()> {
+    pub async fn shutdown_write(&self) -> io::Result<()> {
         self.client.half_close().await
     }
 
-    pub(super) fn number(&self) -> u64 {
-        self.client.number()
+    pub(super) fn id(&self) -> u64 {
+        self.client.id()
     }
 
     /// Whether data, an end or a reset has arrived.
-    pub(super) fn has_something(&self) -> bool {
-        self.client.has_something()
+    pub(super) fn is_readable(&self) -> bool {
+        self.client.is_readable()
     }
 
     fn cut(&self, what: &str) -> io::Error {
-        self.sim.note(format!("connection {}: cut by the test while {what}", self.number()));
+        self.sim.log(format!("connection {}: cut by the test while {what}", self.id()));
         self.client.reset();
         io::Error::new(io::ErrorKind::ConnectionReset, "the test cut the connection")
     }
@@ -129,7 +129,7 @@ impl SimConnection {
         ready!(self.poll_sent(context))?;
         let left = self.send_left.get();
         let most = left.map_or(usize::MAX, |left| usize::try_from(left).unwrap_or(usize::MAX));
-        let size = bytes.len().min(PIECE_BYTES_MAX).min(most);
+        let size = bytes.len().min(CHUNK_BYTES_MAX).min(most);
         self.target.set(self.client.queue(&bytes[..size])?);
         let sent = u64::try_from(size).expect("a length has at most 64 bits");
         self.send_left.set(left.map(|left| left - sent));
@@ -138,7 +138,7 @@ impl SimConnection {
 
     /// Ready when everything has been sent. Then performs a cut that is due.
     fn poll_sent(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.client.poll_sent(context, self.target.get()))?;
+        ready!(self.client.poll_flushed_to(context, self.target.get()))?;
         if self.send_left.get() == Some(0) {
             self.send_left.set(None);
             return Poll::Ready(Err(self.cut("sending")));
@@ -195,6 +195,6 @@ impl AsyncWrite for SimConnection {
 
 impl fmt::Debug for SimConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SimConnection").field("number", &self.number()).finish_non_exhaustive()
+        f.debug_struct("SimConnection").field("number", &self.id()).finish_non_exhaustive()
     }
 }

@@ -8,64 +8,64 @@ use std::time::Duration;
 ///
 /// The `Debug` form is the same text as the `Display` form, for tests that `expect` a response.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Lost {
+pub struct SimRequestError {
     /// The request, such as `POST /orders`.
     pub request: String,
     /// The reason.
-    pub why: Why,
+    pub kind: SimErrorKind,
 }
 
 /// Why a request got no response. In all cases except [`Refused`](Self::Refused), the server may
 /// have executed the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Why {
+pub enum SimErrorKind {
     /// The connection was refused.
-    Refused,
+    ConnectionRefused,
     /// The connection was reset.
-    Reset,
+    ConnectionReset,
     /// The server closed the connection before the response was complete.
-    Ended,
+    UnexpectedEof,
     /// The client disconnected after it had waited for this time.
-    GaveUp(Duration),
+    TimedOut(Duration),
     /// The response is not valid HTTP/1.1. The text says why.
-    Malformed(String),
+    InvalidResponse(String),
 }
 
-impl From<io::Error> for Why {
+impl From<io::Error> for SimErrorKind {
     fn from(error: io::Error) -> Self {
         match error.kind() {
-            io::ErrorKind::ConnectionRefused => Self::Refused,
-            io::ErrorKind::UnexpectedEof => Self::Ended,
-            _ => Self::Reset,
+            io::ErrorKind::ConnectionRefused => Self::ConnectionRefused,
+            io::ErrorKind::UnexpectedEof => Self::UnexpectedEof,
+            _ => Self::ConnectionReset,
         }
     }
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for SimErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Refused => f.write_str("the connection was refused"),
-            Self::Reset => f.write_str("the connection was reset"),
-            Self::Ended => {
+            Self::ConnectionRefused => f.write_str("the connection was refused"),
+            Self::ConnectionReset => f.write_str("the connection was reset"),
+            Self::UnexpectedEof => {
                 f.write_str("the server closed the connection before the response was complete")
             }
-            Self::GaveUp(after) => write!(f, "the client gave up after {after:?}"),
-            Self::Malformed(text) => write!(f, "the response is not HTTP/1.1: {text}"),
+            Self::TimedOut(after) => write!(f, "the client gave up after {after:?}"),
+            Self::InvalidResponse(text) => write!(f, "the response is not HTTP/1.1: {text}"),
         }
     }
 }
 
-impl fmt::Display for Lost {
+impl fmt::Display for SimRequestError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "no answer to {}: {}", self.request, self.why)
+        write!(f, "no answer to {}: {}", self.request, self.kind)
     }
 }
 
-impl fmt::Debug for Lost {
+impl fmt::Debug for SimRequestError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
 }
 
-impl std::error::Error for Lost {}
+impl std::error::Error for SimRequestError {}

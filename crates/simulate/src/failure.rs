@@ -1,6 +1,6 @@
 //! [`Failure`]: the report of a failed run.
 
-use peregrine_driver_sim::{Network, Stuck};
+use peregrine_driver_sim::{Network, RunFailure};
 use std::fmt;
 use std::time::Duration;
 
@@ -10,57 +10,57 @@ use std::time::Duration;
 pub struct Failure {
     seed: u64,
     cause: String,
-    now: Duration,
+    virtual_time: Duration,
     steps: u64,
-    pub(super) trace: u64,
+    pub(super) digest: u64,
     /// Requests without a response, and how long they had waited.
-    waiting: Vec<(String, Duration)>,
-    story: Vec<(Duration, String)>,
+    pending_requests: Vec<(String, Duration)>,
+    events: Vec<(Duration, String)>,
     /// The outcome of the second run with this seed.
-    repeated: Option<Repeated>,
+    repeat_result: Option<RepeatResult>,
     /// The name of the test, if it is known.
     test: Option<String>,
 }
 
 /// The outcome of the second run with a seed that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Repeated {
+pub(super) enum RepeatResult {
     /// It failed in the same way.
     Same,
     /// It failed in a different way, with this cause.
-    Otherwise(String),
+    Different(String),
     /// It passed.
     Passed,
 }
 
 impl Failure {
-    pub(super) fn of(network: &Network, cause: String, asked: Vec<(String, Duration)>) -> Self {
-        let now = network.stuck().map_or_else(|| network.now(), |stuck| stuck.since);
+    pub(super) fn new(network: &Network, cause: String, asked: Vec<(String, Duration)>) -> Self {
+        let now = network.failure().map_or_else(|| network.now(), |stuck| stuck.idle_since);
         let since = |(request, since): (String, Duration)| (request, now.saturating_sub(since));
         Self {
             seed: network.seed(),
             cause,
-            now,
+            virtual_time: now,
             steps: network.polls(),
-            trace: network.trace(),
-            waiting: asked.into_iter().map(since).collect(),
-            story: network.story(),
-            repeated: None,
+            digest: network.trace_digest(),
+            pending_requests: asked.into_iter().map(since).collect(),
+            events: network.event_log(),
+            repeat_result: None,
             test: None,
         }
     }
 
-    pub(super) fn repeated(self, repeated: Repeated, test: Option<String>) -> Self {
-        Self { repeated: Some(repeated), test, ..self }
+    pub(super) fn repeated(self, repeated: RepeatResult, test: Option<String>) -> Self {
+        Self { repeat_result: Some(repeated), test, ..self }
     }
 
     /// Two runs with the same seed passed, but differed.
-    pub(super) fn differing(seed: u64, test: Option<String>) -> Self {
+    pub(super) fn nondeterministic(seed: u64, test: Option<String>) -> Self {
         let cause = "two runs with this seed passed, but their events differ".to_owned();
         let (waiting, story) = (Vec::new(), Vec::new());
         let (now, steps, trace) = (Duration::ZERO, 0, 0);
-        let repeated = Some(Repeated::Passed);
-        Self { seed, cause, now, steps, trace, waiting, story, repeated, test }
+        let repeated = Some(RepeatResult::Passed);
+        Self { seed, cause, virtual_time: now, steps, digest: trace, pending_requests: waiting, events: story, repeat_result: repeated, test }
     }
 
     /// The seed.
@@ -77,44 +77,44 @@ impl Failure {
 
     /// The virtual time of the failure.
     #[must_use]
-    pub fn now(&self) -> Duration {
-        self.now
+    pub fn virtual_time(&self) -> Duration {
+        self.virtual_time
     }
 
     /// The last events before the failure, with their virtual times.
     #[must_use]
     pub fn events(&self) -> &[(Duration, String)] {
-        &self.story
+        &self.events
     }
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { seed, now, steps, .. } = self;
+        let Self { seed, virtual_time: now, steps, .. } = self;
         let now = now.as_secs_f64();
         writeln!(f, "seed {seed} fails at {now:.3} s of virtual time, after {steps} steps:")?;
         self.cause.lines().try_for_each(|line| writeln!(f, "  {line}"))?;
-        if !self.waiting.is_empty() {
+        if !self.pending_requests.is_empty() {
             writeln!(f, "requests without a response:")?;
         }
-        for (request, time) in &self.waiting {
+        for (request, time) in &self.pending_requests {
             writeln!(f, "  {request}, for {:.3} s", time.as_secs_f64())?;
         }
         writeln!(f, "last events:")?;
-        for (time, text) in &self.story {
+        for (time, text) in &self.events {
             writeln!(f, "  {:>10.3} s  {text}", time.as_secs_f64())?;
         }
-        match &self.repeated {
+        match &self.repeat_result {
             None => return Ok(()),
-            Some(Repeated::Same) => {
+            Some(RepeatResult::Same) => {
                 writeln!(f, "A second run with this seed failed in the same way.")?
             }
-            Some(Repeated::Otherwise(cause)) => writeln!(
+            Some(RepeatResult::Different(cause)) => writeln!(
                 f,
                 "A second run with this seed failed differently, so something other than the seed \
                  affects the run (see \"What breaks repetition\" in peregrine_simulate): {cause}"
             )?,
-            Some(Repeated::Passed) => writeln!(
+            Some(RepeatResult::Passed) => writeln!(
                 f,
                 "Another run with this seed passed, so something other than the seed affects the \
                  run (see \"What breaks repetition\" in peregrine_simulate)."
@@ -134,8 +134,8 @@ impl fmt::Debug for Failure {
 impl std::error::Error for Failure {}
 
 /// Explains a limit that was reached, and how to raise it.
-pub(super) fn cause_of(stuck: &Stuck, (time_max, steps_max): (Duration, u64)) -> String {
-    let Stuck { what, tasks, tokio_tasks, waiting, .. } = stuck;
+pub(super) fn cause_of(stuck: &RunFailure, (time_max, steps_max): (Duration, u64)) -> String {
+    let RunFailure { cause: what, tasks, tokio_tasks, waiting, .. } = stuck;
     let first = match *what {
         "deadlock" => "deadlock: the test waits, but no event is pending".to_owned(),
         "time is over" => format!(

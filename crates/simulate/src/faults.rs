@@ -48,12 +48,12 @@ impl Faults {
 
     /// A segment of data is split at a random byte, on sending and on receiving: short reads and
     /// writes.
-    pub fn cuts(self, per_mille: u32) -> Self {
-        self.change(|faults| faults.cut_per_mille = per_mille)
+    pub fn fragmentation(self, per_mille: u32) -> Self {
+        self.change(|faults| faults.split_per_mille = per_mille)
     }
 
     /// A send pauses after a segment, as if the kernel's buffer was full.
-    pub fn short_sends(self, per_mille: u32) -> Self {
+    pub fn partial_writes(self, per_mille: u32) -> Self {
         self.change(|faults| faults.short_send_per_mille = per_mille)
     }
 
@@ -70,12 +70,12 @@ impl Faults {
     }
 
     /// An attempt to connect is refused.
-    pub fn refusals(self, per_mille: u32) -> Self {
+    pub fn refused_connections(self, per_mille: u32) -> Self {
         self.change(|faults| faults.refuse_per_mille = per_mille)
     }
 
     /// The server fails to accept a connection, as if it was out of descriptors, and retries.
-    pub fn failed_accepts(self, per_mille: u32) -> Self {
+    pub fn accept_errors(self, per_mille: u32) -> Self {
         self.change(|faults| faults.accept_error_per_mille = per_mille)
     }
 
@@ -92,13 +92,13 @@ impl Faults {
     /// Each direction of a connection buffers up to this many bytes before its sender has to wait.
     /// Default: 65,536 for [`none`](Self::none), else a random number up to that for each
     /// connection.
-    pub fn buffers(self, bytes_max: usize) -> Self {
+    pub fn buffer_size(self, bytes_max: usize) -> Self {
         self.change(|faults| {
             (faults.pipe_bytes_max, faults.pipe_varies) = (bytes_max.max(1), false);
         })
     }
 
-    pub(super) fn of_network(&self) -> Network {
+    pub(super) fn into_network_faults(&self) -> Network {
         self.0.clone()
     }
 

@@ -83,14 +83,14 @@ mod tests;
 
 pub use client::SimClient;
 pub use connection::SimConnection;
-pub use error::{Lost, Why};
+pub use error::{SimRequestError, SimErrorKind};
 pub use failure::Failure;
 pub use faults::Faults;
 pub use request::SimRequest;
 pub use seeds::Seeds;
 pub use server::SimServer;
-pub use sim::{Sim, Task};
-pub use simulation::{Passed, Simulation, Verdict};
+pub use sim::{Sim, JoinHandle};
+pub use simulation::{RunReport, Simulation, TestOutcome};
 
 /// Runs `test` once for each seed, with delays, split data and late timers but without loss
 /// ([`Faults::harmless`]). Seed 0 has no faults: a failure with seed 0 is not caused by the
@@ -103,7 +103,7 @@ pub use simulation::{Passed, Simulation, Verdict};
 /// If the test fails with one of the seeds. The message contains the seed, the virtual time, the
 /// last events, and how to run the seed alone.
 #[track_caller]
-pub fn seeds<V: Verdict>(seeds: impl Into<Seeds>, test: impl AsyncFn(Sim) -> V) {
+pub fn seeds<V: TestOutcome>(seeds: impl Into<Seeds>, test: impl AsyncFn(Sim) -> V) {
     Simulation::seeds(seeds).run(test);
 }
 

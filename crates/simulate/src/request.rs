@@ -1,14 +1,14 @@
 //! [`SimRequest`]: builds and sends a request over the simulated network.
 
 use super::client::SimClient;
-use super::error::{Lost, Why};
-use super::response::{Head, Reading};
+use super::error::{SimRequestError, SimErrorKind};
+use super::response::{ResponseHead, ResponseReader};
 use bytes::Bytes;
 use http::{HeaderMap, Method, StatusCode};
 use peregrine_web::body::{Body, BodyError};
-use peregrine_web::pipe::{PIPE_BYTES_MAX, Writer, pipe};
+use peregrine_web::pipe::{DEFAULT_PIPE_BYTES_MAX, PipeWriter, pipe};
 use peregrine_web::test::TestResponse;
-use peregrine_web::{Fields, Response};
+use peregrine_web::{Headers, Response};
 use serde::Serialize;
 use std::fmt;
 use std::future::poll_fn;
@@ -25,9 +25,9 @@ pub struct SimRequest {
     client: SimClient,
     method: Method,
     target: String,
-    fields: Vec<(String, Vec<u8>)>,
+    headers: Vec<(String, Vec<u8>)>,
     body: Option<Bytes>,
-    patience: Option<Duration>,
+    timeout: Option<Duration>,
     cut_request: Option<u64>,
     cut_response: Option<u64>,
 }
@@ -36,13 +36,13 @@ impl SimRequest {
     pub(super) fn new(client: SimClient, method: Method, target: String) -> Self {
         let (fields, body, patience) = (Vec::new(), None, None);
         let (cut_request, cut_response) = (None, None);
-        Self { client, method, target, fields, body, patience, cut_request, cut_response }
+        Self { client, method, target, headers: fields, body, timeout: patience, cut_request, cut_response }
     }
 
     /// Adds a header field. `Host` and `Content-Length` are added automatically if they are not
     /// set.
     pub fn header(mut self, name: impl Into<String>, value: impl Into<Vec<u8>>) -> Self {
-        self.fields.push((name.into(), value.into()));
+        self.headers.push((name.into(), value.into()));
         self
     }
 
@@ -62,8 +62,8 @@ impl SimRequest {
     }
 
     /// Limits how long the client waits for the response before it disconnects. Default: no limit.
-    pub fn patience(mut self, time: Duration) -> Self {
-        self.patience = Some(time);
+    pub fn timeout(mut self, time: Duration) -> Self {
+        self.timeout = Some(time);
         self
     }
 
@@ -86,15 +86,15 @@ impl SimRequest {
     ///
     /// # Errors
     /// If there is no complete response; see [`Why`].
-    pub async fn send(self) -> Result<TestResponse, Lost> {
-        self.told(async |request| {
-            let (mut reading, mut head) = request.ask().await?;
+    pub async fn send(self) -> Result<TestResponse, SimRequestError> {
+        self.record_outcome(async |request| {
+            let (mut reading, mut head) = request.send_head().await?;
             let mut body = Vec::new();
-            while let Some(piece) = reading.piece(&mut head.rest).await? {
+            while let Some(piece) = reading.chunk(&mut head.remaining).await? {
                 body.extend_from_slice(&piece);
             }
-            request.keep(reading, &head);
-            Ok(TestResponse::received(head.response(Body::from(body)), head.interims, None))
+            request.return_connection(reading, &head);
+            Ok(TestResponse::from_network(head.response(Body::from(body)), head.interim_responses, None))
         })
         .await
     }
@@ -108,46 +108,46 @@ impl SimRequest {
     ///
     /// # Errors
     /// If there is no response; see [`Why`].
-    pub async fn open(self) -> Result<TestResponse, Lost> {
-        self.told(async |request| {
-            let (reading, mut head) = request.ask().await?;
-            let (writer, reader) = pipe(PIPE_BYTES_MAX, None);
+    pub async fn send_streaming(self) -> Result<TestResponse, SimRequestError> {
+        self.record_outcome(async |request| {
+            let (reading, mut head) = request.send_head().await?;
+            let (writer, reader) = pipe(DEFAULT_PIPE_BYTES_MAX, None);
             let response = head.response(Body::incoming(reader, u64::MAX));
-            let interims = std::mem::take(&mut head.interims);
+            let interims = std::mem::take(&mut head.interim_responses);
             let client = request.client.clone();
-            let rest = Box::pin(pump(client, reading, head, writer));
-            Ok(TestResponse::received(response, interims, Some(rest)))
+            let rest = Box::pin(forward_body(client, reading, head, writer));
+            Ok(TestResponse::from_network(response, interims, Some(rest)))
         })
         .await
     }
 
     /// Sends the request through `ask`, and records it and its outcome as events.
-    async fn told(
+    async fn record_outcome(
         self,
-        ask: impl AsyncFnOnce(&Self) -> Result<TestResponse, Why>,
-    ) -> Result<TestResponse, Lost> {
+        ask: impl AsyncFnOnce(&Self) -> Result<TestResponse, SimErrorKind>,
+    ) -> Result<TestResponse, SimRequestError> {
         let request = format!("{} {}", self.method, self.target);
-        let (sim, client) = (self.client.sim().clone(), self.client.number());
-        sim.note(format!("client {client}: {request}"));
-        let waits = sim.asks(format!("{request} of client {client}"));
+        let (sim, client) = (self.client.sim().clone(), self.client.id());
+        sim.log(format!("client {client}: {request}"));
+        let waits = sim.track_request(format!("{request} of client {client}"));
         let began = sim.now();
-        let result = match self.patience {
-            Some(time) => sim.timeout(time, ask(&self)).await.unwrap_or(Err(Why::GaveUp(time))),
+        let result = match self.timeout {
+            Some(time) => sim.timeout(time, ask(&self)).await.unwrap_or(Err(SimErrorKind::TimedOut(time))),
             None => ask(&self).await,
         };
         drop(waits);
         let took = sim.now() - began;
-        sim.note(match &result {
+        sim.log(match &result {
             Ok(response) => {
                 format!("client {client}: {} to {request}, after {took:?}", response.status())
             }
             Err(why) => format!("client {client}: no answer to {request}: {why}"),
         });
-        result.map_err(|why| Lost { request, why })
+        result.map_err(|why| SimRequestError { request, kind: why })
     }
 
     /// Sends the request, and reads the response's head at the same time.
-    async fn ask(&self) -> Result<(Reading, Head), Why> {
+    async fn send_head(&self) -> Result<(ResponseReader, ResponseHead), SimErrorKind> {
         let is_cut = self.cut_request.is_some() || self.cut_response.is_some();
         if is_cut {
             self.client.close();
@@ -173,7 +173,7 @@ impl SimRequest {
                     // reading the whole request.
                     Some(Err(_)) if head.is_pending() => {
                         let error = unsent.take().and_then(Result::err);
-                        Poll::Ready(Err(error.map_or(Why::Reset, Why::from)))
+                        Poll::Ready(Err(error.map_or(SimErrorKind::ConnectionReset, SimErrorKind::from)))
                     }
                     _ => head,
                 }
@@ -182,26 +182,26 @@ impl SimRequest {
         };
         let mut head = head?;
         // If the request was not sent completely, the connection cannot be reused.
-        head.is_last |= unsent.is_some() || is_cut;
+        head.closes_connection |= unsent.is_some() || is_cut;
         Ok((reading, head))
     }
 
-    fn keep(&self, reading: Reading, head: &Head) {
-        if !head.is_last {
-            self.client.keep(reading);
+    fn return_connection(&self, reading: ResponseReader, head: &ResponseHead) {
+        if !head.closes_connection {
+            self.client.return_connection(reading);
         }
     }
 
     /// The bytes of the request.
     fn bytes(&self) -> Vec<u8> {
         let has = |wanted: &str| {
-            self.fields.iter().any(|(present, _)| present.eq_ignore_ascii_case(wanted))
+            self.headers.iter().any(|(present, _)| present.eq_ignore_ascii_case(wanted))
         };
         let mut bytes = format!("{} {} HTTP/1.1\r\n", self.method, self.target).into_bytes();
         if !has("host") {
             bytes.extend_from_slice(format!("host: {HOST}\r\n").as_bytes());
         }
-        for (name, value) in &self.fields {
+        for (name, value) in &self.headers {
             bytes.extend_from_slice(name.as_bytes());
             bytes.extend_from_slice(b": ");
             bytes.extend_from_slice(value);
@@ -219,11 +219,11 @@ impl SimRequest {
     }
 }
 
-impl Head {
+impl ResponseHead {
     fn response(&mut self, body: Body) -> Response {
         let mut response = Response::new(self.status).with_body(body);
-        let mut fields = Fields::new();
-        for (name, value) in std::mem::take(&mut self.fields) {
+        let mut fields = Headers::new();
+        for (name, value) in std::mem::take(&mut self.headers) {
             if let Some(name) = name {
                 fields.append(name, value);
             }
@@ -234,19 +234,19 @@ impl Head {
 }
 
 /// Receives the rest of a response, as fast as the test reads it.
-async fn pump(client: SimClient, mut reading: Reading, mut head: Head, writer: Writer) {
+async fn forward_body(client: SimClient, mut reading: ResponseReader, mut head: ResponseHead, writer: PipeWriter) {
     loop {
-        if poll_fn(|context| writer.poll_room(context)).await.is_err() {
+        if poll_fn(|context| writer.poll_capacity(context)).await.is_err() {
             return;
         }
-        match reading.piece(&mut head.rest).await {
-            Ok(Some(piece)) => writer.push(piece),
+        match reading.chunk(&mut head.remaining).await {
+            Ok(Some(piece)) => writer.send(piece),
             Ok(None) => break,
-            Err(_) => return writer.fail(BodyError::Disconnected),
+            Err(_) => return writer.send_error(BodyError::Disconnected),
         }
     }
-    if !head.is_last {
-        client.keep(reading);
+    if !head.closes_connection {
+        client.return_connection(reading);
     }
     writer.finish(HeaderMap::new());
 }

@@ -1,7 +1,7 @@
 //! Reads HTTP/1.1 responses (RFC 9112).
 
 use super::connection::SimConnection;
-use super::error::Why;
+use super::error::SimErrorKind;
 use super::request::status;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
@@ -11,24 +11,24 @@ use std::rc::Rc;
 const HEAD_BYTES_MAX: usize = 1 << 20;
 
 /// A connection, and the bytes that were received but not parsed yet.
-pub(super) struct Reading {
+pub(super) struct ResponseReader {
     connection: Rc<SimConnection>,
-    unread: Vec<u8>,
+    buffer: Vec<u8>,
 }
 
 /// The head of a response, and those of its interim responses.
-pub(super) struct Head {
+pub(super) struct ResponseHead {
     pub(super) status: StatusCode,
-    pub(super) fields: HeaderMap,
-    pub(super) interims: Vec<(StatusCode, HeaderMap)>,
-    pub(super) rest: Rest,
+    pub(super) headers: HeaderMap,
+    pub(super) interim_responses: Vec<(StatusCode, HeaderMap)>,
+    pub(super) remaining: RemainingBody,
     /// Whether the connection cannot be used for another request.
-    pub(super) is_last: bool,
+    pub(super) closes_connection: bool,
 }
 
 /// The part of a body that has not been read yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Rest {
+pub(super) enum RemainingBody {
     /// This number of bytes.
     Bytes(u64),
     /// Chunks; the next line is a chunk's size.
@@ -36,12 +36,12 @@ pub(super) enum Rest {
     /// This number of bytes of a chunk, then more chunks.
     Chunk(u64),
     /// Everything until the server closes the connection.
-    All,
+    UntilClose,
 }
 
-impl Reading {
+impl ResponseReader {
     pub(super) fn new(connection: SimConnection) -> Self {
-        Self { connection: Rc::new(connection), unread: Vec::new() }
+        Self { connection: Rc::new(connection), buffer: Vec::new() }
     }
 
     pub(super) fn connection(&self) -> Rc<SimConnection> {
@@ -49,19 +49,19 @@ impl Reading {
     }
 
     /// Whether anything arrived that does not belong to a response, such as the end.
-    pub(super) fn has_something(&self) -> bool {
-        !self.unread.is_empty() || self.connection.has_something()
+    pub(super) fn is_readable(&self) -> bool {
+        !self.buffer.is_empty() || self.connection.is_readable()
     }
 
     /// Reads the head of the next final response.
-    pub(super) async fn head(&mut self, is_head_request: bool) -> Result<Head, Why> {
+    pub(super) async fn head(&mut self, is_head_request: bool) -> Result<ResponseHead, SimErrorKind> {
         let mut interims = Vec::new();
         loop {
-            let lines = self.lines_until_empty().await?;
+            let lines = self.read_lines().await?;
             let (first, rest) = lines.split_first().expect("at least one line");
-            let malformed = |line: &str| Why::Malformed(format!("{line:?}"));
+            let malformed = |line: &str| SimErrorKind::InvalidResponse(format!("{line:?}"));
             let status = status(first).ok_or_else(|| malformed(first))?;
-            let fields = fields(rest).map_err(malformed)?;
+            let fields = parse_headers(rest).map_err(malformed)?;
             // RFC 9110 §15.2: any number of interim responses may precede the final one. 101 is
             // final: another protocol follows.
             if status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS {
@@ -71,63 +71,63 @@ impl Reading {
             // RFC 9112 §6.3: these have no body, whatever their fields say.
             let has_none = is_head_request
                 || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
-            let rest = if has_none { Rest::Bytes(0) } else { body_of(&fields)? };
-            let is_last = rest == Rest::All
+            let rest = if has_none { RemainingBody::Bytes(0) } else { body_framing(&fields)? };
+            let is_last = rest == RemainingBody::UntilClose
                 || status == StatusCode::SWITCHING_PROTOCOLS
                 || fields.get(header::CONNECTION).is_some_and(|value| value == "close");
-            return Ok(Head { status, fields, interims, rest, is_last });
+            return Ok(ResponseHead { status, headers: fields, interim_responses: interims, remaining: rest, closes_connection: is_last });
         }
     }
 
     /// Reads the next piece of a body; `None` at its end.
-    pub(super) async fn piece(&mut self, rest: &mut Rest) -> Result<Option<Bytes>, Why> {
+    pub(super) async fn chunk(&mut self, rest: &mut RemainingBody) -> Result<Option<Bytes>, SimErrorKind> {
         loop {
             match rest {
-                Rest::Bytes(0) => return Ok(None),
-                Rest::Bytes(left) => return self.some(left).await.map(Some),
-                Rest::Chunk(0) => {
-                    self.line().await?;
-                    *rest = Rest::Chunks;
+                RemainingBody::Bytes(0) => return Ok(None),
+                RemainingBody::Bytes(left) => return self.take_buffered(left).await.map(Some),
+                RemainingBody::Chunk(0) => {
+                    self.read_line().await?;
+                    *rest = RemainingBody::Chunks;
                 }
-                Rest::Chunk(left) => return self.some(left).await.map(Some),
-                Rest::Chunks => {
-                    let line = self.line().await?;
+                RemainingBody::Chunk(left) => return self.take_buffered(left).await.map(Some),
+                RemainingBody::Chunks => {
+                    let line = self.read_line().await?;
                     let size = line.split(';').next().unwrap_or_default().trim();
                     let size = u64::from_str_radix(size, 16)
-                        .map_err(|_| Why::Malformed(format!("the size of a chunk: {line:?}")))?;
+                        .map_err(|_| SimErrorKind::InvalidResponse(format!("the size of a chunk: {line:?}")))?;
                     if size == 0 {
                         // Skip the trailers.
-                        while !self.line().await?.is_empty() {}
-                        *rest = Rest::Bytes(0);
+                        while !self.read_line().await?.is_empty() {}
+                        *rest = RemainingBody::Bytes(0);
                         return Ok(None);
                     }
-                    *rest = Rest::Chunk(size);
+                    *rest = RemainingBody::Chunk(size);
                 }
-                Rest::All => {
-                    if self.unread.is_empty() && !self.receive().await? {
+                RemainingBody::UntilClose => {
+                    if self.buffer.is_empty() && !self.receive().await? {
                         return Ok(None);
                     }
-                    return Ok(Some(std::mem::take(&mut self.unread).into()));
+                    return Ok(Some(std::mem::take(&mut self.buffer).into()));
                 }
             }
         }
     }
 
     /// Reads some of the `left` bytes.
-    async fn some(&mut self, left: &mut u64) -> Result<Bytes, Why> {
-        if self.unread.is_empty() {
-            self.must_receive().await?;
+    async fn take_buffered(&mut self, left: &mut u64) -> Result<Bytes, SimErrorKind> {
+        if self.buffer.is_empty() {
+            self.receive_or_eof().await?;
         }
-        let size = usize::try_from(*left).unwrap_or(usize::MAX).min(self.unread.len());
-        let piece: Vec<u8> = self.unread.drain(..size).collect();
+        let size = usize::try_from(*left).unwrap_or(usize::MAX).min(self.buffer.len());
+        let piece: Vec<u8> = self.buffer.drain(..size).collect();
         *left -= u64::try_from(size).expect("a length has at most 64 bits");
         Ok(piece.into())
     }
 
-    async fn lines_until_empty(&mut self) -> Result<Vec<String>, Why> {
+    async fn read_lines(&mut self) -> Result<Vec<String>, SimErrorKind> {
         let mut lines = Vec::new();
         loop {
-            let line = self.line().await?;
+            let line = self.read_line().await?;
             if line.is_empty() && !lines.is_empty() {
                 return Ok(lines);
             }
@@ -136,34 +136,34 @@ impl Reading {
     }
 
     /// Reads the next line, without its line ending.
-    async fn line(&mut self) -> Result<String, Why> {
+    async fn read_line(&mut self) -> Result<String, SimErrorKind> {
         loop {
-            if let Some(end) = self.unread.windows(2).position(|pair| pair == b"\r\n") {
-                let line: Vec<u8> = self.unread.drain(..end + 2).take(end).collect();
+            if let Some(end) = self.buffer.windows(2).position(|pair| pair == b"\r\n") {
+                let line: Vec<u8> = self.buffer.drain(..end + 2).take(end).collect();
                 return String::from_utf8(line)
-                    .map_err(|_| Why::Malformed("a line is not UTF-8".to_owned()));
+                    .map_err(|_| SimErrorKind::InvalidResponse("a line is not UTF-8".to_owned()));
             }
-            if self.unread.len() > HEAD_BYTES_MAX {
-                return Err(Why::Malformed("a line is too long".to_owned()));
+            if self.buffer.len() > HEAD_BYTES_MAX {
+                return Err(SimErrorKind::InvalidResponse("a line is too long".to_owned()));
             }
-            self.must_receive().await?;
+            self.receive_or_eof().await?;
         }
     }
 
-    async fn must_receive(&mut self) -> Result<(), Why> {
-        if self.receive().await? { Ok(()) } else { Err(Why::Ended) }
+    async fn receive_or_eof(&mut self) -> Result<(), SimErrorKind> {
+        if self.receive().await? { Ok(()) } else { Err(SimErrorKind::UnexpectedEof) }
     }
 
     /// Receives some bytes. Returns false at the end.
-    async fn receive(&mut self) -> Result<bool, Why> {
+    async fn receive(&mut self) -> Result<bool, SimErrorKind> {
         let bytes = self.connection.recv().await?;
-        self.unread.extend_from_slice(&bytes);
+        self.buffer.extend_from_slice(&bytes);
         Ok(!bytes.is_empty())
     }
 }
 
 /// Parses header fields. The error is the first malformed line.
-fn fields(lines: &[String]) -> Result<HeaderMap, &str> {
+fn parse_headers(lines: &[String]) -> Result<HeaderMap, &str> {
     let mut fields = HeaderMap::new();
     for line in lines {
         let (name, value) = line.split_once(':').ok_or(line.as_str())?;
@@ -175,11 +175,11 @@ fn fields(lines: &[String]) -> Result<HeaderMap, &str> {
 }
 
 /// The framing of the body (RFC 9112 §6.3).
-fn body_of(fields: &HeaderMap) -> Result<Rest, Why> {
+fn body_framing(fields: &HeaderMap) -> Result<RemainingBody, SimErrorKind> {
     if fields.get(header::TRANSFER_ENCODING).is_some_and(|value| value == "chunked") {
-        return Ok(Rest::Chunks);
+        return Ok(RemainingBody::Chunks);
     }
-    let Some(length) = fields.get(header::CONTENT_LENGTH) else { return Ok(Rest::All) };
+    let Some(length) = fields.get(header::CONTENT_LENGTH) else { return Ok(RemainingBody::UntilClose) };
     let length = length.to_str().ok().and_then(|text| text.parse().ok());
-    length.map(Rest::Bytes).ok_or_else(|| Why::Malformed("its Content-Length".to_owned()))
+    length.map(RemainingBody::Bytes).ok_or_else(|| SimErrorKind::InvalidResponse("its Content-Length".to_owned()))
 }

@@ -3,7 +3,7 @@
 use std::ops::{Range, RangeInclusive};
 
 /// The environment variable that overrides the seeds.
-pub(super) const VARIABLE: &str = "PEREGRINE_SEEDS";
+pub(super) const ENV_VAR: &str = "PEREGRINE_SEEDS";
 
 /// An empty range of seeds.
 #[expect(clippy::reversed_empty_ranges, reason = "an empty range is intended")]
@@ -11,18 +11,18 @@ const NONE: RangeInclusive<u64> = 1..=0;
 
 /// Seeds to run a test with: a range (`0..200`) or a list (`[3, 17]`).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seeds(Kind);
+pub struct Seeds(SeedList);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Kind {
+enum SeedList {
     Range(RangeInclusive<u64>),
     List(Vec<u64>),
 }
 
 impl Seeds {
     /// The seeds from the environment variable, else these.
-    pub(super) fn or_told(&self) -> Result<Self, String> {
-        match std::env::var(VARIABLE) {
+    pub(super) fn or_from_env(&self) -> Result<Self, String> {
+        match std::env::var(ENV_VAR) {
             Ok(text) => parse(&text),
             Err(_) => Ok(self.clone()),
         }
@@ -30,8 +30,8 @@ impl Seeds {
 
     pub(super) fn iter(&self) -> impl Iterator<Item = u64> {
         let (range, list) = match &self.0 {
-            Kind::Range(range) => (range.clone(), &[][..]),
-            Kind::List(list) => (NONE, &list[..]),
+            SeedList::Range(range) => (range.clone(), &[][..]),
+            SeedList::List(list) => (NONE, &list[..]),
         };
         range.chain(list.iter().copied())
     }
@@ -40,25 +40,25 @@ impl Seeds {
 impl From<Range<u64>> for Seeds {
     fn from(range: Range<u64>) -> Self {
         let last = range.end.checked_sub(1).filter(|_| !range.is_empty());
-        Self(Kind::Range(last.map_or(NONE, |last| range.start..=last)))
+        Self(SeedList::Range(last.map_or(NONE, |last| range.start..=last)))
     }
 }
 
 impl From<RangeInclusive<u64>> for Seeds {
     fn from(range: RangeInclusive<u64>) -> Self {
-        Self(Kind::Range(range))
+        Self(SeedList::Range(range))
     }
 }
 
 impl<const N: usize> From<[u64; N]> for Seeds {
     fn from(seeds: [u64; N]) -> Self {
-        Self(Kind::List(seeds.into()))
+        Self(SeedList::List(seeds.into()))
     }
 }
 
 impl From<Vec<u64>> for Seeds {
     fn from(seeds: Vec<u64>) -> Self {
-        Self(Kind::List(seeds))
+        Self(SeedList::List(seeds))
     }
 }
 
@@ -72,7 +72,7 @@ fn parse(text: &str) -> Result<Seeds, String> {
     match range {
         Ok(seeds) if seeds.iter().next().is_some() => Ok(seeds),
         _ => Err(format!(
-            "{VARIABLE} is {text:?}, which is not a seed: use one, such as `17`, or a range, such \
+            "{ENV_VAR} is {text:?}, which is not a seed: use one, such as `17`, or a range, such \
              as `0..1000`"
         )),
     }

@@ -2,12 +2,12 @@
 
 use super::client::SimClient;
 use super::connection::SimConnection;
-use super::sim::{Sim, caught};
-use peregrine::Stopped;
-use peregrine::internal::{Make, Settings, Simulated, stopped};
-use peregrine_driver_sim::{Passed, Port};
+use super::sim::{Sim, catch_panic};
+use peregrine::ShutdownReport;
+use peregrine::internal::{BoxedMakeApp, ListenerSettings, SimulatedServer, stopped};
+use peregrine_driver_sim::{SimHandoff, Port};
 use peregrine_server::{
-    Listen, Locals, Member, Observed, Order, Report, Shared, Snapshot, WorkerLimits,
+    BoundListener, WorkerLocals, Balancer, Instrumentation, Lifecycle, WorkerReport, SocketSharing, WorkerStats, WorkerLimits,
 };
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -22,59 +22,59 @@ use tokio::sync::{Notify, watch};
 #[derive(Clone)]
 pub struct SimServer {
     sim: Sim,
-    running: Rc<Running>,
+    running: Rc<SimServerState>,
 }
 
 /// The shared state of a running server.
-pub(super) struct Running {
-    orders: watch::Sender<Order>,
+pub(super) struct SimServerState {
+    lifecycle: watch::Sender<Lifecycle>,
     /// For each listener, the port of each worker, and whether it speaks TLS.
-    places: Vec<(Vec<u64>, bool)>,
-    workers: Vec<Rc<Observed>>,
-    reports: RefCell<Vec<Option<Report>>>,
-    ended: Notify,
-    is_cut_ordered: Cell<bool>,
+    addresses: Vec<(Vec<u64>, bool)>,
+    workers: Vec<Rc<Instrumentation>>,
+    reports: RefCell<Vec<Option<WorkerReport>>>,
+    exited: Notify,
+    is_force_close_requested: Cell<bool>,
 }
 
 impl SimServer {
-    pub(super) fn start(sim: &Sim, settings: Simulated, makes: &mut dyn FnMut() -> Make) -> Self {
-        let Simulated { workers, limits, traces, listeners } = settings;
+    pub(super) fn start(sim: &Sim, settings: SimulatedServer, makes: &mut dyn FnMut() -> BoxedMakeApp) -> Self {
+        let SimulatedServer { workers, limits, traces, listeners } = settings;
         let network = &sim.shared().network;
         let count = workers;
         let mut places: Vec<_> =
             listeners.iter().map(|listener| (Vec::new(), listener.is_tls())).collect();
-        let (orders, _) = watch::channel(Order::Serve);
-        let members = Member::all(count, listeners.len()).into_iter();
+        let (orders, _) = watch::channel(Lifecycle::Serving);
+        let members = Balancer::for_workers(count, listeners.len()).into_iter();
         let members = members.map(|member| (count > 1).then_some(member));
         let mut starts = Vec::new();
         for member in members {
-            let bind = |(listener, (ports, _)): (&Settings, &mut (Vec<u64>, bool))| {
+            let bind = |(listener, (ports, _)): (&ListenerSettings, &mut (Vec<u64>, bool))| {
                 let port = network.bind();
                 ports.push(port.id());
-                listener.listen(port, Shared::default())
+                listener.bound_listener(port, SocketSharing::default())
             };
             let listens = listeners.iter().zip(&mut places).map(bind).collect();
-            let observed = Rc::new(Observed::new(Arc::default()).tracing(traces.clone()));
+            let observed = Rc::new(Instrumentation::new(Arc::default()).with_tracing(traces.clone()));
             let limits = limits.clone().into();
             let orders = orders.subscribe();
-            starts.push(Worker { make: makes(), listens, limits, observed, orders, member });
+            starts.push(SimWorker { make: makes(), listeners: listens, limits, instrumentation: observed, lifecycle: orders, balancer: member });
         }
-        let running = Rc::new(Running {
-            orders,
-            places,
-            workers: starts.iter().map(|worker| Rc::clone(&worker.observed)).collect(),
+        let running = Rc::new(SimServerState {
+            lifecycle: orders,
+            addresses: places,
+            workers: starts.iter().map(|worker| Rc::clone(&worker.instrumentation)).collect(),
             reports: RefCell::new((0..count).map(|_| None).collect()),
-            ended: Notify::new(),
-            is_cut_ordered: Cell::new(false),
+            exited: Notify::new(),
+            is_force_close_requested: Cell::new(false),
         });
         for (number, worker) in starts.into_iter().enumerate() {
             let (sim, running) = (sim.clone(), Rc::clone(&running));
             network.spawn(async move {
-                let ran = caught(worker.run(&sim)).await;
+                let ran = catch_panic(worker.run(&sim)).await;
                 match ran.unwrap_or_else(|text| Err(format!("a worker panicked: {text}"))) {
                     Ok(report) => {
                         running.reports.borrow_mut()[number] = Some(report);
-                        running.ended.notify_waiters();
+                        running.exited.notify_waiters();
                     }
                     Err(cause) => sim.fail(cause),
                 }
@@ -90,7 +90,7 @@ impl SimServer {
     /// If there is no such listener.
     #[must_use]
     pub fn client(&self) -> SimClient {
-        let plain = self.running.places.iter().position(|(_, is_tls)| !is_tls);
+        let plain = self.running.addresses.iter().position(|(_, is_tls)| !is_tls);
         let listener = plain.expect("a client needs plain HTTP, but all listeners speak TLS");
         SimClient::new(self.clone(), listener)
     }
@@ -108,7 +108,7 @@ impl SimServer {
     /// If there is no listener with this index.
     #[must_use]
     pub fn connect_to(&self, listener: usize) -> SimConnection {
-        let places = &self.running.places;
+        let places = &self.running.addresses;
         let (ports, _) = places.get(listener).unwrap_or_else(|| {
             panic!("there is no listener {listener}: the server has {}", places.len())
         });
@@ -119,23 +119,23 @@ impl SimServer {
     /// Shuts down gracefully, like SIGTERM, and waits until the server has ended. Connections that
     /// are left after [`Limits::shutdown_timeout`](peregrine::Limits::shutdown_timeout) are cut,
     /// and listed in the result.
-    pub async fn shut_down(&self) -> Stopped {
-        self.order(Order::Drain);
-        self.ended().await
+    pub async fn graceful_shutdown(&self) -> ShutdownReport {
+        self.advance_lifecycle(Lifecycle::Draining);
+        self.stopped().await
     }
 
     /// Ends the server immediately, like a second signal: handlers are dropped at their current
     /// `await`, and connections are closed.
-    pub async fn cut(&self) -> Stopped {
-        self.running.is_cut_ordered.set(true);
-        self.order(Order::Cut);
-        self.ended().await
+    pub async fn force_close(&self) -> ShutdownReport {
+        self.running.is_force_close_requested.set(true);
+        self.advance_lifecycle(Lifecycle::ForceClosing);
+        self.stopped().await
     }
 
     /// The current counters of each worker.
     #[must_use]
-    pub fn snapshots(&self) -> Vec<Snapshot> {
-        self.running.workers.iter().map(|observed| observed.snapshot()).collect()
+    pub fn worker_stats(&self) -> Vec<WorkerStats> {
+        self.running.workers.iter().map(|observed| observed.stats()).collect()
     }
 
     /// The simulation that this server is part of.
@@ -144,34 +144,34 @@ impl SimServer {
         &self.sim
     }
 
-    fn order(&self, order: Order) {
-        self.sim.note(match order {
-            Order::Cut => "a server is ordered to cut its connections",
+    fn advance_lifecycle(&self, order: Lifecycle) {
+        self.sim.log(match order {
+            Lifecycle::ForceClosing => "a server is ordered to cut its connections",
             _ => "a server is ordered to shut down",
         });
-        self.running.order(order);
+        self.running.advance_lifecycle(order);
     }
 
-    async fn ended(&self) -> Stopped {
-        self.running.ended().await;
+    async fn stopped(&self) -> ShutdownReport {
+        self.running.stopped().await;
         let reports = self.running.reports.borrow();
         let reports = reports.iter().flatten();
-        let workers = reports.clone().map(|report| Some(report.snapshot.clone())).collect();
-        let cut = reports.flat_map(|report| report.cut.iter().cloned()).collect();
-        stopped(workers, cut, self.running.is_cut_ordered.get())
+        let workers = reports.clone().map(|report| Some(report.stats.clone())).collect();
+        let cut = reports.flat_map(|report| report.force_closed.iter().cloned()).collect();
+        stopped(workers, cut, self.running.is_force_close_requested.get())
     }
 }
 
 impl fmt::Debug for SimServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SimServer").field("workers", &self.snapshots()).finish_non_exhaustive()
+        f.debug_struct("SimServer").field("workers", &self.worker_stats()).finish_non_exhaustive()
     }
 }
 
-impl Running {
+impl SimServerState {
     /// Gives an order, unless a later one was given before.
-    pub(super) fn order(&self, order: Order) {
-        self.orders.send_if_modified(|present| {
+    pub(super) fn advance_lifecycle(&self, order: Lifecycle) {
+        self.lifecycle.send_if_modified(|present| {
             let is_further = order > *present;
             *present = order.max(*present);
             is_further
@@ -179,9 +179,9 @@ impl Running {
     }
 
     /// Completes when all workers have ended.
-    pub(super) async fn ended(&self) {
+    pub(super) async fn stopped(&self) {
         loop {
-            let mut ended = pin!(self.ended.notified());
+            let mut ended = pin!(self.exited.notified());
             ended.as_mut().enable();
             if self.reports.borrow().iter().all(Option::is_some) {
                 return;
@@ -192,33 +192,33 @@ impl Running {
 }
 
 /// The inputs of one worker.
-struct Worker {
-    make: Make,
-    listens: Vec<Listen<Port>>,
+struct SimWorker {
+    make: BoxedMakeApp,
+    listeners: Vec<BoundListener<Port>>,
     limits: WorkerLimits,
-    observed: Rc<Observed>,
-    orders: watch::Receiver<Order>,
-    member: Option<Member<Passed>>,
+    instrumentation: Rc<Instrumentation>,
+    lifecycle: watch::Receiver<Lifecycle>,
+    balancer: Option<Balancer<SimHandoff>>,
 }
 
-impl Worker {
+impl SimWorker {
     /// Runs the worker until it ends. Returns an error if it cannot start.
-    async fn run(self, sim: &Sim) -> Result<Report, String> {
-        let Self { make, listens, limits, observed, orders, member } = self;
+    async fn run(self, sim: &Sim) -> Result<WorkerReport, String> {
+        let Self { make, listeners: listens, limits, instrumentation: observed, lifecycle: orders, balancer: member } = self;
         let wrong = |error: &dyn fmt::Display| format!("the server cannot start: {error}");
         let application = make().await.map_err(|error| wrong(&error))?;
         // All workers share this thread, so each announces its worker-local state before it is
         // polled.
-        let locals = Rc::new(RefCell::new(None::<Locals>));
+        let locals = Rc::new(RefCell::new(None::<WorkerLocals>));
         let mine = Rc::clone(&locals);
         let announce = move || {
             if let Some(locals) = &*mine.borrow() {
-                locals.announce();
+                locals.install();
             }
         };
-        let driver = sim.driver().before_polls(announce.clone());
+        let driver = sim.driver().on_before_poll(announce.clone());
         let counts = Rc::clone(&observed);
-        let mut running = pin!(peregrine_server::run(
+        let mut running = pin!(peregrine_server::run_worker(
             driver,
             listens,
             application,
@@ -230,10 +230,10 @@ impl Worker {
         let report = poll_fn(|context| {
             announce();
             let polled = running.as_mut().poll(context);
-            locals.borrow_mut().get_or_insert_with(Locals::current);
+            locals.borrow_mut().get_or_insert_with(WorkerLocals::current);
             polled
         });
         let report = report.await.map_err(|error| wrong(&error))?;
-        Ok(Report { snapshot: counts.snapshot(), ..report })
+        Ok(WorkerReport { stats: counts.stats(), ..report })
     }
 }

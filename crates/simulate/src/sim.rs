@@ -1,9 +1,9 @@
 //! [`Sim`]: a test's interface to its simulation.
 
 use super::faults::Faults;
-use super::server::{Running, SimServer};
-use peregrine::internal::makes;
-use peregrine::{MakeApplication, Server};
+use super::server::{SimServerState, SimServer};
+use peregrine::internal::box_make_app;
+use peregrine::{MakeApp, Server};
 use peregrine_driver_sim::{Network, Sim as Driver};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
@@ -22,34 +22,34 @@ const EPOCH: Duration = Duration::from_secs(1_700_000_000);
 /// One run of a test: its network, its clock, and its source of randomness. This is a handle:
 /// clones refer to the same run.
 #[derive(Clone)]
-pub struct Sim(Rc<Shared>);
+pub struct Sim(Rc<SimState>);
 
-pub(super) struct Shared {
+pub(super) struct SimState {
     pub(super) network: Network,
     driver: OnceCell<Driver>,
     allows_panics: bool,
     /// The first failure.
     failure: RefCell<Option<String>>,
     failed: Notify,
-    pub(super) servers: RefCell<Vec<Rc<Running>>>,
+    pub(super) servers: RefCell<Vec<Rc<SimServerState>>>,
     /// Requests without a response, and when they started.
-    asked: RefCell<BTreeMap<u64, (String, Duration)>>,
-    last_number: Cell<u64>,
-    last_client: Cell<u64>,
+    pending: RefCell<BTreeMap<u64, (String, Duration)>>,
+    last_request_id: Cell<u64>,
+    last_client_id: Cell<u64>,
 }
 
 impl Sim {
     pub(super) fn new(network: Network, allows_panics: bool) -> Self {
-        Self(Rc::new(Shared {
+        Self(Rc::new(SimState {
             network,
             driver: OnceCell::new(),
             allows_panics,
             failure: RefCell::default(),
             failed: Notify::new(),
             servers: RefCell::default(),
-            asked: RefCell::default(),
-            last_number: Cell::new(0),
-            last_client: Cell::new(0),
+            pending: RefCell::default(),
+            last_request_id: Cell::new(0),
+            last_client_id: Cell::new(0),
         }))
     }
 
@@ -58,7 +58,7 @@ impl Sim {
     /// immediately.
     ///
     /// A test may start several servers, one after the other or at the same time.
-    pub fn serve<Via, M: MakeApplication<Via>>(&self, make: M) -> SimServer {
+    pub fn serve<Via, M: MakeApp<Via>>(&self, make: M) -> SimServer {
         self.serve_with(|server| server, make)
     }
 
@@ -69,13 +69,13 @@ impl Sim {
     ///
     /// # Panics
     /// If a setting is invalid.
-    pub fn serve_with<Via, M: MakeApplication<Via>>(
+    pub fn serve_with<Via, M: MakeApp<Via>>(
         &self,
         configure: impl FnOnce(Server) -> Server,
         make: M,
     ) -> SimServer {
-        match configure(Server::new()).simulated() {
-            Ok(settings) => SimServer::start(self, settings, &mut makes(make)),
+        match configure(Server::new()).into_simulated() {
+            Ok(settings) => SimServer::start(self, settings, &mut box_make_app(make)),
             Err(error) => panic!("the server cannot be simulated: {error}"),
         }
     }
@@ -83,7 +83,7 @@ impl Sim {
     /// Starts a task that runs concurrently with the test, such as a client. If it panics, the run
     /// fails. The task keeps running when the returned [`Task`] is dropped, and is dropped when the
     /// test ends.
-    pub fn spawn<F>(&self, future: F) -> Task<F::Output>
+    pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
     where
         F: Future + 'static,
         F::Output: 'static,
@@ -91,12 +91,12 @@ impl Sim {
         let (sender, receiver) = oneshot::channel();
         let sim = self.clone();
         self.0.network.spawn(async move {
-            match caught(future).await {
+            match catch_panic(future).await {
                 Ok(output) => drop(sender.send(output)),
                 Err(text) => sim.fail(format!("a task of the test panicked: {text}")),
             }
         });
-        Task(receiver)
+        JoinHandle(receiver)
     }
 
     /// Waits until `time` has passed on the virtual clock.
@@ -129,8 +129,8 @@ impl Sim {
 
     /// A random number below `limit`, determined by the seed; 0 if `limit` is 0.
     #[must_use]
-    pub fn random(&self, limit: u64) -> u64 {
-        self.0.network.random(limit)
+    pub fn random_below(&self, limit: u64) -> u64 {
+        self.0.network.random_below(limit)
     }
 
     /// A random element of `items`, determined by the seed.
@@ -141,7 +141,7 @@ impl Sim {
     pub fn choose<'a, T>(&self, items: &'a [T]) -> &'a T {
         assert!(!items.is_empty(), "cannot choose from an empty list");
         let count = u64::try_from(items.len()).expect("a length has at most 64 bits");
-        &items[usize::try_from(self.random(count)).expect("less than the length")]
+        &items[usize::try_from(self.random_below(count)).expect("less than the length")]
     }
 
     /// The seed of this run.
@@ -153,24 +153,24 @@ impl Sim {
     /// Changes the faults from now on, for example to let the network recover. Existing connections
     /// keep their buffer sizes.
     pub fn set_faults(&self, faults: &Faults) {
-        self.0.network.set_faults(faults.of_network());
+        self.0.network.set_faults(faults.into_network_faults());
     }
 
     /// Adds a line to the events that a failure report lists.
-    pub fn note(&self, text: impl Into<String>) {
-        self.0.network.note(text);
+    pub fn log(&self, text: impl Into<String>) {
+        self.0.network.log(text);
     }
 
     /// Fails the run with this cause, unless it has already failed.
     pub(super) fn fail(&self, cause: String) {
-        self.0.network.freeze();
+        self.0.network.stop_recording();
         self.0.failure.borrow_mut().get_or_insert(cause);
         self.0.failed.notify_one();
     }
 
     /// Called when a handler or another part of the application panics.
     pub(super) fn panicked(&self, message: &str) {
-        self.note(format!("the application panics: {message}"));
+        self.log(format!("the application panics: {message}"));
         if !self.0.allows_panics {
             // tokio's message about a socket does not help here.
             let hint = if message.contains("IO is disabled") {
@@ -183,7 +183,7 @@ impl Sim {
         }
     }
 
-    pub(super) fn begin(&self, driver: Driver) {
+    pub(super) fn set_driver(&self, driver: Driver) {
         // Never set before: a run starts only once.
         let _ = self.0.driver.set(driver);
     }
@@ -192,12 +192,12 @@ impl Sim {
         self.0.driver.get().expect("the run has begun before its test")
     }
 
-    pub(super) fn shared(&self) -> &Shared {
+    pub(super) fn shared(&self) -> &SimState {
         &self.0
     }
 
     /// Completes when the run has failed.
-    pub(super) async fn failed(&self) {
+    pub(super) async fn wait_for_failure(&self) {
         while self.0.failure.borrow().is_none() {
             self.0.failed.notified().await;
         }
@@ -207,22 +207,22 @@ impl Sim {
         self.0.failure.borrow().clone()
     }
 
-    pub(super) fn next_client(&self) -> u64 {
-        self.0.last_client.set(self.0.last_client.get() + 1);
-        self.0.last_client.get()
+    pub(super) fn next_client_id(&self) -> u64 {
+        self.0.last_client_id.set(self.0.last_client_id.get() + 1);
+        self.0.last_client_id.get()
     }
 
     /// Records that a request waits for its response, until the result is dropped.
-    pub(super) fn asks(&self, request: String) -> Asked {
-        let number = self.0.last_number.get() + 1;
-        self.0.last_number.set(number);
-        self.0.asked.borrow_mut().insert(number, (request, self.now()));
-        Asked { sim: self.clone(), number }
+    pub(super) fn track_request(&self, request: String) -> PendingRequest {
+        let number = self.0.last_request_id.get() + 1;
+        self.0.last_request_id.set(number);
+        self.0.pending.borrow_mut().insert(number, (request, self.now()));
+        PendingRequest { sim: self.clone(), id: number }
     }
 
     /// Requests without a response, with the time at which they started.
-    pub(super) fn asked(&self) -> Vec<(String, Duration)> {
-        self.0.asked.borrow().values().cloned().collect()
+    pub(super) fn pending_requests(&self) -> Vec<(String, Duration)> {
+        self.0.pending.borrow().values().cloned().collect()
     }
 }
 
@@ -234,25 +234,25 @@ impl fmt::Debug for Sim {
 }
 
 /// A request that waits for its response.
-pub(super) struct Asked {
+pub(super) struct PendingRequest {
     sim: Sim,
-    number: u64,
+    id: u64,
 }
 
-impl Drop for Asked {
+impl Drop for PendingRequest {
     fn drop(&mut self) {
         // After a failure, the entry stays for the report.
-        if !self.sim.0.network.is_frozen() {
-            self.sim.0.asked.borrow_mut().remove(&self.number);
+        if !self.sim.0.network.is_recording_stopped() {
+            self.sim.0.pending.borrow_mut().remove(&self.id);
         }
     }
 }
 
 /// A task that [`Sim::spawn`] has started. Awaiting it returns its result.
 #[derive(Debug)]
-pub struct Task<T>(oneshot::Receiver<T>);
+pub struct JoinHandle<T>(oneshot::Receiver<T>);
 
-impl<T> Future for Task<T> {
+impl<T> Future for JoinHandle<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
@@ -265,18 +265,18 @@ impl<T> Future for Task<T> {
 }
 
 /// Awaits `future`, and turns its panic into an error with the panic's message.
-pub(super) async fn caught<F: Future>(future: F) -> Result<F::Output, String> {
+pub(super) async fn catch_panic<F: Future>(future: F) -> Result<F::Output, String> {
     let mut future = pin!(future);
     let polled =
         poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
             Ok(polled) => polled.map(Ok),
-            Err(panic) => Poll::Ready(Err(message(&*panic))),
+            Err(panic) => Poll::Ready(Err(panic_message(&*panic))),
         });
     polled.await
 }
 
 /// The message of a panic.
-pub(super) fn message(panic: &(dyn std::any::Any + Send)) -> String {
+pub(super) fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     text.unwrap_or("(no message)").to_owned()

@@ -1,12 +1,12 @@
 //! [`Simulation`] runs a test with many seeds.
 
-use super::failure::{Failure, Repeated, cause_of};
+use super::failure::{Failure, RepeatResult, cause_of};
 use super::faults::Faults;
 use super::seeds::Seeds;
-use super::sim::{Sim, message};
+use super::sim::{Sim, panic_message};
 use peregrine_driver::Options;
 use peregrine_driver_sim::Network;
-use peregrine_server::{Locals, Order};
+use peregrine_server::{WorkerLocals, Lifecycle};
 use peregrine_web::panics;
 use std::fmt::Debug;
 use std::future::poll_fn;
@@ -41,24 +41,24 @@ pub struct Simulation {
     time_max: Duration,
     steps_max: u64,
     allows_panics: bool,
-    twice: bool,
+    checks_determinism: bool,
 }
 
 /// The return value of a test: nothing, or a `Result` whose error fails the test.
-pub trait Verdict {
+pub trait TestOutcome {
     /// The error, if there is one.
     #[doc(hidden)]
-    fn fault(self) -> Option<String>;
+    fn failure(self) -> Option<String>;
 }
 
-impl Verdict for () {
-    fn fault(self) -> Option<String> {
+impl TestOutcome for () {
+    fn failure(self) -> Option<String> {
         None
     }
 }
 
-impl<E: Debug> Verdict for Result<(), E> {
-    fn fault(self) -> Option<String> {
+impl<E: Debug> TestOutcome for Result<(), E> {
+    fn failure(self) -> Option<String> {
         self.err().map(|error| format!("the test returned an error: {error:?}"))
     }
 }
@@ -66,12 +66,12 @@ impl<E: Debug> Verdict for Result<(), E> {
 /// A successful run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Passed {
+pub struct RunReport {
     /// A digest of all events. Two runs with the same seed have the same digest, unless something
     /// other than the seed [affects them](crate#what-breaks-repetition).
-    pub trace: u64,
+    pub digest: u64,
     /// How long the run took, on the virtual clock.
-    pub time: Duration,
+    pub virtual_time: Duration,
     /// How often a task was polled.
     pub steps: u64,
 }
@@ -86,7 +86,7 @@ impl Simulation {
             time_max: Duration::from_secs(7 * 24 * 60 * 60),
             steps_max: 10_000_000,
             allows_panics: false,
-            twice: false,
+            checks_determinism: false,
         }
     }
 
@@ -114,8 +114,8 @@ impl Simulation {
 
     /// Runs each seed twice, and fails if the two runs differ. Something other than the seed then
     /// affects them, and failures could not be reproduced.
-    pub fn twice(self) -> Self {
-        Self { twice: true, ..self }
+    pub fn check_determinism(self) -> Self {
+        Self { checks_determinism: true, ..self }
     }
 
     /// Runs `test` with all seeds, up to the first one with which it fails.
@@ -124,8 +124,8 @@ impl Simulation {
     /// If the test fails with one of the seeds, see [`seeds`](super::seeds); if `PEREGRINE_SEEDS`
     /// is invalid; or if there are no seeds.
     #[track_caller]
-    pub fn run<V: Verdict>(&self, test: impl AsyncFn(Sim) -> V) {
-        let seeds = match self.seeds.or_told() {
+    pub fn run<V: TestOutcome>(&self, test: impl AsyncFn(Sim) -> V) {
+        let seeds = match self.seeds.or_from_env() {
             Ok(seeds) => seeds,
             Err(text) => panic!("{text}"),
         };
@@ -135,7 +135,7 @@ impl Simulation {
         }
     }
 
-    fn run_all<V: Verdict>(
+    fn run_all<V: TestOutcome>(
         &self,
         seeds: &Seeds,
         test: &impl AsyncFn(Sim) -> V,
@@ -143,20 +143,20 @@ impl Simulation {
         for seed in seeds.iter() {
             let first = self.run_one(seed, test);
             let failure = match first {
-                Ok(_) if !self.twice => continue,
+                Ok(_) if !self.checks_determinism => continue,
                 Ok(passed) => match self.run_one(seed, test) {
                     Ok(again) if again == passed => continue,
-                    Ok(_) => Failure::differing(seed, test_name()),
-                    Err(failure) => failure.repeated(Repeated::Passed, test_name()),
+                    Ok(_) => Failure::nondeterministic(seed, test_name()),
+                    Err(failure) => failure.repeated(RepeatResult::Passed, test_name()),
                 },
                 Err(failure) => {
                     eprintln!(
                         "seed {seed} fails; running it again, to see whether the failure repeats"
                     );
                     let repeated = match self.run_one(seed, test) {
-                        Ok(_) => Repeated::Passed,
-                        Err(again) if again == failure => Repeated::Same,
-                        Err(again) => Repeated::Otherwise(again.cause().to_owned()),
+                        Ok(_) => RepeatResult::Passed,
+                        Err(again) if again == failure => RepeatResult::Same,
+                        Err(again) => RepeatResult::Different(again.cause().to_owned()),
                     };
                     failure.repeated(repeated, test_name())
                 }
@@ -170,48 +170,48 @@ impl Simulation {
     ///
     /// # Errors
     /// If the test fails.
-    pub fn run_one<V: Verdict>(
+    pub fn run_one<V: TestOutcome>(
         &self,
         seed: u64,
         test: &impl AsyncFn(Sim) -> V,
-    ) -> Result<Passed, Box<Failure>> {
+    ) -> Result<RunReport, Box<Failure>> {
         let faults = match &self.faults {
             Some(faults) => faults.clone(),
             None if seed == 0 => Faults::none(),
             None => Faults::harmless(),
         };
-        let network = Network::new(seed, faults.of_network());
+        let network = Network::new(seed, faults.into_network_faults());
         network.set_time_max(self.time_max);
         network.set_polls_max(self.steps_max);
-        network.set_silent();
+        network.suppress_panic_message();
         let sim = Sim::new(network.clone(), self.allows_panics);
         let hears = sim.clone();
-        let hearing = Hearing::begin(move |message| hears.panicked(message));
+        let hearing = PanicHookGuard::begin(move |message| hears.panicked(message));
         let run = || {
             network.run(&Options::default(), async |driver| {
-                sim.begin(driver);
-                live(&sim, test).await;
+                sim.set_driver(driver);
+                run_test(&sim, test).await;
             })
         };
         let ended = catch_unwind(AssertUnwindSafe(run));
         drop(hearing);
-        let cause = match (ended, network.stuck(), sim.failure()) {
+        let cause = match (ended, network.failure(), sim.failure()) {
             (_, _, Some(cause)) => cause,
             (Err(_), Some(stuck), _) => cause_of(&stuck, (self.time_max, self.steps_max)),
-            (Err(panic), None, _) => of_run(message(&*panic)),
+            (Err(panic), None, _) => startup_failure(panic_message(&*panic)),
             (Ok(Ok(())), ..) => {
-                let (trace, time) = (network.trace(), network.now());
-                return Ok(Passed { trace, time, steps: network.polls() });
+                let (trace, time) = (network.trace_digest(), network.now());
+                return Ok(RunReport { digest: trace, virtual_time: time, steps: network.polls() });
             }
             (Ok(Err(error)), ..) => format!("cannot create a tokio runtime: {error}"),
         };
-        Err(Box::new(Failure::of(&network, cause, sim.asked())))
+        Err(Box::new(Failure::new(&network, cause, sim.pending_requests())))
     }
 }
 
 /// Runs the test and then shuts down its servers. Reports failures to `sim`.
-async fn live<V: Verdict>(sim: &Sim, test: impl AsyncFn(Sim) -> V) {
-    let (mut failed, mut tested) = (pin!(sim.failed()), pin!(test(sim.clone())));
+async fn run_test<V: TestOutcome>(sim: &Sim, test: impl AsyncFn(Sim) -> V) {
+    let (mut failed, mut tested) = (pin!(sim.wait_for_failure()), pin!(test(sim.clone())));
     let has_passed = poll_fn(|context| {
         if failed.as_mut().poll(context).is_ready() {
             return Poll::Ready(false);
@@ -220,8 +220,8 @@ async fn live<V: Verdict>(sim: &Sim, test: impl AsyncFn(Sim) -> V) {
         let run = AssertUnwindSafe(|| tested.as_mut().poll(context));
         let fault = match catch_unwind(run) {
             Ok(Poll::Pending) => return Poll::Pending,
-            Ok(Poll::Ready(verdict)) => verdict.fault(),
-            Err(panic) => Some(message(&*panic)),
+            Ok(Poll::Ready(verdict)) => verdict.failure(),
+            Err(panic) => Some(panic_message(&*panic)),
         };
         let has_passed = fault.is_none();
         fault.into_iter().for_each(|fault| sim.fail(fault));
@@ -231,9 +231,9 @@ async fn live<V: Verdict>(sim: &Sim, test: impl AsyncFn(Sim) -> V) {
         return;
     }
     let servers = sim.shared().servers.take();
-    servers.iter().for_each(|server| server.order(Order::Drain));
+    servers.iter().for_each(|server| server.advance_lifecycle(Lifecycle::Draining));
     for server in &servers {
-        let mut ended = pin!(server.ended());
+        let mut ended = pin!(server.stopped());
         let is_over = poll_fn(|context| match failed.as_mut().poll(context) {
             Poll::Ready(()) => Poll::Ready(false),
             Poll::Pending => ended.as_mut().poll(context).map(|()| true),
@@ -246,23 +246,23 @@ async fn live<V: Verdict>(sim: &Sim, test: impl AsyncFn(Sim) -> V) {
 
 /// Installs a panic listener for this thread. Dropping it restores the previous listener, and
 /// resets the thread's worker state.
-struct Hearing(Option<panics::Listener>);
+struct PanicHookGuard(Option<panics::PanicHook>);
 
-impl Hearing {
+impl PanicHookGuard {
     fn begin(hear: impl Fn(&str) + 'static) -> Self {
-        Self(panics::hear(Some(Rc::new(hear))))
+        Self(panics::set_panic_hook(Some(Rc::new(hear))))
     }
 }
 
-impl Drop for Hearing {
+impl Drop for PanicHookGuard {
     fn drop(&mut self) {
-        drop(panics::hear(self.0.take()));
-        Locals::default().announce();
+        drop(panics::set_panic_hook(self.0.take()));
+        WorkerLocals::default().install();
     }
 }
 
 /// The cause of a panic that was not caught in the run, with its remedy if known.
-fn of_run(message: String) -> String {
+fn startup_failure(message: String) -> String {
     if message.contains("runtime from within a runtime") {
         return "a simulation creates its own runtime, but this thread is already in one: call it \
                 from a plain #[test], not from #[tokio::test], and not from within another \

@@ -15,7 +15,7 @@ impl BoxedSlot {
     }
 
     /// Boxes `future`. The guard owns the slot, as in [`crate::FutureSlot::hold`].
-    pub fn hold<'f, F: Future + 'f>(
+    pub fn pin<'f, F: Future + 'f>(
         self,
         future: F,
     ) -> Pin<Box<dyn Future<Output = F::Output> + 'f>> {

@@ -22,14 +22,14 @@ use std::task::{Context, Poll};
 
 pub mod boxed;
 mod pool;
-mod table;
+mod slab;
 
-pub use pool::{Pool, Reuse};
-pub use table::Table;
+pub use pool::{Pool, Recycle};
+pub use slab::Slab;
 
 /// Block sizes are multiples of this, so that futures of similar size share a block.
-const BYTES_STEP: usize = 256;
-const ALIGN_MIN: usize = 16;
+const BLOCK_SIZE_STEP: usize = 256;
+const BLOCK_ALIGN_MIN: usize = 16;
 
 /// A block of memory that holds one future at a time, of any type.
 ///
@@ -38,11 +38,11 @@ const ALIGN_MIN: usize = 16;
 pub struct FutureSlot {
     /// A block with the layout stored in its header. It contains no future: while a future is in
     /// the block, the guard owns the slot.
-    block: Option<NonNull<Header>>,
+    block: Option<NonNull<BlockHeader>>,
 }
 
 /// The start of a block. The future comes after it.
-struct Header {
+struct BlockHeader {
     /// The layout of the whole block.
     layout: Layout,
 }
@@ -76,20 +76,20 @@ impl FutureSlot {
     /// # drop(slot);
     /// ```
     #[inline]
-    pub fn hold<'f, F: Future + 'f>(mut self, future: F) -> Held<'f, F::Output> {
-        let need = const { Need::of::<F>() };
-        let block = self.block_for(need);
+    pub fn pin<'f, F: Future + 'f>(mut self, future: F) -> PinnedFuture<'f, F::Output> {
+        let need = const { BlockLayout::of::<F>() };
+        let block = self.reserve(need);
         // SAFETY: `block_for` returned a block that is larger than `need.offset`.
         let target = unsafe { block.byte_add(need.offset) }.cast::<F>();
         // SAFETY: the block has room for an `F` at this offset, aligned, and contains no future;
         // `Held` owns the slot for as long as this one lives there.
         unsafe { target.write(future) };
-        Held { slot: self, future: Some(target as NonNull<dyn Future<Output = F::Output> + 'f>) }
+        PinnedFuture { slot: self, future: Some(target as NonNull<dyn Future<Output = F::Output> + 'f>) }
     }
 
     /// Returns a block for a future with this size and alignment.
     #[inline]
-    fn block_for(&mut self, need: Need) -> NonNull<Header> {
+    fn reserve(&mut self, need: BlockLayout) -> NonNull<BlockHeader> {
         match (self.block, self.layout()) {
             (Some(block), Some(has)) if need.size <= has.size() && need.align <= has.align() => {
                 block
@@ -99,15 +99,15 @@ impl FutureSlot {
     }
 
     #[cold]
-    fn grow(&mut self, need: Need) -> NonNull<Header> {
-        let size = need.size.next_multiple_of(BYTES_STEP);
+    fn grow(&mut self, need: BlockLayout) -> NonNull<BlockHeader> {
+        let size = need.size.next_multiple_of(BLOCK_SIZE_STEP);
         let layout = Layout::from_size_align(size, need.align)
             .expect("a future's size is far below isize::MAX");
         // SAFETY: the size is at least `BYTES_STEP`, so not zero.
         let memory = unsafe { alloc(layout) };
-        let Some(block) = NonNull::new(memory.cast::<Header>()) else { handle_alloc_error(layout) };
+        let Some(block) = NonNull::new(memory.cast::<BlockHeader>()) else { handle_alloc_error(layout) };
         // SAFETY: the block is new, and large and aligned enough for a header.
-        unsafe { block.write(Header { layout }) };
+        unsafe { block.write(BlockHeader { layout }) };
         *self = Self { block: Some(block) };
         block
     }
@@ -136,7 +136,7 @@ impl fmt::Debug for FutureSlot {
 
 /// The size and alignment that a type of future needs.
 #[derive(Clone, Copy)]
-struct Need {
+struct BlockLayout {
     /// The block's size, including the header.
     size: usize,
     align: usize,
@@ -144,23 +144,23 @@ struct Need {
     offset: usize,
 }
 
-impl Need {
+impl BlockLayout {
     const fn of<F>() -> Self {
-        let align = if align_of::<F>() > ALIGN_MIN { align_of::<F>() } else { ALIGN_MIN };
-        let offset = size_of::<Header>().next_multiple_of(align);
+        let align = if align_of::<F>() > BLOCK_ALIGN_MIN { align_of::<F>() } else { BLOCK_ALIGN_MIN };
+        let offset = size_of::<BlockHeader>().next_multiple_of(align);
         Self { size: offset + size_of::<F>(), align, offset }
     }
 }
 
 /// A future with the slot that it lives in. Dropping it drops the future, then the slot.
 #[must_use = "futures do nothing unless polled"]
-pub struct Held<'f, T> {
+pub struct PinnedFuture<'f, T> {
     slot: FutureSlot,
     /// `None` once the future was dropped.
     future: Option<NonNull<dyn Future<Output = T> + 'f>>,
 }
 
-impl<T> Held<'_, T> {
+impl<T> PinnedFuture<'_, T> {
     /// Drops the future and gives the slot back. If the future's destructor panics, its block is
     /// leaked.
     #[inline]
@@ -191,7 +191,7 @@ impl<T> Held<'_, T> {
     }
 }
 
-impl<T> Future for Held<'_, T> {
+impl<T> Future for PinnedFuture<'_, T> {
     type Output = T;
 
     #[inline]
@@ -206,14 +206,14 @@ impl<T> Future for Held<'_, T> {
     }
 }
 
-impl<T> Drop for Held<'_, T> {
+impl<T> Drop for PinnedFuture<'_, T> {
     #[inline]
     fn drop(&mut self) {
         self.clear();
     }
 }
 
-impl<T> fmt::Debug for Held<'_, T> {
+impl<T> fmt::Debug for PinnedFuture<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Held")
     }

@@ -22,7 +22,7 @@ fn poll_to_end<T>(future: impl Future<Output = T>) -> (T, u32) {
 /// Polls `future` in `slot` until it completes. Returns the slot, the output, and the number of
 /// polls.
 fn run<T>(slot: FutureSlot, future: impl Future<Output = T>) -> (FutureSlot, T, u32) {
-    let mut held = slot.hold(future);
+    let mut held = slot.pin(future);
     let (value, polls) = poll_to_end(&mut held);
     (held.into_slot(), value, polls)
 }
@@ -56,7 +56,7 @@ fn slot_and_box_give_the_same_values_in_the_same_number_of_polls() {
         };
         let (back, value, polls) = run(slot, make());
         slot = back;
-        assert_eq!((value, polls), poll_to_end(BoxedSlot::new().hold(make())));
+        assert_eq!((value, polls), poll_to_end(BoxedSlot::new().pin(make())));
     }
 }
 
@@ -82,7 +82,7 @@ fn a_future_is_dropped_once_whether_finished_or_abandoned() {
     let mut slot = FutureSlot::new();
     for finish in [true, false] {
         let guard = CountsDrops(Rc::clone(&drops));
-        let mut held = slot.hold(async move {
+        let mut held = slot.pin(async move {
             yield_times(1).await;
             drop(guard);
         });
@@ -124,7 +124,7 @@ fn a_held_future_may_move_while_it_is_polled_and_gives_its_slot_back() {
     let mut slot = FutureSlot::new();
     for round in 1..=3 {
         let guard = CountsDrops(Rc::clone(&drops));
-        let mut held = slot.hold(async move {
+        let mut held = slot.pin(async move {
             let _guard = guard;
             yield_times(2).await;
             round
@@ -146,7 +146,7 @@ fn a_held_future_may_move_while_it_is_polled_and_gives_its_slot_back() {
 fn a_held_future_is_dropped_with_its_guard() {
     let drops = Rc::new(Cell::new(0));
     let guard = CountsDrops(Rc::clone(&drops));
-    drop(FutureSlot::new().hold(async move {
+    drop(FutureSlot::new().pin(async move {
         let _guard = guard;
         yield_times(1).await;
     }));
@@ -162,7 +162,7 @@ fn a_held_destructor_that_panics_costs_the_block_and_nothing_else() {
         }
     }
     let bomb = Bomb;
-    let held = FutureSlot::new().hold(async move {
+    let held = FutureSlot::new().pin(async move {
         let _bomb = bomb;
         yield_times(1).await;
     });

@@ -4,7 +4,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use peregrine_tls::rustls::client::Resumption;
 use peregrine_tls::rustls::crypto::aws_lc_rs;
 use peregrine_tls::rustls::{ClientConfig, ClientConnection, RootCertStore, version};
-use peregrine_tls::{Session, Tls};
+use peregrine_tls::{TlsConnection, TlsConfig};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName};
 use std::hint::black_box;
@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 const REQUEST_BYTES: usize = 205;
 const REPLY_BYTES: usize = 150;
 
-fn setup() -> (Tls, ClientConfig) {
-    let made = Tls::self_signed(&["localhost"]).expect("a valid name");
+fn setup() -> (TlsConfig, ClientConfig) {
+    let made = TlsConfig::self_signed(&["localhost"]).expect("a valid name");
     let mut roots = RootCertStore::empty();
     let certificate = CertificateDer::from_pem_slice(made.certificate_pem.as_bytes());
     roots.add(certificate.expect("valid PEM")).expect("valid root");
@@ -29,13 +29,13 @@ fn setup() -> (Tls, ClientConfig) {
 }
 
 /// Completes a handshake. Also returns the time spent on the server's side.
-fn connect(tls: &Tls, config: &Arc<ClientConfig>) -> (ClientConnection, Session, Duration) {
+fn connect(tls: &TlsConfig, config: &Arc<ClientConfig>) -> (ClientConnection, TlsConnection, Duration) {
     let name = ServerName::try_from("localhost").expect("a valid name");
     let mut client = ClientConnection::new(config.clone(), name).expect("a client");
-    let mut session = tls.session();
+    let mut session = tls.new_connection();
     let (mut plain, mut out) = (Vec::new(), Vec::new());
     let mut time = Duration::ZERO;
-    while session.facts().is_none() {
+    while session.handshake_info().is_none() {
         let mut flight = Vec::new();
         client.write_tls(&mut flight).expect("writing to a vector");
         let start = Instant::now();
@@ -99,7 +99,7 @@ fn handshakes(criterion: &mut Criterion) {
                 (0..rounds)
                     .map(|_| {
                         let (_client, session, time) = connect(&tls, &client);
-                        assert_eq!(session.facts().map(|facts| facts.resumed), Some(resumed));
+                        assert_eq!(session.handshake_info().map(|facts| facts.resumed), Some(resumed));
                         time
                     })
                     .sum()

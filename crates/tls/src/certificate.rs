@@ -1,10 +1,10 @@
 //! Certificates with their keys: read from PEM, and chosen by the client's SNI.
 
-use crate::digest::{Digest, sha256_of};
-use crate::error::{Origin, TlsError, Warning};
-use crate::source::{Pem, Source};
-use crate::staple::{self, StapleFault};
-use crate::validity::{Validity, fields};
+use crate::sha256::{Digest, sha256_parts};
+use crate::error::{PemOrigin, TlsSetupError, TlsWarning};
+use crate::pem::{Pem, PemSource};
+use crate::ocsp::{self, OcspError};
+use crate::x509::{Validity, parse_tbs_certificate};
 use rustls::crypto::CryptoProvider;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
@@ -34,9 +34,9 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 #[must_use = "has no effect until it is added to a `Tls`"]
 pub struct Certificate {
-    chain: Source,
-    key: Source,
-    staple: Option<Source>,
+    chain: PemSource,
+    key: PemSource,
+    ocsp_response: Option<PemSource>,
     label: Option<Arc<str>>,
 }
 
@@ -44,21 +44,21 @@ impl Certificate {
     /// Uses PEM files. They are read when the certificate is added to a [`Tls`](crate::Tls), and
     /// again on each reload.
     pub fn from_files(chain: impl AsRef<Path>, key: impl AsRef<Path>) -> Self {
-        Self::new(Source::file(chain), Source::file(key))
+        Self::new(PemSource::file(chain), PemSource::file(key))
     }
 
     /// Uses PEM text in memory.
     pub fn from_pem(chain: &[u8], key: &[u8]) -> Self {
-        Self::new(Source::memory(chain), Source::memory(key))
+        Self::new(PemSource::memory(chain), PemSource::memory(key))
     }
 
-    fn new(chain: Source, key: Source) -> Self {
-        Self { chain, key, staple: None, label: None }
+    fn new(chain: PemSource, key: PemSource) -> Self {
+        Self { chain, key, ocsp_response: None, label: None }
     }
 
     /// Sets the name under which the certificate is replaced and removed. The default is the path
     /// of the chain or, without a file, the first DNS name.
-    pub fn labelled(mut self, label: &str) -> Self {
+    pub fn label(mut self, label: &str) -> Self {
         self.label = Some(label.into());
         self
     }
@@ -66,28 +66,28 @@ impl Certificate {
     /// Staples the OCSP response in this file (DER, as written by `openssl ocsp -respout`) to the
     /// certificate. A response that is missing, too old, for another certificate or not "good" is
     /// not sent; this is reported as a [`Warning`], not as an error.
-    pub fn staple_file(mut self, path: impl AsRef<Path>) -> Self {
-        self.staple = Some(Source::file(path));
+    pub fn ocsp_response_file(mut self, path: impl AsRef<Path>) -> Self {
+        self.ocsp_response = Some(PemSource::file(path));
         self
     }
 
     /// The files to read.
     pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
-        let sources = [Some(&self.chain), Some(&self.key), self.staple.as_ref()];
-        sources.into_iter().flatten().filter_map(Source::path)
+        let sources = [Some(&self.chain), Some(&self.key), self.ocsp_response.as_ref()];
+        sources.into_iter().flatten().filter_map(PemSource::path)
     }
 
     /// Reads the certificate. Reuses `before` if its contents are unchanged.
     pub(crate) fn load(
         &self,
         provider: &CryptoProvider,
-        before: Option<&Arc<Loaded>>,
+        before: Option<&Arc<LoadedCertificate>>,
         now: i64,
-    ) -> Result<Arc<Loaded>, TlsError> {
+    ) -> Result<Arc<LoadedCertificate>, TlsSetupError> {
         let (mut chain, key) = (self.chain.read()?, self.key.read()?);
-        let staple = self.staple.as_ref().map(read_staple);
+        let staple = self.ocsp_response.as_ref().map(read_ocsp_response);
         let staple_bytes = staple.as_ref().and_then(|staple| staple.as_ref().ok());
-        let digest = sha256_of([
+        let digest = sha256_parts([
             &chain.digest()[..],
             &key.digest(),
             staple_bytes.map_or(&[][..], |bytes| &bytes[..]),
@@ -95,130 +95,130 @@ impl Certificate {
         // The response may have expired even if the files are unchanged.
         if let Some(before) = before
             && before.digest == digest
-            && before.staple_end().is_none_or(|end| now < end)
+            && before.ocsp_next_update().is_none_or(|end| now < end)
         {
             return Ok(Arc::clone(before));
         }
-        if let (Origin::Memory, Some(label)) = (&chain.origin, &self.label) {
-            chain.origin = Origin::Labelled(label.to_string());
+        if let (PemOrigin::Memory, Some(label)) = (&chain.origin, &self.label) {
+            chain.origin = PemOrigin::Label(label.to_string());
         }
-        let mut certified = certify(&chain, &key, provider)?;
+        let mut certified = build_certified_key(&chain, &key, provider)?;
         let own = &certified.cert[0];
-        let (names, fields) = (names(own), fields(own));
+        let (names, fields) = (dns_names(own), parse_tbs_certificate(own));
         let validity = fields.as_ref().map(|fields| fields.validity);
         let serial = fields.map_or(&[][..], |fields| fields.serial);
         let staple = staple.map(|staple| {
             let bytes = staple?;
-            staple::check(&bytes, serial, now).map(|end| (bytes, end))
+            ocsp::check_ocsp_response(&bytes, serial, now).map(|end| (bytes, end))
         });
         let (ocsp, staple) = match staple {
-            None => (None, Staple::None),
-            Some(Ok((bytes, end))) => (Some(bytes), Staple::Sent(end)),
-            Some(Err(fault)) => (None, Staple::Refused(fault)),
+            None => (None, OcspStatus::NotConfigured),
+            Some(Ok((bytes, end))) => (Some(bytes), OcspStatus::Stapled(end)),
+            Some(Err(fault)) => (None, OcspStatus::Unusable(fault)),
         };
         certified.ocsp = ocsp;
         let label = self.label.clone().or_else(|| match &chain.origin {
-            Origin::File(path) => Some(path.display().to_string().into()),
-            Origin::Memory | Origin::Labelled(_) => names.first().map(|name| name.as_str().into()),
+            PemOrigin::File(path) => Some(path.display().to_string().into()),
+            PemOrigin::Memory | PemOrigin::Label(_) => names.first().map(|name| name.as_str().into()),
         });
-        Ok(Arc::new(Loaded {
-            certified: Arc::new(certified),
+        Ok(Arc::new(LoadedCertificate {
+            certified_key: Arc::new(certified),
             origin: chain.origin,
             label: label.unwrap_or_else(|| "(without a name)".into()),
             names,
             validity,
-            staple,
+            ocsp: staple,
             digest,
         }))
     }
 }
 
-fn read_staple(source: &Source) -> Result<Vec<u8>, StapleFault> {
+fn read_ocsp_response(source: &PemSource) -> Result<Vec<u8>, OcspError> {
     let bytes = source.path().and_then(|path| {
         let is_small = fs::metadata(path)
-            .is_ok_and(|found| found.is_file() && found.len() <= STAPLE_BYTES_MAX);
+            .is_ok_and(|found| found.is_file() && found.len() <= OCSP_RESPONSE_BYTES_MAX);
         if is_small { fs::read(path).ok() } else { None }
     });
-    bytes.filter(|bytes| !bytes.is_empty()).ok_or(StapleFault::Unreadable)
+    bytes.filter(|bytes| !bytes.is_empty()).ok_or(OcspError::Unreadable)
 }
 
 /// Responses have a few kilobytes; clients reject handshakes that are too long.
-const STAPLE_BYTES_MAX: u64 = 16 * 1024;
+const OCSP_RESPONSE_BYTES_MAX: u64 = 16 * 1024;
 
 /// A certificate that was read.
 #[derive(Debug)]
-pub(crate) struct Loaded {
-    certified: Arc<CertifiedKey>,
-    pub(crate) origin: Origin,
+pub(crate) struct LoadedCertificate {
+    certified_key: Arc<CertifiedKey>,
+    pub(crate) origin: PemOrigin,
     pub(crate) label: Arc<str>,
     /// The DNS names, in lower case.
     pub(crate) names: Vec<String>,
     pub(crate) validity: Option<Validity>,
-    pub(crate) staple: Staple,
+    pub(crate) ocsp: OcspStatus,
     /// Digest of the files or texts it was read from.
     pub(crate) digest: Digest,
 }
 
 /// Whether an OCSP response is stapled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Staple {
+pub(crate) enum OcspStatus {
     /// None is configured.
-    None,
+    NotConfigured,
     /// It is stapled until this time, in seconds since 1970, if it has a `nextUpdate`.
-    Sent(Option<i64>),
-    Refused(StapleFault),
+    Stapled(Option<i64>),
+    Unusable(OcspError),
 }
 
-impl Loaded {
+impl LoadedCertificate {
     /// The server's own certificate.
-    pub(crate) fn own(&self) -> &CertificateDer<'static> {
-        &self.certified.cert[0]
+    pub(crate) fn end_entity(&self) -> &CertificateDer<'static> {
+        &self.certified_key.cert[0]
     }
 
     /// Returns whether the certificates are equal, regardless of their staples.
-    pub(crate) fn is_certificate_of(&self, other: &Self) -> bool {
-        self.certified.cert.first() == other.certified.cert.first()
+    pub(crate) fn is_same_certificate(&self, other: &Self) -> bool {
+        self.certified_key.cert.first() == other.certified_key.cert.first()
     }
 
-    pub(crate) fn staple_end(&self) -> Option<i64> {
-        match self.staple {
-            Staple::Sent(end) => end,
-            Staple::None | Staple::Refused(_) => None,
+    pub(crate) fn ocsp_next_update(&self) -> Option<i64> {
+        match self.ocsp {
+            OcspStatus::Stapled(end) => end,
+            OcspStatus::NotConfigured | OcspStatus::Unusable(_) => None,
         }
     }
 
     /// The warning to report if the certificate has expired or is not valid yet.
-    pub(crate) fn date_warning(&self, now: i64) -> Option<Warning> {
+    pub(crate) fn expiry_warning(&self, now: i64) -> Option<TlsWarning> {
         let valid = self.validity?;
         let whole_days = |seconds: i64| seconds.unsigned_abs() / DAY;
         let origin = self.origin.clone();
         if now > valid.not_after {
             let days = whole_days(now - valid.not_after);
-            Some(Warning::Expired { origin, days })
+            Some(TlsWarning::Expired { origin, days })
         } else if now < valid.not_before {
             let days = whole_days(valid.not_before - now);
-            Some(Warning::NotYetValid { origin, days })
+            Some(TlsWarning::NotYetValid { origin, days })
         } else {
             None
         }
     }
 
     /// All warnings to report. `soon` is how many seconds before expiry to warn.
-    pub(crate) fn warnings(&self, now: i64, soon: i64) -> impl Iterator<Item = Warning> {
+    pub(crate) fn warnings(&self, now: i64, soon: i64) -> impl Iterator<Item = TlsWarning> {
         let end = self.validity.map(|valid| valid.not_after - now);
         let left = end.filter(|left| (0..=soon).contains(left));
-        let expires = left.map(|left| Warning::ExpiresSoon {
+        let expires = left.map(|left| TlsWarning::ExpiresSoon {
             origin: self.origin.clone(),
             days: left.unsigned_abs() / DAY,
         });
-        let fault = match self.staple {
-            Staple::Refused(fault) => Some(fault),
-            Staple::Sent(Some(end)) if end <= now => Some(StapleFault::Expired),
-            Staple::Sent(_) | Staple::None => None,
+        let fault = match self.ocsp {
+            OcspStatus::Unusable(fault) => Some(fault),
+            OcspStatus::Stapled(Some(end)) if end <= now => Some(OcspError::Expired),
+            OcspStatus::Stapled(_) | OcspStatus::NotConfigured => None,
         };
         let staple =
-            fault.map(|fault| Warning::StapleNotSent { origin: self.origin.clone(), fault });
-        self.date_warning(now).into_iter().chain(expires).chain(staple)
+            fault.map(|fault| TlsWarning::OcspNotStapled { origin: self.origin.clone(), reason: fault });
+        self.expiry_warning(now).into_iter().chain(expires).chain(staple)
     }
 }
 
@@ -226,7 +226,7 @@ const DAY: u64 = 86_400;
 
 /// All certificates of a server. The first is the default.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Certificates {
+pub(crate) struct CertificateResolver {
     default: Option<Arc<CertifiedKey>>,
     /// By DNS name, in lower case.
     exact: HashMap<Box<str>, Arc<CertifiedKey>>,
@@ -234,11 +234,11 @@ pub(crate) struct Certificates {
     wildcard: HashMap<Box<str>, Arc<CertifiedKey>>,
 }
 
-impl Certificates {
+impl CertificateResolver {
     /// Adds a certificate for its names, except names of earlier certificates. Returns false if it
     /// can never be chosen.
-    pub(crate) fn add(&mut self, loaded: &Loaded) -> bool {
-        let certified = &loaded.certified;
+    pub(crate) fn add(&mut self, loaded: &LoadedCertificate) -> bool {
+        let certified = &loaded.certified_key;
         let mut is_chosen = self.default.is_none();
         for name in &loaded.names {
             let (map, name) = match name.strip_prefix("*.") {
@@ -255,7 +255,7 @@ impl Certificates {
     }
 
     /// Chooses the certificate for a name: exact before wildcard, and the default for other names.
-    fn choose(&self, server_name: Option<&str>) -> Option<&Arc<CertifiedKey>> {
+    fn find(&self, server_name: Option<&str>) -> Option<&Arc<CertifiedKey>> {
         // RFC 6066 §3: DNS names are compared without regard to case.
         let name = server_name.map(str::to_ascii_lowercase);
         name.as_deref()
@@ -270,40 +270,40 @@ impl Certificates {
     }
 }
 
-impl ResolvesServerCert for Certificates {
+impl ResolvesServerCert for CertificateResolver {
     fn resolve(&self, client_hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        self.choose(client_hello.server_name()).cloned()
+        self.find(client_hello.server_name()).cloned()
     }
 }
 
 /// Combines chain and key, and checks that they match.
-fn certify(
+fn build_certified_key(
     certificate: &Pem,
     key: &Pem,
     provider: &CryptoProvider,
-) -> Result<CertifiedKey, TlsError> {
-    let chain = certificate.chain()?;
+) -> Result<CertifiedKey, TlsSetupError> {
+    let chain = certificate.certificates()?;
     let key_origin = key.origin.clone();
     let key = provider
         .key_provider
         .load_private_key(key.key()?)
-        .map_err(|error| TlsError::UnsupportedKey { origin: key_origin.clone(), error })?;
+        .map_err(|error| TlsSetupError::UnsupportedKey { origin: key_origin.clone(), error })?;
     let certified = CertifiedKey::new(chain, key);
     match certified.keys_match() {
         // Some keys cannot provide their public half for comparison. A mismatch then shows in the
         // first handshake.
         Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(certified),
         Err(Error::InconsistentKeys(_)) => {
-            Err(TlsError::KeyMismatch { certificate: certificate.origin.clone(), key: key_origin })
+            Err(TlsSetupError::KeyMismatch { certificate: certificate.origin.clone(), key: key_origin })
         }
-        Err(error) => Err(TlsError::BadCertificate { origin: certificate.origin.clone(), error }),
+        Err(error) => Err(TlsSetupError::BadCertificate { origin: certificate.origin.clone(), error }),
     }
 }
 
 /// The DNS names of a certificate, in lower case.
 // RFC 9110 §4.3.4: a reference identity is matched against subjectAltName; the common name is not
 // used.
-fn names(certificate: &CertificateDer<'_>) -> Vec<String> {
+fn dns_names(certificate: &CertificateDer<'_>) -> Vec<String> {
     webpki::EndEntityCert::try_from(certificate)
         .map(|parsed| parsed.valid_dns_names().map(str::to_ascii_lowercase).collect())
         .unwrap_or_default()

@@ -6,11 +6,11 @@
 //! configuration, chosen by its first record, and the configuration for clients is unaffected. If
 //! no challenge can be pending, first records are not inspected.
 
-use crate::config::Tls;
-use crate::error::TlsError;
-use crate::plan::{Base, Plan};
-use crate::protocol::Protocol;
-use crate::source::Source;
+use crate::config::TlsConfig;
+use crate::error::TlsSetupError;
+use crate::spec::{ConfigBase, ConfigSpec};
+use crate::protocol::ProtocolSettings;
+use crate::pem::PemSource;
 use rustls::ServerConfig;
 use rustls::crypto::CryptoProvider;
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
@@ -25,59 +25,59 @@ use std::task::{Context, Poll};
 
 /// The application protocol of validation connections.
 // RFC 8737 §6.2.
-pub(crate) const ACME_TLS: &[u8] = b"acme-tls/1";
+pub(crate) const ACME_TLS_ALPN: &[u8] = b"acme-tls/1";
 
 /// The pending challenges: over TLS (tls-alpn-01) and over HTTP (http-01). Some are this server's
 /// own. Others were found in storage shared by several instances, because the authority's request
 /// may reach any of them.
 #[doc(hidden)]
-pub struct Challenges {
+pub struct ChallengeResponses {
     provider: Arc<CryptoProvider>,
-    by_name: Arc<ByName>,
+    tls_alpn: Arc<TlsAlpnResolver>,
     config: Arc<ServerConfig>,
-    by_token: Table<Arc<str>>,
-    found_by_token: Table<Arc<str>>,
-    elsewhere: OnceLock<Elsewhere>,
+    http01: SparseMap<Arc<str>>,
+    remote_http01: SparseMap<Arc<str>>,
+    remote: OnceLock<RemoteLookup>,
 }
 
 /// Where other instances store their challenges, and which kinds.
-struct Elsewhere {
-    place: Box<dyn LooksElsewhere>,
-    has_names: bool,
-    has_tokens: bool,
+struct RemoteLookup {
+    lookup: Box<dyn RemoteChallengeLookup>,
+    has_tls_alpn: bool,
+    has_http01: bool,
 }
 
 /// Looks up the challenges of other instances.
 #[doc(hidden)]
-pub trait LooksElsewhere: Send + Sync {
+pub trait RemoteChallengeLookup: Send + Sync {
     /// Completes after [`Challenges::find`] was called with the state of the storage at some time
     /// after this call. It is called from threads that must not block, and remote hosts decide how
     /// often.
-    fn look(&self) -> Looking;
+    fn lookup(&self) -> LookupFuture;
 }
 
 /// Completes when the lookup is done.
 #[doc(hidden)]
-pub type Looking = Pin<Box<dyn Future<Output = ()> + Send>>;
+pub type LookupFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A table that is usually empty; checking for that costs one atomic load.
-struct Table<V> {
+struct SparseMap<V> {
     count: AtomicUsize,
     all: RwLock<HashMap<Box<str>, V>>,
 }
 
-impl<V> Default for Table<V> {
+impl<V> Default for SparseMap<V> {
     fn default() -> Self {
         Self { count: AtomicUsize::new(0), all: RwLock::default() }
     }
 }
 
-impl<V: Clone> Table<V> {
+impl<V: Clone> SparseMap<V> {
     fn is_empty(&self) -> bool {
         self.count.load(Ordering::Acquire) == 0
     }
 
-    fn put(&self, key: &str, value: V) {
+    fn insert(&self, key: &str, value: V) {
         self.change(|all| drop(all.insert(key.into(), value)));
     }
 
@@ -92,7 +92,7 @@ impl<V: Clone> Table<V> {
         }
     }
 
-    fn has(&self, is_it: impl Fn(&str) -> bool) -> bool {
+    fn any(&self, is_it: impl Fn(&str) -> bool) -> bool {
         self.all.read().unwrap_or_else(PoisonError::into_inner).keys().any(|key| is_it(key))
     }
 
@@ -110,49 +110,49 @@ impl<V: Clone> Table<V> {
 /// The validation certificates by name in lower case: this server's own, and those of other
 /// instances.
 #[derive(Default)]
-struct ByName {
-    own: Table<Arc<CertifiedKey>>,
-    found: Table<Arc<CertifiedKey>>,
+struct TlsAlpnResolver {
+    local: SparseMap<Arc<CertifiedKey>>,
+    remote: SparseMap<Arc<CertifiedKey>>,
 }
 
-impl fmt::Debug for ByName {
+impl fmt::Debug for TlsAlpnResolver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("ByName")
     }
 }
 
-impl ResolvesServerCert for ByName {
+impl ResolvesServerCert for TlsAlpnResolver {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         // RFC 8737 §3: a validation connection offers only this protocol, and sends SNI.
         let mut offered = hello.alpn()?;
-        if offered.next() != Some(ACME_TLS) || offered.next().is_some() {
+        if offered.next() != Some(ACME_TLS_ALPN) || offered.next().is_some() {
             return None;
         }
         let name = hello.server_name()?.to_ascii_lowercase();
-        self.own.get(&name).or_else(|| self.found.get(&name))
+        self.local.get(&name).or_else(|| self.remote.get(&name))
     }
 }
 
-impl Challenges {
+impl ChallengeResponses {
     /// Creates an empty set of challenges.
     ///
     /// # Errors
     ///
     /// Returns the error if rustls rejects the configuration, which does not happen.
-    pub fn new() -> Result<Arc<Self>, TlsError> {
+    pub fn new() -> Result<Arc<Self>, TlsSetupError> {
         let (provider, by_name) =
-            (Arc::new(Protocol::default().provider()), Arc::new(ByName::default()));
+            (Arc::new(ProtocolSettings::default().provider()), Arc::new(TlsAlpnResolver::default()));
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
-            .map_err(TlsError::BadConfig)?;
+            .map_err(TlsSetupError::BadConfig)?;
         let resolver: Arc<dyn ResolvesServerCert> = Arc::clone(&by_name) as _;
         let mut config = builder.with_no_client_auth().with_cert_resolver(resolver);
-        config.alpn_protocols = vec![ACME_TLS.to_vec()];
+        config.alpn_protocols = vec![ACME_TLS_ALPN.to_vec()];
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        let (by_token, found_by_token) = (Table::default(), Table::default());
+        let (by_token, found_by_token) = (SparseMap::default(), SparseMap::default());
         let (config, elsewhere) = (Arc::new(config), OnceLock::new());
-        Ok(Arc::new(Self { provider, by_name, config, by_token, found_by_token, elsewhere }))
+        Ok(Arc::new(Self { provider, tls_alpn: by_name, config, http01: by_token, remote_http01: found_by_token, remote: elsewhere }))
     }
 
     /// Presents this certificate for `name` until [`forget_name`](Self::forget_name).
@@ -160,151 +160,151 @@ impl Challenges {
     /// # Errors
     ///
     /// The certificate cannot be used.
-    pub fn answer_name(&self, name: &str, chain: &[u8], key: &[u8]) -> Result<(), TlsError> {
-        let certified = self.certified(chain, key)?;
-        self.by_name.own.put(&name.to_ascii_lowercase(), certified);
+    pub fn set_tls_alpn(&self, name: &str, chain: &[u8], key: &[u8]) -> Result<(), TlsSetupError> {
+        let certified = self.build_certified_key(chain, key)?;
+        self.tls_alpn.local.insert(&name.to_ascii_lowercase(), certified);
         Ok(())
     }
 
-    fn certified(&self, chain: &[u8], key: &[u8]) -> Result<Arc<CertifiedKey>, TlsError> {
-        let (chain, key) = (Source::memory(chain).read()?, Source::memory(key).read()?);
+    fn build_certified_key(&self, chain: &[u8], key: &[u8]) -> Result<Arc<CertifiedKey>, TlsSetupError> {
+        let (chain, key) = (PemSource::memory(chain).read()?, PemSource::memory(key).read()?);
         // Do not check that certificate and key match: that parses the certificate, and the parser
         // rejects unknown critical extensions, which this certificate must have (RFC 8737 §3).
         let loaded = self.provider.key_provider.load_private_key(key.key()?);
         let loaded = loaded
-            .map_err(|error| TlsError::UnsupportedKey { origin: key.origin.clone(), error })?;
-        Ok(Arc::new(CertifiedKey::new(chain.chain()?, loaded)))
+            .map_err(|error| TlsSetupError::UnsupportedKey { origin: key.origin.clone(), error })?;
+        Ok(Arc::new(CertifiedKey::new(chain.certificates()?, loaded)))
     }
 
     /// Removes the certificate for `name`.
-    pub fn forget_name(&self, name: &str) {
-        self.by_name.own.remove(&name.to_ascii_lowercase());
+    pub fn remove_tls_alpn(&self, name: &str) {
+        self.tls_alpn.local.remove(&name.to_ascii_lowercase());
     }
 
     /// Answers requests for `token` with `answer` until [`forget_token`](Self::forget_token).
-    pub fn answer_token(&self, token: &str, answer: &str) {
-        self.by_token.put(token, answer.into());
+    pub fn set_http01(&self, token: &str, answer: &str) {
+        self.http01.insert(token, answer.into());
     }
 
     /// Removes the answer for `token`.
-    pub fn forget_token(&self, token: &str) {
-        self.by_token.remove(token);
+    pub fn remove_http01(&self, token: &str) {
+        self.http01.remove(token);
     }
 
     /// Sets where the challenges of other instances are looked up, unless already set: those for
     /// names, and those for tokens.
-    pub fn look_at(&self, place: Box<dyn LooksElsewhere>, has_names: bool, has_tokens: bool) {
-        let _ = self.elsewhere.set(Elsewhere { place, has_names, has_tokens });
+    pub fn set_remote_lookup(&self, place: Box<dyn RemoteChallengeLookup>, has_names: bool, has_tokens: bool) {
+        let _ = self.remote.set(RemoteLookup { lookup: place, has_tls_alpn: has_names, has_http01: has_tokens });
     }
 
     /// Replaces the challenges of other instances: names with chain and key, and tokens with their
     /// answers. Invalid entries are skipped.
-    pub fn find(
+    pub fn replace_remote(
         &self,
         names: impl Iterator<Item = (String, String, String)>,
         tokens: impl Iterator<Item = (String, String)>,
     ) {
         let certified = |(name, chain, key): (String, String, String)| {
-            let certified = self.certified(chain.as_bytes(), key.as_bytes()).ok()?;
+            let certified = self.build_certified_key(chain.as_bytes(), key.as_bytes()).ok()?;
             Some((name.to_ascii_lowercase().into(), certified))
         };
-        self.by_name.found.replace(names.filter_map(certified).collect());
+        self.tls_alpn.remote.replace(names.filter_map(certified).collect());
         let told = |(token, answer): (String, String)| (token.into(), answer.into());
-        self.found_by_token.replace(tokens.map(told).collect());
+        self.remote_http01.replace(tokens.map(told).collect());
     }
 
     /// Returns whether this server has a pending http-01 challenge.
     #[inline]
-    pub fn has_tokens(&self) -> bool {
-        !self.by_token.is_empty()
+    pub fn has_http01(&self) -> bool {
+        !self.http01.is_empty()
     }
 
     /// Returns this server's own answer for `token`.
-    pub fn token(&self, token: &str) -> Option<Arc<str>> {
-        self.by_token.get(token)
+    pub fn http01(&self, token: &str) -> Option<Arc<str>> {
+        self.http01.get(token)
     }
 
     /// Returns whether unknown tokens may belong to other instances.
     #[inline]
-    pub fn looks_up_tokens(&self) -> bool {
-        self.elsewhere.get().is_some_and(|elsewhere| elsewhere.has_tokens)
+    pub fn has_remote_http01(&self) -> bool {
+        self.remote.get().is_some_and(|elsewhere| elsewhere.has_http01)
     }
 
     /// Looks up another instance's answer for `token`.
-    pub async fn token_elsewhere(&self, token: &str) -> Option<Arc<str>> {
-        let elsewhere = self.elsewhere.get().filter(|elsewhere| elsewhere.has_tokens)?;
-        elsewhere.place.look().await;
-        self.found_by_token.get(token)
+    pub async fn remote_http01(&self, token: &str) -> Option<Arc<str>> {
+        let elsewhere = self.remote.get().filter(|elsewhere| elsewhere.has_http01)?;
+        elsewhere.lookup.lookup().await;
+        self.remote_http01.get(token)
     }
 
     /// Returns whether a validation connection is possible.
-    fn may_be_asked(&self) -> bool {
-        !self.by_name.own.is_empty()
-            || self.elsewhere.get().is_some_and(|elsewhere| elsewhere.has_names)
+    fn is_active(&self) -> bool {
+        !self.tls_alpn.local.is_empty()
+            || self.remote.get().is_some_and(|elsewhere| elsewhere.has_tls_alpn)
     }
 
     /// Starts a lookup for the name in this ClientHello. Returns `None` if this server has the
     /// certificate, or if there are no other instances.
-    fn look_for(&self, hello: &[u8]) -> Option<Looking> {
-        let elsewhere = self.elsewhere.get().filter(|elsewhere| elsewhere.has_names)?;
+    fn lookup_server_name(&self, hello: &[u8]) -> Option<LookupFuture> {
+        let elsewhere = self.remote.get().filter(|elsewhere| elsewhere.has_tls_alpn)?;
         // Searching the raw bytes for the name is enough: a client that adds another name somewhere
         // only fails sooner.
         let stands = |name: &str| {
             let is_it = |window: &[u8]| window.eq_ignore_ascii_case(name.as_bytes());
             hello.windows(name.len().max(1)).any(is_it)
         };
-        (!self.by_name.own.has(stands)).then(|| elsewhere.place.look())
+        (!self.tls_alpn.local.any(stands)).then(|| elsewhere.lookup.lookup())
     }
 }
 
 /// A connection whose first record has not shown yet whether it is a client's or a validation
 /// connection.
-pub(crate) struct Examined {
-    usual: Arc<ServerConfig>,
-    challenges: Arc<Challenges>,
-    looks: Looks,
+pub(crate) struct ChallengeDetector {
+    client_config: Arc<ServerConfig>,
+    challenges: Arc<ChallengeResponses>,
+    lookup: LookupState,
 }
 
 /// The state of the lookup in other instances.
-enum Looks {
-    NotYet,
-    Now(Looking),
+enum LookupState {
+    NotStarted,
+    Pending(LookupFuture),
     Done,
 }
 
-impl Examined {
-    pub(crate) fn new(usual: Arc<ServerConfig>, challenges: Arc<Challenges>) -> Self {
-        Self { usual, challenges, looks: Looks::NotYet }
+impl ChallengeDetector {
+    pub(crate) fn new(usual: Arc<ServerConfig>, challenges: Arc<ChallengeResponses>) -> Self {
+        Self { client_config: usual, challenges, lookup: LookupState::NotStarted }
     }
 
     /// Chooses the configuration by the first bytes. Returns `None` if more bytes are needed, or
     /// while the lookup is running.
     pub(crate) fn config(&mut self, first: &[u8]) -> Option<Arc<ServerConfig>> {
-        if !is_challenge(first)? {
-            return Some(Arc::clone(&self.usual));
+        if !is_acme_tls_alpn(first)? {
+            return Some(Arc::clone(&self.client_config));
         }
-        if matches!(self.looks, Looks::NotYet) {
-            let looking = self.challenges.look_for(first);
-            self.looks = looking.map_or(Looks::Done, Looks::Now);
+        if matches!(self.lookup, LookupState::NotStarted) {
+            let looking = self.challenges.lookup_server_name(first);
+            self.lookup = looking.map_or(LookupState::Done, LookupState::Pending);
         }
-        matches!(self.looks, Looks::Done).then(|| Arc::clone(&self.challenges.config))
+        matches!(self.lookup, LookupState::Done).then(|| Arc::clone(&self.challenges.config))
     }
 
-    pub(crate) fn is_looking(&self) -> bool {
-        matches!(self.looks, Looks::Now(_))
+    pub(crate) fn is_lookup_pending(&self) -> bool {
+        matches!(self.lookup, LookupState::Pending(_))
     }
 
     /// Ready when no lookup is running.
-    pub(crate) fn poll_look(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        if let Looks::Now(looking) = &mut self.looks {
+    pub(crate) fn poll_lookup(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if let LookupState::Pending(looking) = &mut self.lookup {
             std::task::ready!(looking.as_mut().poll(context));
-            self.looks = Looks::Done;
+            self.lookup = LookupState::Done;
         }
         Poll::Ready(())
     }
 }
 
-impl fmt::Debug for Challenges {
+impl fmt::Debug for ChallengeResponses {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Challenges").finish_non_exhaustive()
     }
@@ -312,12 +312,12 @@ impl fmt::Debug for Challenges {
 
 /// Obtains the certificates of a [`Tls`] while the server runs.
 #[derive(Clone)]
-pub(crate) struct Supplier {
-    challenges: Arc<Challenges>,
-    owner: Arc<dyn Any + Send + Sync>,
+pub(crate) struct CertificateProvider {
+    challenges: Arc<ChallengeResponses>,
+    provider: Arc<dyn Any + Send + Sync>,
 }
 
-impl Tls {
+impl TlsConfig {
     /// Creates a `Tls` without a certificate, whose handshakes fail until one is added. `owner`
     /// obtains the certificates; it is kept alive by this value and its clones.
     ///
@@ -325,61 +325,61 @@ impl Tls {
     ///
     /// [`TlsError::NoRandomness`] if the system returns no random bytes.
     #[doc(hidden)]
-    pub fn supplied(
-        challenges: Arc<Challenges>,
+    pub fn with_provider(
+        challenges: Arc<ChallengeResponses>,
         owner: Arc<dyn Any + Send + Sync>,
-    ) -> Result<Self, TlsError> {
-        let mut plan = Plan::new()?;
-        if let Base::Own(own) = &mut plan.base {
-            own.may_be_empty = true;
+    ) -> Result<Self, TlsSetupError> {
+        let mut plan = ConfigSpec::new()?;
+        if let ConfigBase::Managed(own) = &mut plan.base {
+            own.allow_no_certificate = true;
         }
-        plan.supplier = Some(Supplier { challenges, owner });
+        plan.provider = Some(CertificateProvider { challenges, provider: owner });
         Self::from_plan(plan)
     }
 
     /// The challenges, if certificates are obtained at run time.
     #[doc(hidden)]
-    pub fn challenges(&self) -> Option<&Arc<Challenges>> {
-        self.supplier.as_ref().map(|supplier| &supplier.challenges)
+    pub fn challenges(&self) -> Option<&Arc<ChallengeResponses>> {
+        self.provider.as_ref().map(|supplier| &supplier.challenges)
     }
 
     /// The component that obtains the certificates.
     #[doc(hidden)]
-    pub fn owner(&self) -> Option<Arc<dyn Any + Send + Sync>> {
-        self.supplier.as_ref().map(|supplier| Arc::clone(&supplier.owner))
+    pub fn provider(&self) -> Option<Arc<dyn Any + Send + Sync>> {
+        self.provider.as_ref().map(|supplier| Arc::clone(&supplier.provider))
     }
 
     /// The challenges, if a validation connection is possible now.
-    pub(crate) fn asked(&self) -> Option<&Arc<Challenges>> {
-        Some(&self.supplier.as_ref()?.challenges).filter(|challenges| challenges.may_be_asked())
+    pub(crate) fn active_challenges(&self) -> Option<&Arc<ChallengeResponses>> {
+        Some(&self.provider.as_ref()?.challenges).filter(|challenges| challenges.is_active())
     }
 }
 
 /// Returns whether this is the beginning of a validation connection, or `None` if more bytes are
 /// needed. `first` starts with the first byte of a TLS record.
-pub(crate) fn is_challenge(first: &[u8]) -> Option<bool> {
+pub(crate) fn is_acme_tls_alpn(first: &[u8]) -> Option<bool> {
     let (header, rest) = first.split_first_chunk::<5>()?;
     let (kind, bytes) = (header[0], usize::from(u16::from_be_bytes([header[3], header[4]])));
-    if kind != HANDSHAKE || bytes > HELLO_BYTES_MAX {
+    if kind != CONTENT_TYPE_HANDSHAKE || bytes > CLIENT_HELLO_BYTES_MAX {
         return Some(false);
     }
     let hello = rest.get(..bytes)?;
     // The protocol name after its length. Random bytes do not contain it by accident, and a client
     // that puts it elsewhere on purpose is only rejected.
-    let mark = [&[ACME_TLS.len() as u8], ACME_TLS].concat();
+    let mark = [&[ACME_TLS_ALPN.len() as u8], ACME_TLS_ALPN].concat();
     Some(hello.windows(mark.len()).any(|window| window == mark))
 }
 
 /// The content type of handshake messages.
-const HANDSHAKE: u8 = 22;
+const CONTENT_TYPE_HANDSHAKE: u8 = 22;
 
 /// A longer first record is not that of a validation connection.
 // RFC 8446 §5.1: a record has at most 2^14 bytes.
-const HELLO_BYTES_MAX: usize = 1 << 14;
+const CLIENT_HELLO_BYTES_MAX: usize = 1 << 14;
 
 #[cfg(test)]
 mod tests {
-    use super::is_challenge;
+    use super::is_acme_tls_alpn;
 
     fn record(kind: u8, hello: &[u8]) -> Vec<u8> {
         let bytes = u16::try_from(hello.len()).unwrap().to_be_bytes();
@@ -391,7 +391,7 @@ mod tests {
         let hello = b"....\x00\x10\x00\x0d\x00\x0b\x0aacme-tls/1....";
         let whole = record(22, hello);
         for end in 0..whole.len() {
-            assert_eq!(is_challenge(&whole[..end]), None, "{end}");
+            assert_eq!(is_acme_tls_alpn(&whole[..end]), None, "{end}");
         }
         let more = [&whole[..], b"more"].concat();
         for (first, expected) in [
@@ -404,7 +404,7 @@ mod tests {
             (&[record(22, b"..."), whole.clone()].concat(), false),
             (&[22, 3, 1, 0x40, 1], false),
         ] {
-            assert_eq!(is_challenge(first), Some(expected), "{first:?}");
+            assert_eq!(is_acme_tls_alpn(first), Some(expected), "{first:?}");
         }
     }
 }

@@ -1,14 +1,14 @@
 //! The TLS configuration of a server, and changes to it while the server runs.
 
 use crate::certificate::Certificate;
-use crate::challenge::Supplier;
-use crate::client::ClientAuth;
-use crate::error::{TlsError, Warning};
-use crate::facts::Version;
-use crate::made::make_self_signed;
-use crate::plan::{Base, Plan, Reloaded, check_makes_connections};
-use crate::session::Session;
-use crate::status::{Known, TlsStatus};
+use crate::challenge::CertificateProvider;
+use crate::client_auth::ClientAuth;
+use crate::error::{TlsSetupError, TlsWarning};
+use crate::handshake_info::TlsVersion;
+use crate::self_signed::generate_self_signed;
+use crate::spec::{ConfigBase, ConfigSpec, ReloadReport, check_usable};
+use crate::connection::TlsConnection;
+use crate::status::{StatusTracker, TlsStatus};
 use crate::tickets::TicketKeys;
 use rustls::{KeyLogFile, ServerConfig};
 use std::fmt;
@@ -35,31 +35,31 @@ use std::time::Duration;
 /// configuration they started with. The `with_...` methods create a new value that shares only its
 /// ticket keys with the old one, so clone the handle after calling them.
 #[derive(Clone)]
-pub struct Tls {
-    shared: Arc<Shared>,
+pub struct TlsConfig {
+    shared: Arc<ConfigShared>,
     alpn: Arc<[Vec<u8>]>,
-    warnings: Arc<[Warning]>,
-    pub(crate) supplier: Option<Supplier>,
+    warnings: Arc<[TlsWarning]>,
+    pub(crate) provider: Option<CertificateProvider>,
 }
 
 /// A self-signed certificate for development, created by [`Tls::self_signed`].
 #[derive(Clone, Debug)]
 pub struct SelfSigned {
     /// The configuration that presents the certificate.
-    pub tls: Tls,
+    pub tls: TlsConfig,
     /// The certificate in PEM, for clients that should trust it.
     pub certificate_pem: String,
 }
 
-struct Shared {
+struct ConfigShared {
     /// The configuration for new handshakes.
     config: RwLock<Arc<ServerConfig>>,
     /// Locked while files are read, so that changes are made one at a time.
-    plan: Mutex<Plan>,
-    known: Mutex<Known>,
+    spec: Mutex<ConfigSpec>,
+    status: Mutex<StatusTracker>,
 }
 
-impl Tls {
+impl TlsConfig {
     /// Reads a certificate chain and its private key from PEM files; see [`Certificate`].
     ///
     /// # Errors
@@ -68,7 +68,7 @@ impl Tls {
     pub fn from_pem_files(
         certificate: impl AsRef<Path>,
         key: impl AsRef<Path>,
-    ) -> Result<Self, TlsError> {
+    ) -> Result<Self, TlsSetupError> {
         Self::from_certificate(Certificate::from_files(certificate, key))
     }
 
@@ -77,7 +77,7 @@ impl Tls {
     /// # Errors
     ///
     /// A [`TlsError`] names the cause and the remedy.
-    pub fn from_pem(certificate: &[u8], key: &[u8]) -> Result<Self, TlsError> {
+    pub fn from_pem(certificate: &[u8], key: &[u8]) -> Result<Self, TlsSetupError> {
         Self::from_certificate(Certificate::from_pem(certificate, key))
     }
 
@@ -86,9 +86,9 @@ impl Tls {
     /// # Errors
     ///
     /// A [`TlsError`] names the cause and the remedy.
-    pub fn from_certificate(certificate: Certificate) -> Result<Self, TlsError> {
-        let mut plan = Plan::new()?;
-        plan.own()?.add(certificate)?;
+    pub fn from_certificate(certificate: Certificate) -> Result<Self, TlsSetupError> {
+        let mut plan = ConfigSpec::new()?;
+        plan.managed_mut()?.add(certificate)?;
         Self::from_plan(plan)
     }
 
@@ -99,9 +99,9 @@ impl Tls {
     /// # Errors
     ///
     /// [`TlsError::NotMade`] if a name is neither a DNS name nor an IP address.
-    pub fn self_signed(names: &[&str]) -> Result<SelfSigned, TlsError> {
+    pub fn self_signed(names: &[&str]) -> Result<SelfSigned, TlsSetupError> {
         let (certificate_pem, key_pem) =
-            make_self_signed(names).map_err(|error| TlsError::NotMade {
+            generate_self_signed(names).map_err(|error| TlsSetupError::SelfSignedFailed {
                 names: names.iter().map(|name| (*name).to_owned()).collect(),
                 error,
             })?;
@@ -117,26 +117,26 @@ impl Tls {
     ///
     /// [`TlsError::EarlyData`] if it accepts early data, and [`TlsError::BadConfig`] if rustls
     /// cannot make a connection from it.
-    pub fn from_config(config: Arc<ServerConfig>) -> Result<Self, TlsError> {
+    pub fn from_config(config: Arc<ServerConfig>) -> Result<Self, TlsSetupError> {
         if config.max_early_data_size > 0 {
-            return Err(TlsError::EarlyData);
+            return Err(TlsSetupError::EarlyDataEnabled);
         }
-        check_makes_connections(&config)?;
-        Self::from_plan(Plan::foreign(config))
+        check_usable(&config)?;
+        Self::from_plan(ConfigSpec::external(config))
     }
 
-    pub(crate) fn from_plan(plan: Plan) -> Result<Self, TlsError> {
+    pub(crate) fn from_plan(plan: ConfigSpec) -> Result<Self, TlsSetupError> {
         let built = plan.build()?;
-        let mut known = Known::default();
-        known.follow(&plan, &built);
+        let mut known = StatusTracker::default();
+        known.on_config_change(&plan, &built);
         let (alpn, warnings) = (plan.alpn.clone().into(), known.warnings().into());
-        let supplier = plan.supplier.clone();
-        let shared = Shared {
+        let supplier = plan.provider.clone();
+        let shared = ConfigShared {
             config: RwLock::new(built.config),
-            plan: Mutex::new(plan),
-            known: Mutex::new(known),
+            spec: Mutex::new(plan),
+            status: Mutex::new(known),
         };
-        Ok(Self { shared: Arc::new(shared), alpn, warnings, supplier })
+        Ok(Self { shared: Arc::new(shared), alpn, warnings, provider: supplier })
     }
 
     /// Adds a certificate, which is chosen if a client requests one of its DNS names.
@@ -148,8 +148,8 @@ impl Tls {
     /// # Errors
     ///
     /// As [`Tls::from_pem`], and [`TlsError::ForeignConfig`] after [`Tls::from_config`].
-    pub fn with_certificate(self, certificate: &[u8], key: &[u8]) -> Result<Self, TlsError> {
-        self.with(Certificate::from_pem(certificate, key))
+    pub fn with_certificate_pem(self, certificate: &[u8], key: &[u8]) -> Result<Self, TlsSetupError> {
+        self.with_certificate(Certificate::from_pem(certificate, key))
     }
 
     /// Like [`Tls::with_certificate`], with files.
@@ -161,8 +161,8 @@ impl Tls {
         self,
         certificate: impl AsRef<Path>,
         key: impl AsRef<Path>,
-    ) -> Result<Self, TlsError> {
-        self.with(Certificate::from_files(certificate, key))
+    ) -> Result<Self, TlsSetupError> {
+        self.with_certificate(Certificate::from_files(certificate, key))
     }
 
     /// Like [`Tls::with_certificate`], with the further options of [`Certificate`].
@@ -170,8 +170,8 @@ impl Tls {
     /// # Errors
     ///
     /// As [`Tls::from_pem_files`], and [`TlsError::ForeignConfig`] after [`Tls::from_config`].
-    pub fn with(self, certificate: Certificate) -> Result<Self, TlsError> {
-        self.changed(|plan| plan.own()?.add(certificate))
+    pub fn with_certificate(self, certificate: Certificate) -> Result<Self, TlsSetupError> {
+        self.rebuild(|plan| plan.managed_mut()?.add(certificate))
     }
 
     /// Requests certificates from clients.
@@ -180,8 +180,8 @@ impl Tls {
     ///
     /// A [`TlsError`] with the file, the cause and the remedy; [`TlsError::ForeignConfig`] after
     /// [`Tls::from_config`].
-    pub fn with_client_auth(self, clients: ClientAuth) -> Result<Self, TlsError> {
-        self.changed(|plan| plan.own()?.set_clients(clients))
+    pub fn with_client_auth(self, clients: ClientAuth) -> Result<Self, TlsSetupError> {
+        self.rebuild(|plan| plan.managed_mut()?.set_client_auth(clients))
     }
 
     /// Uses these keys for session tickets instead of random ones.
@@ -189,8 +189,8 @@ impl Tls {
     /// Has no effect after [`Tls::from_config`], because that configuration has its own ticketer.
     #[must_use]
     pub fn with_ticket_keys(self, keys: TicketKeys) -> Self {
-        self.surely_changed(|plan| {
-            if let Base::Own(own) = &mut plan.base {
+        self.rebuild_infallible(|plan| {
+            if let ConfigBase::Managed(own) = &mut plan.base {
                 own.tickets = keys;
             }
         })
@@ -202,9 +202,9 @@ impl Tls {
     ///
     /// [`TlsError::NoCipherSuite`] if none of the enabled cipher suites is for this version;
     /// [`TlsError::ForeignConfig`] after [`Tls::from_config`].
-    pub fn with_minimum_version(self, minimum: Version) -> Result<Self, TlsError> {
-        self.changed(|plan| {
-            plan.own()?.protocol.minimum = minimum;
+    pub fn with_min_version(self, minimum: TlsVersion) -> Result<Self, TlsSetupError> {
+        self.rebuild(|plan| {
+            plan.managed_mut()?.protocol.minimum = minimum;
             Ok(())
         })
     }
@@ -228,11 +228,11 @@ impl Tls {
     ///
     /// [`TlsError::UnknownName`], which lists the known names; [`TlsError::NoCipherSuite`] if none
     /// is for the minimum version; [`TlsError::ForeignConfig`] after [`Tls::from_config`].
-    pub fn with_cipher_suites(self, names: &[&str]) -> Result<Self, TlsError> {
-        self.changed(|plan| {
-            let own = plan.own()?;
+    pub fn with_cipher_suites(self, names: &[&str]) -> Result<Self, TlsSetupError> {
+        self.rebuild(|plan| {
+            let own = plan.managed_mut()?;
             own.protocol.set_suites(names)?;
-            own.renew_provider();
+            own.rebuild_provider();
             Ok(())
         })
     }
@@ -244,11 +244,11 @@ impl Tls {
     ///
     /// [`TlsError::UnknownName`], which lists the known names; [`TlsError::ForeignConfig`] after
     /// [`Tls::from_config`].
-    pub fn with_key_exchange_groups(self, names: &[&str]) -> Result<Self, TlsError> {
-        self.changed(|plan| {
-            let own = plan.own()?;
+    pub fn with_key_exchange_groups(self, names: &[&str]) -> Result<Self, TlsSetupError> {
+        self.rebuild(|plan| {
+            let own = plan.managed_mut()?;
             own.protocol.set_groups(names)?;
-            own.renew_provider();
+            own.rebuild_provider();
             Ok(())
         })
     }
@@ -261,9 +261,9 @@ impl Tls {
     /// # Errors
     ///
     /// [`TlsError::ForeignConfig`] after [`Tls::from_config`].
-    pub fn with_key_log(self) -> Result<Self, TlsError> {
-        self.changed(|plan| {
-            plan.own()?.key_log = Some(Arc::new(KeyLogFile::new()));
+    pub fn with_key_log(self) -> Result<Self, TlsSetupError> {
+        self.rebuild(|plan| {
+            plan.managed_mut()?.key_log = Some(Arc::new(KeyLogFile::new()));
             Ok(())
         })
     }
@@ -271,7 +271,7 @@ impl Tls {
     /// Sets how long before expiry to warn about a certificate. The default is 14 days.
     #[must_use]
     pub fn with_expiry_warning(self, before: Duration) -> Self {
-        self.surely_changed(|plan| plan.soon = before)
+        self.rebuild_infallible(|plan| plan.expiry_warning_before = before)
     }
 
     /// Sets the application protocols in order of preference. The default is `h2` (HTTP/2), then
@@ -281,7 +281,7 @@ impl Tls {
     /// A client that offers only other protocols is rejected.
     #[must_use]
     pub fn with_alpn(self, protocols: &[&[u8]]) -> Self {
-        self.surely_changed(|plan| {
+        self.rebuild_infallible(|plan| {
             plan.alpn = protocols.iter().map(|protocol| protocol.to_vec()).collect();
         })
     }
@@ -298,21 +298,21 @@ impl Tls {
     // connection that was secured for that origin.
     #[must_use]
     pub fn with_host_check(self) -> Self {
-        self.surely_changed(|plan| plan.checks_hosts = true)
+        self.rebuild_infallible(|plan| plan.checks_hosts = true)
     }
 
     /// Creates a new value from a copy of this one's plan.
-    fn changed(
+    fn rebuild(
         self,
-        change: impl FnOnce(&mut Plan) -> Result<(), TlsError>,
-    ) -> Result<Self, TlsError> {
+        change: impl FnOnce(&mut ConfigSpec) -> Result<(), TlsSetupError>,
+    ) -> Result<Self, TlsSetupError> {
         let mut plan = self.plan().clone();
         change(&mut plan)?;
         Self::from_plan(plan)
     }
 
-    fn surely_changed(self, change: impl FnOnce(&mut Plan)) -> Self {
-        let changed = self.changed(|plan| {
+    fn rebuild_infallible(self, change: impl FnOnce(&mut ConfigSpec)) -> Self {
+        let changed = self.rebuild(|plan| {
             change(plan);
             Ok(())
         });
@@ -329,21 +329,21 @@ impl Tls {
     /// # Errors
     ///
     /// A [`TlsError`] names the file, the cause and the remedy.
-    pub fn reload(&self) -> Result<Reloaded, TlsError> {
+    pub fn reload(&self) -> Result<ReloadReport, TlsSetupError> {
         let mut plan = self.plan();
-        let result = plan.are_files().and_then(|()| plan.reread()).and_then(
+        let result = plan.check_regular_files().and_then(|()| plan.reload()).and_then(
             |(next, mut reloaded, tickets)| {
-                if reloaded.is_changed() {
-                    self.install(&mut plan, next)?;
+                if reloaded.has_changes() {
+                    self.activate(&mut plan, next)?;
                 }
                 reloaded.tickets = tickets.is_some_and(|read| match &plan.base {
-                    Base::Own(own) => own.tickets.apply(read),
-                    Base::Foreign(_) => false,
+                    ConfigBase::Managed(own) => own.tickets.apply(read),
+                    ConfigBase::External(_) => false,
                 });
                 Ok(reloaded)
             },
         );
-        self.known().note(&result);
+        self.status_tracker().record_reload(&result);
         result
     }
 
@@ -354,8 +354,8 @@ impl Tls {
     ///
     /// As [`Tls::reload`]; [`TlsError::ForeignConfig`] after [`Tls::from_config`]. On an error,
     /// nothing changes.
-    pub fn put_certificate(&self, certificate: Certificate) -> Result<(), TlsError> {
-        self.put_certificate_ahead(certificate, &[])
+    pub fn upsert_certificate(&self, certificate: Certificate) -> Result<(), TlsSetupError> {
+        self.upsert_certificate_before(certificate, &[])
     }
 
     /// Like [`Tls::put_certificate`]; a new certificate is inserted before those with these labels.
@@ -364,12 +364,12 @@ impl Tls {
     ///
     /// As [`Tls::put_certificate`].
     #[doc(hidden)]
-    pub fn put_certificate_ahead(
+    pub fn upsert_certificate_before(
         &self,
         certificate: Certificate,
         others: &[String],
-    ) -> Result<(), TlsError> {
-        self.change_live(|plan| plan.own()?.put(certificate, others).map(|()| true)).map(drop)
+    ) -> Result<(), TlsSetupError> {
+        self.update_running(|plan| plan.managed_mut()?.upsert(certificate, others).map(|()| true)).map(drop)
     }
 
     /// Removes the certificate with this label while the server runs. Returns false if there is
@@ -380,51 +380,51 @@ impl Tls {
     ///
     /// [`TlsError::LastCertificate`] if it is the only one; [`TlsError::ForeignConfig`] after
     /// [`Tls::from_config`].
-    pub fn remove_certificate(&self, label: &str) -> Result<bool, TlsError> {
-        self.change_live(|plan| plan.own()?.remove(label))
+    pub fn remove_certificate(&self, label: &str) -> Result<bool, TlsSetupError> {
+        self.update_running(|plan| plan.managed_mut()?.remove(label))
     }
 
-    fn change_live(
+    fn update_running(
         &self,
-        change: impl FnOnce(&mut Plan) -> Result<bool, TlsError>,
-    ) -> Result<bool, TlsError> {
+        change: impl FnOnce(&mut ConfigSpec) -> Result<bool, TlsSetupError>,
+    ) -> Result<bool, TlsSetupError> {
         let mut plan = self.plan();
         let mut next = plan.clone();
         let is_changed = change(&mut next)?;
         if is_changed {
-            self.install(&mut plan, next)?;
+            self.activate(&mut plan, next)?;
         }
         Ok(is_changed)
     }
 
     /// Builds and activates the next plan.
-    fn install(&self, plan: &mut Plan, next: Plan) -> Result<(), TlsError> {
+    fn activate(&self, plan: &mut ConfigSpec, next: ConfigSpec) -> Result<(), TlsSetupError> {
         let built = next.build()?;
-        self.known().follow(&next, &built);
+        self.status_tracker().on_config_change(&next, &built);
         *self.shared.config.write().unwrap_or_else(PoisonError::into_inner) = built.config;
         *plan = next;
         Ok(())
     }
 
-    fn plan(&self) -> MutexGuard<'_, Plan> {
-        self.shared.plan.lock().unwrap_or_else(PoisonError::into_inner)
+    fn plan(&self) -> MutexGuard<'_, ConfigSpec> {
+        self.shared.spec.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.shared.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn status_tracker(&self) -> MutexGuard<'_, StatusTracker> {
+        self.shared.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The results of reloads, the certificates with their dates, and the current warnings.
     pub fn status(&self) -> TlsStatus {
-        self.known().status()
+        self.status_tracker().status()
     }
 
     /// Returns whether a reload is useful although no file has changed: to drop a staple that has
     /// expired, or to retry after a failure.
     #[must_use]
     pub fn is_reload_due(&self) -> bool {
-        let known = self.known();
-        known.has_old_staple() || known.has_failed()
+        let known = self.status_tracker();
+        known.has_expired_ocsp() || known.has_failed()
     }
 
     /// The files that a reload reads.
@@ -436,40 +436,40 @@ impl Tls {
     /// process; `None` after [`Tls::from_config`].
     pub fn ticket_keys(&self) -> Option<TicketKeys> {
         match &self.plan().base {
-            Base::Own(own) => Some(own.tickets.clone()),
-            Base::Foreign(_) => None,
+            ConfigBase::Managed(own) => Some(own.tickets.clone()),
+            ConfigBase::External(_) => None,
         }
     }
 
     /// Returns whether both are handles to the same configuration.
     #[must_use]
-    pub fn is_same(&self, other: &Self) -> bool {
+    pub fn ptr_eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
 
     /// The application protocols, in order of preference.
-    pub fn protocols(&self) -> impl Iterator<Item = &[u8]> {
+    pub fn alpn_protocols(&self) -> impl Iterator<Item = &[u8]> {
         self.alpn.iter().map(Vec::as_slice)
     }
 
     /// The warnings found when this value was created, such as an expired certificate. The server
     /// logs them at startup, and those of [`Tls::status`] daily.
-    pub fn warnings(&self) -> &[Warning] {
+    pub fn warnings(&self) -> &[TlsWarning] {
         &self.warnings
     }
 
     /// Creates the state of a new connection. It allocates nothing before the peer's first bytes,
     /// or very little while ACME challenges are pending.
-    pub fn session(&self) -> Session {
+    pub fn new_connection(&self) -> TlsConnection {
         let config = self.shared.config.read().unwrap_or_else(PoisonError::into_inner);
-        match self.asked() {
-            None => Session::new(Arc::clone(&config)),
-            Some(challenges) => Session::examining(Arc::clone(&config), Arc::clone(challenges)),
+        match self.active_challenges() {
+            None => TlsConnection::new(Arc::clone(&config)),
+            Some(challenges) => TlsConnection::with_challenges(Arc::clone(&config), Arc::clone(challenges)),
         }
     }
 }
 
-impl fmt::Debug for Tls {
+impl fmt::Debug for TlsConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tls")
             .field("alpn_protocols", &self.alpn)

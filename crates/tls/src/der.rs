@@ -2,8 +2,8 @@
 
 pub(crate) const TAG_BOOLEAN: u8 = 0x01;
 pub(crate) const TAG_INTEGER: u8 = 0x02;
-pub(crate) const TAG_OCTETS: u8 = 0x04;
-pub(crate) const TAG_OBJECT: u8 = 0x06;
+pub(crate) const TAG_OCTET_STRING: u8 = 0x04;
+pub(crate) const TAG_OBJECT_IDENTIFIER: u8 = 0x06;
 pub(crate) const TAG_ENUMERATED: u8 = 0x0a;
 pub(crate) const TAG_UTC_TIME: u8 = 0x17;
 pub(crate) const TAG_GENERALIZED_TIME: u8 = 0x18;
@@ -11,12 +11,12 @@ pub(crate) const TAG_SEQUENCE: u8 = 0x30;
 pub(crate) const TAG_SET: u8 = 0x31;
 
 /// The tag of a numbered, constructed field (context-specific).
-pub(crate) const fn tagged(number: u8) -> u8 {
+pub(crate) const fn context_tag(number: u8) -> u8 {
     0xa0 | number
 }
 
 /// Reads the first item: its tag, its content, and the rest of the input.
-pub(crate) fn any(input: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+pub(crate) fn read_any(input: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&tag, input) = input.split_first()?;
     let (&first, input) = input.split_first()?;
     // Lengths below 128 take one byte. Otherwise the low bits are the number of length bytes that
@@ -34,34 +34,34 @@ pub(crate) fn any(input: &[u8]) -> Option<(u8, &[u8], &[u8])> {
 }
 
 /// Reads the first item, which must have this tag: its content, and the rest of the input.
-pub(crate) fn item(input: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
-    let (found, content, rest) = any(input)?;
+pub(crate) fn read_tagged(input: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
+    let (found, content, rest) = read_any(input)?;
     (found == tag).then_some((content, rest))
 }
 
 /// Skips the first item if it has this tag.
-pub(crate) fn past(input: &[u8], tag: u8) -> &[u8] {
-    item(input, tag).map_or(input, |(_, rest)| rest)
+pub(crate) fn skip_optional(input: &[u8], tag: u8) -> &[u8] {
+    read_tagged(input, tag).map_or(input, |(_, rest)| rest)
 }
 
 /// Iterates over consecutive items; stops at the first malformed one.
-pub(crate) fn items(mut input: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
+pub(crate) fn iter(mut input: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     std::iter::from_fn(move || {
-        let (tag, content, rest) = any(input)?;
+        let (tag, content, rest) = read_any(input)?;
         input = rest;
         Some((tag, content))
     })
 }
 
 /// Reads a time, in seconds since 1970. Also returns the rest of the input.
-pub(crate) fn time(input: &[u8]) -> Option<(i64, &[u8])> {
-    if let Some((text, rest)) = item(input, TAG_UTC_TIME) {
+pub(crate) fn read_time(input: &[u8]) -> Option<(i64, &[u8])> {
+    if let Some((text, rest)) = read_tagged(input, TAG_UTC_TIME) {
         // RFC 5280 §4.1.2.5.1: a year of 50 or more is in 19YY, one below in 20YY.
         let (year, text) = number(text, 2)?;
         let year = if year >= 50 { 1900 + year } else { 2000 + year };
         return Some((seconds(year, text)?, rest));
     }
-    let (text, rest) = item(input, TAG_GENERALIZED_TIME)?;
+    let (text, rest) = read_tagged(input, TAG_GENERALIZED_TIME)?;
     let (year, text) = number(text, 4)?;
     Some((seconds(year, text)?, rest))
 }
@@ -98,7 +98,7 @@ fn seconds(year: i64, text: &[u8]) -> Option<i64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{any, item, items, past, seconds, time};
+    use super::{read_any, read_tagged, iter, skip_optional, seconds, read_time};
 
     #[test]
     fn dates_become_seconds_since_1970() {
@@ -122,23 +122,23 @@ mod tests {
     #[test]
     fn items_are_cut_where_their_lengths_say() {
         let bytes = [0x30, 2, 1, 2, 0x04, 0x81, 1, 9, 0x02];
-        assert_eq!(any(&bytes), Some((0x30, &[1, 2][..], &bytes[4..])));
-        assert_eq!(item(&bytes, 0x31), None);
-        assert_eq!(past(&bytes, 0x30), &bytes[4..]);
-        assert_eq!(past(&bytes, 0x31), &bytes);
-        let all: Vec<_> = items(&bytes).collect();
+        assert_eq!(read_any(&bytes), Some((0x30, &[1, 2][..], &bytes[4..])));
+        assert_eq!(read_tagged(&bytes, 0x31), None);
+        assert_eq!(skip_optional(&bytes, 0x30), &bytes[4..]);
+        assert_eq!(skip_optional(&bytes, 0x31), &bytes);
+        let all: Vec<_> = iter(&bytes).collect();
         assert_eq!(all, [(0x30, &[1, 2][..]), (0x04, &[9][..])]);
         for long in [&[0x30, 0x80][..], &[0x30, 0x84, 0, 0, 0, 0], &[0x30, 3, 1, 2], &[0x30]] {
-            assert_eq!(any(long), None, "{long:?}");
+            assert_eq!(read_any(long), None, "{long:?}");
         }
     }
 
     proptest::proptest! {
         #[test]
         fn no_bytes_make_the_reader_panic(bytes: Vec<u8>) {
-            let _ = items(&bytes).count();
-            let _ = item(&bytes, 0x30);
-            let _ = time(&bytes);
+            let _ = iter(&bytes).count();
+            let _ = read_tagged(&bytes, 0x30);
+            let _ = read_time(&bytes);
         }
     }
 }

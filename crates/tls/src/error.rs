@@ -1,7 +1,7 @@
 //! Errors in certificates and settings provided by the user, with how to fix them.
 
-use crate::facts::Version;
-use crate::staple::StapleFault;
+use crate::handshake_info::TlsVersion;
+use crate::ocsp::OcspError;
 use rustls_pki_types::pem;
 use std::fmt;
 use std::io;
@@ -9,21 +9,21 @@ use std::path::PathBuf;
 
 /// Where PEM text came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Origin {
+pub enum PemOrigin {
     /// A file.
     File(PathBuf),
     /// Bytes provided by the program.
     Memory,
     /// Bytes provided by the program, with their label.
-    Labelled(String),
+    Label(String),
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for PemOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File(path) => write!(f, "{}", path.display()),
             Self::Memory => f.write_str("the given PEM text"),
-            Self::Labelled(label) => write!(f, "the PEM text labelled \"{label}\""),
+            Self::Label(label) => write!(f, "the PEM text labelled \"{label}\""),
         }
     }
 }
@@ -32,7 +32,7 @@ impl fmt::Display for Origin {
 /// cause and the fix.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum TlsError {
+pub enum TlsSetupError {
     /// A file could not be read.
     Unreadable {
         /// The file.
@@ -46,66 +46,66 @@ pub enum TlsError {
         path: PathBuf,
     },
     /// The text is not well-formed PEM.
-    BrokenPem {
+    InvalidPem {
         /// The source of the text.
-        origin: Origin,
+        origin: PemOrigin,
         /// The cause.
         error: pem::Error,
     },
     /// The text contains no certificate.
     NoCertificate {
         /// The source that should contain one.
-        origin: Origin,
+        origin: PemOrigin,
         /// It contains a private key instead.
         holds_key: bool,
     },
     /// The text contains no private key.
     NoKey {
         /// The source that should contain one.
-        origin: Origin,
+        origin: PemOrigin,
         /// It contains a certificate instead.
         holds_certificate: bool,
     },
     /// The private key is encrypted with a passphrase, which the server cannot ask for.
     EncryptedKey {
         /// The source of the key.
-        origin: Origin,
+        origin: PemOrigin,
     },
     /// The private key is of a kind or size that is not supported.
     UnsupportedKey {
         /// The source of the key.
-        origin: Origin,
+        origin: PemOrigin,
         /// The error of the cryptography library.
         error: rustls::Error,
     },
     /// The first certificate cannot be used.
     BadCertificate {
         /// The source of the certificate.
-        origin: Origin,
+        origin: PemOrigin,
         /// The cause.
         error: rustls::Error,
     },
     /// The key belongs to another certificate.
     KeyMismatch {
         /// The source of the certificate.
-        certificate: Origin,
+        certificate: PemOrigin,
         /// The source of the key.
-        key: Origin,
+        key: PemOrigin,
     },
     /// A self-signed certificate could not be created, usually because of an invalid name.
-    NotMade {
+    SelfSignedFailed {
         /// The requested names.
         names: Vec<String>,
         /// The cause.
         error: rcgen::Error,
     },
     /// Certificates and settings cannot be added to an existing rustls configuration.
-    ForeignConfig,
+    ExternalConfig,
     /// A certificate that would replace one in use, or be added to a running server, has expired or
     /// is not valid yet.
-    NotValidNow {
+    OutsideValidity {
         /// The cause.
-        warning: Warning,
+        warning: TlsWarning,
     },
     /// The certificate cannot be removed because it is the only one.
     LastCertificate {
@@ -117,14 +117,14 @@ pub enum TlsError {
     /// The certificate of a client certificate issuer cannot be used.
     BadRoot {
         /// The source of the certificate.
-        origin: Origin,
+        origin: PemOrigin,
         /// The cause.
         error: rustls::Error,
     },
     /// The text contains no revocation list.
     NoRevocationList {
         /// The source that should contain one.
-        origin: Origin,
+        origin: PemOrigin,
     },
     /// A revocation list cannot be used.
     BadRevocationList {
@@ -134,73 +134,73 @@ pub enum TlsError {
         error: String,
     },
     /// A revocation list that would replace one in use has itself expired.
-    OldRevocationList {
+    ExpiredRevocationList {
         /// The source of the list.
-        origin: Origin,
+        origin: PemOrigin,
     },
     /// The keys for session tickets cannot be used.
     BadTicketKeys {
         /// The source of the keys.
-        origin: Origin,
+        origin: PemOrigin,
         /// The invalid line; `None` if there are too few or too many keys.
         line: Option<usize>,
     },
     /// A cipher suite or key exchange group is unknown, or the list is empty.
-    UnknownName {
+    UnknownAlgorithm {
         /// The kind of name.
-        what: &'static str,
+        kind: &'static str,
         /// The name.
         name: String,
         /// The names that are known.
-        known: String,
+        supported: String,
     },
     /// None of the enabled cipher suites is for the minimum version or a newer one.
     NoCipherSuite {
         /// The minimum version.
-        minimum: Version,
+        minimum: TlsVersion,
     },
     /// The system returned no random bytes.
-    NoRandomness,
+    RngFailed,
     /// The configuration accepts early data, which an attacker can replay.
-    EarlyData,
+    EarlyDataEnabled,
     /// rustls rejects the configuration.
     BadConfig(rustls::Error),
 }
 
-impl TlsError {
+impl TlsSetupError {
     /// A short name, for metrics.
     #[must_use]
     pub fn label(&self) -> &'static str {
         match self {
             Self::Unreadable { .. } => "unreadable",
             Self::TooLarge { .. } => "too_large",
-            Self::BrokenPem { .. } => "broken_pem",
+            Self::InvalidPem { .. } => "broken_pem",
             Self::NoCertificate { .. } => "no_certificate",
             Self::NoKey { .. } => "no_key",
             Self::EncryptedKey { .. } => "encrypted_key",
             Self::UnsupportedKey { .. } => "unsupported_key",
             Self::BadCertificate { .. } => "bad_certificate",
             Self::KeyMismatch { .. } => "key_mismatch",
-            Self::NotMade { .. } => "not_made",
-            Self::ForeignConfig => "foreign_config",
-            Self::NotValidNow { .. } => "not_valid_now",
+            Self::SelfSignedFailed { .. } => "not_made",
+            Self::ExternalConfig => "foreign_config",
+            Self::OutsideValidity { .. } => "not_valid_now",
             Self::LastCertificate { .. } => "last_certificate",
             Self::NoRoots => "no_roots",
             Self::BadRoot { .. } => "bad_root",
             Self::NoRevocationList { .. } => "no_revocation_list",
             Self::BadRevocationList { .. } => "bad_revocation_list",
-            Self::OldRevocationList { .. } => "old_revocation_list",
+            Self::ExpiredRevocationList { .. } => "old_revocation_list",
             Self::BadTicketKeys { .. } => "bad_ticket_keys",
-            Self::UnknownName { .. } => "unknown_name",
+            Self::UnknownAlgorithm { .. } => "unknown_name",
             Self::NoCipherSuite { .. } => "no_cipher_suite",
-            Self::NoRandomness => "no_randomness",
-            Self::EarlyData => "early_data",
+            Self::RngFailed => "no_randomness",
+            Self::EarlyDataEnabled => "early_data",
             Self::BadConfig(_) => "bad_config",
         }
     }
 }
 
-impl fmt::Display for TlsError {
+impl fmt::Display for TlsSetupError {
     #[expect(clippy::too_many_lines, reason = "a table: a text for each variant")]
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -212,7 +212,7 @@ impl fmt::Display for TlsError {
                 write!(f, "{} is larger than 1 MiB; give a PEM file ", path.display())?;
                 f.write_str("that holds only the certificate chain or the key")
             }
-            Self::BrokenPem { origin, error } => {
+            Self::InvalidPem { origin, error } => {
                 write!(f, "{origin} is not well-formed PEM ({error}); it must hold whole blocks ")?;
                 f.write_str("from \"-----BEGIN ...-----\" to \"-----END ...-----\"")
             }
@@ -249,16 +249,16 @@ impl fmt::Display for TlsError {
                 write!(f, "{certificate}; give the key it was made with, and put the server's ")?;
                 f.write_str("own certificate before its issuers")
             }
-            Self::NotMade { names, error } => {
+            Self::SelfSignedFailed { names, error } => {
                 write!(f, "cannot make a certificate for {names:?}: {error}; give DNS names ")?;
                 f.write_str("or IP addresses")
             }
-            Self::ForeignConfig => f.write_str(
+            Self::ExternalConfig => f.write_str(
                 "certificates and settings cannot be added to a rustls configuration made \
                  elsewhere; make it with them, and give it a certificate resolver that knows all \
                  certificates",
             ),
-            Self::NotValidNow { warning } => write!(f, "rejected: {warning}"),
+            Self::OutsideValidity { warning } => write!(f, "rejected: {warning}"),
             Self::LastCertificate { label } => {
                 write!(f, "the certificate \"{label}\" is the only one, and a server needs one; ")?;
                 f.write_str("put another one first")
@@ -283,7 +283,7 @@ impl fmt::Display for TlsError {
                 write!(f, "a list of revoked certificates in {origins} cannot be used: {error}; ")?;
                 f.write_str("get a new one from its issuer")
             }
-            Self::OldRevocationList { origin } => {
+            Self::ExpiredRevocationList { origin } => {
                 write!(f, "the list of revoked certificates in {origin} is not used: it should ")?;
                 f.write_str("have been replaced before now; get a new one from its issuer")
             }
@@ -295,22 +295,22 @@ impl fmt::Display for TlsError {
                 f.write_str("each key is a line of 64 hexadecimal digits, which is what ")?;
                 f.write_str("\"openssl rand -hex 32\" writes")
             }
-            Self::UnknownName { what, name, known } if name.is_empty() => {
+            Self::UnknownAlgorithm { kind: what, name, supported: known } if name.is_empty() => {
                 write!(f, "no {what} is given; choose from: {known}")
             }
-            Self::UnknownName { what, name, known } => {
+            Self::UnknownAlgorithm { kind: what, name, supported: known } => {
                 write!(f, "\"{name}\" is not a known, safe {what}; choose from: {known}")
             }
             Self::NoCipherSuite { minimum } => {
                 let version = match minimum {
-                    Version::Tls12 => "TLS 1.2 or TLS 1.3",
-                    Version::Tls13 => "TLS 1.3",
+                    TlsVersion::Tls12 => "TLS 1.2 or TLS 1.3",
+                    TlsVersion::Tls13 => "TLS 1.3",
                 };
                 write!(f, "no cipher suite for {version} is left, which is the oldest version ")?;
                 f.write_str("that may be spoken; add one, or lower the minimum version")
             }
-            Self::NoRandomness => f.write_str("the system returned no random bytes; try again"),
-            Self::EarlyData => f.write_str(
+            Self::RngFailed => f.write_str("the system returned no random bytes; try again"),
+            Self::EarlyDataEnabled => f.write_str(
                 "the rustls configuration accepts early data, which can be replayed; \
                  set max_early_data_size to 0",
             ),
@@ -319,16 +319,16 @@ impl fmt::Display for TlsError {
     }
 }
 
-impl std::error::Error for TlsError {
+impl std::error::Error for TlsSetupError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Unreadable { error, .. } => Some(error),
-            Self::BrokenPem { error, .. } => Some(error),
+            Self::InvalidPem { error, .. } => Some(error),
             Self::UnsupportedKey { error, .. }
             | Self::BadCertificate { error, .. }
             | Self::BadRoot { error, .. }
             | Self::BadConfig(error) => Some(error),
-            Self::NotMade { error, .. } => Some(error),
+            Self::SelfSignedFailed { error, .. } => Some(error),
             _ => None,
         }
     }
@@ -337,49 +337,49 @@ impl std::error::Error for TlsError {
 /// A problem that does not prevent the server from starting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Warning {
+pub enum TlsWarning {
     /// The certificate has expired; clients will reject it.
     Expired {
         /// The source of the certificate.
-        origin: Origin,
+        origin: PemOrigin,
         /// The number of whole days since then.
         days: u64,
     },
     /// The certificate is not valid yet; clients will reject it.
     NotYetValid {
         /// The source of the certificate.
-        origin: Origin,
+        origin: PemOrigin,
         /// The number of whole days until it becomes valid.
         days: u64,
     },
     /// The certificate expires soon.
     ExpiresSoon {
         /// The source of the certificate.
-        origin: Origin,
+        origin: PemOrigin,
         /// The number of whole days until then.
         days: u64,
     },
     /// The configured OCSP response is not sent with the certificate.
-    StapleNotSent {
+    OcspNotStapled {
         /// The source of the certificate.
-        origin: Origin,
+        origin: PemOrigin,
         /// The reason.
-        fault: StapleFault,
+        reason: OcspError,
     },
     /// A revocation list has expired: clients whose certificates it covers are rejected.
     RevocationListExpired {
         /// The source of the list.
-        origin: Origin,
+        origin: PemOrigin,
     },
     /// A certificate can never be chosen: it has no names, or earlier certificates have all of
     /// them.
-    NeverChosen {
+    Shadowed {
         /// The source of the certificate.
-        origin: Origin,
+        origin: PemOrigin,
     },
 }
 
-impl fmt::Display for Warning {
+impl fmt::Display for TlsWarning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Expired { origin, days } => {
@@ -392,7 +392,7 @@ impl fmt::Display for Warning {
             Self::ExpiresSoon { origin, days } => {
                 write!(f, "the certificate in {origin} expires in {days} days; renew it")
             }
-            Self::StapleNotSent { origin, fault } => {
+            Self::OcspNotStapled { origin, reason: fault } => {
                 write!(f, "no OCSP response is sent with the certificate in {origin}: {fault}; ")?;
                 f.write_str("get a new one from its issuer")
             }
@@ -400,7 +400,7 @@ impl fmt::Display for Warning {
                 write!(f, "the list of revoked certificates in {origin} has expired, and ")?;
                 f.write_str("clients that it covers are rejected; get a new one from its issuer")
             }
-            Self::NeverChosen { origin } => {
+            Self::Shadowed { origin } => {
                 write!(f, "the certificate in {origin} will never be used: it names no host ")?;
                 f.write_str("(subjectAltName) that an earlier certificate lacks")
             }

@@ -1,14 +1,14 @@
 //! Entry points of the fuzz targets: arbitrary bytes from a peer at any stage, and arbitrary
 //! certificates.
 
-use crate::challenge::Challenges;
-use crate::config::Tls;
-use crate::facts::Received;
+use crate::challenge::ChallengeResponses;
+use crate::config::TlsConfig;
+use crate::handshake_info::TlsReadState;
 use crate::limits::HANDSHAKE_BYTES_MAX;
-use crate::made::make_self_signed;
-use crate::reject::Reject;
-use crate::session::Session;
-use crate::{identity, inspect, staple, validity};
+use crate::self_signed::generate_self_signed;
+use crate::connection_error::TlsConnectionError;
+use crate::connection::TlsConnection;
+use crate::{peer_certificate, inspect, ocsp, x509};
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName};
@@ -45,8 +45,8 @@ pub fn fuzz_one(data: &[u8]) {
     let start = || match point % 3 {
         2 => setup.handshaken(),
         // While challenges are pending, the first record is inspected before the handshake starts.
-        _ if point & 0x80 != 0 => setup.supplied.session(),
-        _ => setup.tls.session(),
+        _ if point & 0x80 != 0 => setup.supplied.new_connection(),
+        _ => setup.tls.new_connection(),
     };
     let whole = feed(start(), &sent, sent.len().max(1));
     let pieces = feed(start(), &sent, usize::from(*piece_bytes).max(1));
@@ -63,10 +63,10 @@ pub fn fuzz_one(data: &[u8]) {
 /// If a parsed subject name is ambiguous.
 #[doc(hidden)]
 pub fn fuzz_certificate(data: &[u8]) {
-    let _ = validity::next_update(data);
-    let _ = staple::check(data, b"\x07", 0);
-    let _ = validity::fields(data).map(|fields| inspect::issuer(fields.rest));
-    let identity = identity::read(&[CertificateDer::from(data)]).expect("the chain is not empty");
+    let _ = x509::crl_next_update(data);
+    let _ = ocsp::check_ocsp_response(data, b"\x07", 0);
+    let _ = x509::parse_tbs_certificate(data).map(|fields| inspect::authority_key_identifier(fields.after_subject));
+    let identity = peer_certificate::parse(&[CertificateDer::from(data)]).expect("the chain is not empty");
     assert!(!identity.subject.chars().any(char::is_control), "a name is one line");
     for name in [&identity.dns_names, &identity.uris, &identity.emails].into_iter().flatten() {
         assert!(!name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic()), "{name:?}");
@@ -75,26 +75,26 @@ pub fn fuzz_certificate(data: &[u8]) {
 
 /// Returns all plaintext and the final result.
 fn feed(
-    mut session: Session,
+    mut session: TlsConnection,
     sent: &[u8],
     piece_bytes: usize,
-) -> (Vec<u8>, Result<Received, Reject>) {
+) -> (Vec<u8>, Result<TlsReadState, TlsConnectionError>) {
     let (mut plain, mut out) = (Vec::new(), Vec::new());
-    let mut received = Ok(Received::Handshaking);
+    let mut received = Ok(TlsReadState::Handshaking);
     for piece in sent.chunks(piece_bytes) {
         received = session.receive(piece, &mut plain, &mut out);
         // These calls must not affect the received data.
         let _ = session.send(b"reply", &mut out);
-        let _ = session.facts();
+        let _ = session.handshake_info();
     }
     session.close(&mut out);
     (plain, received)
 }
 
 struct Setup {
-    tls: Tls,
+    tls: TlsConfig,
     /// A configuration with pending challenges.
-    supplied: Tls,
+    supplied: TlsConfig,
     client: Arc<ClientConfig>,
     hello: Vec<u8>,
 }
@@ -106,10 +106,10 @@ impl Setup {
     }
 
     /// Creates a session that has completed its handshake.
-    fn handshaken(&self) -> Session {
-        let (mut client, mut session) = (self.connect(), self.tls.session());
+    fn handshaken(&self) -> TlsConnection {
+        let (mut client, mut session) = (self.connect(), self.tls.new_connection());
         let (mut plain, mut out) = (Vec::new(), Vec::new());
-        while session.facts().is_none() {
+        while session.handshake_info().is_none() {
             let mut flight = Vec::new();
             client.write_tls(&mut flight).expect("writing to a vector");
             session.receive(&flight, &mut plain, &mut out).expect("a valid flight");
@@ -124,18 +124,18 @@ impl Setup {
     }
 }
 
-fn supplied() -> Tls {
-    let challenges = Challenges::new().expect("the configuration is valid");
-    let (chain, key) = make_self_signed(&["localhost"]).expect("a valid name");
-    let answered = challenges.answer_name("localhost", chain.as_bytes(), key.as_bytes());
+fn supplied() -> TlsConfig {
+    let challenges = ChallengeResponses::new().expect("the configuration is valid");
+    let (chain, key) = generate_self_signed(&["localhost"]).expect("a valid name");
+    let answered = challenges.set_tls_alpn("localhost", chain.as_bytes(), key.as_bytes());
     answered.expect("the certificate is valid");
-    Tls::supplied(challenges, Arc::new(())).expect("random bytes")
+    TlsConfig::with_provider(challenges, Arc::new(())).expect("random bytes")
 }
 
 fn setup() -> &'static Setup {
     static SETUP: OnceLock<Setup> = OnceLock::new();
     SETUP.get_or_init(|| {
-        let made = Tls::self_signed(&["localhost"]).expect("a valid name");
+        let made = TlsConfig::self_signed(&["localhost"]).expect("a valid name");
         let mut roots = RootCertStore::empty();
         let certificate = CertificateDer::from_pem_slice(made.certificate_pem.as_bytes());
         roots.add(certificate.expect("valid PEM")).expect("a valid root");

@@ -1,18 +1,18 @@
 //! Reads the properties of a newly obtained certificate before it is put into use.
 
 use crate::certificate::Certificate;
-use crate::der::{TAG_BOOLEAN, TAG_OBJECT, TAG_OCTETS, TAG_SEQUENCE, item, items, past, tagged};
-use crate::error::TlsError;
-use crate::plan::now;
-use crate::protocol::Protocol;
-use crate::status::time;
-use crate::validity::fields;
+use crate::der::{TAG_BOOLEAN, TAG_OBJECT_IDENTIFIER, TAG_OCTET_STRING, TAG_SEQUENCE, read_tagged, iter, skip_optional, context_tag};
+use crate::error::TlsSetupError;
+use crate::spec::now;
+use crate::protocol::ProtocolSettings;
+use crate::status::system_time;
+use crate::x509::parse_tbs_certificate;
 use std::time::SystemTime;
 
 /// A certificate that matches its key.
 #[doc(hidden)]
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Inspected {
+pub struct CertificateInfo {
     /// Its DNS names, in lower case.
     pub names: Vec<String>,
     /// The start of its validity.
@@ -22,7 +22,7 @@ pub struct Inspected {
     /// The bytes of its serial number.
     pub serial: Vec<u8>,
     /// The key identifier of its issuer, if the certificate contains it.
-    pub issuer: Option<Vec<u8>>,
+    pub authority_key_id: Option<Vec<u8>>,
 }
 
 /// Reads a chain and its key, both in PEM.
@@ -31,24 +31,24 @@ pub struct Inspected {
 ///
 /// They are incomplete, or do not match.
 #[doc(hidden)]
-pub fn inspect(chain: &[u8], key: &[u8]) -> Result<Inspected, TlsError> {
-    let provider = Protocol::default().provider();
+pub fn inspect_certificate(chain: &[u8], key: &[u8]) -> Result<CertificateInfo, TlsSetupError> {
+    let provider = ProtocolSettings::default().provider();
     let loaded = Certificate::from_pem(chain, key).load(&provider, None, now())?;
-    let fields = fields(loaded.own());
+    let fields = parse_tbs_certificate(loaded.end_entity());
     let dates = fields.as_ref().and_then(|fields| {
         let valid = fields.validity;
-        Some((time(valid.not_before)?, time(valid.not_after)?))
+        Some((system_time(valid.not_before)?, system_time(valid.not_after)?))
     });
     let (Some(fields), Some((not_before, not_after))) = (fields, dates) else {
         let error = rustls::Error::General("its dates cannot be read".to_owned());
-        return Err(TlsError::BadCertificate { origin: loaded.origin.clone(), error });
+        return Err(TlsSetupError::BadCertificate { origin: loaded.origin.clone(), error });
     };
-    Ok(Inspected {
+    Ok(CertificateInfo {
         names: loaded.names.clone(),
         not_before,
         not_after,
         serial: fields.serial.to_vec(),
-        issuer: issuer(fields.rest).map(<[u8]>::to_vec),
+        authority_key_id: authority_key_identifier(fields.after_subject).map(<[u8]>::to_vec),
     })
 }
 
@@ -58,29 +58,29 @@ const KEY_IDENTIFIER: u8 = 0x80;
 
 /// The key identifier in the extension authorityKeyIdentifier. `rest` is the part after the
 /// subject.
-pub(crate) fn issuer(rest: &[u8]) -> Option<&[u8]> {
+pub(crate) fn authority_key_identifier(rest: &[u8]) -> Option<&[u8]> {
     let value = extension(rest, AUTHORITY_KEY_IDENTIFIER)?;
-    let (fields, _) = item(value, TAG_SEQUENCE)?;
-    item(fields, KEY_IDENTIFIER).map(|(identifier, _)| identifier)
+    let (fields, _) = read_tagged(value, TAG_SEQUENCE)?;
+    read_tagged(fields, KEY_IDENTIFIER).map(|(identifier, _)| identifier)
 }
 
 /// The content of an extension. `rest` is the part of the certificate after the subject.
 pub(crate) fn extension<'a>(rest: &'a [u8], wanted: &[u8]) -> Option<&'a [u8]> {
     // RFC 5280 §4.1: the subject's key, two obsolete identifiers, and the extensions, each of which
     // is an object identifier, a critical flag, and bytes.
-    let (_key, _) = item(rest, TAG_SEQUENCE)?;
-    let (_, extensions) = items(rest).find(|(tag, _)| *tag == tagged(3))?;
-    let (extensions, _) = item(extensions, TAG_SEQUENCE)?;
-    items(extensions).find_map(|(_, extension)| {
-        let (object, rest) = item(extension, TAG_OBJECT)?;
-        let (value, _) = item(past(rest, TAG_BOOLEAN), TAG_OCTETS)?;
+    let (_key, _) = read_tagged(rest, TAG_SEQUENCE)?;
+    let (_, extensions) = iter(rest).find(|(tag, _)| *tag == context_tag(3))?;
+    let (extensions, _) = read_tagged(extensions, TAG_SEQUENCE)?;
+    iter(extensions).find_map(|(_, extension)| {
+        let (object, rest) = read_tagged(extension, TAG_OBJECT_IDENTIFIER)?;
+        let (value, _) = read_tagged(skip_optional(rest, TAG_BOOLEAN), TAG_OCTET_STRING)?;
         (object == wanted).then_some(value)
     })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::inspect;
+    use super::inspect_certificate;
 
     #[test]
     fn a_whole_certificate_tells_its_names_dates_number_and_issuer() {
@@ -96,16 +96,16 @@ mod tests {
         let key = rcgen::KeyPair::generate().unwrap();
         let chain = own.signed_by(&key, &authority).unwrap().pem();
         let whole = format!("{chain}{}", key.serialize_pem());
-        let found = inspect(whole.as_bytes(), whole.as_bytes()).unwrap();
+        let found = inspect_certificate(whole.as_bytes(), whole.as_bytes()).unwrap();
         assert_eq!(found.names, ["a.test"]);
         // RFC 9773 §4.1: the bytes of the integer, including the leading zero.
         assert_eq!(found.serial, [0, 0x81, 2, 3]);
-        assert_eq!(found.issuer, Some(identifier));
+        assert_eq!(found.authority_key_id, Some(identifier));
         let seconds = found.not_after.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
         assert_eq!(seconds, 2_845_238_400);
         // A truncated file is rejected, wherever it is cut.
         for end in (0..whole.trim_end().len()).step_by(7) {
-            assert!(inspect(&whole.as_bytes()[..end], &whole.as_bytes()[..end]).is_err(), "{end}");
+            assert!(inspect_certificate(&whole.as_bytes()[..end], &whole.as_bytes()[..end]).is_err(), "{end}");
         }
     }
 }

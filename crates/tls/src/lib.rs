@@ -30,53 +30,53 @@ mod certificate;
 #[cfg(feature = "rustls")]
 mod challenge;
 #[cfg(feature = "rustls")]
-mod choice;
+mod resolver;
 #[cfg(feature = "rustls")]
-mod client;
+mod client_auth;
 #[cfg(feature = "rustls")]
 mod config;
 #[cfg(feature = "rustls")]
 mod der;
 #[cfg(feature = "rustls")]
-mod digest;
+mod sha256;
 #[cfg(feature = "rustls")]
 mod error;
-mod facts;
+mod handshake_info;
 #[cfg(feature = "rustls")]
 mod fuzz;
 #[cfg(feature = "rustls")]
-mod hosts;
+mod certificate_names;
 #[cfg(feature = "rustls")]
-mod identity;
+mod peer_certificate;
 #[cfg(feature = "rustls")]
 mod inspect;
 mod limits;
 #[cfg(feature = "rustls")]
-mod made;
+mod self_signed;
 #[cfg(feature = "rustls")]
-mod opening;
+mod sniff;
 #[cfg(feature = "rustls")]
-mod plan;
+mod spec;
 #[cfg(feature = "rustls")]
 mod protocol;
 #[cfg(feature = "rustls")]
 mod records;
 #[cfg(feature = "rustls")]
-mod reject;
+mod connection_error;
 #[cfg(feature = "rustls")]
-mod session;
+mod connection;
 #[cfg(feature = "rustls")]
-mod source;
+mod pem;
 #[cfg(feature = "rustls")]
-mod staple;
+mod ocsp;
 #[cfg(feature = "rustls")]
 mod status;
 #[cfg(feature = "rustls")]
 mod tickets;
 #[cfg(feature = "rustls")]
-mod until;
+mod client_not_after;
 #[cfg(feature = "rustls")]
-mod validity;
+mod x509;
 
 #[cfg(not(feature = "rustls"))]
 pub use absent::{Hosts, Reject, SendError, Session, Tls, TlsError};
@@ -84,32 +84,32 @@ pub use absent::{Hosts, Reject, SendError, Session, Tls, TlsError};
 pub use certificate::Certificate;
 #[cfg(feature = "rustls")]
 #[doc(hidden)]
-pub use challenge::{Challenges, Looking, LooksElsewhere};
+pub use challenge::{ChallengeResponses, LookupFuture, RemoteChallengeLookup};
 #[cfg(feature = "rustls")]
-pub use client::ClientAuth;
+pub use client_auth::ClientAuth;
 #[cfg(feature = "rustls")]
-pub use config::{SelfSigned, Tls};
+pub use config::{SelfSigned, TlsConfig};
 #[cfg(feature = "rustls")]
-pub use error::{Origin, TlsError, Warning};
-pub use facts::{Facts, Identity, Received, Version};
+pub use error::{PemOrigin, TlsSetupError, TlsWarning};
+pub use handshake_info::{HandshakeInfo, PeerCertificate, TlsReadState, TlsVersion};
 #[cfg(feature = "rustls")]
 #[doc(hidden)]
 pub use fuzz::{fuzz_certificate, fuzz_one};
 #[cfg(feature = "rustls")]
-pub use hosts::Hosts;
+pub use certificate_names::CertificateNames;
 #[cfg(feature = "rustls")]
-pub use inspect::{Inspected, inspect};
-pub use limits::{HANDSHAKE_BYTES_MAX, PEM_BYTES_MAX, RECORD_PLAIN_BYTES_MAX};
+pub use inspect::{CertificateInfo, inspect_certificate};
+pub use limits::{HANDSHAKE_BYTES_MAX, PEM_BYTES_MAX, RECORD_PLAINTEXT_BYTES_MAX};
 #[cfg(feature = "rustls")]
-pub use plan::Reloaded;
+pub use spec::ReloadReport;
 #[cfg(feature = "rustls")]
-pub use reject::{PLAIN_HTTP_REPLY, Reject, SendError};
+pub use connection_error::{PLAIN_HTTP_REPLY, TlsConnectionError, TlsSendError};
 #[cfg(feature = "rustls")]
 pub use rustls;
 #[cfg(feature = "rustls")]
-pub use session::Session;
+pub use connection::TlsConnection;
 #[cfg(feature = "rustls")]
-pub use staple::StapleFault;
+pub use ocsp::OcspError;
 #[cfg(feature = "rustls")]
 pub use status::{CertificateStatus, TlsStatus};
 #[cfg(feature = "rustls")]

@@ -1,7 +1,7 @@
 //! Versions, cipher suites and key exchange groups, by their usual names.
 
-use crate::error::TlsError;
-use crate::facts::Version;
+use crate::error::TlsSetupError;
+use crate::handshake_info::TlsVersion;
 use rustls::crypto::aws_lc_rs::{cipher_suite as suite, kx_group as group};
 use rustls::crypto::{CryptoProvider, SupportedKxGroup, aws_lc_rs};
 use rustls::version::{TLS12, TLS13};
@@ -9,37 +9,37 @@ use rustls::{SupportedCipherSuite, SupportedProtocolVersion};
 
 /// The offered versions, cipher suites and groups.
 #[derive(Clone, Debug)]
-pub(crate) struct Protocol {
-    pub(crate) minimum: Version,
+pub(crate) struct ProtocolSettings {
+    pub(crate) minimum: TlsVersion,
     suites: Vec<SupportedCipherSuite>,
     groups: Vec<&'static dyn SupportedKxGroup>,
 }
 
-impl Default for Protocol {
+impl Default for ProtocolSettings {
     fn default() -> Self {
         Self {
-            minimum: Version::Tls12,
+            minimum: TlsVersion::Tls12,
             suites: SUITES.iter().map(|(suite, _)| *suite).collect(),
             groups: aws_lc_rs::DEFAULT_KX_GROUPS.to_vec(),
         }
     }
 }
 
-impl Protocol {
-    pub(crate) fn set_suites(&mut self, names: &[&str]) -> Result<(), TlsError> {
+impl ProtocolSettings {
+    pub(crate) fn set_suites(&mut self, names: &[&str]) -> Result<(), TlsSetupError> {
         let known = || SUITES.iter().map(|(_, names)| names[0]);
-        self.suites = choose("cipher suite", names, known, |name| {
+        self.suites = select_named("cipher suite", names, known, |name| {
             let mut all = SUITES.iter();
-            all.find(|(_, names)| is_one_of(names, name)).map(|(suite, _)| *suite)
+            all.find(|(_, names)| contains_ignore_case(names, name)).map(|(suite, _)| *suite)
         })?;
         Ok(())
     }
 
-    pub(crate) fn set_groups(&mut self, names: &[&str]) -> Result<(), TlsError> {
+    pub(crate) fn set_groups(&mut self, names: &[&str]) -> Result<(), TlsSetupError> {
         let known = || GROUPS.iter().map(|(_, names)| names[0]);
-        self.groups = choose("key exchange group", names, known, |name| {
+        self.groups = select_named("key exchange group", names, known, |name| {
             let mut all = GROUPS.iter();
-            all.find(|(_, names)| is_one_of(names, name)).map(|(group, _)| *group)
+            all.find(|(_, names)| contains_ignore_case(names, name)).map(|(group, _)| *group)
         })?;
         Ok(())
     }
@@ -56,30 +56,30 @@ impl Protocol {
     ///
     /// # Errors
     /// An enabled version has no cipher suite.
-    pub(crate) fn versions(&self) -> Result<Vec<&'static SupportedProtocolVersion>, TlsError> {
+    pub(crate) fn versions(&self) -> Result<Vec<&'static SupportedProtocolVersion>, TlsSetupError> {
         let has = |version: &SupportedProtocolVersion| {
             self.suites.iter().any(|suite| suite.version().version == version.version)
         };
         match (self.minimum, has(&TLS12), has(&TLS13)) {
-            (Version::Tls12, true, true) => Ok(vec![&TLS13, &TLS12]),
-            (Version::Tls12 | Version::Tls13, _, true) => Ok(vec![&TLS13]),
-            (Version::Tls12, true, false) => Ok(vec![&TLS12]),
-            (minimum, _, false) => Err(TlsError::NoCipherSuite { minimum }),
+            (TlsVersion::Tls12, true, true) => Ok(vec![&TLS13, &TLS12]),
+            (TlsVersion::Tls12 | TlsVersion::Tls13, _, true) => Ok(vec![&TLS13]),
+            (TlsVersion::Tls12, true, false) => Ok(vec![&TLS12]),
+            (minimum, _, false) => Err(TlsSetupError::NoCipherSuite { minimum }),
         }
     }
 }
 
 /// Resolves `names` in their order, without duplicates.
-fn choose<'k, T: Copy, K: Iterator<Item = &'k str>>(
+fn select_named<'k, T: Copy, K: Iterator<Item = &'k str>>(
     what: &'static str,
     names: &[&str],
     known: impl Fn() -> K,
     find: impl Fn(&str) -> Option<T>,
-) -> Result<Vec<T>, TlsError> {
-    let unknown = |name: &str| TlsError::UnknownName {
-        what,
+) -> Result<Vec<T>, TlsSetupError> {
+    let unknown = |name: &str| TlsSetupError::UnknownAlgorithm {
+        kind: what,
         name: name.to_owned(),
-        known: known().collect::<Vec<_>>().join(", "),
+        supported: known().collect::<Vec<_>>().join(", "),
     };
     if names.is_empty() {
         return Err(unknown(""));
@@ -94,7 +94,7 @@ fn choose<'k, T: Copy, K: Iterator<Item = &'k str>>(
     Ok(chosen)
 }
 
-fn is_one_of(names: &[&str], name: &str) -> bool {
+fn contains_ignore_case(names: &[&str], name: &str) -> bool {
     names.iter().any(|known| known.eq_ignore_ascii_case(name))
 }
 
@@ -144,11 +144,11 @@ static GROUPS: &[(&dyn SupportedKxGroup, &[&str])] = &[
 
 #[cfg(test)]
 mod tests {
-    use super::{Protocol, SUITES, Version};
+    use super::{ProtocolSettings, SUITES, TlsVersion};
 
     #[test]
     fn suites_and_groups_are_found_by_each_of_their_names() {
-        let mut protocol = Protocol::default();
+        let mut protocol = ProtocolSettings::default();
         for (suite, names) in SUITES {
             for name in *names {
                 protocol.set_suites(&[name, &name.to_lowercase()]).unwrap();
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_name_that_is_not_known_is_an_error_with_those_that_are() {
-        let mut protocol = Protocol::default();
+        let mut protocol = ProtocolSettings::default();
         let error = protocol.set_suites(&["ECDHE-RSA-AES128-SHA"]).unwrap_err().to_string();
         for part in ["ECDHE-RSA-AES128-SHA", "cipher suite", "TLS13_AES_128_GCM_SHA256"] {
             assert!(error.contains(part), "{error}");
@@ -174,15 +174,15 @@ mod tests {
 
     #[test]
     fn a_version_without_a_suite_is_not_spoken_and_one_that_must_be_is_an_error() {
-        let mut protocol = Protocol::default();
-        let count = |protocol: &Protocol| protocol.versions().map(|versions| versions.len()).ok();
+        let mut protocol = ProtocolSettings::default();
+        let count = |protocol: &ProtocolSettings| protocol.versions().map(|versions| versions.len()).ok();
         assert_eq!(count(&protocol), Some(2));
-        protocol.minimum = Version::Tls13;
+        protocol.minimum = TlsVersion::Tls13;
         assert_eq!(count(&protocol), Some(1));
         protocol.set_suites(&["ECDHE-RSA-AES128-GCM-SHA256"]).unwrap();
         let error = protocol.versions().unwrap_err().to_string();
         assert!(error.contains("TLS 1.3"), "{error}");
-        protocol.minimum = Version::Tls12;
+        protocol.minimum = TlsVersion::Tls12;
         assert_eq!(count(&protocol), Some(1));
     }
 }

@@ -1,7 +1,7 @@
 //! Appends records to a session's output.
 
-use crate::limits::{RECORD_OVERHEAD_BYTES, RECORD_PLAIN_BYTES_MAX};
-use crate::reject::SendError;
+use crate::limits::{RECORD_OVERHEAD_BYTES, RECORD_PLAINTEXT_BYTES_MAX};
+use crate::connection_error::TlsSendError;
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{
     ConnectionState, EncodeError, EncodeTlsData, EncryptError, InsufficientSizeError, WriteTraffic,
@@ -10,7 +10,7 @@ use rustls::unbuffered::{
 pub(crate) type Traffic<'a> = WriteTraffic<'a, ServerConnectionData>;
 
 /// Appends a record that rustls has prepared.
-pub(crate) fn encode(data: &mut EncodeTlsData<'_, ServerConnectionData>, out: &mut Vec<u8>) {
+pub(crate) fn append_handshake(data: &mut EncodeTlsData<'_, ServerConnectionData>, out: &mut Vec<u8>) {
     let start = out.len();
     // The first call has an empty buffer and returns the required size.
     let Err(EncodeError::InsufficientSize(InsufficientSizeError { required_size })) =
@@ -24,29 +24,29 @@ pub(crate) fn encode(data: &mut EncodeTlsData<'_, ServerConnectionData>, out: &m
 }
 
 /// Encrypts `plain` and appends the records.
-pub(crate) fn encrypt(
+pub(crate) fn append_encrypted(
     traffic: &mut Traffic<'_>,
     plain: &[u8],
     out: &mut Vec<u8>,
-) -> Result<(), SendError> {
-    let records = plain.len().div_ceil(RECORD_PLAIN_BYTES_MAX);
+) -> Result<(), TlsSendError> {
+    let records = plain.len().div_ceil(RECORD_PLAINTEXT_BYTES_MAX);
     let room = plain.len() + records * RECORD_OVERHEAD_BYTES;
-    append(out, room, |room| traffic.encrypt(plain, room))
+    append_with_retry(out, room, |room| traffic.encrypt(plain, room))
 }
 
 /// Appends a `close_notify`, after everything rustls has prepared.
-pub(crate) fn close_notify(traffic: &mut Traffic<'_>, out: &mut Vec<u8>) {
+pub(crate) fn append_close_notify(traffic: &mut Traffic<'_>, out: &mut Vec<u8>) {
     let alert = RECORD_OVERHEAD_BYTES + 2;
-    append(out, alert, |room| traffic.queue_close_notify(room))
+    append_with_retry(out, alert, |room| traffic.queue_close_notify(room))
         .expect("key limits do not apply to alerts");
 }
 
 /// Reserves space in `out` for `write`, retries with more if needed, and keeps the written part.
-fn append(
+fn append_with_retry(
     out: &mut Vec<u8>,
     room: usize,
     mut write: impl FnMut(&mut [u8]) -> Result<usize, EncryptError>,
-) -> Result<(), SendError> {
+) -> Result<(), TlsSendError> {
     let start = out.len();
     out.resize(start + room, 0);
     let mut written = write(&mut out[start..]);
@@ -55,16 +55,16 @@ fn append(
         written = write(&mut out[start..]);
     }
     out.truncate(start + *written.as_ref().unwrap_or(&0));
-    written.map(|_| ()).map_err(|_| SendError::KeysExhausted)
+    written.map(|_| ()).map_err(|_| TlsSendError::KeysExhausted)
 }
 
 /// Appends the alerts that rustls has prepared for a rejected peer.
-pub(crate) fn fetch_alerts(engine: &mut UnbufferedServerConnection, out: &mut Vec<u8>) {
+pub(crate) fn append_alerts(engine: &mut UnbufferedServerConnection, out: &mut Vec<u8>) {
     // After an error rustls must not see the offending bytes again. It reads its input only when it
     // has no output left.
     while engine.wants_write() {
         match engine.process_tls_records(&mut []).state {
-            Ok(ConnectionState::EncodeTlsData(mut data)) => encode(&mut data, out),
+            Ok(ConnectionState::EncodeTlsData(mut data)) => append_handshake(&mut data, out),
             _ => break,
         }
     }

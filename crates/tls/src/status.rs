@@ -1,9 +1,9 @@
 //! The results of reloads and the certificates' validity, for logs and metrics.
 
-use crate::certificate::{Loaded, Staple};
-use crate::client::LoadedClients;
-use crate::error::{TlsError, Warning};
-use crate::plan::{Built, Plan, Reloaded, now};
+use crate::certificate::{LoadedCertificate, OcspStatus};
+use crate::client_auth::LoadedClientAuth;
+use crate::error::{TlsSetupError, TlsWarning};
+use crate::spec::{BuiltConfig, ConfigSpec, ReloadReport, now};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -16,9 +16,9 @@ pub struct TlsStatus {
     /// The number of successful reloads, whether or not anything was new.
     pub reloads: u64,
     /// The number of failed reloads, which changed nothing.
-    pub failures: u64,
+    pub failed_reloads: u64,
     /// Failed reloads by error ([`TlsError::label`]); errors that did not occur are omitted.
-    pub failures_by: BTreeMap<&'static str, u64>,
+    pub failures_by_kind: BTreeMap<&'static str, u64>,
     /// When the last reload succeeded.
     pub reloaded_at: Option<SystemTime>,
     /// When the last reload failed.
@@ -28,7 +28,7 @@ pub struct TlsStatus {
     /// All certificates, the default first.
     pub certificates: Vec<CertificateStatus>,
     /// The current warnings.
-    pub warnings: Vec<Warning>,
+    pub warnings: Vec<TlsWarning>,
 }
 
 /// One certificate of a server.
@@ -47,48 +47,48 @@ pub struct CertificateStatus {
     pub is_stapled: bool,
 }
 
-impl From<&Loaded> for CertificateStatus {
-    fn from(loaded: &Loaded) -> Self {
+impl From<&LoadedCertificate> for CertificateStatus {
+    fn from(loaded: &LoadedCertificate) -> Self {
         Self {
             label: loaded.label.to_string(),
             names: loaded.names.clone(),
-            not_before: loaded.validity.and_then(|valid| time(valid.not_before)),
-            not_after: loaded.validity.and_then(|valid| time(valid.not_after)),
-            is_stapled: matches!(loaded.staple, Staple::Sent(_)),
+            not_before: loaded.validity.and_then(|valid| system_time(valid.not_before)),
+            not_after: loaded.validity.and_then(|valid| system_time(valid.not_after)),
+            is_stapled: matches!(loaded.ocsp, OcspStatus::Stapled(_)),
         }
     }
 }
 
-pub(crate) fn time(seconds: i64) -> Option<SystemTime> {
+pub(crate) fn system_time(seconds: i64) -> Option<SystemTime> {
     let distance = Duration::from_secs(seconds.unsigned_abs());
     if seconds < 0 { UNIX_EPOCH.checked_sub(distance) } else { UNIX_EPOCH.checked_add(distance) }
 }
 
 /// The state that the status is made from.
 #[derive(Default)]
-pub(crate) struct Known {
-    counts: TlsStatus,
-    certificates: Vec<Arc<Loaded>>,
-    clients: Option<LoadedClients>,
-    never_chosen: Vec<Warning>,
-    soon: Duration,
+pub(crate) struct StatusTracker {
+    status: TlsStatus,
+    certificates: Vec<Arc<LoadedCertificate>>,
+    client_auth: Option<LoadedClientAuth>,
+    shadowed: Vec<TlsWarning>,
+    expiry_warning_before: Duration,
     /// The certificates are renewed automatically.
-    is_renewed: bool,
+    has_provider: bool,
 }
 
-impl Known {
+impl StatusTracker {
     /// Updates the certificates and warnings after a change.
-    pub(crate) fn follow(&mut self, plan: &Plan, built: &Built) {
+    pub(crate) fn on_config_change(&mut self, plan: &ConfigSpec, built: &BuiltConfig) {
         self.certificates = plan.certificates();
-        self.clients = plan.clients().cloned();
-        self.never_chosen.clone_from(&built.never_chosen);
-        self.soon = plan.soon;
-        self.is_renewed = plan.supplier.is_some();
+        self.client_auth = plan.client_auth().cloned();
+        self.shadowed.clone_from(&built.shadowed);
+        self.expiry_warning_before = plan.expiry_warning_before;
+        self.has_provider = plan.provider.is_some();
     }
 
     /// Counts and logs the result of a reload.
-    pub(crate) fn note(&mut self, result: &Result<Reloaded, TlsError>) {
-        let counts = &mut self.counts;
+    pub(crate) fn record_reload(&mut self, result: &Result<ReloadReport, TlsSetupError>) {
+        let counts = &mut self.status;
         match result {
             Ok(_) => {
                 counts.reloads += 1;
@@ -96,8 +96,8 @@ impl Known {
                 counts.last_error = None;
             }
             Err(error) => {
-                counts.failures += 1;
-                *counts.failures_by.entry(error.label()).or_default() += 1;
+                counts.failed_reloads += 1;
+                *counts.failures_by_kind.entry(error.label()).or_default() += 1;
                 counts.failed_at = Some(SystemTime::now());
                 counts.last_error = Some(error.to_string());
             }
@@ -114,31 +114,31 @@ impl Known {
         TlsStatus {
             certificates: self.certificates.iter().map(|loaded| (&**loaded).into()).collect(),
             warnings: self.warnings(),
-            ..self.counts.clone()
+            ..self.status.clone()
         }
     }
 
-    pub(crate) fn warnings(&self) -> Vec<Warning> {
-        let (now, soon) = (now(), i64::try_from(self.soon.as_secs()).unwrap_or(i64::MAX));
+    pub(crate) fn warnings(&self) -> Vec<TlsWarning> {
+        let (now, soon) = (now(), i64::try_from(self.expiry_warning_before.as_secs()).unwrap_or(i64::MAX));
         // Automatically renewed certificates may legitimately be valid for only a few days.
-        let soon_for = |loaded: &Loaded| match loaded.validity {
-            Some(valid) if self.is_renewed => soon.min((valid.not_after - valid.not_before) / 4),
+        let soon_for = |loaded: &LoadedCertificate| match loaded.validity {
+            Some(valid) if self.has_provider => soon.min((valid.not_after - valid.not_before) / 4),
             _ => soon,
         };
         let certificates = self.certificates.iter();
         let dates = certificates.flat_map(|loaded| loaded.warnings(now, soon_for(loaded)));
-        let lists = self.clients.iter().flat_map(|clients| clients.warnings(now));
-        dates.chain(lists).chain(self.never_chosen.iter().cloned()).collect()
+        let lists = self.client_auth.iter().flat_map(|clients| clients.warnings(now));
+        dates.chain(lists).chain(self.shadowed.iter().cloned()).collect()
     }
 
     /// Returns whether the last reload failed.
     pub(crate) fn has_failed(&self) -> bool {
-        self.counts.last_error.is_some()
+        self.status.last_error.is_some()
     }
 
     /// Returns whether a stapled response has expired.
-    pub(crate) fn has_old_staple(&self) -> bool {
+    pub(crate) fn has_expired_ocsp(&self) -> bool {
         let now = now();
-        self.certificates.iter().any(|loaded| loaded.staple_end().is_some_and(|end| end <= now))
+        self.certificates.iter().any(|loaded| loaded.ocsp_next_update().is_some_and(|end| end <= now))
     }
 }

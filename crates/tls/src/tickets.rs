@@ -15,11 +15,11 @@
 //! (roots and revocation lists), is authenticated with the ticket. A ticket with another context is
 //! invalid.
 
-use crate::digest::Digest;
-use crate::error::{Origin, TlsError};
-use crate::limits::SESSION_BYTES_MAX;
-use crate::source::Source;
-use crate::until;
+use crate::sha256::Digest;
+use crate::error::{PemOrigin, TlsSetupError};
+use crate::limits::TICKET_SESSION_BYTES_MAX;
+use crate::pem::PemSource;
+use crate::client_not_after;
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::hkdf::{HKDF_SHA256, Salt};
 use aws_lc_rs::hmac;
@@ -31,16 +31,16 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 /// How long a ticket is accepted: 12 hours.
-const LIFETIME: Duration = Duration::from_secs(12 * 60 * 60);
+const TICKET_LIFETIME: Duration = Duration::from_secs(12 * 60 * 60);
 
 /// How long a secret created here seals tickets: half of the lifetime, so that three are enough.
-const ROTATION: Duration = Duration::from_secs(6 * 60 * 60);
+const ROTATION_INTERVAL: Duration = Duration::from_secs(6 * 60 * 60);
 
 /// The maximum number of secrets. The first seals, all open.
-const SECRETS_MAX: usize = 8;
+const KEYS_MAX: usize = 8;
 
 /// The maximum number of secrets created here.
-const MADE_MAX: usize = 3;
+const GENERATED_KEYS_MAX: usize = 3;
 
 const NAME_BYTES: usize = 16;
 const SALT_BYTES: usize = 16;
@@ -79,19 +79,19 @@ const TIMES_BYTES: usize = 16;
 /// ```
 #[derive(Clone)]
 pub struct TicketKeys {
-    ring: Arc<RwLock<Ring>>,
+    ring: Arc<RwLock<KeyRing>>,
     /// The file or text with the keys.
-    source: Option<Source>,
+    source: Option<PemSource>,
 }
 
-struct Ring {
-    keys: Vec<Key>,
+struct KeyRing {
+    keys: Vec<TicketKey>,
     /// When to create the next key, if the keys rotate automatically.
-    next: Option<Instant>,
+    next_rotation: Option<Instant>,
 }
 
 #[derive(Clone)]
-struct Key {
+struct TicketKey {
     secret: [u8; 32],
     name: [u8; NAME_BYTES],
 }
@@ -101,30 +101,30 @@ impl TicketKeys {
     ///
     /// # Errors
     /// [`TlsError::NoRandomness`].
-    pub fn random() -> Result<Self, TlsError> {
-        Ok(Self::of(vec![Key::random()?], Some(Instant::now() + ROTATION), None))
+    pub fn random() -> Result<Self, TlsSetupError> {
+        Ok(Self::from_keys(vec![TicketKey::random()?], Some(Instant::now() + ROTATION_INTERVAL), None))
     }
 
     /// Uses these keys, the sealing key first. They do not rotate.
     ///
     /// # Errors
     /// [`TlsError::BadTicketKeys`] if there is none, or if there are more than eight.
-    pub fn from_secrets(secrets: impl IntoIterator<Item = [u8; 32]>) -> Result<Self, TlsError> {
-        Ok(Self::of(keys_of(secrets)?, None, None))
+    pub fn from_secrets(secrets: impl IntoIterator<Item = [u8; 32]>) -> Result<Self, TlsSetupError> {
+        Ok(Self::from_keys(parse_keys(secrets)?, None, None))
     }
 
     /// Uses the keys in a file, which is read again on each reload.
     ///
     /// # Errors
     /// [`TlsError::Unreadable`], or [`TlsError::BadTicketKeys`] which names the line.
-    pub fn from_file(path: impl AsRef<Path>) -> Result<Self, TlsError> {
-        let source = Source::file(path);
+    pub fn from_file(path: impl AsRef<Path>) -> Result<Self, TlsSetupError> {
+        let source = PemSource::file(path);
         let keys = read(&source)?;
-        Ok(Self::of(keys, None, Some(source)))
+        Ok(Self::from_keys(keys, None, Some(source)))
     }
 
-    fn of(keys: Vec<Key>, next: Option<Instant>, source: Option<Source>) -> Self {
-        Self { ring: Arc::new(RwLock::new(Ring { keys, next })), source }
+    fn from_keys(keys: Vec<TicketKey>, next: Option<Instant>, source: Option<PemSource>) -> Self {
+        Self { ring: Arc::new(RwLock::new(KeyRing { keys, next_rotation: next })), source }
     }
 
     /// Inserts a new random key before the others and drops the oldest if there are more than
@@ -132,11 +132,11 @@ impl TicketKeys {
     ///
     /// # Errors
     /// [`TlsError::NoRandomness`].
-    pub fn rotate(&self) -> Result<(), TlsError> {
-        let key = Key::random()?;
+    pub fn rotate(&self) -> Result<(), TlsSetupError> {
+        let key = TicketKey::random()?;
         let mut ring = self.ring.write().unwrap_or_else(PoisonError::into_inner);
         ring.keys.insert(0, key);
-        ring.keys.truncate(SECRETS_MAX);
+        ring.keys.truncate(KEYS_MAX);
         Ok(())
     }
 
@@ -144,8 +144,8 @@ impl TicketKeys {
     ///
     /// # Errors
     /// As [`TicketKeys::from_secrets`]; the keys are then unchanged.
-    pub fn set_secrets(&self, secrets: impl IntoIterator<Item = [u8; 32]>) -> Result<(), TlsError> {
-        self.put(keys_of(secrets)?);
+    pub fn set_secrets(&self, secrets: impl IntoIterator<Item = [u8; 32]>) -> Result<(), TlsSetupError> {
+        self.replace_all(parse_keys(secrets)?);
         Ok(())
     }
 
@@ -154,10 +154,10 @@ impl TicketKeys {
     ///
     /// # Errors
     /// As [`TicketKeys::from_secrets`]; the keys are then unchanged.
-    pub fn inherit(&self, secrets: impl IntoIterator<Item = [u8; 32]>) -> Result<bool, TlsError> {
-        let keys = keys_of(secrets)?;
+    pub fn replace_random_keys(&self, secrets: impl IntoIterator<Item = [u8; 32]>) -> Result<bool, TlsSetupError> {
+        let keys = parse_keys(secrets)?;
         let mut ring = self.ring.write().unwrap_or_else(PoisonError::into_inner);
-        let is_random = ring.next.is_some();
+        let is_random = ring.next_rotation.is_some();
         if is_random {
             ring.keys = keys;
         }
@@ -176,56 +176,56 @@ impl TicketKeys {
     }
 
     /// Reads the file again, if there is one. [`TicketKeys::apply`] puts the keys into use.
-    pub(crate) fn reread(&self) -> Result<Option<Reread>, TlsError> {
-        self.source.as_ref().map(|source| read(source).map(Reread)).transpose()
+    pub(crate) fn reload(&self) -> Result<Option<PendingKeys>, TlsSetupError> {
+        self.source.as_ref().map(|source| read(source).map(PendingKeys)).transpose()
     }
 
     /// Replaces all keys. Returns false if nothing has changed.
-    pub(crate) fn apply(&self, Reread(keys): Reread) -> bool {
+    pub(crate) fn apply(&self, PendingKeys(keys): PendingKeys) -> bool {
         let is_new = !keys.iter().map(|key| key.secret).eq(self.secrets());
         if is_new {
-            self.put(keys);
+            self.replace_all(keys);
         }
         is_new
     }
 
-    fn put(&self, keys: Vec<Key>) {
+    fn replace_all(&self, keys: Vec<TicketKey>) {
         self.ring.write().unwrap_or_else(PoisonError::into_inner).keys = keys;
     }
 
     /// Creates a new key if it is due.
     fn rotate_if_due(&self, now: Instant) {
-        let is_due = |ring: &Ring| ring.next.is_some_and(|next| next <= now);
+        let is_due = |ring: &KeyRing| ring.next_rotation.is_some_and(|next| next <= now);
         if !is_due(&self.ring.read().unwrap_or_else(PoisonError::into_inner)) {
             return;
         }
         let mut ring = self.ring.write().unwrap_or_else(PoisonError::into_inner);
         // Another thread may have rotated already. Without random bytes the old key stays in use.
         if is_due(&ring)
-            && let Ok(key) = Key::random()
+            && let Ok(key) = TicketKey::random()
         {
             ring.keys.insert(0, key);
-            ring.keys.truncate(MADE_MAX);
-            ring.next = Some(now + ROTATION);
+            ring.keys.truncate(GENERATED_KEYS_MAX);
+            ring.next_rotation = Some(now + ROTATION_INTERVAL);
         }
     }
 
-    fn seal(&self, context: &Digest, times: Times, session: &[u8]) -> Option<Vec<u8>> {
+    fn seal(&self, context: &Digest, times: TicketTimes, session: &[u8]) -> Option<Vec<u8>> {
         let mut salt = [0; SALT_BYTES];
         aws_lc_rs::rand::fill(&mut salt).ok()?;
         let ring = self.ring.read().unwrap_or_else(PoisonError::into_inner);
         let key = ring.keys.first()?;
         let mut sealed = Vec::with_capacity(TIMES_BYTES + session.len() + AES_256_GCM.tag_len());
-        sealed.extend_from_slice(&times.made.to_be_bytes());
-        sealed.extend_from_slice(&times.end.to_be_bytes());
+        sealed.extend_from_slice(&times.issued_at.to_be_bytes());
+        sealed.extend_from_slice(&times.expires_at.to_be_bytes());
         sealed.extend_from_slice(session);
-        key.for_salt(&salt)?
-            .seal_in_place_append_tag(zero(), Aad::from(context), &mut sealed)
+        key.derive_aead_key(&salt)?
+            .seal_in_place_append_tag(zero_nonce(), Aad::from(context), &mut sealed)
             .ok()?;
         Some([&key.name[..], &salt, &sealed].concat())
     }
 
-    fn open(&self, context: &Digest, ticket: &[u8]) -> Option<(Times, Vec<u8>)> {
+    fn open(&self, context: &Digest, ticket: &[u8]) -> Option<(TicketTimes, Vec<u8>)> {
         let (name, rest) = ticket.split_at_checked(NAME_BYTES)?;
         let (salt, sealed) = rest.split_at_checked(SALT_BYTES)?;
         let ring = self.ring.read().unwrap_or_else(PoisonError::into_inner);
@@ -233,10 +233,10 @@ impl TicketKeys {
         let key = ring.keys.iter().find(|key| key.name == name)?;
         let mut sealed = sealed.to_vec();
         let opened =
-            key.for_salt(salt)?.open_in_place(zero(), Aad::from(context), &mut sealed).ok()?;
+            key.derive_aead_key(salt)?.open_in_place(zero_nonce(), Aad::from(context), &mut sealed).ok()?;
         let (made, rest) = opened.split_first_chunk()?;
         let (end, session) = rest.split_first_chunk()?;
-        let times = Times { made: u64::from_be_bytes(*made), end: u64::from_be_bytes(*end) };
+        let times = TicketTimes { issued_at: u64::from_be_bytes(*made), expires_at: u64::from_be_bytes(*end) };
         Some((times, session.to_vec()))
     }
 }
@@ -249,9 +249,9 @@ impl fmt::Debug for TicketKeys {
 }
 
 /// Keys that were read but are not in use yet.
-pub(crate) struct Reread(Vec<Key>);
+pub(crate) struct PendingKeys(Vec<TicketKey>);
 
-impl Key {
+impl TicketKey {
     fn new(secret: [u8; 32]) -> Self {
         let whole = hmac::sign(
             &hmac::Key::new(hmac::HMAC_SHA256, &secret),
@@ -261,46 +261,46 @@ impl Key {
         Self { secret, name: *name }
     }
 
-    fn random() -> Result<Self, TlsError> {
+    fn random() -> Result<Self, TlsSetupError> {
         let mut secret = [0; 32];
-        aws_lc_rs::rand::fill(&mut secret).map_err(|_| TlsError::NoRandomness)?;
+        aws_lc_rs::rand::fill(&mut secret).map_err(|_| TlsSetupError::RngFailed)?;
         Ok(Self::new(secret))
     }
 
     /// The key for the ticket with this salt.
-    fn for_salt(&self, salt: &[u8]) -> Option<LessSafeKey> {
+    fn derive_aead_key(&self, salt: &[u8]) -> Option<LessSafeKey> {
         let random = Salt::new(HKDF_SHA256, salt).extract(&self.secret);
         let key = random.expand(&[b"peregrine: the key of a ticket"], &AES_256_GCM).ok()?;
         Some(LessSafeKey::new(UnboundKey::from(key)))
     }
 }
 
-fn zero() -> Nonce {
+fn zero_nonce() -> Nonce {
     Nonce::assume_unique_for_key([0; 12])
 }
 
-fn keys_of(secrets: impl IntoIterator<Item = [u8; 32]>) -> Result<Vec<Key>, TlsError> {
-    let keys: Vec<_> = secrets.into_iter().take(SECRETS_MAX + 1).map(Key::new).collect();
-    check_count(keys, &Origin::Memory)
+fn parse_keys(secrets: impl IntoIterator<Item = [u8; 32]>) -> Result<Vec<TicketKey>, TlsSetupError> {
+    let keys: Vec<_> = secrets.into_iter().take(KEYS_MAX + 1).map(TicketKey::new).collect();
+    check_count(keys, &PemOrigin::Memory)
 }
 
-fn check_count(keys: Vec<Key>, origin: &Origin) -> Result<Vec<Key>, TlsError> {
-    if (1..=SECRETS_MAX).contains(&keys.len()) {
+fn check_count(keys: Vec<TicketKey>, origin: &PemOrigin) -> Result<Vec<TicketKey>, TlsSetupError> {
+    if (1..=KEYS_MAX).contains(&keys.len()) {
         return Ok(keys);
     }
-    Err(TlsError::BadTicketKeys { origin: origin.clone(), line: None })
+    Err(TlsSetupError::BadTicketKeys { origin: origin.clone(), line: None })
 }
 
-fn read(source: &Source) -> Result<Vec<Key>, TlsError> {
+fn read(source: &PemSource) -> Result<Vec<TicketKey>, TlsSetupError> {
     let file = source.read()?;
-    let bad = |line| TlsError::BadTicketKeys { origin: file.origin.clone(), line: Some(line) };
+    let bad = |line| TlsSetupError::BadTicketKeys { origin: file.origin.clone(), line: Some(line) };
     let mut keys = Vec::new();
     for (number, line) in file.text.split(|byte| *byte == b'\n').enumerate() {
         let line = line.trim_ascii();
         if line.is_empty() || line.starts_with(b"#") {
             continue;
         }
-        keys.push(Key::new(secret(line).ok_or_else(|| bad(number + 1))?));
+        keys.push(TicketKey::new(secret(line).ok_or_else(|| bad(number + 1))?));
     }
     check_count(keys, &file.origin)
 }
@@ -317,22 +317,22 @@ fn secret(line: &[u8]) -> Option<[u8; 32]> {
 
 /// When a ticket was issued and when it expires, in seconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Times {
-    made: u64,
-    end: u64,
+struct TicketTimes {
+    issued_at: u64,
+    expires_at: u64,
 }
 
-impl Times {
+impl TicketTimes {
     /// The times of a ticket issued now to a client whose certificate expires at `certificate_end`.
     fn from_now(now: u64, certificate_end: Option<u64>) -> Self {
-        let end = now.saturating_add(LIFETIME.as_secs());
-        Self { made: now, end: certificate_end.map_or(end, |other| other.min(end)) }
+        let end = now.saturating_add(TICKET_LIFETIME.as_secs());
+        Self { issued_at: now, expires_at: certificate_end.map_or(end, |other| other.min(end)) }
     }
 
     /// A clock that was set back, or that differs from the clock of the issuing instance, cannot
     /// extend a ticket to more than twice its lifetime.
-    fn hold(self, now: u64) -> bool {
-        now < self.end && self.made <= now.saturating_add(LIFETIME.as_secs())
+    fn is_valid_at(self, now: u64) -> bool {
+        now < self.expires_at && self.issued_at <= now.saturating_add(TICKET_LIFETIME.as_secs())
     }
 }
 
@@ -341,7 +341,7 @@ impl Times {
 pub(crate) struct Ticketer {
     pub(crate) keys: TicketKeys,
     /// The digest of the client authentication settings.
-    pub(crate) context: Digest,
+    pub(crate) client_auth_digest: Digest,
 }
 
 impl ProducesTickets for Ticketer {
@@ -350,28 +350,28 @@ impl ProducesTickets for Ticketer {
     }
 
     fn lifetime(&self) -> u32 {
-        u32::try_from(LIFETIME.as_secs()).expect("a few hours fit into 32 bits")
+        u32::try_from(TICKET_LIFETIME.as_secs()).expect("a few hours fit into 32 bits")
     }
 
     fn encrypt(&self, session: &[u8]) -> Option<Vec<u8>> {
         // The client then makes a full handshake the next time.
-        if session.len() > SESSION_BYTES_MAX {
+        if session.len() > TICKET_SESSION_BYTES_MAX {
             return None;
         }
         self.keys.rotate_if_due(Instant::now());
-        let times = Times::from_now(UnixTime::now().as_secs(), until::get());
-        self.keys.seal(&self.context, times, session)
+        let times = TicketTimes::from_now(UnixTime::now().as_secs(), client_not_after::get());
+        self.keys.seal(&self.client_auth_digest, times, session)
     }
 
     fn decrypt(&self, ticket: &[u8]) -> Option<Vec<u8>> {
-        let (times, session) = self.keys.open(&self.context, ticket)?;
-        if !times.hold(UnixTime::now().as_secs()) {
+        let (times, session) = self.keys.open(&self.client_auth_digest, ticket)?;
+        if !times.is_valid_at(UnixTime::now().as_secs()) {
             return None;
         }
         // Only the client's certificate makes a ticket expire before its lifetime. A ticket that
         // replaces it must expire at the same time.
-        if times.end < times.made.saturating_add(LIFETIME.as_secs()) {
-            until::set(Some(times.end));
+        if times.expires_at < times.issued_at.saturating_add(TICKET_LIFETIME.as_secs()) {
+            client_not_after::set(Some(times.expires_at));
         }
         Some(session)
     }
@@ -382,7 +382,7 @@ mod tests {
     use super::*;
 
     const CONTEXT: Digest = [1; 32];
-    const TIMES: Times = Times { made: 1_000, end: 2_000 };
+    const TIMES: TicketTimes = TicketTimes { issued_at: 1_000, expires_at: 2_000 };
 
     #[test]
     fn a_ticket_is_opened_by_who_has_its_key_and_asks_the_same_of_clients() {
@@ -401,13 +401,13 @@ mod tests {
     fn random_keys_give_way_to_those_of_the_process_before_and_go_on_to_change() {
         let before = TicketKeys::random().expect("random bytes");
         let keys = TicketKeys::random().expect("random bytes");
-        assert!(keys.inherit(before.secrets()).expect("valid keys"));
+        assert!(keys.replace_random_keys(before.secrets()).expect("valid keys"));
         assert_eq!(keys.secrets(), before.secrets());
-        keys.rotate_if_due(Instant::now() + 2 * ROTATION);
+        keys.rotate_if_due(Instant::now() + 2 * ROTATION_INTERVAL);
         assert_eq!(keys.secrets()[1..], before.secrets());
-        assert!(keys.inherit([[0; 32]; SECRETS_MAX + 1]).is_err());
+        assert!(keys.replace_random_keys([[0; 32]; KEYS_MAX + 1]).is_err());
         let given = TicketKeys::from_secrets([[7; 32]]).expect("a valid key");
-        assert!(!given.inherit(before.secrets()).expect("valid keys"));
+        assert!(!given.replace_random_keys(before.secrets()).expect("valid keys"));
         assert_eq!(given.secrets(), [[7; 32]]);
     }
 
@@ -429,13 +429,13 @@ mod tests {
     fn a_rotation_keeps_the_keys_before_up_to_a_number() {
         let keys = TicketKeys::random().unwrap();
         let ticket = keys.seal(&CONTEXT, TIMES, b"session").unwrap();
-        for _ in 1..SECRETS_MAX {
+        for _ in 1..KEYS_MAX {
             keys.rotate().unwrap();
             assert!(keys.open(&CONTEXT, &ticket).is_some());
         }
         keys.rotate().unwrap();
         assert!(keys.open(&CONTEXT, &ticket).is_none());
-        assert_eq!(keys.secrets().len(), SECRETS_MAX);
+        assert_eq!(keys.secrets().len(), KEYS_MAX);
     }
 
     #[test]
@@ -445,25 +445,25 @@ mod tests {
         keys.rotate_if_due(start);
         assert_eq!(keys.secrets(), [first]);
         let mut now = start;
-        for _ in 1..MADE_MAX {
-            now += ROTATION + Duration::from_secs(1);
+        for _ in 1..GENERATED_KEYS_MAX {
+            now += ROTATION_INTERVAL + Duration::from_secs(1);
             keys.rotate_if_due(now);
             assert_ne!(keys.secrets()[0], first);
             assert!(keys.secrets().contains(&first));
         }
-        assert!(now - start >= LIFETIME, "all tickets of the first key have expired");
-        keys.rotate_if_due(now + ROTATION + Duration::from_secs(1));
+        assert!(now - start >= TICKET_LIFETIME, "all tickets of the first key have expired");
+        keys.rotate_if_due(now + ROTATION_INTERVAL + Duration::from_secs(1));
         assert!(!keys.secrets().contains(&first));
     }
 
     #[test]
     fn a_ticket_ends_with_its_lifetime_or_with_the_certificate_and_clocks_may_jump() {
-        let life = LIFETIME.as_secs();
+        let life = TICKET_LIFETIME.as_secs();
         let now = 1_000_000;
-        assert_eq!(Times::from_now(now, None), Times { made: now, end: now + life });
-        assert_eq!(Times::from_now(now, Some(now + 60)).end, now + 60);
-        assert_eq!(Times::from_now(now, Some(u64::MAX)).end, now + life);
-        let times = Times::from_now(now, None);
+        assert_eq!(TicketTimes::from_now(now, None), TicketTimes { issued_at: now, expires_at: now + life });
+        assert_eq!(TicketTimes::from_now(now, Some(now + 60)).expires_at, now + 60);
+        assert_eq!(TicketTimes::from_now(now, Some(u64::MAX)).expires_at, now + life);
+        let times = TicketTimes::from_now(now, None);
         for (then, holds) in [
             (now, true),
             (now + life - 1, true),
@@ -474,7 +474,7 @@ mod tests {
             (now - life - 1, false),
             (0, false),
         ] {
-            assert_eq!(times.hold(then), holds, "{then}");
+            assert_eq!(times.is_valid_at(then), holds, "{then}");
         }
     }
 
@@ -489,14 +489,14 @@ mod tests {
         for (text, line) in [
             (String::new(), None),
             ("# nothing\n".to_owned(), None),
-            (format!("{one}\n").repeat(SECRETS_MAX + 1), None),
+            (format!("{one}\n").repeat(KEYS_MAX + 1), None),
             (format!("{one}\n{}", &two[1..]), Some(2)),
             (format!("\n\n{one}0"), Some(3)),
             (format!("{}g", &one[1..]), Some(1)),
         ] {
             std::fs::write(&path, &text).unwrap();
             let error = TicketKeys::from_file(&path).unwrap_err();
-            let TlsError::BadTicketKeys { line: found, .. } = &error else { panic!("{error:?}") };
+            let TlsSetupError::BadTicketKeys { line: found, .. } = &error else { panic!("{error:?}") };
             assert_eq!(*found, line, "{text}");
             assert!(error.to_string().contains("openssl rand -hex 32"), "{error}");
         }

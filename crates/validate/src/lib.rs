@@ -49,12 +49,12 @@
 //! Start reading at [`Valid`], then `names.rs`.
 #![forbid(unsafe_code)]
 
-mod names;
+mod json_pointer;
 mod problem;
-mod shape;
-mod traced;
+mod probe;
+mod recorder;
 mod valid;
 
-pub use names::FieldNames;
-pub use problem::{ERRORS_MAX, Invalid};
+pub use json_pointer::FieldNames;
+pub use problem::{ERRORS_MAX, ValidationErrors};
 pub use valid::Valid;

@@ -1,7 +1,7 @@
 //! The problem that lists all broken rules.
 
 use http::StatusCode;
-use peregrine_web::respond::IntoResponse;
+use peregrine_web::response::IntoResponse;
 use peregrine_web::{Problem, Response};
 use serde_json::json;
 
@@ -33,49 +33,49 @@ const TEXT_BYTES_MAX: usize = 200;
 /// assert_eq!(client.post("/").json("ada").send_now().status(), 422);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Invalid {
-    place: &'static str,
+pub struct ValidationErrors {
+    location: &'static str,
     errors: Vec<(String, String)>,
-    more: usize,
+    omitted: usize,
 }
 
-impl Invalid {
+impl ValidationErrors {
     /// An empty list of errors in the body.
     #[must_use]
     pub fn in_body() -> Self {
-        Self::of("body")
+        Self::new("body")
     }
 
     /// An empty list of errors in the query.
     #[must_use]
     pub fn in_query() -> Self {
-        Self::of("query")
+        Self::new("query")
     }
 
     /// An empty list of errors in the path.
     #[must_use]
     pub fn in_path() -> Self {
-        Self::of("path")
+        Self::new("path")
     }
 
-    pub(crate) fn of(place: &'static str) -> Self {
-        Self { place, errors: Vec::new(), more: 0 }
+    pub(crate) fn new(place: &'static str) -> Self {
+        Self { location: place, errors: Vec::new(), omitted: 0 }
     }
 
     /// Adds an error at the value that `pointer` refers to.
     #[must_use]
-    pub fn and(mut self, pointer: impl Into<String>, detail: impl Into<String>) -> Self {
+    pub fn add(mut self, pointer: impl Into<String>, detail: impl Into<String>) -> Self {
         if self.errors.len() < ERRORS_MAX {
             self.errors.push((shortened(pointer.into()), shortened(detail.into())));
         } else {
-            self.more += 1;
+            self.omitted += 1;
         }
         self
     }
 
     /// Adds a number of errors that are not listed.
-    pub(crate) fn more(self, more: usize) -> Self {
-        Self { more: self.more + more, ..self }
+    pub(crate) fn with_omitted(self, more: usize) -> Self {
+        Self { omitted: self.omitted + more, ..self }
     }
 
     /// Whether no error was added. For handlers that check several rules.
@@ -93,8 +93,8 @@ fn shortened(mut text: String) -> String {
     text
 }
 
-impl From<Invalid> for Problem {
-    fn from(Invalid { place, errors, more }: Invalid) -> Self {
+impl From<ValidationErrors> for Problem {
+    fn from(ValidationErrors { location: place, errors, omitted: more }: ValidationErrors) -> Self {
         let count = errors.len() + more;
         let detail = match &*errors {
             [(pointer, detail)] if pointer.is_empty() => format!("{place}: {detail}"),
@@ -107,12 +107,12 @@ impl From<Invalid> for Problem {
             .collect();
         let status = StatusCode::UNPROCESSABLE_ENTITY;
         let problem = Self::new(status, "validation-failed", detail);
-        let problem = problem.with("in", place).with("errors", errors);
-        if more > 0 { problem.with("more", more) } else { problem }
+        let problem = problem.with_member("in", place).with_member("errors", errors);
+        if more > 0 { problem.with_member("more", more) } else { problem }
     }
 }
 
-impl IntoResponse for Invalid {
+impl IntoResponse for ValidationErrors {
     fn into_response(self) -> Response {
         Problem::from(self).into_response()
     }

@@ -1,8 +1,8 @@
 //! The extractor that validates what another extractor returns.
 
-use crate::names::{FieldNames, Shape, pointer};
-use crate::problem::{ERRORS_MAX, Invalid};
-use crate::{shape, traced};
+use crate::json_pointer::{FieldNames, Shape, json_pointer};
+use crate::problem::{ERRORS_MAX, ValidationErrors};
+use crate::{probe, recorder};
 use garde::{Report, Validate};
 #[cfg(feature = "multipart")]
 use peregrine_multipart::MultipartForm;
@@ -27,7 +27,7 @@ use std::rc::Rc;
 pub struct Valid<E>(pub E);
 
 /// Checks the rules of `value`.
-fn check<T>(value: &T, states: &States) -> Result<(), Report>
+fn validate<T>(value: &T, states: &States) -> Result<(), Report>
 where
     T: Validate<Context: Default + 'static>,
 {
@@ -39,19 +39,19 @@ where
 
 /// Builds the problem, with field names as serde knows them.
 #[cold]
-fn explain(report: &Report, place: &'static str, shape: &Shape, states: &States) -> Problem {
+fn to_problem(report: &Report, place: &'static str, shape: &Shape, states: &States) -> Problem {
     let names = states.get::<FieldNames>();
-    let mut invalid = Invalid::of(place);
+    let mut invalid = ValidationErrors::new(place);
     // Finding a name takes time proportional to the document, so only listed errors get one.
     for (path, error) in report.iter().take(ERRORS_MAX) {
-        let (pointer, unknown) = pointer(path, shape, names);
+        let (pointer, unknown) = json_pointer(path, shape, names);
         let detail = match unknown {
             Some(field) => format!("{field}: {}", error.message()),
             None => error.message().to_owned(),
         };
-        invalid = invalid.and(pointer, detail);
+        invalid = invalid.add(pointer, detail);
     }
-    invalid.more(report.iter().skip(ERRORS_MAX).count()).into()
+    invalid.with_omitted(report.iter().skip(ERRORS_MAX).count()).into()
 }
 
 macro_rules! of_parts {
@@ -91,20 +91,20 @@ where
 {
     async fn from_request(request: Request) -> Result<Self, Problem> {
         let states = Rc::clone(request.parts.states());
-        let then = |value: T, bytes: &[u8]| match check(&value, &states) {
+        let then = |value: T, bytes: &[u8]| match validate(&value, &states) {
             Ok(()) => Ok(Self(Json(value))),
-            Err(report) => Err(explain(&report, "body", &traced::trace::<T>(bytes), &states)),
+            Err(report) => Err(to_problem(&report, "body", &recorder::record_shape::<T>(bytes), &states)),
         };
         json_with(request, then).await
     }
 
     async fn optional_from_request(request: Request) -> Result<Option<Self>, Problem> {
-        if is_absent(&request) { Ok(None) } else { Self::from_request(request).await.map(Some) }
+        if has_no_body(&request) { Ok(None) } else { Self::from_request(request).await.map(Some) }
     }
 }
 
-fn is_absent(request: &Request) -> bool {
-    request.body.length() == Some(0) && request.parts.head.field("content-type").is_none()
+fn has_no_body(request: &Request) -> bool {
+    request.body.length() == Some(0) && request.parts.head.header_bytes("content-type").is_none()
 }
 
 impl<T> FromRequest for Valid<Form<T>>
@@ -113,23 +113,23 @@ where
 {
     async fn from_request(request: Request) -> Result<Self, Problem> {
         let states = Rc::clone(request.parts.states());
-        let place = place_of_form(&request);
+        let place = form_location(&request);
         let value = Form::<T>::from_request(request).await?;
-        of_fields(value, place, &states)
+        validate_fields(value, place, &states)
     }
 
     async fn optional_from_request(request: Request) -> Result<Option<Self>, Problem> {
         let states = Rc::clone(request.parts.states());
-        let place = place_of_form(&request);
+        let place = form_location(&request);
         match Form::<T>::optional_from_request(request).await? {
-            Some(value) => of_fields(value, place, &states).map(Some),
+            Some(value) => validate_fields(value, place, &states).map(Some),
             None => Ok(None),
         }
     }
 }
 
 /// GET and HEAD send a form in the query.
-fn place_of_form(request: &Request) -> &'static str {
+fn form_location(request: &Request) -> &'static str {
     if matches!(request.method(), http::Method::GET | http::Method::HEAD) {
         "query"
     } else {
@@ -137,14 +137,14 @@ fn place_of_form(request: &Request) -> &'static str {
     }
 }
 
-fn of_fields<E, T>(value: E, place: &'static str, states: &States) -> Result<Valid<E>, Problem>
+fn validate_fields<E, T>(value: E, place: &'static str, states: &States) -> Result<Valid<E>, Problem>
 where
     E: Deref<Target = T>,
     T: DeserializeOwned + Validate<Context: Default + 'static>,
 {
-    match check(&*value, states) {
+    match validate(&*value, states) {
         Ok(()) => Ok(Valid(value)),
-        Err(report) => Err(explain(&report, place, &shape::of_fields::<T>(), states)),
+        Err(report) => Err(to_problem(&report, place, &probe::probe_fields::<T>(), states)),
     }
 }
 
@@ -156,13 +156,13 @@ where
     async fn from_request(request: Request) -> Result<Self, Problem> {
         let states = Rc::clone(request.parts.states());
         let value = MultipartForm::<T>::from_request(request).await?;
-        of_fields(value, "body", &states)
+        validate_fields(value, "body", &states)
     }
 
     async fn optional_from_request(request: Request) -> Result<Option<Self>, Problem> {
         let states = Rc::clone(request.parts.states());
         match MultipartForm::<T>::optional_from_request(request).await? {
-            Some(value) => of_fields(value, "body", &states).map(Some),
+            Some(value) => validate_fields(value, "body", &states).map(Some),
             None => Ok(None),
         }
     }

@@ -2,8 +2,8 @@
 
 use garde::Validate;
 use http::Method;
-use peregrine_multipart::{MultipartForm, Upload};
-use peregrine_validate::{ERRORS_MAX, FieldNames, Invalid, Valid};
+use peregrine_multipart::{MultipartForm, UploadedFile};
+use peregrine_validate::{ERRORS_MAX, FieldNames, ValidationErrors, Valid};
 use peregrine_web::extract::{Form, Json, Path, Query};
 use peregrine_web::test::{TestClient, TestResponse};
 use peregrine_web::{App, Problem};
@@ -88,7 +88,7 @@ async fn order(Valid(Json(order)): Valid<Json<Order>>) -> String {
 }
 
 fn send(client: &TestClient, order: &Value) -> TestResponse {
-    client.post("/").json(order).send_now()
+    client.post("/").json(order).send_blocking()
 }
 
 #[test]
@@ -131,13 +131,13 @@ fn variants_of_enums_are_part_of_a_pointer_where_they_are_part_of_the_document()
         (json!({ "credit_card": { "cardNumber": "1" } }), "/credit_card", Some("number: ")),
     ] {
         for target in ["/", "/just"] {
-            let response = client.post(target).json(&payment).send_now();
+            let response = client.post(target).json(&payment).send_blocking();
             let errors = errors(&response);
             assert_eq!((errors.len(), &*errors[0].0), (1, pointer));
             assert!(unknown.is_none_or(|unknown| errors[0].1.starts_with(unknown)), "{errors:?}");
         }
     }
-    assert_eq!(client.post("/").json(&json!({ "voucher": 1 })).send_now().text(), "paid");
+    assert_eq!(client.post("/").json(&json!({ "voucher": 1 })).send_blocking().text(), "paid");
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn a_name_that_nobody_can_guess_is_told_by_the_application() {
     let [(pointer, detail)] = &errors(&response)[..] else { panic!("one error") };
     assert_eq!(pointer, "/orderLines/0", "better incomplete than wrong");
     assert!(detail.starts_with("kind: "), "{detail}");
-    let names = FieldNames::new().name("Line", "kind", "type");
+    let names = FieldNames::new().rename("Line", "kind", "type");
     let client = App::new().state(names).post("/", order).test();
     assert_eq!(pointers(&send(&client, &wrong)), ["/orderLines/0/type"]);
 }
@@ -226,19 +226,19 @@ fn a_key_that_is_a_number_is_part_of_a_pointer() {
     let client = App::new().post("/", fill).test();
     let shelf = json!({ "by_number": { "3": { "item-count": 1 }, "7": { "item-count": 0 } } });
     let request = client.post("/").json(&shelf);
-    assert_eq!(pointers(&request.send_now()), ["/by_number/7/item-count"]);
+    assert_eq!(pointers(&request.send_blocking()), ["/by_number/7/item-count"]);
 }
 
 #[test]
 fn problems_of_the_extractor_inside_come_first() {
     let client = App::new().post("/", order).test();
-    assert_eq!(client.post("/").send_now().status(), 400);
-    assert_eq!(client.post("/").body("{}").send_now().status(), 415);
+    assert_eq!(client.post("/").send_blocking().status(), 400);
+    assert_eq!(client.post("/").body("{}").send_blocking().status(), 415);
     let problem: Value = send(&client, &json!({ "customerName": 1 })).json();
     assert_eq!(problem["type"], "/problems/unexpected-value");
     let maybe = |body: Option<Valid<Json<Order>>>| body.is_some().to_string();
     let client = App::new().post("/", maybe).test();
-    assert_eq!(client.post("/").send_now().text(), "false");
+    assert_eq!(client.post("/").send_blocking().text(), "false");
     assert_eq!(send(&client, &json!({ "customerName": "ada" })).text(), "true");
     assert_eq!(send(&client, &json!({ "customerName": "a" })).status(), 422);
 }
@@ -272,35 +272,35 @@ fn queries_forms_and_paths_are_checked_too() {
         .test();
     let fields = [("content-type", "application/x-www-form-urlencoded")];
     let post = |body: &'static str| {
-        client.post("/").header(fields[0].0, fields[0].1).body(body).send_now()
+        client.post("/").header(fields[0].0, fields[0].1).body(body).send_blocking()
     };
-    assert_eq!(client.get("/?search-text=ab&tag=x").send_now().text(), "ab");
+    assert_eq!(client.get("/?search-text=ab&tag=x").send_blocking().text(), "ab");
     assert_eq!(post("search-text=ab").text(), "ab");
-    assert_eq!(client.get("/path/ab").send_now().text(), "ab");
+    assert_eq!(client.get("/path/ab").send_blocking().text(), "ab");
     for (response, place) in [
-        (client.get("/?search-text=a&tag=x&tag=").send_now(), "query"),
-        (client.get("/form?search-text=a&tag=x&tag=").send_now(), "query"),
+        (client.get("/?search-text=a&tag=x&tag=").send_blocking(), "query"),
+        (client.get("/form?search-text=a&tag=x&tag=").send_blocking(), "query"),
         (post("search-text=a&tag=x&tag="), "body"),
     ] {
         assert_eq!(pointers(&response), ["/search-text", "/tag/1"], "{place}");
         assert_eq!(response.json::<Value>()["in"], place);
     }
-    let response = client.get("/path/a").send_now();
+    let response = client.get("/path/a").send_blocking();
     assert_eq!(pointers(&response), ["/search-text"]);
     assert_eq!(response.json::<Value>()["in"], "path");
-    assert_eq!(client.get("/").send_now().status(), 400);
+    assert_eq!(client.get("/").send_blocking().status(), 400);
 }
 
 #[test]
 fn forms_with_files_are_checked_too() {
-    fn is_small(file: &Upload, _: &()) -> garde::Result {
+    fn is_small(file: &UploadedFile, _: &()) -> garde::Result {
         if file.len() > 3 { Err(garde::Error::new("larger than 3 bytes")) } else { Ok(()) }
     }
     #[derive(Deserialize, Validate)]
     #[serde(rename_all = "camelCase")]
     struct Sent {
         #[garde(custom(is_small))]
-        the_file: Upload,
+        the_file: UploadedFile,
     }
     let client = App::new().post("/", |_: Valid<MultipartForm<Sent>>| "kept").test();
     for (content, status) in [("123", 200), ("1234", 422)] {
@@ -308,7 +308,7 @@ fn forms_with_files_are_checked_too() {
             "--b\r\nContent-Disposition: form-data; name=theFile; filename=f\r\n\r\n{content}\r\n--b--"
         );
         let request = client.post("/").header("content-type", "multipart/form-data; boundary=b");
-        let response = request.body(form).send_now();
+        let response = request.body(form).send_blocking();
         assert_eq!(response.status(), status);
         if status == 422 {
             let expected = ("/theFile".to_owned(), "larger than 3 bytes".to_owned());
@@ -343,16 +343,16 @@ fn no_float_passes_a_range_without_being_in_it() {
         };
         let files = [field("price", price), field("discount", discount), "--b--".into()].concat();
         let post = |path: &str, kind: &str, body: String| {
-            client.post(path).header("content-type", kind).body(body).send_now()
+            client.post(path).header("content-type", kind).body(body).send_blocking()
         };
         [
-            client.get(&format!("/query?{pairs}")).send_now(),
-            client.get(&format!("/form?{pairs}")).send_now(),
+            client.get(&format!("/query?{pairs}")).send_blocking(),
+            client.get(&format!("/form?{pairs}")).send_blocking(),
             post("/form", "application/x-www-form-urlencoded", pairs),
             post("/files", "multipart/form-data; boundary=b", files),
             post("/json", "application/json", json),
-            client.get(&format!("/path/{price}/{discount}")).send_now(),
-            client.get(&format!("/typed/{price}/{discount}")).send_now(),
+            client.get(&format!("/path/{price}/{discount}")).send_blocking(),
+            client.get(&format!("/typed/{price}/{discount}")).send_blocking(),
         ]
         .map(|response| response.status().as_u16())
     };
@@ -397,12 +397,12 @@ fn rules_may_ask_the_application() {
 #[test]
 fn a_handler_may_say_the_same_about_rules_of_its_own() {
     async fn create(Json(name): Json<String>) -> Result<String, Problem> {
-        let invalid = Invalid::in_body();
+        let invalid = ValidationErrors::in_body();
         assert!(invalid.is_empty());
-        Err(invalid.and("", format!("{name} is taken")).into())
+        Err(invalid.add("", format!("{name} is taken")).into())
     }
     let client = App::new().post("/", create).test();
-    let response = client.post("/").json("ada").send_now();
+    let response = client.post("/").json("ada").send_blocking();
     assert_eq!(errors(&response), [(String::new(), "ada is taken".to_owned())]);
     assert_eq!(response.json::<Value>()["detail"], "body: ada is taken");
 }

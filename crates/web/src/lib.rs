@@ -22,26 +22,26 @@ pub mod sse;
 pub mod testing;
 pub mod trace;
 
-pub use crate::app::built::{self as application, Application, Target};
+pub use crate::app::built::{self as application, BuiltApp, MatchedEndpoint};
 pub use crate::app::error::{self as fault, BuildError};
 pub use crate::app::handler::{self, Handler, HandlerExt};
 pub use crate::app::middleware::{self, Middleware, Next};
 pub use crate::app::route_list::RouteList;
 pub use crate::app::scope::{self, Scope};
-pub use crate::app::{App, SlashPolicy};
+pub use crate::app::{App, TrailingSlash};
 pub use crate::app::{guard, method_override, register as routed, route, urls};
 pub use crate::http::body::{self, Body, BodyError};
-pub use crate::http::client::{self, Client, TrustedProxies};
+pub use crate::http::client::{self, ClientInfo, TrustedProxies};
 #[cfg(feature = "cookies")]
 pub use crate::http::cookies;
 #[doc(hidden)]
 #[cfg(feature = "deflate")]
 pub use crate::http::deflate;
-pub use crate::http::head::{self, Head};
+pub use crate::http::head::{self, RequestHead};
 pub use crate::http::problem::{self, Problem};
 pub use crate::http::request::{self, Parts, Request};
 pub use crate::http::response::into_response::IntoResponse;
-pub use crate::http::response::{self, Fields, Response};
+pub use crate::http::response::{self, Headers, Response};
 pub use crate::http::service::{self, Service};
 pub use crate::http::{
     connection, coop as turn, memory as account, origin, private_response as personal,
@@ -56,7 +56,7 @@ pub use crate::testing as test;
 
 /// Content negotiation with `Accept` (RFC 9110 §12.5.1).
 pub mod accept {
-    pub use crate::extract::accept::{Accept, Offers};
+    pub use crate::extract::accept::{Accept, Negotiation};
 }
 
 /// Interim responses, which a handler sends before its final response, such as 103 (Early Hints,
@@ -68,38 +68,38 @@ pub mod interim {
 
 /// Newline-delimited JSON, in requests and responses.
 pub mod ndjson {
-    pub use crate::extract::ndjson::{LINE_BYTES_MAX, NdJson};
+    pub use crate::extract::ndjson::{DEFAULT_LINE_BYTES_MAX, NdJson};
 }
 
 /// A bounded single-threaded channel that carries a request body from a connection to a handler.
 pub mod pipe {
     pub use crate::http::body::pipe::{
-        PIPE_BYTES_MAX, Piece, Reader, ReaderGone, Taken, Writer, pipe,
+        DEFAULT_PIPE_BYTES_MAX, PipeFrame, PipeReader, ReaderClosed, ConsumedBytes, PipeWriter, pipe,
     };
 }
 
 /// A thread-local pool of buffers, which a worker reuses instead of allocating.
 pub mod pool {
-    pub use crate::http::body::pool::{give, take};
+    pub use crate::http::body::pool::{put, get};
 }
 
 /// Conditional requests (RFC 9110 §13).
 #[cfg(feature = "conditions")]
 pub mod precondition {
     pub use crate::extract::precondition::{
-        Preconditions, Validators, Verdict, failed, not_modified, whole_seconds,
+        Preconditions, Validators, PreconditionOutcome, precondition_failed, not_modified, truncate_to_seconds,
     };
 }
 
 /// Information from the PROXY header of a connection.
-pub mod proxied {
-    pub use crate::http::connection::proxy_protocol::{Proxied, ProxiedTls};
+pub mod proxy_protocol {
+    pub use crate::http::connection::proxy_protocol::{ProxyProtocolInfo, ProxyProtocolTls};
 }
 
 /// Conversion of handler return values into responses.
-pub mod respond {
+pub mod response {
     pub use crate::http::response::content::{Form, Html, Json};
-    pub use crate::http::response::headers::{AppendHeaders, Uncompressed};
+    pub use crate::http::response::headers::{AppendHeaders, NoCompression};
     pub use crate::http::response::into_response::{IntoResponse, IntoResponseParts};
     pub use crate::http::response::redirect::Redirect;
 }
@@ -108,7 +108,7 @@ pub mod respond {
 /// they do not serve one route's response for another.
 pub mod selection {
     #[doc(hidden)]
-    pub use crate::http::head::selection::Mounted;
+    pub use crate::http::head::selection::MountInfo;
 }
 
 /// The names that most applications need.
@@ -117,9 +117,9 @@ pub mod prelude {
     pub use crate::extract::*;
     pub use crate::handler::HandlerExt;
     pub use crate::middleware::{Middleware, Next, from_fn};
-    pub use crate::respond::{AppendHeaders, Html, Redirect};
+    pub use crate::response::{AppendHeaders, Html, Redirect};
     pub use crate::sse::{self, Event, LastEventId, Sse};
     pub use crate::{
-        App, Body, Head, IntoResponse, Parts, Problem, Request, Response, Scope, Service,
+        App, Body, RequestHead, IntoResponse, Parts, Problem, Request, Response, Scope, Service,
     };
 }

@@ -1,31 +1,31 @@
 //! Errors of a WebSocket.
 
 use crate::message::Message;
-use peregrine_proto::ws::{Reject, Unsent};
+use peregrine_proto::ws::{Reject, WriteError};
 use std::error::Error as StdError;
 use std::fmt;
 
 /// Why nothing more is received. A receiver yields it last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Error {
+pub enum RecvError {
     /// The peer broke a rule or exceeded a limit; it was sent a Close frame with [`Reject::code`].
-    Broken(Reject),
+    Protocol(Reject),
     /// The connection ended without a Close frame.
-    Lost,
+    ConnectionLost,
     /// The peer did not answer a ping in time.
-    Silent,
+    PongTimeout,
     /// The worker has reached its memory limit (`overload.memory_max`), and this peer needed more.
     /// It was sent [`CloseCode::TRY_LATER`](crate::CloseCode::TRY_LATER).
     Overloaded,
 }
 
-impl fmt::Display for Error {
+impl fmt::Display for RecvError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Broken(reject) => reject.fmt(f),
-            Self::Lost => f.write_str("the connection ended without a Close frame"),
-            Self::Silent => f.write_str("the peer did not answer a ping in time"),
+            Self::Protocol(reject) => reject.fmt(f),
+            Self::ConnectionLost => f.write_str("the connection ended without a Close frame"),
+            Self::PongTimeout => f.write_str("the peer did not answer a ping in time"),
             Self::Overloaded => f.write_str(
                 "the worker has reached its memory limit and cannot hold the peer's message",
             ),
@@ -33,7 +33,7 @@ impl fmt::Display for Error {
     }
 }
 
-impl StdError for Error {}
+impl StdError for RecvError {}
 
 /// Why a message was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub enum SendError {
     /// The WebSocket is closed, or about to be.
     Closed,
     /// The payload of a ping or a pong exceeds 125 bytes.
-    TooLong,
+    ControlTooLong,
     /// The code is not allowed in a Close frame.
     InvalidCode,
 }
@@ -51,7 +51,7 @@ impl fmt::Display for SendError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Closed => "the WebSocket is closed",
-            Self::TooLong => "the payload of a ping or a pong exceeds 125 bytes",
+            Self::ControlTooLong => "the payload of a ping or a pong exceeds 125 bytes",
             Self::InvalidCode => "the code is not allowed in a Close frame",
         })
     }
@@ -59,12 +59,12 @@ impl fmt::Display for SendError {
 
 impl StdError for SendError {}
 
-impl From<Unsent> for SendError {
-    fn from(unsent: Unsent) -> Self {
+impl From<WriteError> for SendError {
+    fn from(unsent: WriteError) -> Self {
         match unsent {
-            Unsent::Closed | Unsent::Interrupts => Self::Closed,
-            Unsent::TooLong => Self::TooLong,
-            Unsent::CodeInvalid => Self::InvalidCode,
+            WriteError::Closed | WriteError::MessageInProgress => Self::Closed,
+            WriteError::ControlTooLong => Self::ControlTooLong,
+            WriteError::InvalidCloseCode => Self::InvalidCode,
         }
     }
 }
@@ -75,14 +75,14 @@ pub enum TrySendError {
     /// The send queue is full. The message is returned.
     Full(Message),
     /// The message cannot be sent at all.
-    Unsent(SendError),
+    Send(SendError),
 }
 
 impl fmt::Display for TrySendError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Full(_) => f.write_str("the send queue is full"),
-            Self::Unsent(error) => error.fmt(f),
+            Self::Send(error) => error.fmt(f),
         }
     }
 }
@@ -94,27 +94,27 @@ impl StdError for TrySendError {}
 #[non_exhaustive]
 pub enum JsonError {
     /// The peer's message is not JSON of this type. The peer was sent close code 1007.
-    Malformed(serde_json::Error),
+    Deserialize(serde_json::Error),
     /// The peer sent a binary message. It was sent close code 1003.
     NotText,
     /// Nothing more is received.
-    Ended(Error),
+    Recv(RecvError),
     /// The value cannot be serialised as JSON. Nothing was sent.
-    Unwritable(serde_json::Error),
+    Serialize(serde_json::Error),
     /// The value was not sent.
-    Unsent(SendError),
+    Send(SendError),
 }
 
 impl fmt::Display for JsonError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Malformed(error) => {
+            Self::Deserialize(error) => {
                 write!(f, "a message is not valid JSON of the expected type: {error}")
             }
             Self::NotText => f.write_str("received a binary message instead of JSON text"),
-            Self::Ended(error) => error.fmt(f),
-            Self::Unwritable(error) => write!(f, "a value cannot be serialised as JSON: {error}"),
-            Self::Unsent(error) => error.fmt(f),
+            Self::Recv(error) => error.fmt(f),
+            Self::Serialize(error) => write!(f, "a value cannot be serialised as JSON: {error}"),
+            Self::Send(error) => error.fmt(f),
         }
     }
 }

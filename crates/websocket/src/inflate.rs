@@ -5,7 +5,7 @@ use miniz_oxide::inflate::core::inflate_flags::{
     TINFL_FLAG_HAS_MORE_INPUT, TINFL_FLAG_IGNORE_ADLER32, TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF,
 };
 use miniz_oxide::inflate::core::{DecompressorOxide, decompress_with_limit};
-use peregrine_proto::ws::Malformed;
+use peregrine_proto::ws::InflateError;
 
 /// The longest distance that a DEFLATE reference can reach back.
 const WINDOW_BYTES: usize = 32 * 1024;
@@ -43,7 +43,7 @@ impl Inflater {
         input: &[u8],
         room: usize,
         out: &mut Vec<u8>,
-    ) -> Result<usize, Malformed> {
+    ) -> Result<usize, InflateError> {
         let (mut used, mut made) = (0, 0);
         loop {
             if self.end == WINDOW_BYTES {
@@ -78,7 +78,7 @@ impl Inflater {
                         return Ok(used);
                     }
                 }
-                _ => return Err(Malformed),
+                _ => return Err(InflateError),
             }
         }
     }
@@ -157,7 +157,7 @@ mod tests {
         message: &[u8],
         pieces: usize,
         room: usize,
-    ) -> Result<Vec<u8>, Malformed> {
+    ) -> Result<Vec<u8>, InflateError> {
         let mut content = Vec::new();
         for piece in message.chunks(pieces) {
             let mut used = 0;
@@ -224,13 +224,13 @@ mod tests {
         };
         assert_eq!(read(&message("secret", None), false), Ok(b"secret".to_vec()));
         assert_eq!(read(&message("", Some(6)), true), Ok(b"sec".to_vec()));
-        assert_eq!(read(&message("", Some(6)), true), Err(Malformed));
-        assert_eq!(read(&message("ab", Some(3)), true), Err(Malformed));
+        assert_eq!(read(&message("", Some(6)), true), Err(InflateError));
+        assert_eq!(read(&message("ab", Some(3)), true), Err(InflateError));
         assert_eq!(read(&message("abc", Some(3)), true), Ok(b"abcabc".to_vec()));
         // The same after enough bytes to wrap the window.
         assert!(read(&stored(100_000).1, true).is_ok());
         for distance in [1, 3, 32_768] {
-            assert_eq!(read(&message("", Some(distance)), true), Err(Malformed));
+            assert_eq!(read(&message("", Some(distance)), true), Err(InflateError));
         }
     }
 
@@ -251,7 +251,7 @@ mod tests {
                 inflated(&mut inflater, &self::message("", Some(10)), 1, 1),
                 Ok(b"abc".to_vec())
             );
-            assert_eq!(inflated(&mut inflater, &self::message("", Some(14)), 1, 1), Err(Malformed));
+            assert_eq!(inflated(&mut inflater, &self::message("", Some(14)), 1, 1), Err(InflateError));
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A channel of values that are sent as JSON text messages.
 
 use crate::error::{JsonError, SendError};
-use crate::handle::{Receiver, Sender, WebSocket};
+use crate::socket::{WebSocketReceiver, WebSocketSender, WebSocket};
 use crate::message::Message;
 use peregrine_proto::ws::CloseCode;
 use serde::Serialize;
@@ -25,7 +25,7 @@ impl<In, Out> JsonSocket<In, Out> {
         let closer = sender.clone();
         Self {
             sender: JsonSender { sender, values: PhantomData },
-            receiver: JsonReceiver { receiver, closer: Some(closer), values: PhantomData },
+            receiver: JsonReceiver { receiver, close_sender: Some(closer), values: PhantomData },
         }
     }
 
@@ -69,7 +69,7 @@ impl<In, Out: Serialize> JsonSocket<In, Out> {
 
 /// The sending half of a [`JsonSocket`].
 pub struct JsonSender<Out> {
-    sender: Sender,
+    sender: WebSocketSender,
     values: PhantomData<fn(Out)>,
 }
 
@@ -79,16 +79,16 @@ impl<Out: Serialize> JsonSender<Out> {
     /// # Errors
     /// The value cannot be serialised as JSON, or the WebSocket is closed.
     pub async fn send(&self, value: &Out) -> Result<(), JsonError> {
-        let text = serde_json::to_string(value).map_err(JsonError::Unwritable)?;
-        self.sender.send(text).await.map_err(JsonError::Unsent)
+        let text = serde_json::to_string(value).map_err(JsonError::Serialize)?;
+        self.sender.send(text).await.map_err(JsonError::Send)
     }
 }
 
 /// The receiving half of a [`JsonSocket`].
 pub struct JsonReceiver<In> {
-    receiver: Receiver,
+    receiver: WebSocketReceiver,
     /// Sends the close code for a bad message; `None` once it has been sent.
-    closer: Option<Sender>,
+    close_sender: Option<WebSocketSender>,
     values: PhantomData<fn() -> In>,
 }
 
@@ -99,28 +99,28 @@ impl<In: DeserializeOwned> JsonReceiver<In> {
     /// A message cannot be deserialised as `In`, or the WebSocket has ended without a Close frame.
     pub async fn recv(&mut self) -> Option<Result<In, JsonError>> {
         loop {
-            self.closer.as_ref()?;
+            self.close_sender.as_ref()?;
             let text = match self.receiver.recv().await? {
                 Ok(Message::Text(text)) => text,
                 Ok(Message::Binary(_)) => {
-                    self.refuse(CloseCode::UNSUPPORTED, "JSON must be text".to_owned());
+                    self.close_with(CloseCode::UNSUPPORTED_DATA, "JSON must be text".to_owned());
                     return Some(Err(JsonError::NotText));
                 }
                 Ok(_) => continue,
-                Err(error) => return Some(Err(JsonError::Ended(error))),
+                Err(error) => return Some(Err(JsonError::Recv(error))),
             };
             match serde_json::from_str(&text) {
                 Ok(value) => return Some(Ok(value)),
                 Err(error) => {
-                    self.refuse(CloseCode::INVALID_DATA, error.to_string());
-                    return Some(Err(JsonError::Malformed(error)));
+                    self.close_with(CloseCode::INVALID_PAYLOAD, error.to_string());
+                    return Some(Err(JsonError::Deserialize(error)));
                 }
             }
         }
     }
 
-    fn refuse(&mut self, code: CloseCode, reason: String) {
-        if let Some(closer) = self.closer.take() {
+    fn close_with(&mut self, code: CloseCode, reason: String) {
+        if let Some(closer) = self.close_sender.take() {
             // Fails if the WebSocket is already closed; the peer needs no reason then.
             let _ = closer.try_send(Message::close(code, reason));
         }

@@ -35,34 +35,34 @@
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "deflate")]
-mod compress;
-mod conversation;
+mod deflate;
+mod dispatcher;
 mod error;
-mod handle;
-mod inbox;
+mod socket;
+mod receive_queue;
 #[cfg(feature = "deflate")]
 mod inflate;
 mod json;
 mod message;
 mod origin;
-mod settings;
-mod share;
+mod limits;
+mod work_budget;
 mod shared;
 mod upgrade;
-mod waiters;
+mod waker_list;
 
 #[cfg(feature = "deflate")]
-pub use compress::Compress;
-pub use error::{Error, JsonError, SendError, TrySendError};
-pub use handle::{Receiver, Sender, WebSocket};
+pub use deflate::PerMessageDeflate;
+pub use error::{RecvError, JsonError, SendError, TrySendError};
+pub use socket::{WebSocketReceiver, WebSocketSender, WebSocket};
 pub use json::{JsonReceiver, JsonSender, JsonSocket};
-pub use message::{CloseFrame, Message, Text};
+pub use message::{CloseFrame, Message, Utf8Bytes};
 pub use peregrine_proto::ws::{CloseCode, Reject};
-pub use settings::{CLOSE_TIMEOUT, GOODBYE, IDLE_TIMEOUT, KEEP_ALIVE, Limits};
+pub use limits::{CLOSE_TIMEOUT, DRAIN_TIMEOUT, PONG_TIMEOUT, PING_INTERVAL, WebSocketLimits};
 pub use upgrade::WebSocketUpgrade;
 
 /// The compression state of a connection.
 #[cfg(feature = "deflate")]
-type Codec = compress::Deflate;
+type Codec = deflate::DeflateContext;
 #[cfg(not(feature = "deflate"))]
-type Codec = peregrine_proto::ws::NoCompression;
+type Codec = peregrine_proto::ws::NoDeflate;

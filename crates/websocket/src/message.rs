@@ -11,7 +11,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
     /// Text.
-    Text(Text),
+    Text(Utf8Bytes),
     /// Bytes.
     Binary(Bytes),
     /// A ping with a payload of at most 125 bytes, which the peer returns in a [`Message::Pong`].
@@ -35,7 +35,7 @@ pub struct CloseFrame {
 
 impl Message {
     /// Creates a text message.
-    pub fn text(text: impl Into<Text>) -> Self {
+    pub fn text(text: impl Into<Utf8Bytes>) -> Self {
         Self::Text(text.into())
     }
 
@@ -69,8 +69,8 @@ impl Message {
     }
 }
 
-impl From<Text> for Message {
-    fn from(text: Text) -> Self {
+impl From<Utf8Bytes> for Message {
+    fn from(text: Utf8Bytes) -> Self {
         Self::Text(text)
     }
 }
@@ -102,9 +102,9 @@ impl From<Vec<u8>> for Message {
 /// Text that is cheap to clone and can be shared between threads.
 // Not `Bytes`, which would have to be validated on every access: this crate has no unsafe code.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Text(Arc<str>);
+pub struct Utf8Bytes(Arc<str>);
 
-impl Text {
+impl Utf8Bytes {
     /// The text.
     #[must_use]
     pub fn as_str(&self) -> &str {
@@ -112,7 +112,7 @@ impl Text {
     }
 }
 
-impl Deref for Text {
+impl Deref for Utf8Bytes {
     type Target = str;
 
     fn deref(&self) -> &str {
@@ -120,55 +120,55 @@ impl Deref for Text {
     }
 }
 
-impl AsRef<str> for Text {
+impl AsRef<str> for Utf8Bytes {
     fn as_ref(&self) -> &str {
         &self.0
     }
 }
 
-impl AsRef<[u8]> for Text {
+impl AsRef<[u8]> for Utf8Bytes {
     fn as_ref(&self) -> &[u8] {
         self.0.as_bytes()
     }
 }
 
-impl From<&str> for Text {
+impl From<&str> for Utf8Bytes {
     fn from(text: &str) -> Self {
         Self(text.into())
     }
 }
 
-impl From<String> for Text {
+impl From<String> for Utf8Bytes {
     fn from(text: String) -> Self {
         Self(text.into())
     }
 }
 
-impl From<Cow<'_, str>> for Text {
+impl From<Cow<'_, str>> for Utf8Bytes {
     fn from(text: Cow<'_, str>) -> Self {
         Self(text.into())
     }
 }
 
-impl PartialEq<str> for Text {
+impl PartialEq<str> for Utf8Bytes {
     fn eq(&self, other: &str) -> bool {
         **self == *other
     }
 }
 
-impl PartialEq<&str> for Text {
+impl PartialEq<&str> for Utf8Bytes {
     fn eq(&self, other: &&str) -> bool {
         **self == **other
     }
 }
 
-impl fmt::Debug for Text {
+impl fmt::Debug for Utf8Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&**self, f)
     }
 }
 
-impl fmt::Display for Text {
+impl fmt::Display for Utf8Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self)
     }

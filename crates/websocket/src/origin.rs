@@ -3,30 +3,30 @@
 //! A browser lets any page open a WebSocket to any server and sends that server's cookies along. It
 //! names the page's origin in `Origin` and leaves the decision to the server (RFC 6455 §10.2).
 
-use peregrine_web::origin::{Origin, is_same};
+use peregrine_web::origin::{Origin, is_same_origin};
 
 /// Returns whether a page from `origin` may connect to the host `authority`: the page is from that
 /// host, or its origin is in `allowed`.
 ///
 /// Over TLS, the page must have been loaded over TLS as well. Without TLS, a page loaded over TLS
 /// is accepted too, because a proxy in front may terminate TLS.
-pub(crate) fn is_allowed(
+pub(crate) fn is_origin_allowed(
     origin: &[u8],
     authority: &str,
     is_secure: bool,
     allowed: &[String],
 ) -> bool {
     let Ok(origin) = std::str::from_utf8(origin) else { return false };
-    let is_named = |name: &String| match (Origin::read(name), Origin::read(origin)) {
+    let is_named = |name: &String| match (Origin::parse(name), Origin::parse(origin)) {
         (Some(name), Some(origin)) => name == origin,
         _ => name == origin,
     };
-    is_same(origin, authority, is_secure) || allowed.iter().any(is_named)
+    is_same_origin(origin, authority, is_secure) || allowed.iter().any(is_named)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::is_allowed;
+    use super::is_origin_allowed;
 
     #[test]
     fn a_page_of_the_same_host_and_port_may_whatever_way_they_are_written() {
@@ -60,7 +60,7 @@ mod tests {
             ("https://", "", false, false),
         ] {
             for (is_secure, expected) in [(false, plain), (true, secure)] {
-                let is = is_allowed(origin.as_bytes(), authority, is_secure, &[]);
+                let is = is_origin_allowed(origin.as_bytes(), authority, is_secure, &[]);
                 assert_eq!(is, expected, "{origin} to {authority}, secure: {is_secure}");
             }
         }
@@ -80,11 +80,11 @@ mod tests {
             ("https://a.test", true),
         ] {
             assert_eq!(
-                is_allowed(origin.as_bytes(), "a.test", true, &allowed),
+                is_origin_allowed(origin.as_bytes(), "a.test", true, &allowed),
                 expected,
                 "{origin}"
             );
         }
-        assert!(!is_allowed(b"\xff", "a.test", true, &allowed));
+        assert!(!is_origin_allowed(b"\xff", "a.test", true, &allowed));
     }
 }

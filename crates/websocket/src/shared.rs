@@ -1,100 +1,100 @@
 //! The state shared by a WebSocket's handles and its conversation.
 
 use crate::Codec;
-use crate::error::{Error, SendError, TrySendError};
-use crate::inbox::Inbox;
+use crate::error::{RecvError, SendError, TrySendError};
+use crate::receive_queue::ReceiveQueue;
 use crate::message::{CloseFrame, Message};
-use crate::settings::{Bounds, Limits};
-use crate::share::Share;
-use crate::waiters::{Waiters, register};
+use crate::limits::{CachedLimits, WebSocketLimits};
+use crate::work_budget::WorkBudget;
+use crate::waker_list::{WakerList, store_waker};
 use bytes::Bytes;
-use peregrine_proto::ws::{self, Close, CloseCode, Connection, Content, Event, Role};
-use peregrine_web::account::{Charge, Filling, filling};
-use peregrine_web::upgrade::Backlog;
+use peregrine_proto::ws::{self, Close, CloseCode, Connection, MessagePayload, Event, Role};
+use peregrine_web::account::{MemoryReservation, MemoryPressure, pressure};
+use peregrine_web::upgrade::UnsentBytes;
 use std::cell::RefCell;
 use std::mem::take;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 /// The payload of the server's own pings. Their pongs are not passed to the handler.
-const KEEP_ALIVE: &[u8] = b"keep-alive";
+const KEEP_ALIVE_PAYLOAD: &[u8] = b"keep-alive";
 
 /// One WebSocket, shared by its conversation and all handles.
 #[derive(Clone)]
-pub(crate) struct Shared(Rc<RefCell<State>>);
+pub(crate) struct SharedSocket(Rc<RefCell<SocketState>>);
 
 /// The protocol and the queues on both sides of it.
 ///
 /// `repr(C)` keeps the field order: the fields used for every message come first, because with
 /// thousands of WebSockets in turn each cache line has to be fetched.
 #[repr(C)]
-pub(crate) struct State {
-    conversation: Waker,
+pub(crate) struct SocketState {
+    dispatcher_waker: Waker,
     to_wake: Vec<Waker>,
     /// Encoded output that was not handed to the server yet.
-    pub(crate) out: Vec<u8>,
+    pub(crate) output: Vec<u8>,
     /// Output that the server has not sent yet.
-    backlog: Backlog,
+    backlog: UnsentBytes,
     /// Received messages that were not taken yet.
-    inbox: Inbox,
+    receive_queue: ReceiveQueue,
     /// The rest of the memory that the peer makes this worker hold: message fragments and unread
     /// bytes.
-    parts: Charge,
+    reassembly: MemoryReservation,
     /// The sum of both at the last check.
-    weighed: usize,
-    share: Share,
-    reader: Option<Waker>,
+    reserved_bytes: usize,
+    budget: WorkBudget,
+    recv_waker: Option<Waker>,
     senders: usize,
     receivers: usize,
     /// The conversation is being polled and will notice all changes.
-    is_running: bool,
+    dispatcher_polling: bool,
     /// The conversation must check the state once more.
-    is_changed: bool,
+    has_changed: bool,
     /// Nothing more will be received.
-    is_ended: bool,
+    receive_finished: bool,
     /// The server is draining.
     pub(crate) is_draining: bool,
     /// The receiver has returned `None`; later messages are discarded.
-    is_told: bool,
+    end_delivered: bool,
     /// Senders that wait for room.
-    waiting: Waiters,
+    send_waiters: WakerList,
     protocol: Connection<Codec>,
-    bounds: Rc<Bounds>,
+    limits: Rc<CachedLimits>,
     /// Pings of the handler that were not answered yet.
     pings: u32,
     /// Tasks that wait for the drain or the end.
-    closers: Waiters,
+    close_waiters: WakerList,
     /// The last number given to a waiter.
-    last_number: u64,
+    last_waiter_id: u64,
 }
 
-impl Shared {
-    pub(crate) fn new(limits: Limits, compression: Option<Codec>, backlog: Backlog) -> Self {
-        let bounds = Bounds::of(limits);
+impl SharedSocket {
+    pub(crate) fn new(limits: WebSocketLimits, compression: Option<Codec>, backlog: UnsentBytes) -> Self {
+        let bounds = CachedLimits::for_limits(limits);
         let packs_from = compression.as_ref().map_or(usize::MAX, |_| limits.compress_bytes_min);
-        let share = Share::new(packs_from);
-        Self(Rc::new(RefCell::new(State {
+        let share = WorkBudget::new(packs_from);
+        Self(Rc::new(RefCell::new(SocketState {
             protocol: Connection::new(&bounds.protocol, Role::Server, compression),
-            bounds,
-            inbox: Inbox::default(),
-            parts: Charge::new(),
-            weighed: 0,
-            share,
-            is_ended: false,
+            limits: bounds,
+            receive_queue: ReceiveQueue::default(),
+            reassembly: MemoryReservation::empty(),
+            reserved_bytes: 0,
+            budget: share,
+            receive_finished: false,
             is_draining: false,
-            is_told: false,
-            out: Vec::new(),
+            end_delivered: false,
+            output: Vec::new(),
             backlog,
             pings: 0,
             senders: 0,
             receivers: 0,
-            reader: None,
-            waiting: Waiters::default(),
-            closers: Waiters::default(),
-            last_number: 0,
-            conversation: Waker::noop().clone(),
-            is_running: false,
-            is_changed: false,
+            recv_waker: None,
+            send_waiters: WakerList::default(),
+            close_waiters: WakerList::default(),
+            last_waiter_id: 0,
+            dispatcher_waker: Waker::noop().clone(),
+            dispatcher_polling: false,
+            has_changed: false,
             to_wake: Vec::new(),
         })))
     }
@@ -103,15 +103,15 @@ impl Shared {
     ///
     /// The waker of the conversation, through which the handler waits, is skipped while the
     /// conversation is polled: it will notice all changes anyway.
-    pub(crate) fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
+    pub(crate) fn with<T>(&self, work: impl FnOnce(&mut SocketState) -> T) -> T {
         let mut state = self.0.borrow_mut();
         let result = work(&mut state);
         if !state.to_wake.is_empty() {
             let mut wakers = take(&mut state.to_wake);
-            if state.is_running {
+            if state.dispatcher_polling {
                 let all = wakers.len();
-                wakers.retain(|waker| !waker.will_wake(&state.conversation));
-                state.is_changed |= wakers.len() < all;
+                wakers.retain(|waker| !waker.will_wake(&state.dispatcher_waker));
+                state.has_changed |= wakers.len() < all;
             }
             drop(state);
             wakers.into_iter().for_each(Waker::wake);
@@ -122,33 +122,33 @@ impl Shared {
 
 /// The content of received bytes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Found {
+pub(crate) enum ReceivedKind {
     /// A message for the handler.
     Message,
     /// A control frame or part of a message.
-    Sign,
+    Control,
     /// No complete frame: more bytes are needed, or the WebSocket is over.
-    End,
+    NeedInput,
 }
 
 /// Called by the handles.
-impl State {
+impl SocketState {
     pub(crate) fn poll_recv(
         &mut self,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Message, Error>>> {
-        let was_full = self.is_full();
-        if let Some(next) = self.inbox.pop() {
-            if was_full && !self.is_full() {
-                self.change();
+    ) -> Poll<Option<Result<Message, RecvError>>> {
+        let was_full = self.is_receive_queue_full();
+        if let Some(next) = self.receive_queue.pop() {
+            if was_full && !self.is_receive_queue_full() {
+                self.mark_changed();
             }
             return Poll::Ready(Some(next));
         }
-        if self.is_ended || self.is_draining {
-            self.is_told = true;
+        if self.receive_finished || self.is_draining {
+            self.end_delivered = true;
             return Poll::Ready(None);
         }
-        register(&mut self.reader, context);
+        store_waker(&mut self.recv_waker, context);
         Poll::Pending
     }
 
@@ -160,24 +160,24 @@ impl State {
     ) -> Poll<Result<(), SendError>> {
         let Some(given) = message.take() else { return Poll::Ready(Ok(())) };
         let is_end = matches!(given, Message::Close(_));
-        if self.has_done_enough() && self.can_send() && !is_end {
+        if self.is_budget_exhausted() && self.can_send() && !is_end {
             *message = Some(given);
-            self.wait_for_room(number, context);
+            self.register_send_waiter(number, context);
             return Poll::Pending;
         }
         match self.try_send(given) {
             Ok(()) => Poll::Ready(Ok(())),
-            Err(TrySendError::Unsent(error)) => Poll::Ready(Err(error)),
+            Err(TrySendError::Send(error)) => Poll::Ready(Err(error)),
             Err(TrySendError::Full(back)) => {
                 *message = Some(back);
-                self.wait_for_room(number, context);
+                self.register_send_waiter(number, context);
                 Poll::Pending
             }
         }
     }
 
     /// Ready when a message may be sent immediately.
-    pub(crate) fn poll_room(
+    pub(crate) fn poll_ready(
         &mut self,
         number: u64,
         context: &Context<'_>,
@@ -185,53 +185,53 @@ impl State {
         if !self.can_send() {
             return Poll::Ready(Err(SendError::Closed));
         }
-        if self.has_room() && !self.has_done_enough() {
+        if self.is_ready() && !self.is_budget_exhausted() {
             return Poll::Ready(Ok(()));
         }
-        self.wait_for_room(number, context);
+        self.register_send_waiter(number, context);
         Poll::Pending
     }
 
-    fn wait_for_room(&mut self, number: u64, context: &Context<'_>) {
-        if self.waiting.add(number, context) {
+    fn register_send_waiter(&mut self, number: u64, context: &Context<'_>) {
+        if self.send_waiters.register(number, context) {
             // Wake the conversation so that it polls the server for room.
-            self.tell_conversation();
+            self.wake_dispatcher();
         }
     }
 
-    fn has_room(&self) -> bool {
-        self.queued() < self.bounds.own.queued_bytes_max.max(1)
+    fn is_ready(&self) -> bool {
+        self.send_queue_bytes() < self.limits.limits.send_queue_bytes_max.max(1)
     }
 
     pub(crate) fn try_send(&mut self, message: Message) -> Result<(), TrySendError> {
         let is_end = matches!(message, Message::Close(_));
-        if self.can_send() && !is_end && !self.has_room() {
+        if self.can_send() && !is_end && !self.is_ready() {
             return Err(TrySendError::Full(message));
         }
-        self.send_at_once(message).map_err(TrySendError::Unsent)
+        self.send_now(message).map_err(TrySendError::Send)
     }
 
     /// Sends a message without checking for room.
-    pub(crate) fn send_at_once(&mut self, message: Message) -> Result<(), SendError> {
+    pub(crate) fn send_now(&mut self, message: Message) -> Result<(), SendError> {
         if !self.can_send() {
             return Err(SendError::Closed);
         }
         let is_end = matches!(message, Message::Close(_));
         self.write(message)?;
         if is_end {
-            self.wake_waiting();
+            self.wake_send_waiters();
         }
-        self.tell_conversation();
+        self.wake_dispatcher();
         Ok(())
     }
 
-    fn write(&mut self, message: Message) -> Result<(), ws::Unsent> {
-        self.share.send(&message);
-        let Self { protocol, bounds, out, .. } = self;
+    fn write(&mut self, message: Message) -> Result<(), ws::WriteError> {
+        self.budget.charge_sent(&message);
+        let Self { protocol, limits: bounds, output: out, .. } = self;
         let limits = &bounds.protocol;
         match message {
-            Message::Text(text) => protocol.send(limits, Content::Text(&text), out),
-            Message::Binary(bytes) => protocol.send(limits, Content::Binary(&bytes), out),
+            Message::Text(text) => protocol.send(limits, MessagePayload::Text(&text), out),
+            Message::Binary(bytes) => protocol.send(limits, MessagePayload::Binary(&bytes), out),
             Message::Ping(payload) => {
                 protocol.ping(&payload, out)?;
                 self.pings = self.pings.saturating_add(1);
@@ -246,37 +246,37 @@ impl State {
     }
 
     /// Ready when the WebSocket closes or is about to.
-    pub(crate) fn poll_closing(&mut self, number: u64, context: &Context<'_>) -> Poll<()> {
+    pub(crate) fn poll_close_started(&mut self, number: u64, context: &Context<'_>) -> Poll<()> {
         if self.is_closing() {
             return Poll::Ready(());
         }
-        self.closers.add(number, context);
+        self.close_waiters.register(number, context);
         Poll::Pending
     }
 
     pub(crate) fn is_closing(&self) -> bool {
-        self.is_draining || self.is_ended || !self.can_send()
+        self.is_draining || self.receive_finished || !self.can_send()
     }
 
     /// Ready when nothing more will be received.
-    pub(crate) fn poll_ended(&mut self, number: u64, context: &Context<'_>) -> Poll<()> {
-        if self.is_ended {
+    pub(crate) fn poll_closed(&mut self, number: u64, context: &Context<'_>) -> Poll<()> {
+        if self.receive_finished {
             return Poll::Ready(());
         }
-        self.closers.add(number, context);
+        self.close_waiters.register(number, context);
         Poll::Pending
     }
 
     /// Allocates a number for a waiter.
-    pub(crate) fn number(&mut self) -> u64 {
-        self.last_number += 1;
-        self.last_number
+    pub(crate) fn next_waiter_id(&mut self) -> u64 {
+        self.last_waiter_id += 1;
+        self.last_waiter_id
     }
 
     /// Removes the waiter with this number.
-    pub(crate) fn forget(&mut self, number: u64) {
-        self.waiting.forget(number);
-        self.closers.forget(number);
+    pub(crate) fn remove_waiter(&mut self, number: u64) {
+        self.send_waiters.remove(number);
+        self.close_waiters.remove(number);
     }
 
     pub(crate) fn add_sender(&mut self) {
@@ -285,8 +285,8 @@ impl State {
 
     pub(crate) fn drop_sender(&mut self) {
         self.senders -= 1;
-        if self.is_left() {
-            self.change();
+        if self.is_abandoned() {
+            self.mark_changed();
         }
     }
 
@@ -297,97 +297,97 @@ impl State {
     /// The receiver was dropped: discard all further messages.
     pub(crate) fn drop_receiver(&mut self) {
         self.receivers -= 1;
-        self.inbox.clear();
-        self.change();
+        self.receive_queue.clear();
+        self.mark_changed();
     }
 
     /// Makes the conversation check everything again.
-    fn change(&mut self) {
-        self.is_changed = true;
-        self.tell_conversation();
+    fn mark_changed(&mut self) {
+        self.has_changed = true;
+        self.wake_dispatcher();
     }
 
-    fn tell_conversation(&mut self) {
-        if !self.is_running {
-            self.to_wake.push(self.conversation.clone());
+    fn wake_dispatcher(&mut self) {
+        if !self.dispatcher_polling {
+            self.to_wake.push(self.dispatcher_waker.clone());
         }
     }
 }
 
 /// Called by the conversation.
-impl State {
+impl SocketState {
     /// Starts a poll. Returns true if the last turn used up its budget outside of a poll.
-    pub(crate) fn begin(&mut self, context: &Context<'_>) -> bool {
-        if !self.conversation.will_wake(context.waker()) {
-            self.conversation.clone_from(context.waker());
+    pub(crate) fn begin_poll(&mut self, context: &Context<'_>) -> bool {
+        if !self.dispatcher_waker.will_wake(context.waker()) {
+            self.dispatcher_waker.clone_from(context.waker());
         }
-        self.is_running = true;
-        self.share.begin()
+        self.dispatcher_polling = true;
+        self.budget.reset()
     }
 
-    pub(crate) fn pause(&mut self) {
-        self.is_running = false;
+    pub(crate) fn end_poll(&mut self) {
+        self.dispatcher_polling = false;
     }
 
     /// Returns whether something has changed since the last call.
-    pub(crate) fn take_change(&mut self) -> bool {
-        take(&mut self.is_changed)
+    pub(crate) fn take_changed(&mut self) -> bool {
+        take(&mut self.has_changed)
     }
 
     /// Checks how much the server has sent.
-    pub(crate) fn look_at_unsent(&mut self) {
-        if self.queued() == 0 {
-            self.protocol.output_sent();
+    pub(crate) fn update_backlog(&mut self) {
+        if self.send_queue_bytes() == 0 {
+            self.protocol.output_flushed();
         }
-        if self.has_room() {
-            self.to_wake.extend(self.waiting.take());
+        if self.is_ready() {
+            self.to_wake.extend(self.send_waiters.drain());
         }
     }
 
     /// Returns whether so many pongs are queued that the peer must not be read from.
-    pub(crate) fn is_unread(&self) -> bool {
-        !self.protocol.may_answer(&self.bounds.protocol)
+    pub(crate) fn is_pong_queue_full(&self) -> bool {
+        !self.protocol.can_queue_pong(&self.limits.protocol)
     }
 
-    pub(crate) fn has_waiting(&self) -> bool {
-        !self.waiting.is_empty()
+    pub(crate) fn has_send_waiters(&self) -> bool {
+        !self.send_waiters.is_empty()
     }
 
-    fn queued(&self) -> usize {
-        self.out.len() + self.backlog.bytes()
+    fn send_queue_bytes(&self) -> usize {
+        self.output.len() + self.backlog.get()
     }
 
     /// Returns whether the inbox is full, so that the peer must not be read from.
-    pub(crate) fn is_full(&self) -> bool {
-        self.inbox.bytes() >= self.bounds.own.unread_bytes_max.max(1)
+    pub(crate) fn is_receive_queue_full(&self) -> bool {
+        self.receive_queue.memory_bytes() >= self.limits.limits.receive_queue_bytes_max.max(1)
     }
 
     /// Returns whether the WebSocket must yield. A few bytes may expand to many when decompressed.
-    pub(crate) fn has_done_enough(&self) -> bool {
-        self.share.is_used_up()
+    pub(crate) fn is_budget_exhausted(&self) -> bool {
+        self.budget.is_exhausted()
     }
 
     pub(crate) fn tick(&mut self, now_ms: u64) {
-        self.protocol.tick(&self.bounds.protocol, now_ms);
+        self.protocol.refill_budget(&self.limits.protocol, now_ms);
     }
 
     /// Parses bytes. Returns how many were consumed and what they contained.
-    pub(crate) fn receive(&mut self, unread: &mut [u8]) -> (usize, Found) {
-        let Self { protocol, bounds, out, .. } = self;
+    pub(crate) fn receive(&mut self, unread: &mut [u8]) -> (usize, ReceivedKind) {
+        let Self { protocol, limits: bounds, output: out, .. } = self;
         let (used, event) = protocol.receive(&bounds.protocol, unread, out);
         let message = match event {
-            Event::NeedInput | Event::Closed => return (used, Found::End),
+            Event::NeedInput | Event::Closed => return (used, ReceivedKind::NeedInput),
             Event::Text(text) => Message::Text(text.into()),
             Event::Binary(bytes) => Message::Binary(match bytes {
                 std::borrow::Cow::Borrowed(bytes) => Bytes::copy_from_slice(bytes),
                 std::borrow::Cow::Owned(bytes) => bytes.into(),
             }),
-            Event::Piece { .. } => unreachable!("messages are received whole"),
-            Event::Ping(_) => return (used, Found::Sign),
+            Event::Chunk { .. } => unreachable!("messages are received whole"),
+            Event::Ping(_) => return (used, ReceivedKind::Control),
             Event::Pong(payload) => {
-                let is_ours = payload == KEEP_ALIVE || self.pings == 0;
+                let is_ours = payload == KEEP_ALIVE_PAYLOAD || self.pings == 0;
                 if is_ours {
-                    return (used, Found::Sign);
+                    return (used, ReceivedKind::Control);
                 }
                 let payload = Bytes::copy_from_slice(payload);
                 self.pings -= 1;
@@ -395,88 +395,88 @@ impl State {
             }
             Event::Close(Close { code, reason }) => {
                 let reason = reason.to_owned().into();
-                let close = (code != CloseCode::NO_CODE).then_some(CloseFrame { code, reason });
-                self.give(Ok(Message::Close(close)));
-                self.end();
-                return (used, Found::End);
+                let close = (code != CloseCode::NO_STATUS_RECEIVED).then_some(CloseFrame { code, reason });
+                self.deliver(Ok(Message::Close(close)));
+                self.finish_receiving();
+                return (used, ReceivedKind::NeedInput);
             }
             Event::Error(reject) => {
-                self.fail(Error::Broken(reject));
-                return (used, Found::End);
+                self.fail(RecvError::Protocol(reject));
+                return (used, ReceivedKind::NeedInput);
             }
         };
-        self.give(Ok(message));
-        (used, Found::Message)
+        self.deliver(Ok(message));
+        (used, ReceivedKind::Message)
     }
 
-    fn give(&mut self, message: Result<Message, Error>) {
-        if self.receivers == 0 || self.is_ended || self.is_told {
+    fn deliver(&mut self, message: Result<Message, RecvError>) {
+        if self.receivers == 0 || self.receive_finished || self.end_delivered {
             return;
         }
-        self.share.receive(self.inbox.push(message));
-        self.to_wake.extend(self.reader.take());
+        self.budget.charge_received(self.receive_queue.push(message));
+        self.to_wake.extend(self.recv_waker.take());
     }
 
     /// The peer's bytes have ended.
     pub(crate) fn close_receive(&mut self) {
-        if !self.is_over() {
-            let _ = self.protocol.close_receive();
-            self.fail(Error::Lost);
+        if !self.is_closed() {
+            let _ = self.protocol.receive_eof();
+            self.fail(RecvError::ConnectionLost);
         }
     }
 
     /// Ends receiving with an error.
-    pub(crate) fn fail(&mut self, error: Error) {
-        self.give(Err(error));
-        self.end();
+    pub(crate) fn fail(&mut self, error: RecvError) {
+        self.deliver(Err(error));
+        self.finish_receiving();
     }
 
-    fn end(&mut self) {
-        self.is_ended = true;
-        self.to_wake.extend(self.reader.take());
-        self.wake_waiting();
+    fn finish_receiving(&mut self) {
+        self.receive_finished = true;
+        self.to_wake.extend(self.recv_waker.take());
+        self.wake_send_waiters();
     }
 
     /// Updates the accounted memory, with `unread` bytes outside of this state. If it has grown and
     /// the worker has reached its memory limit, the WebSocket is closed with "try again later".
-    pub(crate) fn weigh(&mut self, unread: usize) {
-        self.parts.set(unread + self.protocol.memory_bytes());
-        let now = self.parts.bytes() + self.inbox.bytes();
-        let has_grown = now > std::mem::replace(&mut self.weighed, now);
-        if has_grown && filling() >= Filling::Full && !self.is_over() {
-            self.close(CloseCode::TRY_LATER, "the server has reached its memory limit");
-            self.fail(Error::Overloaded);
+    pub(crate) fn update_reservation(&mut self, unread: usize) {
+        self.reassembly.resize(unread + self.protocol.memory_bytes());
+        let now = self.reassembly.size() + self.receive_queue.memory_bytes();
+        let has_grown = now > std::mem::replace(&mut self.reserved_bytes, now);
+        if has_grown && pressure() >= MemoryPressure::Critical && !self.is_closed() {
+            self.close(CloseCode::TRY_AGAIN_LATER, "the server has reached its memory limit");
+            self.fail(RecvError::Overloaded);
             // Discard the rest; there is no memory for it.
             self.close_receive();
-            self.parts.set(unread);
+            self.reassembly.resize(unread);
         }
     }
 
     /// Ends the WebSocket because the connection is gone.
-    pub(crate) fn lose(&mut self) {
-        if !self.is_ended {
-            self.fail(Error::Lost);
+    pub(crate) fn on_connection_lost(&mut self) {
+        if !self.receive_finished {
+            self.fail(RecvError::ConnectionLost);
         }
-        let _ = self.protocol.close_receive();
-        self.weigh(0);
-        self.is_running = true;
+        let _ = self.protocol.receive_eof();
+        self.update_reservation(0);
+        self.dispatcher_polling = true;
     }
 
     /// The server is draining: wakes all waiters.
     pub(crate) fn drain(&mut self) {
         self.is_draining = true;
-        self.to_wake.extend(self.reader.take());
-        self.wake_waiting();
+        self.to_wake.extend(self.recv_waker.take());
+        self.wake_send_waiters();
     }
 
     pub(crate) fn ping(&mut self) {
-        let _ = self.protocol.ping(KEEP_ALIVE, &mut self.out);
+        let _ = self.protocol.ping(KEEP_ALIVE_PAYLOAD, &mut self.output);
     }
 
     /// Starts the close handshake, unless it was started before.
     pub(crate) fn close(&mut self, code: CloseCode, reason: &str) {
-        if self.protocol.close(Some((code, reason)), &mut self.out).is_ok() {
-            self.wake_waiting();
+        if self.protocol.close(Some((code, reason)), &mut self.output).is_ok() {
+            self.wake_send_waiters();
         }
     }
 
@@ -484,17 +484,17 @@ impl State {
         self.protocol.can_send()
     }
 
-    pub(crate) fn is_over(&self) -> bool {
-        self.protocol.next() != ws::Next::Receive
+    pub(crate) fn is_closed(&self) -> bool {
+        self.protocol.next_action() != ws::NextAction::Receive
     }
 
     /// Returns whether all handles were dropped.
-    pub(crate) fn is_left(&self) -> bool {
+    pub(crate) fn is_abandoned(&self) -> bool {
         self.senders + self.receivers == 0
     }
 
-    fn wake_waiting(&mut self) {
-        self.to_wake.extend(self.waiting.take());
-        self.to_wake.extend(self.closers.take());
+    fn wake_send_waiters(&mut self) {
+        self.to_wake.extend(self.send_waiters.drain());
+        self.to_wake.extend(self.close_waiters.drain());
     }
 }

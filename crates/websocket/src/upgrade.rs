@@ -1,24 +1,24 @@
 //! The opening handshake.
 
 #[cfg(feature = "deflate")]
-use crate::compress::{Compress, Deflate};
-use crate::conversation::converse;
-use crate::handle::WebSocket;
+use crate::deflate::{PerMessageDeflate, DeflateContext};
+use crate::dispatcher::run_websocket;
+use crate::socket::WebSocket;
 use crate::origin;
-use crate::settings::{Limits, Times};
-use crate::shared::Shared;
+use crate::limits::{WebSocketLimits, WebSocketTimeouts};
+use crate::shared::SharedSocket;
 use http::header::{
     ALLOW, CONNECTION, ORIGIN, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_PROTOCOL, SEC_WEBSOCKET_VERSION,
     UPGRADE,
 };
 use http::{HeaderValue, StatusCode};
 use peregrine_proto::Version;
-use peregrine_proto::ws::accept::Key;
-use peregrine_proto::ws::handshake::{self, Refusal};
+use peregrine_proto::ws::key::HandshakeKey;
+use peregrine_proto::ws::handshake::{self, HandshakeError};
 use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::extract::FromRequestParts;
-use peregrine_web::upgrade::OnUpgrade;
-use peregrine_web::{Client, Head, IntoResponse, Parts, Problem, Response};
+use peregrine_web::upgrade::UpgradeHandler;
+use peregrine_web::{ClientInfo, RequestHead, IntoResponse, Parts, Problem, Response};
 use std::fmt;
 use std::rc::Rc;
 use std::time::Duration;
@@ -32,68 +32,68 @@ use std::time::Duration;
 /// Pages of other origins are rejected with 403, because a browser sends the user's cookies with
 /// the request. [`WebSocketUpgrade::origins`] allows further origins.
 pub struct WebSocketUpgrade {
-    key: Key,
-    head: Head,
+    key: HandshakeKey,
+    head: RequestHead,
     connection: Rc<ConnectionInfo>,
     protocol: Option<String>,
-    limits: Limits,
-    times: Times,
+    limits: WebSocketLimits,
+    timeouts: WebSocketTimeouts,
     /// `None` allows all origins.
-    origins: Option<Vec<String>>,
+    allowed_origins: Option<Vec<String>>,
     #[cfg(feature = "deflate")]
-    compress: Option<Compress>,
+    deflate: Option<PerMessageDeflate>,
 }
 
 impl FromRequestParts for WebSocketUpgrade {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
-        Self::read(parts).map_err(refuse)
+        Self::parse(parts).map_err(handshake_problem)
     }
 
     async fn optional_from_request_parts(parts: &mut Parts) -> Result<Option<Self>, Problem> {
-        match Self::read(parts) {
+        match Self::parse(parts) {
             Ok(upgrade) => Ok(Some(upgrade)),
-            Err(Refusal::NoUpgrade) => Ok(None),
-            Err(refusal) => Err(refuse(refusal)),
+            Err(HandshakeError::MissingUpgrade) => Ok(None),
+            Err(refusal) => Err(handshake_problem(refusal)),
         }
     }
 }
 
-fn refuse(refusal: Refusal) -> Problem {
+fn handshake_problem(refusal: HandshakeError) -> Problem {
     let status = StatusCode::from_u16(refusal.status()).unwrap_or(StatusCode::BAD_REQUEST);
-    let problem = Problem::new(status, "no-websocket", format!("{}.", refusal.cause()))
-        .with("rule", refusal.section());
+    let problem = Problem::new(status, "no-websocket", format!("{}.", refusal.rule()))
+        .with_member("rule", refusal.section());
     match refusal {
-        Refusal::Method => problem.with_header(ALLOW, HeaderValue::from_static("GET")),
+        HandshakeError::MethodNotGet => problem.with_header(ALLOW, HeaderValue::from_static("GET")),
         // RFC 9110 §15.5.22: a 426 must name the protocols that are required.
-        Refusal::NoUpgrade | Refusal::Version => problem
+        HandshakeError::MissingUpgrade | HandshakeError::UnsupportedVersion => problem
             .with_header(UPGRADE, HeaderValue::from_static("websocket"))
             .with_header(CONNECTION, HeaderValue::from_static("upgrade"))
             .with_header(SEC_WEBSOCKET_VERSION, HeaderValue::from_static(handshake::VERSION)),
-        Refusal::Key => problem,
+        HandshakeError::InvalidKey => problem,
     }
 }
 
 impl WebSocketUpgrade {
-    fn read(parts: &Parts) -> Result<Self, Refusal> {
+    fn parse(parts: &Parts) -> Result<Self, HandshakeError> {
         let head = &parts.head;
         // A WebSocket request over HTTP/2 (extended CONNECT) was converted to the form of HTTP/1.1.
         let version = match head.index().version {
-            Version::Http2 if head.index().asks_upgrade(head.as_bytes()) => Version::Http11,
+            Version::Http2 if head.index().wants_upgrade(head.as_bytes()) => Version::Http11,
             version => version,
         };
         let fields = head.index().fields.iter();
         let fields = fields.map(|field| (head.slice(field.name), head.slice(field.value)));
-        let key = handshake::read_http1(head.index().method, version, fields)?;
+        let key = handshake::validate_http1(head.index().method, version, fields)?;
         Ok(Self {
             key,
             head: head.share(),
             connection: Rc::clone(parts.peek_connection()),
             protocol: None,
-            limits: Limits::default(),
-            times: Times::default(),
-            origins: Some(Vec::new()),
+            limits: WebSocketLimits::default(),
+            timeouts: WebSocketTimeouts::default(),
+            allowed_origins: Some(Vec::new()),
             #[cfg(feature = "deflate")]
-            compress: None,
+            deflate: None,
         })
     }
 
@@ -103,7 +103,7 @@ impl WebSocketUpgrade {
     pub fn protocols<P: AsRef<str>>(mut self, supported: impl IntoIterator<Item = P>) -> Self {
         let supported: Vec<P> = supported.into_iter().collect();
         let supported: Vec<&str> = supported.iter().map(AsRef::as_ref).collect();
-        let offers = self.head.fields_named("sec-websocket-protocol");
+        let offers = self.head.header_values("sec-websocket-protocol");
         let chosen = handshake::choose_protocol(offers, &supported).map(str::to_owned);
         self.protocol = chosen;
         self
@@ -111,13 +111,13 @@ impl WebSocketUpgrade {
 
     /// The subprotocol chosen by [`WebSocketUpgrade::protocols`].
     #[must_use]
-    pub fn protocol(&self) -> Option<&str> {
+    pub fn selected_protocol(&self) -> Option<&str> {
         self.protocol.as_deref()
     }
 
     /// Sets the limits of the WebSocket.
     #[must_use]
-    pub fn limits(mut self, limits: Limits) -> Self {
+    pub fn limits(mut self, limits: WebSocketLimits) -> Self {
         self.limits = limits;
         self
     }
@@ -127,16 +127,16 @@ impl WebSocketUpgrade {
     /// [`KEEP_ALIVE`](crate::KEEP_ALIVE). Silence is measured in steps of this interval and of the
     /// worker's clock (100 ms), so the ping may be sent up to one interval later.
     #[must_use]
-    pub fn keep_alive(mut self, silence: impl Into<Option<Duration>>) -> Self {
-        self.times.keep_alive = silence.into().filter(|silence| !silence.is_zero());
+    pub fn ping_interval(mut self, silence: impl Into<Option<Duration>>) -> Self {
+        self.timeouts.ping_interval = silence.into().filter(|silence| !silence.is_zero());
         self
     }
 
     /// Sets how long a peer may take to answer that ping. Any byte counts as an answer. The default
     /// is [`IDLE_TIMEOUT`](crate::IDLE_TIMEOUT).
     #[must_use]
-    pub fn idle_timeout(mut self, patience: Duration) -> Self {
-        self.times.idle = patience;
+    pub fn pong_timeout(mut self, patience: Duration) -> Self {
+        self.timeouts.pong_timeout = patience;
         self
     }
 
@@ -145,7 +145,7 @@ impl WebSocketUpgrade {
     /// [`CLOSE_TIMEOUT`](crate::CLOSE_TIMEOUT).
     #[must_use]
     pub fn close_timeout(mut self, patience: Duration) -> Self {
-        self.times.close = patience;
+        self.timeouts.close = patience;
         self
     }
 
@@ -154,15 +154,15 @@ impl WebSocketUpgrade {
     /// 1001. The default is [`GOODBYE`](crate::GOODBYE). The wait ends early when the handler
     ///       returns.
     #[must_use]
-    pub fn goodbye(mut self, patience: Duration) -> Self {
-        self.times.goodbye = patience;
+    pub fn drain_timeout(mut self, patience: Duration) -> Self {
+        self.timeouts.drain_timeout = patience;
         self
     }
 
     /// Also accepts pages of these origins, such as `https://app.example.org`.
     #[must_use]
-    pub fn origins<O: Into<String>>(mut self, allowed: impl IntoIterator<Item = O>) -> Self {
-        if let Some(origins) = &mut self.origins {
+    pub fn allow_origins<O: Into<String>>(mut self, allowed: impl IntoIterator<Item = O>) -> Self {
+        if let Some(origins) = &mut self.allowed_origins {
             origins.extend(allowed.into_iter().map(Into::into));
         }
         self
@@ -171,29 +171,29 @@ impl WebSocketUpgrade {
     /// Accepts pages of all origins. Safe only if neither cookies, client certificates nor the
     /// network location give a page access that it should not have.
     #[must_use]
-    pub fn any_origin(mut self) -> Self {
-        self.origins = None;
+    pub fn allow_any_origin(mut self) -> Self {
+        self.allowed_origins = None;
         self
     }
 
     /// Compresses messages if the client offers permessage-deflate.
     #[cfg(feature = "deflate")]
     #[must_use]
-    pub fn compress(mut self, compress: Compress) -> Self {
-        self.compress = Some(compress);
+    pub fn permessage_deflate(mut self, compress: PerMessageDeflate) -> Self {
+        self.deflate = Some(compress);
         self
     }
 
     /// Returns whether the origin of the request is allowed.
-    fn is_allowed(&self) -> bool {
-        let Some(allowed) = &self.origins else { return true };
-        let mut origins = self.head.fields_named("origin");
-        let client = Client::of(&self.head, &self.connection);
+    fn is_origin_allowed(&self) -> bool {
+        let Some(allowed) = &self.allowed_origins else { return true };
+        let mut origins = self.head.header_values("origin");
+        let client = ClientInfo::new(&self.head, &self.connection);
         // A browser always sends the field, exactly once.
         match (origins.next(), origins.next()) {
             (None, _) => true,
             (Some(origin), None) => {
-                origin::is_allowed(origin, &client.host(), client.is_secure(), allowed)
+                origin::is_origin_allowed(origin, &client.host(), client.is_secure(), allowed)
             }
             _ => false,
         }
@@ -210,37 +210,37 @@ impl WebSocketUpgrade {
     where
         F: AsyncFnOnce(WebSocket) + 'static,
     {
-        if !self.is_allowed() {
+        if !self.is_origin_allowed() {
             let detail = format!("Pages of this origin may not open a WebSocket here ({ORIGIN}).");
             return Problem::new(StatusCode::FORBIDDEN, "origin-refused", detail).into_response();
         }
-        let accept = HeaderValue::from_bytes(&self.key.accept()).expect("base64 is ASCII");
+        let accept = HeaderValue::from_bytes(&self.key.derive_accept()).expect("base64 is ASCII");
         let mut response = Response::new(StatusCode::SWITCHING_PROTOCOLS)
             .with_header(UPGRADE, HeaderValue::from_static("websocket"))
             .with_header(SEC_WEBSOCKET_ACCEPT, accept);
         if let Some(Ok(protocol)) = self.protocol.as_deref().map(HeaderValue::from_str) {
-            response.fields.append(SEC_WEBSOCKET_PROTOCOL, protocol);
+            response.headers.append(SEC_WEBSOCKET_PROTOCOL, protocol);
         }
         #[cfg(feature = "deflate")]
-        let compression = self.agree(&mut response).map(Deflate::new);
+        let compression = self.negotiate_deflate(&mut response).map(DeflateContext::new);
         #[cfg(not(feature = "deflate"))]
         let compression = None;
-        let Self { protocol, limits, times, .. } = self;
-        response.with_upgrade(OnUpgrade::new(move |io| {
-            let shared = Shared::new(limits, compression, io.backlog());
+        let Self { protocol, limits, timeouts: times, .. } = self;
+        response.with_upgrade(UpgradeHandler::new(move |io| {
+            let shared = SharedSocket::new(limits, compression, io.unsent_bytes_handle());
             let socket = WebSocket::new(&shared, protocol);
-            converse(io, shared, socket, handler, times)
+            run_websocket(io, shared, socket, handler, times)
         }))
     }
 
     /// Negotiates compression and adds the result to the response.
     #[cfg(feature = "deflate")]
-    fn agree(&self, response: &mut Response) -> Option<peregrine_proto::ws::deflate::Agreed> {
+    fn negotiate_deflate(&self, response: &mut Response) -> Option<peregrine_proto::ws::deflate::DeflateParams> {
         use http::header::SEC_WEBSOCKET_EXTENSIONS;
-        let offers = self.head.fields_named("sec-websocket-extensions");
-        let agreed = peregrine_proto::ws::deflate::negotiate(offers, &self.compress?.wishes())?;
+        let offers = self.head.header_values("sec-websocket-extensions");
+        let agreed = peregrine_proto::ws::deflate::negotiate(offers, &self.deflate?.to_config())?;
         let answer = HeaderValue::from_str(&agreed.to_string()).ok()?;
-        response.fields.append(SEC_WEBSOCKET_EXTENSIONS, answer);
+        response.headers.append(SEC_WEBSOCKET_EXTENSIONS, answer);
         Some(agreed)
     }
 }
@@ -250,8 +250,8 @@ impl fmt::Debug for WebSocketUpgrade {
         f.debug_struct("WebSocketUpgrade")
             .field("protocol", &self.protocol)
             .field("limits", &self.limits)
-            .field("times", &self.times)
-            .field("origins", &self.origins)
+            .field("times", &self.timeouts)
+            .field("origins", &self.allowed_origins)
             .finish_non_exhaustive()
     }
 }

@@ -6,19 +6,19 @@ use std::net::SocketAddr;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use crate::link::Link;
+use crate::endpoint::SimEndpoint;
 
 /// The maximum number of bytes that one receive of a client returns.
 const RECEIVE_BYTES_MAX: usize = 65_536;
 
 /// The client's end of a connection. Dropping it closes the connection.
 pub struct Client {
-    link: Link,
+    endpoint: SimEndpoint,
 }
 
 impl Client {
-    pub(crate) fn new(link: Link) -> Self {
-        Self { link }
+    pub(crate) fn new(link: SimEndpoint) -> Self {
+        Self { endpoint: link }
     }
 
     /// Sends all of `bytes`. If the future is dropped, they are sent anyway.
@@ -26,9 +26,9 @@ impl Client {
     /// # Errors
     /// The connection broke (`ConnectionReset`), or the sending side was shut down (`BrokenPipe`).
     pub async fn send(&self, bytes: &[u8]) -> io::Result<()> {
-        let target = self.link.queue(bytes)?;
-        poll_fn(|context| self.link.poll_sent(context, target)).await?;
-        let network = &self.link.network;
+        let target = self.endpoint.queue(bytes)?;
+        poll_fn(|context| self.endpoint.poll_flushed_to(context, target)).await?;
+        let network = &self.endpoint.network;
         if network.with(|state| state.random.chance(state.faults.half_close_per_mille)) {
             self.half_close().await?;
         }
@@ -40,7 +40,7 @@ impl Client {
     /// # Errors
     /// The connection broke.
     pub async fn recv(&self) -> io::Result<Vec<u8>> {
-        poll_fn(|context| self.link.poll_recv(context, RECEIVE_BYTES_MAX)).await
+        poll_fn(|context| self.endpoint.poll_recv(context, RECEIVE_BYTES_MAX)).await
     }
 
     /// Like [`recv`](Self::recv), as a poll function and for at most `bytes_max` bytes.
@@ -49,7 +49,7 @@ impl Client {
         context: &mut Context<'_>,
         bytes_max: usize,
     ) -> Poll<io::Result<Vec<u8>>> {
-        self.link.poll_recv(context, bytes_max.max(1))
+        self.endpoint.poll_recv(context, bytes_max.max(1))
     }
 
     /// Queues bytes. They are sent when [`poll_sent`](Self::poll_sent) is ready for the result.
@@ -57,29 +57,29 @@ impl Client {
     /// # Errors
     /// As [`send`](Self::send).
     pub fn queue(&self, bytes: &[u8]) -> io::Result<u64> {
-        Ok(self.link.queue(bytes)?)
+        Ok(self.endpoint.queue(bytes)?)
     }
 
     /// Ready when everything up to `target` was sent.
-    pub fn poll_sent(&self, context: &mut Context<'_>, target: u64) -> Poll<io::Result<()>> {
-        self.link.poll_sent(context, target)
+    pub fn poll_flushed_to(&self, context: &mut Context<'_>, target: u64) -> Poll<io::Result<()>> {
+        self.endpoint.poll_flushed_to(context, target)
     }
 
     /// Like [`half_close`](Self::half_close), as a poll function.
     pub fn poll_half_close(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.link.poll_finish(context)
+        self.endpoint.poll_finish(context)
     }
 
     /// Returns whether a receive would complete immediately with bytes, the end, or an error.
     #[must_use]
-    pub fn has_something(&self) -> bool {
-        self.link.has_something()
+    pub fn is_readable(&self) -> bool {
+        self.endpoint.is_readable()
     }
 
     /// The connection's number, as used in the [story](crate::Network::story).
     #[must_use]
-    pub fn number(&self) -> u64 {
-        self.link.id
+    pub fn id(&self) -> u64 {
+        self.endpoint.id
     }
 
     /// Like [`recv`](Self::recv), for at most `bytes_max` bytes: the rest stays in the client's
@@ -88,7 +88,7 @@ impl Client {
     /// # Errors
     /// The connection broke.
     pub async fn recv_at_most(&self, bytes_max: usize) -> io::Result<Vec<u8>> {
-        poll_fn(|context| self.link.poll_recv(context, bytes_max.max(1))).await
+        poll_fn(|context| self.endpoint.poll_recv(context, bytes_max.max(1))).await
     }
 
     /// Receives everything until the server's end.
@@ -111,22 +111,22 @@ impl Client {
     /// # Errors
     /// The connection broke.
     pub async fn half_close(&self) -> io::Result<()> {
-        poll_fn(|context| self.link.poll_finish(context)).await
+        poll_fn(|context| self.endpoint.poll_finish(context)).await
     }
 
     /// The address that the server sees as its peer.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
-        self.link.client_address()
+        self.endpoint.client_address()
     }
 
     /// Resets the connection: the server sees a reset, and later calls on the client fail.
     pub fn reset(&self) {
-        self.link.reset();
+        self.endpoint.reset();
     }
 
     /// Delays everything that is sent from now on by at least `duration` of virtual time.
     pub fn stall(&self, duration: Duration) {
-        self.link.stall(duration);
+        self.endpoint.stall(duration);
     }
 }

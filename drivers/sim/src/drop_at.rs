@@ -10,18 +10,18 @@ use crate::network::Network;
 pub struct DropAt<F> {
     network: Network,
     per_mille: u32,
-    state: Life<F>,
+    state: DropState<F>,
 }
 
-enum Life<F> {
+enum DropState<F> {
     New(Pin<Box<F>>),
     Started(Pin<Box<F>>),
-    Over,
+    Done,
 }
 
 impl<F> DropAt<F> {
     pub(crate) fn new(network: Network, per_mille: u32, future: F) -> Self {
-        Self { network, per_mille, state: Life::New(Box::pin(future)) }
+        Self { network, per_mille, state: DropState::New(Box::pin(future)) }
     }
 }
 
@@ -32,16 +32,16 @@ impl<F: Future> Future for DropAt<F> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let chance = self.per_mille;
         let drops = |network: &Network| network.with(|state| state.random.chance(chance));
-        let mut future = match std::mem::replace(&mut self.state, Life::Over) {
-            Life::New(_) if drops(&self.network) => return Poll::Ready(None),
-            Life::New(future) | Life::Started(future) => future,
-            Life::Over => panic!("a completed future was polled again"),
+        let mut future = match std::mem::replace(&mut self.state, DropState::Done) {
+            DropState::New(_) if drops(&self.network) => return Poll::Ready(None),
+            DropState::New(future) | DropState::Started(future) => future,
+            DropState::Done => panic!("a completed future was polled again"),
         };
         match future.as_mut().poll(context) {
             Poll::Ready(output) => Poll::Ready(Some(output)),
             Poll::Pending if drops(&self.network) => Poll::Ready(None),
             Poll::Pending => {
-                self.state = Life::Started(future);
+                self.state = DropState::Started(future);
                 Poll::Pending
             }
         }

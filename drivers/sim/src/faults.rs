@@ -5,7 +5,7 @@
 pub struct Faults {
     /// A piece of data is cut at a random byte, in transit or when it is received. Pieces that
     /// arrive together may still be received together. Default 0.
-    pub cut_per_mille: u32,
+    pub split_per_mille: u32,
     /// A piece of data is delayed by up to `delay_ms_max`. Default 0.
     pub delay_per_mille: u32,
     /// The maximum delay of one piece, in milliseconds. Default 20.
@@ -35,11 +35,11 @@ pub struct Faults {
     /// Each direction has a random capacity, often a very small one. Default false.
     pub pipe_varies: bool,
     /// Connections have socket buffers instead of pipes. Default none.
-    pub sockets: Option<Sockets>,
+    pub socket_buffers: Option<SocketBuffers>,
     /// Tasks that become ready run in the next turn, as on drivers that poll the kernel, and within
     /// a turn in any order. Otherwise any ready task may be next, and a task may wait for many
     /// turns. Default false.
-    pub in_turns: bool,
+    pub batch_scheduling: bool,
 }
 
 /// Socket buffers, which accept and release bytes in lumps.
@@ -49,40 +49,40 @@ pub struct Faults {
 /// whether read or not. After a stream is closed, the bytes accepted by the kernel are still
 /// delivered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sockets {
+pub struct SocketBuffers {
     /// The size of each send buffer in bytes.
     pub send_bytes_max: usize,
     /// The number of bytes that the server's kernel accepts beyond those it can send: drivers limit
     /// this ([`progress`](peregrine_driver::Stream::progress)). Once reached, half of it must be
     /// free again.
-    pub unsent_bytes_max: usize,
+    pub notsent_lowat_bytes: usize,
     /// The size of each receive buffer in bytes.
     pub receive_bytes_max: usize,
     /// The number of bytes that must be free before a full receive buffer accepts more.
-    pub window_lump_bytes: usize,
+    pub window_update_bytes: usize,
 }
 
-impl Sockets {
+impl SocketBuffers {
     /// Buffers of the given size, with lumps to match.
     #[must_use]
-    pub fn of(bytes: usize) -> Self {
+    pub fn with_size(bytes: usize) -> Self {
         Self {
             send_bytes_max: bytes,
-            unsent_bytes_max: bytes.min(128 * 1024),
+            notsent_lowat_bytes: bytes.min(128 * 1024),
             receive_bytes_max: bytes,
-            window_lump_bytes: bytes.div_ceil(2),
+            window_update_bytes: bytes.div_ceil(2),
         }
     }
 
     /// How many bytes a reader may have to take before the server's
     /// [`progress`](peregrine_driver::Stream::progress) advances again.
     #[must_use]
-    pub fn lump_bytes_max(&self) -> usize {
-        let unsent_max = self.unsent_bytes_max.min(self.send_bytes_max);
+    pub fn progress_step_max(&self) -> usize {
+        let unsent_max = self.notsent_lowat_bytes.min(self.send_bytes_max);
         // Bytes in transit are in the send buffer as well; if both are smaller, it is never full.
         let is_ever_full = unsent_max + self.receive_bytes_max >= self.send_bytes_max;
         let all = if is_ever_full { self.send_bytes_max.div_ceil(3) } else { 0 };
-        self.window_lump_bytes.min(self.receive_bytes_max) + all.max(unsent_max.div_ceil(2))
+        self.window_update_bytes.min(self.receive_bytes_max) + all.max(unsent_max.div_ceil(2))
     }
 }
 
@@ -91,7 +91,7 @@ impl Faults {
     #[must_use]
     pub fn none() -> Self {
         Self {
-            cut_per_mille: 0,
+            split_per_mille: 0,
             delay_per_mille: 0,
             delay_ms_max: 20,
             stall_per_mille: 0,
@@ -105,8 +105,8 @@ impl Faults {
             timer_late_ms_max: 0,
             pipe_bytes_max: 65_536,
             pipe_varies: false,
-            sockets: None,
-            in_turns: false,
+            socket_buffers: None,
+            batch_scheduling: false,
         }
     }
 
@@ -115,7 +115,7 @@ impl Faults {
     #[must_use]
     pub fn harmless() -> Self {
         Self {
-            cut_per_mille: 300,
+            split_per_mille: 300,
             delay_per_mille: 300,
             short_send_per_mille: 200,
             accept_error_per_mille: 100,

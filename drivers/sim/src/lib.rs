@@ -26,7 +26,7 @@
 mod client;
 mod drop_at;
 mod faults;
-mod link;
+mod endpoint;
 mod network;
 mod pipe;
 mod random;
@@ -38,8 +38,8 @@ mod trace;
 
 pub use client::Client;
 pub use drop_at::DropAt;
-pub use faults::{Faults, Sockets};
+pub use faults::{Faults, SocketBuffers};
 pub use network::{Network, Port};
-pub use run::{Hold, Sim};
-pub use stream::{Chunk, Listener, Passed, Stream};
-pub use trace::Stuck;
+pub use run::{KeepAwake, Sim};
+pub use stream::{Chunk, SimListener, SimHandoff, SimStream};
+pub use trace::RunFailure;

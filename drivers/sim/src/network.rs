@@ -15,17 +15,17 @@ use peregrine_driver::{Driver, Options};
 use crate::client::Client;
 use crate::drop_at::DropAt;
 use crate::faults::Faults;
-use crate::link::Link;
+use crate::endpoint::SimEndpoint;
 use crate::run::Sim;
-use crate::state::{End, PortState, State};
-use crate::tasks::{Ready, Spawned};
-use crate::trace::Stuck;
+use crate::state::{Side, PortState, NetworkState};
+use crate::tasks::{RunQueue, Spawned};
+use crate::trace::RunFailure;
 
 /// The maximum number of polls before a doomed task is dropped.
-const DOOMED_POLLS_MAX: u64 = 12;
+const DROP_AFTER_POLLS_MAX: u64 = 12;
 
 /// Events later than this never happen: 136 years.
-pub(crate) const FAR: Duration = Duration::from_secs(u32::MAX as u64);
+pub(crate) const TIME_HORIZON: Duration = Duration::from_secs(u32::MAX as u64);
 
 /// An in-memory network: a cheap handle, for one thread.
 ///
@@ -54,19 +54,19 @@ pub(crate) const FAR: Duration = Duration::from_secs(u32::MAX as u64);
 /// ```
 #[derive(Clone)]
 pub struct Network {
-    shared: Rc<Shared>,
+    shared: Rc<NetworkShared>,
 }
 
-pub(crate) struct Shared {
-    state: RefCell<State>,
+pub(crate) struct NetworkShared {
+    state: RefCell<NetworkState>,
     /// Tasks that the loop has not adopted yet.
     spawned: RefCell<Vec<Spawned>>,
-    pub(crate) ready: Arc<Ready>,
+    pub(crate) ready: Arc<RunQueue>,
 }
 
 thread_local! {
     /// The network that [`Sim`] runs on; `Driver::run` has no parameter for it.
-    static CURRENT: RefCell<Weak<Shared>> = const { RefCell::new(Weak::new()) };
+    static CURRENT: RefCell<Weak<NetworkShared>> = const { RefCell::new(Weak::new()) };
 }
 
 /// A bound port of a simulated network, to which clients can connect. If it is dropped before a
@@ -81,8 +81,8 @@ impl Network {
     /// network, on which [`Sim`] runs.
     #[must_use]
     pub fn new(seed: u64, faults: Faults) -> Self {
-        let shared = Rc::new(Shared {
-            state: RefCell::new(State::new(seed, faults)),
+        let shared = Rc::new(NetworkShared {
+            state: RefCell::new(NetworkState::new(seed, faults)),
             spawned: RefCell::default(),
             ready: Arc::default(),
         });
@@ -148,7 +148,7 @@ impl Network {
     #[must_use]
     pub fn connect_to(&self, port: u64) -> Client {
         let id = self.with(|state| state.connect(port));
-        Client::new(Link::new(self.clone(), id, End::Client))
+        Client::new(SimEndpoint::new(self.clone(), id, Side::Client))
     }
 
     /// Spawns a task that is not part of the tested program: a client. It is never dropped by
@@ -175,53 +175,53 @@ impl Network {
 
     /// Makes a stuck run unwind silently: the caller that catches the panic reports it with
     /// [`Network::stuck`].
-    pub fn set_silent(&self) {
-        self.with(|state| state.is_silent = true);
+    pub fn suppress_panic_message(&self) {
+        self.with(|state| state.suppress_panic_message = true);
     }
 
     /// Why the last run failed, if it got stuck.
     #[must_use]
-    pub fn stuck(&self) -> Option<Stuck> {
-        self.with(|state| state.stuck.clone())
+    pub fn failure(&self) -> Option<RunFailure> {
+        self.with(|state| state.failure.clone())
     }
 
     /// Ends the [story](Self::story) and the [trace](Self::trace): later events only clean up a
     /// failed run. A stuck run does this by itself.
-    pub fn freeze(&self) {
-        self.with(|state| state.trace.freeze());
+    pub fn stop_recording(&self) {
+        self.with(|state| state.trace.stop_recording());
     }
 
     /// Returns whether they have ended.
     #[must_use]
-    pub fn is_frozen(&self) -> bool {
-        self.with(|state| state.trace.is_frozen())
+    pub fn is_recording_stopped(&self) -> bool {
+        self.with(|state| state.trace.is_recording_stopped())
     }
 
     /// Adds a line to the [story](Self::story), which is included in the [trace](Self::trace) as
     /// well.
-    pub fn note(&self, text: impl Into<String>) {
+    pub fn log(&self, text: impl Into<String>) {
         let text = text.into();
-        self.with(|state| state.trace.note(state.now, text));
+        self.with(|state| state.trace.log(state.now, text));
     }
 
     /// The last events that matter to users of the network, with their times.
     #[must_use]
-    pub fn story(&self) -> Vec<(Duration, String)> {
-        self.with(|state| state.trace.story())
+    pub fn event_log(&self) -> Vec<(Duration, String)> {
+        self.with(|state| state.trace.event_log())
     }
 
     /// The number of polls of tasks so far.
     #[must_use]
     pub fn polls(&self) -> u64 {
-        self.with(|state| state.figures.polls)
+        self.with(|state| state.stats.polls)
     }
 
     /// Drops task `number` of those spawned on the driver (the first is 0) at a random one of its
     /// awaits, if it waits often enough.
     pub fn drop_task_at(&self, number: u64) {
         self.with(|state| {
-            let polls = 1 + state.random.below(DOOMED_POLLS_MAX);
-            state.doomed.insert(number, polls);
+            let polls = 1 + state.random.below(DROP_AFTER_POLLS_MAX);
+            state.scheduled_drops.insert(number, polls);
         });
     }
 
@@ -243,7 +243,7 @@ impl Network {
     /// # Panics
     /// If no run is in progress.
     /// Nothing runs on the network.
-    pub fn block(&self, duration: Duration) {
+    pub fn block_thread(&self, duration: Duration) {
         self.with(|state| {
             state.record("block", [0, 0, 0]);
             state.now = state.now.saturating_add(duration);
@@ -255,7 +255,7 @@ impl Network {
 
     /// A number below `limit` derived from the seed, or 0 if `limit` is 0.
     #[must_use]
-    pub fn random(&self, limit: u64) -> u64 {
+    pub fn random_below(&self, limit: u64) -> u64 {
         self.with(|state| state.random.below(limit))
     }
 
@@ -268,14 +268,14 @@ impl Network {
     /// A digest of everything that happened so far. Two runs with the same seed and the same tasks
     /// have the same digest.
     #[must_use]
-    pub fn trace(&self) -> u64 {
+    pub fn trace_digest(&self) -> u64 {
         self.with(|state| state.trace.digest())
     }
 
     /// The number of tasks that panicked so far.
     #[must_use]
     pub fn panics(&self) -> u64 {
-        self.with(|state| state.figures.panics)
+        self.with(|state| state.stats.panics)
     }
 
     /// The number of connections of which at least one end is still held.
@@ -287,31 +287,31 @@ impl Network {
     /// The number of connection attempts refused so far.
     #[must_use]
     pub fn connections_refused(&self) -> u64 {
-        self.with(|state| state.figures.connections_refused)
+        self.with(|state| state.stats.connections_refused)
     }
 
     /// The number of bytes that the server's kernel keeps for connections closed by the server,
     /// because the peer's kernel did not acknowledge them.
     #[must_use]
-    pub fn bytes_of_the_closed(&self) -> usize {
-        self.with(|state| state.bytes_of_the_closed())
+    pub fn orphaned_bytes(&self) -> usize {
+        self.with(|state| state.orphaned_bytes())
     }
 
     /// The number of received chunks that were not dropped yet.
     #[must_use]
-    pub fn chunks_on_loan(&self) -> u32 {
-        self.with(|state| state.loans.chunks)
+    pub fn outstanding_chunks(&self) -> u32 {
+        self.with(|state| state.receive_buffers.in_use)
     }
 
-    pub(crate) fn ready(&self) -> &Arc<Ready> {
+    pub(crate) fn ready(&self) -> &Arc<RunQueue> {
         &self.shared.ready
     }
 
     /// Runs `work` on the state, then wakes the tasks it has made ready.
-    pub(crate) fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
+    pub(crate) fn with<T>(&self, work: impl FnOnce(&mut NetworkState) -> T) -> T {
         let (result, wakes) = {
             let mut state = self.shared.state.borrow_mut();
-            (work(&mut state), take(&mut state.wakes))
+            (work(&mut state), take(&mut state.pending_wakes))
         };
         for waker in wakes {
             waker.wake();
@@ -321,7 +321,7 @@ impl Network {
 
     /// Passes a task to the loop. `number` counts the driver's tasks.
     pub(crate) fn add_task(&self, task: Pin<Box<dyn Future<Output = ()>>>, number: Option<u64>) {
-        self.shared.spawned.borrow_mut().push(Spawned { task, number });
+        self.shared.spawned.borrow_mut().push(Spawned { task, id: number });
         self.shared.ready.wake_loop();
     }
 
@@ -359,7 +359,7 @@ impl Future for Sleep {
         let due = this.at.saturating_add(this.late);
         let (done, _old) = this.network.with(|state| {
             let old = this.entry.take().and_then(|entry| state.cancel(entry));
-            if state.now < due && due < FAR {
+            if state.now < due && due < TIME_HORIZON {
                 this.entry = Some(state.wake_at(due, context.waker().clone()));
             }
             (state.now >= due, old)

@@ -12,102 +12,102 @@ use std::collections::VecDeque;
 use std::task::Waker;
 use std::time::Duration;
 
-use crate::faults::{Faults, Sockets};
-use crate::random::Random;
-use crate::state::End;
+use crate::faults::{Faults, SocketBuffers};
+use crate::random::Rng;
+use crate::state::Side;
 
 /// One direction, from its sender's calls to its receiver's.
 #[derive(Debug)]
 pub(crate) struct Pipe {
     /// Limits `flying` and `arrived`.
-    window: Valve,
+    window: BoundedBuffer,
     /// `None`: accepted bytes fly at once.
-    buffer: Option<SendBuffer>,
+    send_buffer_limits: Option<SendBufferLimits>,
     /// Bytes from the sender for which its kernel had no room.
-    pub(crate) outgoing: VecDeque<u8>,
+    pub(crate) pending: VecDeque<u8>,
     /// The total number of bytes sent, and how many of them the kernel accepted: `taken <= queued`.
     pub(crate) queued: u64,
-    pub(crate) taken: u64,
+    pub(crate) bytes_written: u64,
     /// Bytes that the sender's kernel has accepted and that do not fly yet.
-    held: VecDeque<u8>,
-    flying: VecDeque<Segment>,
-    flying_bytes: usize,
+    send_buffer: VecDeque<u8>,
+    in_flight: VecDeque<Segment>,
+    in_flight_bytes: usize,
     /// The latest arrival so far. Data never overtakes other data.
     last_arrival: Duration,
-    pub(crate) arrived: VecDeque<u8>,
+    pub(crate) receive_buffer: VecDeque<u8>,
     /// Data arrived after the receiver was closed. No more is sent: it would not be acknowledged.
     is_refused: bool,
-    pub(crate) source: Source,
-    pub(crate) target: Target,
+    pub(crate) sender: SenderState,
+    pub(crate) receiver: ReceiverState,
     /// A send and a shutdown may both wait.
-    pub(crate) senders: Vec<Waker>,
-    pub(crate) receiver: Option<Waker>,
+    pub(crate) send_wakers: Vec<Waker>,
+    pub(crate) recv_waker: Option<Waker>,
 }
 
 /// A limit. Once full, it accepts nothing until `lump` bytes are free.
 #[derive(Debug)]
-struct Valve {
+struct BoundedBuffer {
     capacity: usize,
-    lump: usize,
-    is_shut: bool,
+    reopen_bytes: usize,
+    is_closed: bool,
 }
 
-impl Valve {
+impl BoundedBuffer {
     fn new(capacity: usize, lump: usize) -> Self {
         let capacity = capacity.max(1);
-        Self { capacity, lump: lump.clamp(1, capacity), is_shut: false }
+        Self { capacity, reopen_bytes: lump.clamp(1, capacity), is_closed: false }
     }
 
     /// The number of bytes it accepts while it contains `filled` bytes.
-    fn room(&mut self, filled: usize) -> usize {
+    fn available(&mut self, filled: usize) -> usize {
         let free = self.capacity.saturating_sub(filled);
-        self.is_shut = free == 0 || (self.is_shut && free < self.lump);
-        if self.is_shut { 0 } else { free }
+        self.is_closed = free == 0 || (self.is_closed && free < self.reopen_bytes);
+        if self.is_closed { 0 } else { free }
     }
 }
 
 /// The limits of `held`.
 #[derive(Debug)]
-struct SendBuffer {
+struct SendBufferLimits {
     /// Limits all unacknowledged bytes: `held` and `flying`.
-    all: Valve,
+    total: BoundedBuffer,
     /// Limits `held` alone.
-    unsent: Valve,
+    unsent: BoundedBuffer,
 }
 
-impl SendBuffer {
+impl SendBufferLimits {
     /// `end` is the sender: drivers limit the bytes accepted ahead, clients do not.
-    fn new(sockets: &Sockets, end: End) -> Self {
+    fn new(sockets: &SocketBuffers, end: Side) -> Self {
         let bytes_max = sockets.send_bytes_max;
         let unsent_bytes_max = match end {
-            End::Server => sockets.unsent_bytes_max.min(bytes_max),
-            End::Client => bytes_max,
+            Side::Server => sockets.notsent_lowat_bytes.min(bytes_max),
+            Side::Client => bytes_max,
         };
         Self {
-            all: Valve::new(bytes_max, bytes_max.div_ceil(3)),
-            unsent: Valve::new(unsent_bytes_max, unsent_bytes_max.div_ceil(2)),
+            total: BoundedBuffer::new(bytes_max, bytes_max.div_ceil(3)),
+            unsent: BoundedBuffer::new(unsent_bytes_max, unsent_bytes_max.div_ceil(2)),
         }
     }
 }
 
 /// The state of the sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Source {
+pub(crate) enum SenderState {
     Open,
     /// It ends once `outgoing` is empty.
-    Ending,
-    Ended,
+    FinQueued,
+    FinSent,
     /// The connection is broken, as far as the sender knows.
-    Broken,
+    Reset,
 }
 
 /// The state of the receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Target {
+pub(crate) enum ReceiverState {
     Open,
     /// The sender's end has arrived.
-    Ended,
-    Broken,
+    FinReceived,
+    Reset,
     /// The receiver is gone.
     Closed,
 }
@@ -115,129 +115,129 @@ pub(crate) enum Target {
 #[derive(Debug)]
 struct Segment {
     at: Duration,
-    load: Load,
+    payload: Payload,
 }
 
 /// The content of a segment.
 #[derive(Debug)]
-enum Load {
+enum Payload {
     Data(Vec<u8>),
-    End,
-    Reset,
+    Fin,
+    Rst,
 }
 
 /// The result of landing segments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Landed {
+pub(crate) struct Delivery {
     pub(crate) bytes: u64,
     pub(crate) reset: bool,
     /// Data arrived for a receiver that is gone.
-    pub(crate) refused: bool,
+    pub(crate) unwanted: bool,
 }
 
 impl Pipe {
     /// Creates a direction in which `end` sends.
-    pub(crate) fn new(faults: &Faults, random: &mut Random, end: End) -> Self {
-        let window = match &faults.sockets {
-            Some(sockets) => Valve::new(sockets.receive_bytes_max, sockets.window_lump_bytes),
-            None => Valve::new(capacity(faults, random), 1),
+    pub(crate) fn new(faults: &Faults, random: &mut Rng, end: Side) -> Self {
+        let window = match &faults.socket_buffers {
+            Some(sockets) => BoundedBuffer::new(sockets.receive_bytes_max, sockets.window_update_bytes),
+            None => BoundedBuffer::new(capacity(faults, random), 1),
         };
         Self {
             window,
-            buffer: faults.sockets.as_ref().map(|sockets| SendBuffer::new(sockets, end)),
-            outgoing: VecDeque::new(),
+            send_buffer_limits: faults.socket_buffers.as_ref().map(|sockets| SendBufferLimits::new(sockets, end)),
+            pending: VecDeque::new(),
             queued: 0,
-            taken: 0,
-            held: VecDeque::new(),
-            flying: VecDeque::new(),
-            flying_bytes: 0,
+            bytes_written: 0,
+            send_buffer: VecDeque::new(),
+            in_flight: VecDeque::new(),
+            in_flight_bytes: 0,
             last_arrival: Duration::ZERO,
-            arrived: VecDeque::new(),
+            receive_buffer: VecDeque::new(),
             is_refused: false,
-            source: Source::Open,
-            target: Target::Open,
-            senders: Vec::new(),
-            receiver: None,
+            sender: SenderState::Open,
+            receiver: ReceiverState::Open,
+            send_wakers: Vec::new(),
+            recv_waker: None,
         }
     }
 
     /// Checks the invariants.
     pub(crate) fn check(&self) {
-        let filled = self.flying_bytes + self.arrived.len();
+        let filled = self.in_flight_bytes + self.receive_buffer.len();
         assert!(filled <= self.window.capacity, "the pipe exceeds its limit");
-        assert!(self.taken <= self.queued, "more bytes were taken than queued");
-        assert!(self.target != Target::Closed || self.arrived.is_empty(), "nobody would read them");
+        assert!(self.bytes_written <= self.queued, "more bytes were taken than queued");
+        assert!(self.receiver != ReceiverState::Closed || self.receive_buffer.is_empty(), "nobody would read them");
     }
 
     /// The number of bytes that the sender's kernel keeps until they are acknowledged.
     pub(crate) fn unacknowledged(&self) -> usize {
-        self.held.len() + self.flying_bytes
+        self.send_buffer.len() + self.in_flight_bytes
     }
 
     /// Returns whether the sender's kernel keeps bytes until they arrive.
     pub(crate) fn is_buffered(&self) -> bool {
-        self.buffer.is_some()
+        self.send_buffer_limits.is_some()
     }
 
     /// Returns whether anything has not left the sender's side.
     pub(crate) fn is_unsent(&self) -> bool {
-        !self.outgoing.is_empty() || !self.held.is_empty()
+        !self.pending.is_empty() || !self.send_buffer.is_empty()
     }
 
     /// Moves bytes into the sender's kernel as far as it has room. Returns whether it accepted any.
-    pub(crate) fn take_in(&mut self) -> bool {
-        let Some(buffer) = &mut self.buffer else { return false };
-        let room = buffer.all.room(self.held.len() + self.flying_bytes);
-        let room = room.min(buffer.unsent.room(self.held.len()));
-        let taken = take_front(&mut self.outgoing, room);
-        self.taken += length(&taken);
-        self.held.extend(&taken);
+    pub(crate) fn fill_send_buffer(&mut self) -> bool {
+        let Some(buffer) = &mut self.send_buffer_limits else { return false };
+        let room = buffer.total.available(self.send_buffer.len() + self.in_flight_bytes);
+        let room = room.min(buffer.unsent.available(self.send_buffer.len()));
+        let taken = take_front(&mut self.pending, room);
+        self.bytes_written += length(&taken);
+        self.send_buffer.extend(&taken);
         !taken.is_empty()
     }
 
     /// Takes one piece to fly, if the window is open. The second value is whether the sender's
     /// kernel accepted more bytes from the sender as a result.
-    pub(crate) fn take_piece(&mut self, cut: bool, random: &mut Random) -> Option<(Vec<u8>, bool)> {
-        let from = if self.buffer.is_some() { &mut self.held } else { &mut self.outgoing };
+    pub(crate) fn next_segment(&mut self, cut: bool, random: &mut Rng) -> Option<(Vec<u8>, bool)> {
+        let from = if self.send_buffer_limits.is_some() { &mut self.send_buffer } else { &mut self.pending };
         if from.is_empty() || self.is_refused {
             return None;
         }
-        let room = self.window.room(self.flying_bytes + self.arrived.len());
+        let room = self.window.available(self.in_flight_bytes + self.receive_buffer.len());
         let most = room.min(from.len());
         if most == 0 {
             return None;
         }
         let size = if cut { 1 + random.index(most) } else { most };
         let piece = take_front(from, size);
-        if self.buffer.is_none() {
-            self.taken += length(&piece);
+        if self.send_buffer_limits.is_none() {
+            self.bytes_written += length(&piece);
         }
-        Some((piece, self.buffer.is_none()))
+        Some((piece, self.send_buffer_limits.is_none()))
     }
 
     /// Sends a piece. It arrives at `at`, or later if it would overtake another one.
-    pub(crate) fn fly(&mut self, piece: Vec<u8>, at: Duration) -> Duration {
-        self.flying_bytes += piece.len();
-        self.push(at, Load::Data(piece))
+    pub(crate) fn transmit(&mut self, piece: Vec<u8>, at: Duration) -> Duration {
+        self.in_flight_bytes += piece.len();
+        self.push(at, Payload::Data(piece))
     }
 
     /// Sends the end behind all flying segments.
-    pub(crate) fn fly_end(&mut self, at: Duration) -> Duration {
-        self.source = Source::Ended;
-        self.push(at, Load::End)
+    pub(crate) fn transmit_fin(&mut self, at: Duration) -> Duration {
+        self.sender = SenderState::FinSent;
+        self.push(at, Payload::Fin)
     }
 
     /// Sends a reset behind all flying segments, and discards data that has not left.
-    pub(crate) fn fly_reset(&mut self, at: Duration) -> Duration {
-        self.outgoing.clear();
-        self.held.clear();
-        self.push(at, Load::Reset)
+    pub(crate) fn transmit_rst(&mut self, at: Duration) -> Duration {
+        self.pending.clear();
+        self.send_buffer.clear();
+        self.push(at, Payload::Rst)
     }
 
-    fn push(&mut self, at: Duration, load: Load) -> Duration {
+    fn push(&mut self, at: Duration, load: Payload) -> Duration {
         let at = at.max(self.last_arrival);
         self.last_arrival = at;
-        self.flying.push_back(Segment { at, load });
+        self.in_flight.push_back(Segment { at, payload: load });
         at
     }
 
@@ -247,35 +247,35 @@ impl Pipe {
     }
 
     /// Lands all segments that are due. `erases`: a reset discards unread data.
-    pub(crate) fn land(&mut self, now: Duration, erases: bool) -> Landed {
-        let mut landed = Landed::default();
-        while self.flying.front().is_some_and(|segment| segment.at <= now) {
-            let segment = self.flying.pop_front().expect("`flying` was checked to be non-empty");
-            match (segment.load, self.target) {
-                (Load::Data(piece), target) => {
-                    self.flying_bytes -= piece.len();
+    pub(crate) fn deliver(&mut self, now: Duration, erases: bool) -> Delivery {
+        let mut landed = Delivery::default();
+        while self.in_flight.front().is_some_and(|segment| segment.at <= now) {
+            let segment = self.in_flight.pop_front().expect("`flying` was checked to be non-empty");
+            match (segment.payload, self.receiver) {
+                (Payload::Data(piece), target) => {
+                    self.in_flight_bytes -= piece.len();
                     match target {
-                        Target::Open => {
+                        ReceiverState::Open => {
                             landed.bytes += u64::try_from(piece.len()).expect("it fits 64 bits");
-                            self.arrived.extend(piece);
+                            self.receive_buffer.extend(piece);
                         }
-                        Target::Closed => {
-                            landed.refused = true;
+                        ReceiverState::Closed => {
+                            landed.unwanted = true;
                             self.is_refused = true;
                         }
-                        Target::Ended | Target::Broken => {}
+                        ReceiverState::FinReceived | ReceiverState::Reset => {}
                     }
                 }
-                (Load::End, Target::Open) => self.target = Target::Ended,
-                (Load::End, _) => {}
-                (Load::Reset, target) => {
+                (Payload::Fin, ReceiverState::Open) => self.receiver = ReceiverState::FinReceived,
+                (Payload::Fin, _) => {}
+                (Payload::Rst, target) => {
                     landed.reset = true;
-                    let erased = erases && !self.arrived.is_empty();
+                    let erased = erases && !self.receive_buffer.is_empty();
                     if erased {
-                        self.arrived.clear();
+                        self.receive_buffer.clear();
                     }
-                    if erased || target == Target::Open {
-                        self.target = Target::Broken;
+                    if erased || target == ReceiverState::Open {
+                        self.receiver = ReceiverState::Reset;
                     }
                 }
             }
@@ -284,31 +284,31 @@ impl Pipe {
     }
 
     /// Registers `waker` to be woken when the pipe accepts bytes or the sender's state changes.
-    pub(crate) fn wait_to_send(&mut self, waker: &Waker) {
-        if !self.senders.iter().any(|other| other.will_wake(waker)) {
-            self.senders.push(waker.clone());
+    pub(crate) fn register_sender(&mut self, waker: &Waker) {
+        if !self.send_wakers.iter().any(|other| other.will_wake(waker)) {
+            self.send_wakers.push(waker.clone());
         }
     }
 
     /// Closes the receiver. Returns whether there was unread data.
-    pub(crate) fn close_target(&mut self) -> bool {
-        let unread = !self.arrived.is_empty();
-        self.arrived.clear();
-        self.target = Target::Closed;
+    pub(crate) fn close_receiver(&mut self) -> bool {
+        let unread = !self.receive_buffer.is_empty();
+        self.receive_buffer.clear();
+        self.receiver = ReceiverState::Closed;
         unread
     }
 
     /// The sender learns that the connection is broken.
-    pub(crate) fn break_source(&mut self) {
-        self.outgoing.clear();
-        self.held.clear();
-        if self.source != Source::Ended {
-            self.source = Source::Broken;
+    pub(crate) fn reset_sender(&mut self) {
+        self.pending.clear();
+        self.send_buffer.clear();
+        if self.sender != SenderState::FinSent {
+            self.sender = SenderState::Reset;
         }
     }
 }
 
-fn capacity(faults: &Faults, random: &mut Random) -> usize {
+fn capacity(faults: &Faults, random: &mut Rng) -> usize {
     let most = faults.pipe_bytes_max.max(1);
     if !faults.pipe_varies {
         most

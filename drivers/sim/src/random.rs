@@ -2,9 +2,9 @@
 
 /// A small generator (SplitMix64): every number follows from the seed.
 #[derive(Clone, Debug)]
-pub(crate) struct Random(u64);
+pub(crate) struct Rng(u64);
 
-impl Random {
+impl Rng {
     pub(crate) fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -51,19 +51,19 @@ mod tests {
     #[test]
     fn numbers_follow_from_the_seed_and_stay_below_the_limit() {
         let draw = |seed| {
-            let mut random = Random::new(seed);
+            let mut random = Rng::new(seed);
             (0..100).map(|_| random.below(10)).collect::<Vec<_>>()
         };
         assert_eq!(draw(1), draw(1));
         assert_ne!(draw(1), draw(2));
         assert!((0..10).all(|number| draw(3).contains(&number)));
         assert!(draw(4).iter().all(|number| *number < 10));
-        assert_eq!(Random::new(5).below(0), 0);
+        assert_eq!(Rng::new(5).below(0), 0);
     }
 
     #[test]
     fn a_chance_comes_about_as_often_as_it_says() {
-        let mut random = Random::new(7);
+        let mut random = Rng::new(7);
         let hits = (0..10_000).filter(|_| random.chance(250)).count();
         assert!((2_200..2_800).contains(&hits), "{hits} of 10,000");
         assert!(!random.chance(0));

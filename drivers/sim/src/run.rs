@@ -10,22 +10,22 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use peregrine_driver::{Counters, Driver, Options};
+use peregrine_driver::{DriverStats, Driver, Options};
 use tokio::runtime::{Builder, Handle, LocalOptions};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::network::{Network, Port};
-use crate::state::{End, State};
-use crate::stream::{Listener, Passed, Stream};
-use crate::tasks::{Flag, Ready, Task};
-use crate::trace::Stuck;
+use crate::state::{Side, NetworkState};
+use crate::stream::{SimListener, SimHandoff, SimStream};
+use crate::tasks::{TaskWaker, RunQueue, Task};
+use crate::trace::RunFailure;
 
 /// The number under which `main` is scheduled; tasks count from 1.
-const MAIN: u64 = 0;
+const MAIN_TASK: u64 = 0;
 /// The maximum number of task polls before tokio's own tasks run.
-const TURN_POLLS_MAX: usize = 64;
+const POLLS_PER_YIELD: usize = 64;
 /// How long tokio's own timers may keep a run alive without other events.
-const QUIET_MAX: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+const IDLE_TIMEOUT_MAX: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 /// The resolution of tokio's timers.
 const TICK: Duration = Duration::from_millis(1);
 /// The simulated calendar time at the start: 14 November 2023, 22:13:20 UTC.
@@ -35,12 +35,12 @@ const EPOCH: Duration = Duration::from_secs(1_700_000_000);
 #[derive(Clone)]
 pub struct Sim {
     network: Network,
-    before_polls: Option<Rc<dyn Fn()>>,
+    on_before_poll: Option<Rc<dyn Fn()>>,
 }
 
 /// Empty: the simulator always knows whether tokio has work.
 #[derive(Debug)]
-pub struct Hold(());
+pub struct KeepAwake(());
 
 impl Sim {
     /// The network it runs on.
@@ -52,17 +52,17 @@ impl Sim {
     /// Returns a driver that calls `run` before each poll of tasks spawned on it: for several
     /// workers on one thread, each of which needs its own thread-local state while it runs.
     #[must_use]
-    pub fn before_polls(&self, run: impl Fn() + 'static) -> Self {
-        Self { before_polls: Some(Rc::new(run)), ..self.clone() }
+    pub fn on_before_poll(&self, run: impl Fn() + 'static) -> Self {
+        Self { on_before_poll: Some(Rc::new(run)), ..self.clone() }
     }
 }
 
 impl Driver for Sim {
     type Socket = Port;
-    type Listener = Listener;
-    type Stream = Stream;
-    type Passed = Passed;
-    type Hold = Hold;
+    type Listener = SimListener;
+    type Stream = SimStream;
+    type Handoff = SimHandoff;
+    type KeepAwake = KeepAwake;
 
     fn run<M, F>(options: &Options, main: M) -> io::Result<F::Output>
     where
@@ -73,8 +73,8 @@ impl Driver for Sim {
             io::Error::new(io::ErrorKind::NotFound, "this thread has no simulated network")
         })?;
         network.with(|state| {
-            state.loans.chunks_max = options.receive_buffers.clamp(16, 32_768).next_power_of_two();
-            state.loans.chunk_bytes_max = options.receive_buffer_bytes.clamp(512, 65_536);
+            state.receive_buffers.chunks_max = options.receive_buffers.clamp(16, 32_768).next_power_of_two();
+            state.receive_buffers.chunk_bytes_max = options.receive_buffer_bytes.clamp(512, 65_536);
         });
         // Without I/O, creating a runtime is cheap, so a thousand runs take little time.
         let runtime = Builder::new_current_thread()
@@ -83,31 +83,31 @@ impl Driver for Sim {
             .build_local(LocalOptions::default())?;
         // The loop polls all tasks from one root, so they must not share one task's budget.
         let output = runtime.block_on(tokio::task::unconstrained(async {
-            let main = Box::pin(main(Self { network: network.clone(), before_polls: None }));
-            Loop::new(network, main).await
+            let main = Box::pin(main(Self { network: network.clone(), on_before_poll: None }));
+            SimLoop::new(network, main).await
         }));
         drop(runtime);
         Ok(output)
     }
 
-    fn listen(&self, socket: Port) -> io::Result<Listener> {
-        Listener::new(self.network.clone(), &socket)
+    fn listen(&self, socket: Port) -> io::Result<SimListener> {
+        SimListener::new(self.network.clone(), &socket)
     }
 
-    fn pass(&self, stream: Stream) -> io::Result<Passed> {
-        Ok(stream.pass())
+    fn hand_off(&self, stream: SimStream) -> io::Result<SimHandoff> {
+        Ok(stream.into_handoff())
     }
 
-    fn adopt(&self, passed: Passed) -> io::Result<Stream> {
-        Ok(passed.adopt(&self.network))
+    fn accept_handoff(&self, passed: SimHandoff) -> io::Result<SimStream> {
+        Ok(passed.into_stream(&self.network))
     }
 
     fn spawn(&self, task: impl Future<Output = ()> + 'static) {
         let number = self.network.with(|state| {
-            state.figures.tasks += 1;
-            state.figures.tasks - 1
+            state.stats.tasks += 1;
+            state.stats.tasks - 1
         });
-        let Some(run) = self.before_polls.clone() else {
+        let Some(run) = self.on_before_poll.clone() else {
             return self.network.add_task(Box::pin(task), Some(number));
         };
         let mut task = Box::pin(task);
@@ -123,8 +123,8 @@ impl Driver for Sim {
     }
 
     /// At that time, all tasks polled since then were ready.
-    fn turn_began(&self) -> Duration {
-        self.network.with(|state| state.turn_began)
+    fn polled_at(&self) -> Duration {
+        self.network.with(|state| state.polled_at)
     }
 
     fn unix_time(&self) -> Duration {
@@ -139,8 +139,8 @@ impl Driver for Sim {
         self.network.sleep_until(at, late).await;
     }
 
-    fn hold(&self) -> Hold {
-        Hold(())
+    fn keep_awake(&self) -> KeepAwake {
+        KeepAwake(())
     }
 
     fn tokio_tasks(&self) -> usize {
@@ -149,98 +149,98 @@ impl Driver for Sim {
 
     /// `enters` counts how often no task could run; `in_flight` counts connections whose server has
     /// bytes that no pipe has accepted yet.
-    fn counters(&self) -> Counters {
+    fn stats(&self) -> DriverStats {
         self.network.with(|state| {
             let unsent = |end| {
                 let held = state.connections.values();
-                held.filter(|connection| !connection.pipe_of(end).outgoing.is_empty()).count()
+                held.filter(|connection| !connection.pipe_ref(end).pending.is_empty()).count()
             };
-            Counters {
-                enters: state.figures.turns,
-                accepted: state.figures.accepted,
-                buffers_exhausted: state.figures.exhausted,
-                in_flight: u64::try_from(unsent(End::Server)).expect("a count fits 64 bits"),
+            DriverStats {
+                enters: state.stats.idle_polls,
+                accepted: state.stats.accepted,
+                buffers_exhausted: state.stats.buffers_exhausted,
+                in_flight: u64::try_from(unsent(Side::Server)).expect("a count fits 64 bits"),
             }
         })
     }
 }
 
 /// The root future of the runtime.
-struct Loop<F: Future> {
+struct SimLoop<F: Future> {
     network: Network,
-    ready: Arc<Ready>,
+    ready: Arc<RunQueue>,
     main: Pin<Box<F>>,
-    main_flag: Arc<Flag>,
+    main_waker: Arc<TaskWaker>,
     tasks: BTreeMap<u64, Task>,
     last_task: u64,
     /// The virtual time of the network when tokio's clock was `start`.
     base: Duration,
     start: Instant,
     /// The network's next event, or the time limit for silence, as a timer of tokio.
-    alarm: Pin<Box<Sleep>>,
+    timer: Pin<Box<Sleep>>,
     /// The number of tasks to poll before the next turn begins.
-    polls_left: usize,
+    batch_polls_left: usize,
     /// If nothing happens until then, it is a deadlock.
-    quiet_until: Option<Instant>,
+    idle_deadline: Option<Instant>,
     /// When the last event happened.
-    quiet_since: Duration,
+    idle_since: Duration,
 }
 
-impl<F: Future> Loop<F> {
+impl<F: Future> SimLoop<F> {
     fn new(network: Network, main: Pin<Box<F>>) -> Self {
         let ready = Arc::clone(network.ready());
         ready.clear();
         let start = Instant::now();
         Self {
             main,
-            main_flag: Flag::new(MAIN, &ready),
+            main_waker: TaskWaker::new(MAIN_TASK, &ready),
             tasks: BTreeMap::new(),
-            last_task: MAIN,
+            last_task: MAIN_TASK,
             base: network.now(),
             start,
-            alarm: Box::pin(sleep_until(start)),
-            polls_left: 0,
-            quiet_until: None,
-            quiet_since: Duration::ZERO,
+            timer: Box::pin(sleep_until(start)),
+            batch_polls_left: 0,
+            idle_deadline: None,
+            idle_since: Duration::ZERO,
             network,
             ready,
         }
     }
 
     /// Adopts tasks that were spawned.
-    fn adopt(&mut self) {
+    fn take_spawned(&mut self) {
         for spawned in self.network.take_spawned() {
             self.last_task += 1;
             let id = self.last_task;
-            let doomed = |number| self.network.with(|state| state.doomed.remove(&number));
-            let polls_left = spawned.number.and_then(doomed);
-            let flag = Flag::new(id, &self.ready);
-            self.tasks.insert(id, Task { future: spawned.task, flag, polls_left });
+            let doomed = |number| self.network.with(|state| state.scheduled_drops.remove(&number));
+            let polls_left = spawned.id.and_then(doomed);
+            let flag = TaskWaker::new(id, &self.ready);
+            self.tasks.insert(id, Task { future: spawned.task, waker: flag, polls_left });
         }
     }
 
     /// Chooses a random ready task.
-    fn pick(&self) -> Option<u64> {
+    fn next_task(&self) -> Option<u64> {
         let count = self.ready.count();
         if count == 0 {
             return None;
         }
-        let id = if self.network.with(|state| state.faults.in_turns) {
+        let id = if self.network.with(|state| state.faults.batch_scheduling) {
             // Tasks that were woken since the turn began are behind those of the turn.
-            let count = count.min(self.polls_left + 1);
+            let count = count.min(self.batch_polls_left + 1);
             self.ready.take_in_order(self.network.with(|state| state.random.index(count)))
         } else {
             self.ready.take(self.network.with(|state| state.random.index(count)))
         };
         self.network.with(|state| {
-            state.figures.polls += 1;
+            state.stats.polls += 1;
             state.record("poll", [id, 0, 0]);
         });
         Some(id)
     }
 
     /// Wakes a random task spuriously, with the configured probability.
-    fn disturb(&self) {
+    fn inject_spurious_wake(&self) {
         let count = self.tasks.len() + 1;
         let victim = self.network.with(|state| {
             // With a probability of one the loop would never be idle.
@@ -249,10 +249,10 @@ impl<F: Future> Loop<F> {
         });
         match victim {
             None => {}
-            Some(0) => std::task::Wake::wake_by_ref(&self.main_flag),
+            Some(0) => std::task::Wake::wake_by_ref(&self.main_waker),
             Some(index) => {
                 let (_, task) = self.tasks.iter().nth(index - 1).expect("below the count");
-                std::task::Wake::wake_by_ref(&task.flag);
+                std::task::Wake::wake_by_ref(&task.waker);
             }
         }
     }
@@ -260,8 +260,8 @@ impl<F: Future> Loop<F> {
     fn poll_task(&mut self, id: u64) {
         // The task may have ended since it was woken.
         let Some(task) = self.tasks.get_mut(&id) else { return };
-        task.flag.lower();
-        let waker = Waker::from(Arc::clone(&task.flag));
+        task.waker.clear();
+        let waker = Waker::from(Arc::clone(&task.waker));
         let context = &mut Context::from_waker(&waker);
         let future = AssertUnwindSafe(|| task.future.as_mut().poll(context));
         match catch_unwind(future) {
@@ -275,7 +275,7 @@ impl<F: Future> Loop<F> {
             }
             Ok(Poll::Ready(())) => drop(self.tasks.remove(&id)),
             Err(_) => {
-                self.network.with(|state| state.figures.panics += 1);
+                self.network.with(|state| state.stats.panics += 1);
                 self.tasks.remove(&id);
             }
         }
@@ -284,32 +284,32 @@ impl<F: Future> Loop<F> {
     /// No task can run. Pending until the next event; tokio's own tasks may run in between.
     fn poll_idle(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let next = self.network.with(|state| {
-            state.figures.turns += 1;
+            state.stats.idle_polls += 1;
             state.next_event()
         });
-        let at = match (next, self.quiet_until) {
+        let at = match (next, self.idle_deadline) {
             (Some(next), _) => {
-                self.quiet_until = None;
+                self.idle_deadline = None;
                 // Tokio's timers reach about two years ahead; the loop checks again before that.
-                (self.start + next.saturating_sub(self.base)).min(Instant::now() + QUIET_MAX)
+                (self.start + next.saturating_sub(self.base)).min(Instant::now() + IDLE_TIMEOUT_MAX)
             }
             (None, Some(until)) if Instant::now() >= until => {
                 // Tokio's timers may have fired in the meantime without the loop noticing.
                 let half = self.network.with(|state| state.time_max) / 2;
                 let is_long =
-                    (self.base + self.start.elapsed()).saturating_sub(self.quiet_since) > half;
-                self.fail(if is_long || half > QUIET_MAX { "deadlock" } else { "time is over" })
+                    (self.base + self.start.elapsed()).saturating_sub(self.idle_since) > half;
+                self.fail(if is_long || half > IDLE_TIMEOUT_MAX { "deadlock" } else { "time is over" })
             }
             (None, Some(until)) => until,
             (None, None) => {
-                self.quiet_since = self.network.now();
+                self.idle_since = self.network.now();
                 let left = self.network.with(|state| state.time_max.saturating_sub(state.now));
-                let patience = QUIET_MAX.min(left.saturating_add(TICK));
-                *self.quiet_until.insert(Instant::now() + patience)
+                let patience = IDLE_TIMEOUT_MAX.min(left.saturating_add(TICK));
+                *self.idle_deadline.insert(Instant::now() + patience)
             }
         };
-        self.alarm.as_mut().reset(at);
-        self.alarm.as_mut().poll(context)
+        self.timer.as_mut().reset(at);
+        self.timer.as_mut().poll(context)
     }
 
     /// Ends the run with a report.
@@ -319,50 +319,50 @@ impl<F: Future> Loop<F> {
             Handle::try_current().map_or(0, |handle| handle.metrics().num_alive_tasks());
         let text = self.network.with(|state| {
             let (seed, waiting, recent) = (state.seed, state.waiting(), state.trace.recent());
-            let since = if what == "deadlock" { self.quiet_since } else { state.now };
+            let since = if what == "deadlock" { self.idle_since } else { state.now };
             let waiting_too = waiting.clone();
-            let stuck = Stuck { what, tasks, tokio_tasks, since, waiting: waiting_too };
-            state.stuck = Some(stuck);
-            state.trace.freeze();
+            let stuck = RunFailure { cause: what, tasks, tokio_tasks, idle_since: since, waiting: waiting_too };
+            state.failure = Some(stuck);
+            state.trace.stop_recording();
             format!("seed {seed}: main and {tasks} tasks wait for {waiting}; last:\n{recent}")
         });
-        if self.network.with(|state| state.is_silent) {
+        if self.network.with(|state| state.suppress_panic_message) {
             resume_unwind(Box::new(format!("{what}, {text}")));
         }
         panic!("{what}, {text}");
     }
 }
 
-impl<F: Future> Future for Loop<F> {
+impl<F: Future> Future for SimLoop<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
         let this = &mut *self;
-        this.ready.set_loop(context.waker());
-        for _ in 0..TURN_POLLS_MAX {
+        this.ready.set_loop_waker(context.waker());
+        for _ in 0..POLLS_PER_YIELD {
             let now = this.base + this.start.elapsed();
             // Whether any event is possible is determined below.
-            let is_quiet = this.quiet_until.is_some_and(|until| Instant::now() >= until);
+            let is_quiet = this.idle_deadline.is_some_and(|until| Instant::now() >= until);
             let over = this.network.with(|state| {
-                state.close_lost();
+                state.close_dropped_handoffs();
                 state.advance(now);
                 let over = now > state.time_max && !is_quiet;
-                let is_busy = state.figures.polls > state.polls_max;
+                let is_busy = state.stats.polls > state.polls_max;
                 over.then_some("time is over").or(is_busy.then_some("too many steps"))
             });
             if let Some(what) = over {
                 this.fail(what);
             }
-            this.adopt();
-            if this.polls_left == 0 {
-                this.polls_left = this.ready.count();
-                this.network.with(|state| state.turn_began = now);
+            this.take_spawned();
+            if this.batch_polls_left == 0 {
+                this.batch_polls_left = this.ready.count();
+                this.network.with(|state| state.polled_at = now);
             }
-            this.polls_left = this.polls_left.saturating_sub(1);
-            match this.pick() {
-                Some(MAIN) => {
-                    this.main_flag.lower();
-                    let waker = Waker::from(Arc::clone(&this.main_flag));
+            this.batch_polls_left = this.batch_polls_left.saturating_sub(1);
+            match this.next_task() {
+                Some(MAIN_TASK) => {
+                    this.main_waker.clear();
+                    let waker = Waker::from(Arc::clone(&this.main_waker));
                     let polled = this.main.as_mut().poll(&mut Context::from_waker(&waker));
                     if polled.is_ready() {
                         return polled;
@@ -370,33 +370,33 @@ impl<F: Future> Future for Loop<F> {
                 }
                 Some(id) => this.poll_task(id),
                 None => {
-                    this.polls_left = 0;
+                    this.batch_polls_left = 0;
                     match this.poll_idle(context) {
                         Poll::Ready(()) => continue,
                         Poll::Pending => return Poll::Pending,
                     }
                 }
             }
-            this.quiet_until = None;
-            this.disturb();
+            this.idle_deadline = None;
+            this.inject_spurious_wake();
         }
         context.waker().wake_by_ref();
         Poll::Pending
     }
 }
 
-impl<F: Future> Drop for Loop<F> {
+impl<F: Future> Drop for SimLoop<F> {
     fn drop(&mut self) {
-        if std::thread::panicking() && !self.network.with(|state| state.is_silent) {
+        if std::thread::panicking() && !self.network.with(|state| state.suppress_panic_message) {
             eprintln!("simulated network: seed {}", self.network.seed());
         }
         // Dropping a task may spawn another one.
-        self.adopt();
+        self.take_spawned();
         while !self.tasks.is_empty() {
             self.tasks.clear();
-            self.adopt();
+            self.take_spawned();
         }
-        self.network.with(State::close_lost);
+        self.network.with(NetworkState::close_dropped_handoffs);
         self.ready.clear();
     }
 }

@@ -10,23 +10,23 @@ use std::task::{Context, Poll};
 
 use peregrine_driver::Address;
 #[cfg(unix)]
-use peregrine_driver::FilePart;
+use peregrine_driver::FileRange;
 
-use crate::link::Link;
+use crate::endpoint::SimEndpoint;
 use crate::network::{Network, Port};
-use crate::state::End;
+use crate::state::Side;
 
 /// The errors of failed accepts: the process, or the system, has run out of descriptors. The
 /// numbers are the same on all Unix systems.
 const ACCEPT_ERRORS: [i32; 2] = [24, 23];
 
 /// Accepts the connections of one [`Port`].
-pub struct Listener {
+pub struct SimListener {
     network: Network,
     port: u64,
 }
 
-impl Listener {
+impl SimListener {
     pub(crate) fn new(network: Network, port: &Port) -> io::Result<Self> {
         let known = network.with(|state| state.ports.contains_key(&port.id));
         if known {
@@ -49,98 +49,98 @@ impl Listener {
                 return Poll::Ready(Err(io::Error::from_raw_os_error(error)));
             }
             let id = port.backlog.pop_front().expect("the backlog is not empty");
-            state.figures.accepted += 1;
+            state.stats.accepted += 1;
             state.record("accept", [self.port, id, 0]);
             Poll::Ready(Ok(id))
         })
     }
 }
 
-impl peregrine_driver::Listener for Listener {
-    type Stream = Stream;
+impl peregrine_driver::Listener for SimListener {
+    type Stream = SimStream;
 
-    async fn accept(&self) -> io::Result<Stream> {
+    async fn accept(&self) -> io::Result<SimStream> {
         let id = poll_fn(|context| self.poll_accept(context)).await?;
-        Ok(Stream::new(&self.network, id, self.port))
+        Ok(SimStream::new(&self.network, id, self.port))
     }
 
     /// New connection attempts are refused, or wait until the listener is dropped and are refused
     /// then.
-    fn refuse_new(&self) {
-        self.network.with(|state| state.refuse_new(self.port));
+    fn refuse_new_connections(&self) {
+        self.network.with(|state| state.refuse_new_connections(self.port));
     }
 }
 
-impl Drop for Listener {
+impl Drop for SimListener {
     fn drop(&mut self) {
         self.network.with(|state| state.close_port(self.port));
     }
 }
 
 /// The server's end of a connection.
-pub struct Stream {
-    link: Link,
+pub struct SimStream {
+    endpoint: SimEndpoint,
     port: u64,
     /// Data was sent after the end of the stream.
-    passed_end: Cell<bool>,
+    wrote_after_shutdown: Cell<bool>,
     /// A file was shorter than expected.
     file_failed: Cell<bool>,
-    resets: Cell<bool>,
+    reset_on_drop: Cell<bool>,
 }
 
-impl Drop for Stream {
+impl Drop for SimStream {
     fn drop(&mut self) {
-        if self.resets.get() {
-            self.link.reset();
+        if self.reset_on_drop.get() {
+            self.endpoint.reset();
         }
     }
 }
 
-impl Stream {
+impl SimStream {
     fn new(network: &Network, id: u64, port: u64) -> Self {
-        let link = Link::new(network.clone(), id, End::Server);
+        let link = SimEndpoint::new(network.clone(), id, Side::Server);
         Self {
-            link,
+            endpoint: link,
             port,
-            passed_end: Cell::default(),
+            wrote_after_shutdown: Cell::default(),
             file_failed: Cell::default(),
-            resets: Cell::default(),
+            reset_on_drop: Cell::default(),
         }
     }
 
-    pub(crate) fn pass(mut self) -> Passed {
-        let id = self.link.release();
-        let lost = self.link.network.with(|state| {
+    pub(crate) fn into_handoff(mut self) -> SimHandoff {
+        let id = self.endpoint.release();
+        let lost = self.endpoint.network.with(|state| {
             state.record("pass", [id, 0, 0]);
-            Arc::clone(&state.lost)
+            Arc::clone(&state.dropped_handoffs)
         });
-        Passed { id: Some(id), port: self.port, lost }
+        SimHandoff { id: Some(id), port: self.port, dropped_handoffs: lost }
     }
 
     fn poll_chunk(&self, context: &mut Context<'_>) -> Poll<io::Result<Chunk>> {
-        let network = &self.link.network;
-        let hungry = self.link.has_input();
+        let network = &self.endpoint.network;
+        let hungry = self.endpoint.has_data();
         let bytes_max = network.with(|state| {
-            let loans = &mut state.loans;
-            if hungry && loans.chunks >= loans.chunks_max {
-                loans.starving.push(context.waker().clone());
-                state.figures.exhausted += 1;
+            let loans = &mut state.receive_buffers;
+            if hungry && loans.in_use >= loans.chunks_max {
+                loans.waiters.push(context.waker().clone());
+                state.stats.buffers_exhausted += 1;
                 return None;
             }
             Some(loans.chunk_bytes_max)
         });
         let Some(bytes_max) = bytes_max else { return Poll::Pending };
-        self.link.poll_recv(context, bytes_max).map_ok(|bytes| {
+        self.endpoint.poll_recv(context, bytes_max).map_ok(|bytes| {
             if bytes.is_empty() {
                 return Chunk { bytes, network: None };
             }
-            network.with(|state| state.loans.chunks += 1);
+            network.with(|state| state.receive_buffers.in_use += 1);
             Chunk { bytes, network: Some(network.clone()) }
         })
     }
 }
 
-impl peregrine_driver::Stream for Stream {
+impl peregrine_driver::Stream for SimStream {
     type Chunk = Chunk;
 
     fn poll_recv(&self, context: &mut Context<'_>) -> Poll<io::Result<Chunk>> {
@@ -151,24 +151,24 @@ impl peregrine_driver::Stream for Stream {
         if self.file_failed.get() {
             out.clear();
         }
-        if !out.is_empty() && self.link.queue(out) == Err(io::ErrorKind::BrokenPipe) {
-            self.passed_end.set(true);
+        if !out.is_empty() && self.endpoint.queue(out) == Err(io::ErrorKind::BrokenPipe) {
+            self.wrote_after_shutdown.set(true);
         }
         out.clear();
     }
 
-    fn sends_files(&self) -> bool {
+    fn supports_sendfile(&self) -> bool {
         cfg!(unix)
     }
 
     /// Sends the current contents of the file.
     #[cfg(unix)]
-    fn send_file(&self, out: &mut Vec<u8>, part: FilePart) {
+    fn send_file(&self, out: &mut Vec<u8>, part: FileRange) {
         use std::os::unix::fs::FileExt;
         self.send(out);
-        let (mut bytes, mut filled) = (vec![0; part.length], 0);
+        let (mut bytes, mut filled) = (vec![0; part.len], 0);
         while filled < bytes.len() {
-            match part.file.read_at(&mut bytes[filled..], part.at + filled as u64) {
+            match part.file.read_at(&mut bytes[filled..], part.offset + filled as u64) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Ok(0) | Err(_) => break,
                 Ok(count) => filled += count,
@@ -176,48 +176,48 @@ impl peregrine_driver::Stream for Stream {
         }
         bytes.truncate(filled);
         self.send(&mut bytes);
-        if filled < part.length {
+        if filled < part.len {
             self.file_failed.set(true);
         }
     }
 
-    fn poll_sent(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_flush(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.file_failed.get() {
             return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
         }
-        if self.passed_end.get() {
+        if self.wrote_after_shutdown.get() {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
-        self.link.poll_all_sent(context)
+        self.endpoint.poll_flushed(context)
     }
 
-    fn is_sent(&self) -> bool {
-        self.file_failed.get() || self.link.is_sent()
+    fn is_flushed(&self) -> bool {
+        self.file_failed.get() || self.endpoint.is_flushed()
     }
 
-    fn progress(&self) -> u64 {
-        self.link.progress()
+    fn bytes_written(&self) -> u64 {
+        self.endpoint.bytes_written()
     }
 
     fn finish(&self) {
-        self.link.finish();
+        self.endpoint.finish();
     }
 
     fn is_broken(&self) -> bool {
-        self.link.is_broken()
+        self.endpoint.is_broken()
     }
 
     fn reset_on_drop(&self) {
-        self.resets.set(true);
+        self.reset_on_drop.set(true);
     }
 
     /// An address for documentation (RFC 5737) derived from the connection.
-    fn peer(&self) -> Address {
-        Address::Tcp(self.link.client_address())
+    fn peer_addr(&self) -> Address {
+        Address::Tcp(self.endpoint.client_address())
     }
 
     /// An address for documentation (RFC 5737) with the port's number.
-    fn local(&self) -> Address {
+    fn local_addr(&self) -> Address {
         let port = u16::try_from(self.port % 65_536).expect("below 65,536");
         Address::Tcp(SocketAddr::from((Ipv4Addr::new(198, 51, 100, 1), port)))
     }
@@ -225,25 +225,25 @@ impl peregrine_driver::Stream for Stream {
 
 /// A connection between two workers.
 #[derive(Debug)]
-pub struct Passed {
+pub struct SimHandoff {
     id: Option<u64>,
     port: u64,
     /// Connections that the network must close.
-    lost: Arc<Mutex<Vec<u64>>>,
+    dropped_handoffs: Arc<Mutex<Vec<u64>>>,
 }
 
-impl Passed {
-    pub(crate) fn adopt(mut self, network: &Network) -> Stream {
+impl SimHandoff {
+    pub(crate) fn into_stream(mut self, network: &Network) -> SimStream {
         let id = self.id.take().expect("only this and the drop take the number");
-        Stream::new(network, id, self.port)
+        SimStream::new(network, id, self.port)
     }
 }
 
-impl Drop for Passed {
+impl Drop for SimHandoff {
     /// May run on any thread, where the network cannot be reached.
     fn drop(&mut self) {
         if let Some(id) = self.id.take() {
-            self.lost.lock().unwrap_or_else(PoisonError::into_inner).push(id);
+            self.dropped_handoffs.lock().unwrap_or_else(PoisonError::into_inner).push(id);
         }
     }
 }
@@ -273,8 +273,8 @@ impl Drop for Chunk {
     fn drop(&mut self) {
         if let Some(network) = &self.network {
             network.with(|state| {
-                state.loans.chunks -= 1;
-                state.wakes.append(&mut state.loans.starving);
+                state.receive_buffers.in_use -= 1;
+                state.pending_wakes.append(&mut state.receive_buffers.waiters);
             });
         }
     }

@@ -10,13 +10,13 @@ use std::task::{Wake, Waker};
 pub(crate) struct Spawned {
     pub(crate) task: Pin<Box<dyn Future<Output = ()>>>,
     /// Its number among the driver's tasks, if it is one.
-    pub(crate) number: Option<u64>,
+    pub(crate) id: Option<u64>,
 }
 
 /// A task of the loop.
 pub(crate) struct Task {
     pub(crate) future: Pin<Box<dyn Future<Output = ()>>>,
-    pub(crate) flag: Arc<Flag>,
+    pub(crate) waker: Arc<TaskWaker>,
     /// The number of polls before the task is dropped, if it is doomed.
     pub(crate) polls_left: Option<u64>,
 }
@@ -24,29 +24,29 @@ pub(crate) struct Task {
 /// The tasks that were woken, and the loop's own waker. Wakers may be used from any thread, hence
 /// the lock; the simulation itself has only one.
 #[derive(Default)]
-pub(crate) struct Ready {
-    inner: Mutex<Inner>,
+pub(crate) struct RunQueue {
+    inner: Mutex<RunQueueInner>,
 }
 
 #[derive(Default)]
-struct Inner {
+struct RunQueueInner {
     woken: Vec<u64>,
-    outer: Option<Waker>,
+    loop_waker: Option<Waker>,
 }
 
-impl Ready {
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+impl RunQueue {
+    fn lock(&self) -> MutexGuard<'_, RunQueueInner> {
         // No code that can panic runs under the lock.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Stores the loop's waker.
-    pub(crate) fn set_loop(&self, waker: &Waker) {
-        self.lock().outer = Some(waker.clone());
+    pub(crate) fn set_loop_waker(&self, waker: &Waker) {
+        self.lock().loop_waker = Some(waker.clone());
     }
 
     pub(crate) fn wake_loop(&self) {
-        let outer = self.lock().outer.clone();
+        let outer = self.lock().loop_waker.clone();
         if let Some(outer) = outer {
             outer.wake();
         }
@@ -75,32 +75,32 @@ impl Ready {
     pub(crate) fn clear(&self) {
         let mut inner = self.lock();
         inner.woken.clear();
-        inner.outer = None;
+        inner.loop_waker = None;
     }
 }
 
 /// Marks one task as ready.
-pub(crate) struct Flag {
+pub(crate) struct TaskWaker {
     id: u64,
     /// It is already in the list.
     woken: AtomicBool,
-    ready: Arc<Ready>,
+    ready: Arc<RunQueue>,
 }
 
-impl Flag {
-    pub(crate) fn new(id: u64, ready: &Arc<Ready>) -> Arc<Self> {
+impl TaskWaker {
+    pub(crate) fn new(id: u64, ready: &Arc<RunQueue>) -> Arc<Self> {
         let flag = Arc::new(Self { id, woken: AtomicBool::new(false), ready: Arc::clone(ready) });
         flag.wake_by_ref();
         flag
     }
 
     /// Removes the task from the list: it is about to run.
-    pub(crate) fn lower(&self) {
+    pub(crate) fn clear(&self) {
         self.woken.store(false, Ordering::Relaxed);
     }
 }
 
-impl Wake for Flag {
+impl Wake for TaskWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }

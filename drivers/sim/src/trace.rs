@@ -15,28 +15,28 @@ pub(crate) struct Trace {
     digest: u64,
     recent: VecDeque<(Duration, &'static str, [u64; 3])>,
     /// The last events that matter to users of the network.
-    story: VecDeque<(Duration, Told)>,
+    event_log: VecDeque<(Duration, LogEntry)>,
     /// No more events are added.
     is_frozen: bool,
 }
 
 #[derive(Debug)]
-enum Told {
+enum LogEntry {
     Event(&'static str, [u64; 3]),
-    Note(String),
+    Message(String),
 }
 
 /// Why a run got stuck.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stuck {
+pub struct RunFailure {
     /// Which limit was reached: `deadlock`, `time is over` or `too many steps`.
-    pub what: &'static str,
+    pub cause: &'static str,
     /// The number of unfinished tasks, excluding `main`.
     pub tasks: usize,
     /// The number of unfinished tasks of tokio.
     pub tokio_tasks: usize,
     /// When the last event happened.
-    pub since: Duration,
+    pub idle_since: Duration,
     /// Which tasks waited for which events, as far as the network knows.
     pub waiting: String,
 }
@@ -59,44 +59,44 @@ impl Trace {
             self.recent.pop_front();
         }
         self.recent.push_back((now, what, figures));
-        if in_words(what, figures).is_some() {
-            self.tell(now, Told::Event(what, figures));
+        if describe(what, figures).is_some() {
+            self.push_log(now, LogEntry::Event(what, figures));
         }
     }
 
     /// Adds a note from the user.
-    pub(crate) fn note(&mut self, now: Duration, text: String) {
+    pub(crate) fn log(&mut self, now: Duration, text: String) {
         let digest =
             text.bytes().fold(0, |digest, byte| mix(digest ^ u64::from(byte)).wrapping_add(1));
         self.record(now, "note", [digest, 0, 0]);
         if !self.is_frozen {
-            self.tell(now, Told::Note(text));
+            self.push_log(now, LogEntry::Message(text));
         }
     }
 
     /// Stops recording.
-    pub(crate) fn freeze(&mut self) {
+    pub(crate) fn stop_recording(&mut self) {
         self.is_frozen = true;
     }
 
-    pub(crate) fn is_frozen(&self) -> bool {
+    pub(crate) fn is_recording_stopped(&self) -> bool {
         self.is_frozen
     }
 
-    fn tell(&mut self, now: Duration, told: Told) {
-        if self.story.len() == RECENT_MAX {
-            self.story.pop_front();
+    fn push_log(&mut self, now: Duration, told: LogEntry) {
+        if self.event_log.len() == RECENT_MAX {
+            self.event_log.pop_front();
         }
-        self.story.push_back((now, told));
+        self.event_log.push_back((now, told));
     }
 
     /// The last relevant events as text.
-    pub(crate) fn story(&self) -> Vec<(Duration, String)> {
-        let words = |told: &Told| match told {
-            Told::Event(what, figures) => in_words(what, *figures).unwrap_or_default(),
-            Told::Note(text) => text.clone(),
+    pub(crate) fn event_log(&self) -> Vec<(Duration, String)> {
+        let words = |told: &LogEntry| match told {
+            LogEntry::Event(what, figures) => describe(what, *figures).unwrap_or_default(),
+            LogEntry::Message(text) => text.clone(),
         };
-        self.story.iter().map(|(now, told)| (*now, words(told))).collect()
+        self.event_log.iter().map(|(now, told)| (*now, words(told))).collect()
     }
 
     pub(crate) fn digest(&self) -> u64 {
@@ -114,20 +114,20 @@ impl Trace {
 }
 
 /// The name of an end.
-fn end(index: u64) -> &'static str {
+fn side_name(index: u64) -> &'static str {
     if index == 0 { "client" } else { "server" }
 }
 
 /// Describes an event for users of the network; `None` for the many routine events.
-fn in_words(what: &str, [a, b, _]: [u64; 3]) -> Option<String> {
+fn describe(what: &str, [a, b, _]: [u64; 3]) -> Option<String> {
     Some(match what {
         "connect" => format!("connection {b}: a client connects"),
         "accept" => format!("connection {b}: accepted"),
         "refuse" => "an attempt to accept fails: out of descriptors".to_owned(),
         "turn away" => format!("connection {a}: refused"),
         "lose" => format!("connection {a}: the network loses {b} bytes, and breaks it"),
-        "reset" => format!("connection {a}: the {} resets it", end(b)),
-        "close" => format!("connection {a}: the {} closes it", end(b)),
+        "reset" => format!("connection {a}: the {} resets it", side_name(b)),
+        "close" => format!("connection {a}: the {} closes it", side_name(b)),
         "block" => "a task blocks the thread".to_owned(),
         _ => return None,
     })
@@ -142,8 +142,8 @@ mod tests {
         let digest_of = |text: &str| {
             let mut trace = Trace::default();
             trace.record(Duration::ZERO, "poll", [1, 0, 0]);
-            trace.note(Duration::from_secs(1), text.to_owned());
-            assert_eq!(trace.story(), [(Duration::from_secs(1), text.to_owned())]);
+            trace.log(Duration::from_secs(1), text.to_owned());
+            assert_eq!(trace.event_log(), [(Duration::from_secs(1), text.to_owned())]);
             trace.digest()
         };
         assert_eq!(digest_of("bought"), digest_of("bought"));
@@ -156,7 +156,7 @@ mod tests {
         for number in 0..100 {
             trace.record(Duration::ZERO, "close", [number, 0, 0]);
         }
-        let story = trace.story();
+        let story = trace.event_log();
         assert_eq!(story.len(), RECENT_MAX);
         assert!(
             story.last().is_some_and(|(_, text)| text.starts_with("connection 99: the client")),

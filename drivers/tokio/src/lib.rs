@@ -14,16 +14,16 @@
 //! Start reading at `worker.rs` ([`Tokio`]), then `stream.rs` and `output.rs`.
 #![forbid(unsafe_code)]
 
-mod connection;
+mod socket;
 mod listener;
-mod look;
-mod output;
-mod pin;
-mod pool;
+mod poll_clock;
+mod send_queue;
+mod affinity;
+mod buffer_pool;
 mod stream;
 mod worker;
 
-pub use listener::Listener;
-pub use pool::Chunk;
-pub use stream::Stream;
-pub use worker::{Hold, Tokio};
+pub use listener::TokioListener;
+pub use buffer_pool::Chunk;
+pub use stream::TokioStream;
+pub use worker::{KeepAwake, Tokio};

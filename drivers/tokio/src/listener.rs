@@ -13,22 +13,22 @@ use tokio::net::TcpListener;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::coop::has_budget_remaining;
 
-use crate::connection::Connection;
-use crate::stream::Stream;
-use crate::worker::{Worker, increment};
+use crate::socket::AsyncSocket;
+use crate::stream::TokioStream;
+use crate::worker::{TokioWorker, increment};
 
 /// A listening socket of one worker. When it is dropped, the kernel closes the connections in its
 /// backlog.
-pub struct Listener {
-    source: Source,
-    earlier: Cell<Earlier>,
+pub struct TokioListener {
+    source: ListenSocket,
+    preexisting: Cell<Preexisting>,
     /// The Unix socket was shut down, so no further connections can arrive.
     #[cfg(unix)]
-    refuses: Cell<bool>,
-    worker: Rc<Worker>,
+    is_shut_down: Cell<bool>,
+    worker: Rc<TokioWorker>,
 }
 
-enum Source {
+enum ListenSocket {
     Tcp(TcpListener),
     #[cfg(unix)]
     Unix(UnixListener),
@@ -42,91 +42,91 @@ enum Source {
 /// | Unknown | Some | a connection was accepted, which may be such a one |
 /// | Some | None | the backlog is empty |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Earlier {
+enum Preexisting {
     Unknown,
-    Some,
-    None,
+    Possible,
+    Drained,
 }
 
 /// Whether accepted sockets inherit the options of the listening one.
-const INHERITS: bool = cfg!(any(target_os = "linux", target_os = "android"));
+const ACCEPT_INHERITS_OPTIONS: bool = cfg!(any(target_os = "linux", target_os = "android"));
 
-impl Listener {
-    pub(crate) fn new(socket: Socket, worker: Rc<Worker>) -> io::Result<Self> {
+impl TokioListener {
+    pub(crate) fn new(socket: Socket, worker: Rc<TokioWorker>) -> io::Result<Self> {
         // Tokio requires non-blocking sockets.
         let source = match socket {
             Socket::Tcp(listener) => {
                 listener.set_nonblocking(true)?;
                 // On Linux accepted sockets inherit the options of the listening one, which saves
                 // system calls per connection.
-                prepare(SockRef::from(&listener), &worker.sockets)?;
-                Source::Tcp(TcpListener::from_std(listener)?)
+                apply_options(SockRef::from(&listener), &worker.socket_options)?;
+                ListenSocket::Tcp(TcpListener::from_std(listener)?)
             }
             #[cfg(unix)]
             Socket::Unix(listener) => {
                 listener.set_nonblocking(true)?;
-                Source::Unix(UnixListener::from_std(listener)?)
+                ListenSocket::Unix(UnixListener::from_std(listener)?)
             }
         };
         Ok(Self {
             source,
-            earlier: Cell::new(Earlier::Unknown),
+            preexisting: Cell::new(Preexisting::Unknown),
             #[cfg(unix)]
-            refuses: Cell::new(false),
+            is_shut_down: Cell::new(false),
             worker,
         })
     }
 
-    fn poll_accept(&self, context: &mut Context<'_>) -> Poll<io::Result<Connection>> {
+    fn poll_accept(&self, context: &mut Context<'_>) -> Poll<io::Result<AsyncSocket>> {
         let accepted = match &self.source {
-            Source::Tcp(listener) => {
-                listener.poll_accept(context).map_ok(|(socket, _)| Connection::Tcp(socket))
+            ListenSocket::Tcp(listener) => {
+                listener.poll_accept(context).map_ok(|(socket, _)| AsyncSocket::Tcp(socket))
             }
             #[cfg(unix)]
-            Source::Unix(listener) if self.refuses.get() => Poll::Ready(take_last(listener)),
+            ListenSocket::Unix(listener) if self.is_shut_down.get() => Poll::Ready(accept_remaining(listener)),
             #[cfg(unix)]
-            Source::Unix(listener) => {
-                listener.poll_accept(context).map_ok(|(socket, _)| Connection::Unix(socket))
+            ListenSocket::Unix(listener) => {
+                listener.poll_accept(context).map_ok(|(socket, _)| AsyncSocket::Unix(socket))
             }
         };
         // A task without remaining budget is pending although there may be more.
-        if accepted.is_pending() && self.earlier.get() == Earlier::Some && has_budget_remaining() {
-            self.earlier.set(Earlier::None);
+        if accepted.is_pending() && self.preexisting.get() == Preexisting::Possible && has_budget_remaining() {
+            self.preexisting.set(Preexisting::Drained);
         }
         let accepted = ready!(accepted);
-        if self.earlier.get() == Earlier::Unknown {
-            self.earlier.set(Earlier::Some);
+        if self.preexisting.get() == Preexisting::Unknown {
+            self.preexisting.set(Preexisting::Possible);
         }
-        self.worker.figures.call();
+        self.worker.stats.record_syscall();
         Poll::Ready(accepted)
     }
 }
 
-impl peregrine_driver::Listener for Listener {
-    type Stream = Stream;
+impl peregrine_driver::Listener for TokioListener {
+    type Stream = TokioStream;
 
-    async fn accept(&self) -> io::Result<Stream> {
+    async fn accept(&self) -> io::Result<TokioStream> {
         let connection = poll_fn(|context| self.poll_accept(context)).await?;
-        if let Connection::Tcp(socket) = &connection
-            && (!INHERITS || self.earlier.get() != Earlier::None)
+        if let AsyncSocket::Tcp(socket) = &connection
+            && (!ACCEPT_INHERITS_OPTIONS || self.preexisting.get() != Preexisting::Drained)
         {
             // Fails only if the peer is gone, which the first receive reports.
-            let _ = prepare(SockRef::from(socket), &self.worker.sockets);
+            let _ = apply_options(SockRef::from(socket), &self.worker.socket_options);
         }
-        increment(&self.worker.figures.accepted);
-        Ok(Stream::new(connection, Rc::clone(&self.worker)))
+        increment(&self.worker.stats.accepted);
+        Ok(TokioStream::new(connection, Rc::clone(&self.worker)))
     }
 
     /// Has no effect on systems without socket filters (other than Linux and Android).
     #[cfg(any(target_os = "linux", target_os = "android"))]
-    fn refuse_new(&self) {
+    fn refuse_new_connections(&self) {
         match &self.source {
-            Source::Tcp(listener) => {
-                let _ = SockRef::from(listener).attach_filter(&WITHOUT_SYN);
+            ListenSocket::Tcp(listener) => {
+                let _ = SockRef::from(listener).attach_filter(&DROP_SYN_FILTER);
             }
-            Source::Unix(listener) => {
+            ListenSocket::Unix(listener) => {
                 let is_shut = SockRef::from(listener).shutdown(std::net::Shutdown::Read).is_ok();
-                self.refuses.set(is_shut);
+                self.is_shut_down.set(is_shut);
             }
         }
     }
@@ -134,28 +134,28 @@ impl peregrine_driver::Listener for Listener {
 
 /// Returns the error for tasks that still wait at a socket without future connections.
 #[cfg(unix)]
-fn take_last(listener: &UnixListener) -> io::Result<Connection> {
+fn accept_remaining(listener: &UnixListener) -> io::Result<AsyncSocket> {
     let (socket, _name) = SockRef::from(listener).accept().map_err(|error| match error.kind() {
         io::ErrorKind::WouldBlock => io::ErrorKind::InvalidInput.into(),
         _ => error,
     })?;
     socket.set_nonblocking(true)?;
-    Ok(Connection::Unix(UnixStream::from_std(socket.into())?))
+    Ok(AsyncSocket::Unix(UnixStream::from_std(socket.into())?))
 }
 
 /// Sets the options of a TCP connection on its own socket or on its listening socket.
-fn prepare(socket: SockRef<'_>, options: &SocketOptions) -> io::Result<()> {
+fn apply_options(socket: SockRef<'_>, options: &SocketOptions) -> io::Result<()> {
     socket.set_tcp_nodelay(options.nodelay)?;
     #[cfg(any(target_os = "linux", target_os = "android"))]
-    socket.set_tcp_notsent_lowat(options.unsent_bytes_max)?;
+    socket.set_tcp_notsent_lowat(options.notsent_lowat_bytes)?;
     #[cfg(any(target_os = "linux", target_os = "android"))]
-    socket.set_tcp_user_timeout(options.user_timeout_kept())?;
-    if let Some(time) = options.keep_alive {
+    socket.set_tcp_user_timeout(options.tcp_user_timeout_clamped())?;
+    if let Some(time) = options.tcp_keepalive {
         let keep_alive = TcpKeepalive::new().with_time(time);
         #[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
         let keep_alive = keep_alive
-            .with_interval(options.keep_alive_interval)
-            .with_retries(options.keep_alive_probes);
+            .with_interval(options.tcp_keepalive_interval)
+            .with_retries(options.tcp_keepalive_retries);
         socket.set_tcp_keepalive(&keep_alive)?;
     } else {
         // A previous owner of the listening socket, such as the process before a restart, may have
@@ -168,7 +168,7 @@ fn prepare(socket: SockRef<'_>, options: &SocketOptions) -> io::Result<()> {
 /// Drops segments that start a connection (SYN without ACK) and passes the rest. Segments of
 /// handshakes in progress also arrive at the listening socket.
 #[cfg(any(target_os = "linux", target_os = "android"))]
-const WITHOUT_SYN: [socket2::SockFilter; 5] = [
+const DROP_SYN_FILTER: [socket2::SockFilter; 5] = [
     // The flags, in byte 13 of the TCP header (RFC 9293 3.1), where the data begins here.
     socket2::SockFilter::new(0x30, 0, 0, 13),
     // Mask SYN and ACK.

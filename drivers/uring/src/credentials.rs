@@ -4,13 +4,13 @@ use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use peregrine_driver::Credentials;
+use peregrine_driver::UnixCredentials;
 
 /// Returns the credentials that the kernel recorded when the peer connected.
 ///
 /// Does not use `rustix`, whose process IDs cannot be zero; the kernel reports zero for a process
 /// in another namespace.
-pub(crate) fn of_peer(socket: BorrowedFd<'_>) -> io::Result<Credentials> {
+pub(crate) fn peer_credentials(socket: BorrowedFd<'_>) -> io::Result<UnixCredentials> {
     let mut told = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: `told` has room for `length` bytes, and any bytes are a valid `ucred`; both live
@@ -28,5 +28,5 @@ pub(crate) fn of_peer(socket: BorrowedFd<'_>) -> io::Result<Credentials> {
         return Err(io::Error::last_os_error());
     }
     let pid = u32::try_from(told.pid).ok().filter(|pid| *pid > 0);
-    Ok(Credentials { uid: told.uid, gid: told.gid, pid })
+    Ok(UnixCredentials { uid: told.uid, gid: told.gid, pid })
 }

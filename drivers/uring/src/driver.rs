@@ -5,17 +5,17 @@ use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
-use peregrine_driver::{Counters, Driver, Functions, Options, Passed, Socket};
+use peregrine_driver::{DriverStats, Driver, BlockingTasks, Options, Handoff, Socket};
 use tokio::runtime::{Builder, Handle, LocalOptions, LocalRuntime};
 use tokio::task::unconstrained;
 
-use crate::cpu;
+use crate::affinity;
 use crate::listener::UringListener;
-use crate::park;
-use crate::prepare::Prepared;
+use crate::event_loop;
+use crate::prepare::PreparedRing;
 use crate::stream::UringStream;
 use crate::timer::Sleep;
-use crate::worker::Shared;
+use crate::worker::UringWorker;
 
 /// One worker's io_uring driver.
 ///
@@ -42,21 +42,21 @@ use crate::worker::Shared;
 /// ```
 #[derive(Clone)]
 pub struct Uring {
-    shared: Rc<Shared>,
+    worker: Rc<UringWorker>,
 }
 
 /// Keeps the thread from sleeping in the ring, where it does not see tokio's events. See
 /// [`Driver::hold`].
-pub struct Hold {
-    shared: Rc<Shared>,
+pub struct KeepAwake {
+    worker: Rc<UringWorker>,
 }
 
 impl Driver for Uring {
     type Socket = Socket;
     type Listener = UringListener;
     type Stream = UringStream;
-    type Passed = Passed;
-    type Hold = Hold;
+    type Handoff = Handoff;
+    type KeepAwake = KeepAwake;
 
     fn run<M, F>(options: &Options, main: M) -> io::Result<F::Output>
     where
@@ -64,84 +64,84 @@ impl Driver for Uring {
         F: Future,
     {
         if let Some(cpu) = options.cpu {
-            cpu::pin_to(cpu)?;
+            affinity::pin_thread(cpu)?;
         }
-        run_here(Prepared::here(options)?, options, main)
+        run_on_this_thread(PreparedRing::on_this_thread(options)?, options, main)
     }
 
     fn listen(&self, socket: Socket) -> io::Result<UringListener> {
-        UringListener::open(&self.shared, socket)
+        UringListener::open(&self.worker, socket)
     }
 
-    fn pass(&self, stream: UringStream) -> io::Result<Passed> {
-        stream.pass()
+    fn hand_off(&self, stream: UringStream) -> io::Result<Handoff> {
+        stream.hand_off()
     }
 
-    fn adopt(&self, passed: Passed) -> io::Result<UringStream> {
+    fn accept_handoff(&self, passed: Handoff) -> io::Result<UringStream> {
         let descriptor = match passed {
-            Passed::Tcp(socket) => socket.into(),
-            Passed::Unix(socket) => socket.into(),
+            Handoff::Tcp(socket) => socket.into(),
+            Handoff::Unix(socket) => socket.into(),
         };
-        Ok(UringStream::open(&self.shared, descriptor))
+        Ok(UringStream::open(&self.worker, descriptor))
     }
 
     fn spawn(&self, task: impl Future<Output = ()> + 'static) {
-        self.shared.tasks.spawn(task);
+        self.worker.executor.spawn(task);
     }
 
     fn now(&self) -> Duration {
-        self.shared.clock.now()
+        self.worker.clock.now()
     }
 
-    fn read_clock(&self) -> Duration {
-        self.shared.clock.read(self.shared.tasks.polls())
+    fn precise_now(&self) -> Duration {
+        self.worker.clock.precise_now(self.worker.executor.polls())
     }
 
-    fn recent_clock(&self) -> Duration {
-        self.shared.clock.recent(self.shared.tasks.polls())
+    fn coarse_now(&self) -> Duration {
+        self.worker.clock.coarse_now(self.worker.executor.polls())
     }
 
-    fn turn_began(&self) -> Duration {
-        self.shared.tasks.looked()
+    fn polled_at(&self) -> Duration {
+        self.worker.executor.polled_at()
     }
 
-    fn left_at(&self, time: Duration) -> Duration {
-        self.shared.long_turns.borrow().left_at(time)
+    fn submitted_at(&self, time: Duration) -> Duration {
+        self.worker.long_iterations.borrow().submitted_at(time)
     }
 
-    fn at_turn_end(&self, end: impl Fn(Duration) + 'static) -> bool {
-        self.shared.turn_end.set(Box::new(end)).is_ok()
+    fn on_iteration_end(&self, end: impl Fn(Duration) + 'static) -> bool {
+        self.worker.on_iteration_end.set(Box::new(end)).is_ok()
     }
 
     fn unix_time(&self) -> Duration {
-        self.shared.clock.unix_time()
+        self.worker.clock.unix_time()
     }
 
     fn sleep_until(&self, at: Duration) -> impl Future<Output = ()> {
-        Sleep::new(Rc::clone(&self.shared), at)
+        Sleep::new(Rc::clone(&self.worker), at)
     }
 
-    fn hold(&self) -> Hold {
-        self.shared.holds.set(self.shared.holds.get() + 1);
-        Hold { shared: Rc::clone(&self.shared) }
+    fn keep_awake(&self) -> KeepAwake {
+        self.worker.keep_awake_count.set(self.worker.keep_awake_count.get() + 1);
+        KeepAwake { worker: Rc::clone(&self.worker) }
     }
 
     fn tokio_tasks(&self) -> usize {
-        Handle::try_current().map_or(0, |handle| park::tokio_tasks(&handle.metrics()))
+        Handle::try_current().map_or(0, |handle| event_loop::tokio_tasks(&handle.metrics()))
     }
 
-    fn outlast(&self, is_patient: impl FnMut(usize) -> bool + 'static) {
-        self.shared.functions.outlast(is_patient);
+    fn wait_for_blocking_tasks_while(&self, is_patient: impl FnMut(usize) -> bool + 'static) {
+        self.worker.blocking_tasks.wait_while(is_patient);
     }
 
     /// The counters so far. `in_flight` does not include the driver's poll for wake-ups by other
     /// threads.
-    fn counters(&self) -> Counters {
-        self.shared.counters()
+    fn stats(&self) -> DriverStats {
+        self.worker.counters()
     }
 }
 
-impl Prepared {
+impl PreparedRing {
     /// Like [`Uring::run`], with this ring.
     ///
     /// # Errors
@@ -152,77 +152,77 @@ impl Prepared {
         F: Future,
     {
         if let Some(cpu) = options.cpu {
-            cpu::pin_to(cpu)?;
+            affinity::pin_thread(cpu)?;
         }
-        run_here(self, options, main)
+        run_on_this_thread(self, options, main)
     }
 }
 
 /// Runs `main` and all tasks it spawns on the calling thread until `main` completes.
-fn run_here<M, F>(prepared: Prepared, options: &Options, main: M) -> io::Result<F::Output>
+fn run_on_this_thread<M, F>(prepared: PreparedRing, options: &Options, main: M) -> io::Result<F::Output>
 where
     M: FnOnce(Uring) -> F,
     F: Future,
 {
-    let functions = Functions::default();
+    let functions = BlockingTasks::default();
     let (started, stopped) = (functions.threads(), functions.threads());
     let runtime = Builder::new_current_thread()
         .enable_all()
-        .on_thread_start(move || started.started())
-        .on_thread_stop(move || stopped.stopped())
+        .on_thread_start(move || started.on_start())
+        .on_thread_stop(move || stopped.on_stop())
         .build_local(LocalOptions::default())?;
-    if let Some(figures) = &options.figures {
-        figures.show_threads(functions.threads());
+    if let Some(figures) = &options.metrics {
+        figures.set_blocking_threads(functions.threads());
     }
-    let shared = Shared::start(prepared, options, functions)?;
-    let mut running = Running { shared, runtime: Some(runtime), end_max: Duration::ZERO };
-    running.shared.tasks.enter();
+    let shared = UringWorker::start(prepared, options, functions)?;
+    let mut running = WorkerGuard { worker: shared, runtime: Some(runtime), blocking_timeout: Duration::ZERO };
+    running.worker.executor.enter();
     let spin = Duration::from_micros(u64::from(options.spin_us));
     let root = async {
-        let driver = Uring { shared: Rc::clone(&running.shared) };
+        let driver = Uring { worker: Rc::clone(&running.worker) };
         let main = main(driver.clone());
         let whole = async {
             let output = main.await;
-            let functions = &driver.shared.functions;
-            functions.begin(&driver, || tokio::task::spawn_blocking(|| ())).await;
+            let functions = &driver.worker.blocking_tasks;
+            functions.start_queued(&driver, || tokio::task::spawn_blocking(|| ())).await;
             output
         };
-        park::run(Rc::clone(&running.shared), whole, spin).await
+        event_loop::run(Rc::clone(&running.worker), whole, spin).await
     };
     let runtime = running.runtime.as_ref().expect("the runtime exists until the drop");
     let output = runtime.block_on(unconstrained(root));
-    let shared = Rc::clone(&running.shared);
-    shared.functions.end(|end_max| {
-        running.end_max = end_max;
+    let shared = Rc::clone(&running.worker);
+    shared.blocking_tasks.shut_down(|end_max| {
+        running.blocking_timeout = end_max;
         drop(running);
     });
     output
 }
 
-impl Drop for Hold {
+impl Drop for KeepAwake {
     fn drop(&mut self) {
-        self.shared.holds.set(self.shared.holds.get() - 1);
+        self.worker.keep_awake_count.set(self.worker.keep_awake_count.get() - 1);
     }
 }
 
 /// A running worker. However `run` is left, dropping it frees things in the only sound order:
 /// tasks, tokio's tasks, operations in the kernel, memory.
-struct Running {
-    shared: Rc<Shared>,
+struct WorkerGuard {
+    worker: Rc<UringWorker>,
     runtime: Option<LocalRuntime>,
     /// How long to wait for blocking threads.
-    end_max: Duration,
+    blocking_timeout: Duration,
 }
 
-impl Drop for Running {
+impl Drop for WorkerGuard {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
             let entered = runtime.enter();
-            self.shared.tasks.close();
+            self.worker.executor.close();
             drop(entered);
-            runtime.shutdown_timeout(self.end_max);
+            runtime.shutdown_timeout(self.blocking_timeout);
         }
-        self.shared.shut_down();
-        self.shared.tasks.leave();
+        self.worker.shut_down();
+        self.worker.executor.leave();
     }
 }

@@ -12,25 +12,25 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 #[cfg(target_os = "linux")]
-mod buffers;
+mod buffer_ring;
 #[cfg(target_os = "linux")]
 mod chunk;
 #[cfg(target_os = "linux")]
-mod cpu;
+mod affinity;
 #[cfg(target_os = "linux")]
 mod credentials;
 #[cfg(target_os = "linux")]
 mod driver;
 #[cfg(target_os = "linux")]
-mod file;
+mod sendfile;
 #[cfg(target_os = "linux")]
 mod listener;
 #[cfg(target_os = "linux")]
-mod look;
+mod poll_clock;
 #[cfg(target_os = "linux")]
 mod operation;
 #[cfg(target_os = "linux")]
-mod park;
+mod event_loop;
 #[cfg(target_os = "linux")]
 mod prepare;
 mod probe;
@@ -43,7 +43,7 @@ mod send;
 #[cfg(target_os = "linux")]
 mod stream;
 #[cfg(target_os = "linux")]
-mod task;
+mod executor;
 #[cfg(target_os = "linux")]
 mod timer;
 #[cfg(target_os = "linux")]
@@ -52,11 +52,11 @@ mod worker;
 #[cfg(target_os = "linux")]
 pub use chunk::Chunk;
 #[cfg(target_os = "linux")]
-pub use driver::{Hold, Uring};
+pub use driver::{KeepAwake, Uring};
 #[cfg(target_os = "linux")]
 pub use listener::UringListener;
 #[cfg(target_os = "linux")]
-pub use prepare::{Prepared, prepare};
-pub use probe::{Features, Refusal, probe};
+pub use prepare::{PreparedRing, prepare};
+pub use probe::{Features, ProbeError, probe};
 #[cfg(target_os = "linux")]
 pub use stream::UringStream;

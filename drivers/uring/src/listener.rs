@@ -21,25 +21,25 @@ use io_uring::{opcode, types};
 use peregrine_driver::{Listener, Socket, SocketOptions};
 use socket2::{SockFilter, SockRef, TcpKeepalive};
 
-use crate::operation::{Kind, Token};
+use crate::operation::{OpKind, Token};
 use crate::stream::UringStream;
-use crate::task::Waiter;
-use crate::worker::Shared;
+use crate::executor::Waiter;
+use crate::worker::UringWorker;
 
 /// The number of connections that may be older than the options of their listening socket, and so
 /// did not inherit them: the longest backlog that systems are configured to use.
-const EARLIER_MAX: u32 = 65_536;
+const PREEXISTING_MAX: u32 = 65_536;
 
 /// For this many tasks polled in a turn, one more connection is taken in the next one; see
 /// [`Shared::share`].
-const POLLS_PER_CONNECTION: usize = 8;
+const POLLS_PER_ACCEPT: usize = 8;
 
 /// The minimum number of connections taken after a long turn.
-const AFTER_LONG_TURN: usize = 32;
+const ACCEPT_BATCH_AFTER_STALL: usize = 32;
 
 /// Drops TCP segments that start a connection (SYN without ACK). The filter of a listening socket
 /// sees each segment from its TCP header; the flags are in byte 13.
-const REFUSE_SYN: [SockFilter; 5] = [
+const DROP_SYN_FILTER: [SockFilter; 5] = [
     SockFilter::new((libc::BPF_LD | libc::BPF_B | libc::BPF_ABS) as u16, 0, 0, 13),
     SockFilter::new((libc::BPF_ALU | libc::BPF_AND | libc::BPF_K) as u16, 0, 0, 0x12),
     SockFilter::new((libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16, 0, 1, 0x02),
@@ -49,28 +49,28 @@ const REFUSE_SYN: [SockFilter; 5] = [
 
 /// A listening socket that accepts through the ring.
 pub struct UringListener {
-    shared: Rc<Shared>,
+    worker: Rc<UringWorker>,
     index: u32,
 }
 
 /// The state of a listener. Kept until the listener is dropped and its operations have completed.
-pub(crate) struct Listening {
+pub(crate) struct ListenerSlot {
     socket: Socket,
     generation: u32,
-    accepting: Accepting,
+    state: AcceptState,
     /// The handle was dropped: accepted connections are closed.
     closing: bool,
     /// The number of incomplete operations.
     in_flight: u8,
     /// The number of connections to take from the kernel before waiting for one again.
-    due: usize,
+    accept_budget: usize,
     /// A connection that was accepted after the waiting task gave up.
     ready: Option<OwnedFd>,
     /// The number of accepted connections whose options are still set individually.
-    earlier: u32,
-    failed: Option<i32>,
+    preexisting: u32,
+    error: Option<i32>,
     /// New connections are dropped.
-    refuses: bool,
+    is_shut_down: bool,
     waiter: Waiter,
 }
 
@@ -80,14 +80,14 @@ pub(crate) struct Listening {
 /// | Armed | Ending | the task stops waiting |
 /// | Armed, Ending | Idle | the completion arrived |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Accepting {
+enum AcceptState {
     Idle,
     /// With the kind of the armed operation: [`Kind::Accept`] or [`Kind::Connection`].
-    Armed(Kind),
-    Ending,
+    Armed(OpKind),
+    Cancelling,
 }
 
-impl Listening {
+impl ListenerSlot {
     fn socket(&self) -> SockRef<'_> {
         match &self.socket {
             Socket::Tcp(listener) => SockRef::from(listener),
@@ -96,7 +96,7 @@ impl Listening {
     }
 
     /// Takes a connection from the backlog. Never blocks.
-    fn take(&mut self) -> io::Result<OwnedFd> {
+    fn try_accept(&mut self) -> io::Result<OwnedFd> {
         // Other users of the socket may change its mode at any time.
         if !self.socket().nonblocking()? {
             return Err(io::ErrorKind::WouldBlock.into());
@@ -104,16 +104,16 @@ impl Listening {
         match self.socket().accept() {
             Ok((socket, _name)) => Ok(socket.into()),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                self.earlier = 0;
-                Err(if self.refuses { io::ErrorKind::InvalidInput.into() } else { error })
+                self.preexisting = 0;
+                Err(if self.is_shut_down { io::ErrorKind::InvalidInput.into() } else { error })
             }
             Err(error) => Err(error),
         }
     }
 
-    fn prepare(&mut self, descriptor: &OwnedFd, options: &SocketOptions) {
-        if self.earlier > 0 {
-            self.earlier -= 1;
+    fn apply_options(&mut self, descriptor: &OwnedFd, options: &SocketOptions) {
+        if self.preexisting > 0 {
+            self.preexisting -= 1;
             // Fails only if the peer is gone, which the first receive reports.
             let _ = set_options(&SockRef::from(descriptor), options);
         }
@@ -124,13 +124,13 @@ impl Listening {
 fn set_options(socket: &SockRef<'_>, options: &SocketOptions) -> io::Result<()> {
     socket.set_tcp_nodelay(options.nodelay)?;
     // The progress of a send is measured by what the kernel takes.
-    socket.set_tcp_notsent_lowat(options.unsent_bytes_max)?;
-    socket.set_tcp_user_timeout(options.user_timeout_kept())?;
-    if let Some(time) = options.keep_alive {
+    socket.set_tcp_notsent_lowat(options.notsent_lowat_bytes)?;
+    socket.set_tcp_user_timeout(options.tcp_user_timeout_clamped())?;
+    if let Some(time) = options.tcp_keepalive {
         let keep_alive = TcpKeepalive::new()
             .with_time(time)
-            .with_interval(options.keep_alive_interval)
-            .with_retries(options.keep_alive_probes);
+            .with_interval(options.tcp_keepalive_interval)
+            .with_retries(options.tcp_keepalive_retries);
         socket.set_tcp_keepalive(&keep_alive)?;
     } else {
         // A previous owner of the listening socket, such as the process before a restart, may have
@@ -141,48 +141,48 @@ fn set_options(socket: &SockRef<'_>, options: &SocketOptions) -> io::Result<()> 
 }
 
 impl UringListener {
-    pub(crate) fn open(shared: &Rc<Shared>, socket: Socket) -> io::Result<Self> {
+    pub(crate) fn open(shared: &Rc<UringWorker>, socket: Socket) -> io::Result<Self> {
         let earlier = match &socket {
             Socket::Tcp(listener) => {
                 let listener = SockRef::from(listener);
-                set_options(&listener, &shared.sockets)?;
-                EARLIER_MAX
+                set_options(&listener, &shared.socket_options)?;
+                PREEXISTING_MAX
             }
             Socket::Unix(_) => 0,
         };
         let generation = shared.next_generation();
-        let index = shared.listeners.borrow_mut().insert(Listening {
+        let index = shared.listeners.borrow_mut().insert(ListenerSlot {
             socket,
             generation,
-            accepting: Accepting::Idle,
+            state: AcceptState::Idle,
             closing: false,
             in_flight: 0,
             // Usually the backlog is still empty, so no connection is older than the options.
-            due: 1,
+            accept_budget: 1,
             ready: None,
-            earlier,
-            failed: None,
-            refuses: false,
+            preexisting: earlier,
+            error: None,
+            is_shut_down: false,
             waiter: Waiter::NONE,
         }) as u32;
-        Ok(Self { shared: Rc::clone(shared), index })
+        Ok(Self { worker: Rc::clone(shared), index })
     }
 
     fn poll_accept(&self, context: &Context<'_>) -> Poll<io::Result<UringStream>> {
-        let mut listeners = self.shared.listeners.borrow_mut();
+        let mut listeners = self.worker.listeners.borrow_mut();
         let listening = &mut listeners[self.index as usize];
-        match self.shared.next_connection(listening) {
+        match self.worker.next_connection(listening) {
             Ok(Some(descriptor)) => {
                 drop(listeners);
-                return Poll::Ready(Ok(UringStream::open(&self.shared, descriptor)));
+                return Poll::Ready(Ok(UringStream::open(&self.worker, descriptor)));
             }
             Ok(None) => {}
             Err(error) => return Poll::Ready(Err(error)),
         }
-        if listening.accepting == Accepting::Idle {
-            self.shared.arm_accept(self.index, listening)?;
+        if listening.state == AcceptState::Idle {
+            self.worker.arm_accept(self.index, listening)?;
         }
-        let old = listening.waiter.register(context, &self.shared.tasks);
+        let old = listening.waiter.register(context, &self.worker.executor);
         drop(listeners);
         drop(old);
         Poll::Pending
@@ -192,20 +192,20 @@ impl UringListener {
 impl UringListener {
     /// Waits until nothing is armed, so that new connections wake other workers. Then takes a
     /// connection if there is one.
-    fn poll_last(&self, context: &Context<'_>) -> Poll<io::Result<Option<UringStream>>> {
-        let mut listeners = self.shared.listeners.borrow_mut();
+    fn poll_cancel_accept(&self, context: &Context<'_>) -> Poll<io::Result<Option<UringStream>>> {
+        let mut listeners = self.worker.listeners.borrow_mut();
         let listening = &mut listeners[self.index as usize];
-        self.shared.end_accept(self.index, listening);
-        if listening.accepting == Accepting::Ending {
-            let old = listening.waiter.register(context, &self.shared.tasks);
+        self.worker.cancel_accept(self.index, listening);
+        if listening.state == AcceptState::Cancelling {
+            let old = listening.waiter.register(context, &self.worker.executor);
             drop(listeners);
             drop(old);
             return Poll::Pending;
         }
-        listening.due = listening.due.max(1);
-        let taken = self.shared.next_connection(listening);
+        listening.accept_budget = listening.accept_budget.max(1);
+        let taken = self.worker.next_connection(listening);
         drop(listeners);
-        Poll::Ready(taken.map(|taken| taken.map(|it| UringStream::open(&self.shared, it))))
+        Poll::Ready(taken.map(|taken| taken.map(|it| UringStream::open(&self.worker, it))))
     }
 }
 
@@ -213,24 +213,24 @@ impl Listener for UringListener {
     type Stream = UringStream;
 
     fn accept(&self) -> impl Future<Output = io::Result<UringStream>> {
-        Accept { listener: self, waits: false }
+        Accept { listener: self, is_armed: false }
     }
 
-    async fn last(&self) -> io::Result<Option<UringStream>> {
-        poll_fn(|context| self.poll_last(context)).await
+    async fn cancel_accept(&self) -> io::Result<Option<UringStream>> {
+        poll_fn(|context| self.poll_cancel_accept(context)).await
     }
 
     /// TCP clients keep retrying for a while. Clients of a Unix socket are refused immediately.
-    fn refuse_new(&self) {
-        let mut listeners = self.shared.listeners.borrow_mut();
+    fn refuse_new_connections(&self) {
+        let mut listeners = self.worker.listeners.borrow_mut();
         let listening = &mut listeners[self.index as usize];
         match listening.socket {
             Socket::Tcp(_) => {
                 // If the kernel does not support filters, new connections are still accepted.
-                let _ = listening.socket().attach_filter(&REFUSE_SYN);
+                let _ = listening.socket().attach_filter(&DROP_SYN_FILTER);
             }
             Socket::Unix(_) => {
-                listening.refuses = listening.socket().shutdown(Shutdown::Read).is_ok()
+                listening.is_shut_down = listening.socket().shutdown(Shutdown::Read).is_ok()
             }
         }
     }
@@ -238,14 +238,14 @@ impl Listener for UringListener {
 
 impl Drop for UringListener {
     fn drop(&mut self) {
-        self.shared.close_listener(self.index);
+        self.worker.close_listener(self.index);
     }
 }
 
 /// The future of [`UringListener::accept`].
 struct Accept<'listener> {
     listener: &'listener UringListener,
-    waits: bool,
+    is_armed: bool,
 }
 
 impl Future for Accept<'_> {
@@ -253,7 +253,7 @@ impl Future for Accept<'_> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let accepted = self.listener.poll_accept(context);
-        self.waits = accepted.is_pending();
+        self.is_armed = accepted.is_pending();
         accepted
     }
 }
@@ -261,75 +261,75 @@ impl Future for Accept<'_> {
 impl Drop for Accept<'_> {
     /// Cancels the wait, so that another worker gets the connection.
     fn drop(&mut self) {
-        if self.waits {
-            let shared = &self.listener.shared;
+        if self.is_armed {
+            let shared = &self.listener.worker;
             let mut listeners = shared.listeners.borrow_mut();
-            shared.end_accept(self.listener.index, &mut listeners[self.listener.index as usize]);
+            shared.cancel_accept(self.listener.index, &mut listeners[self.listener.index as usize]);
         }
     }
 }
 
-impl Shared {
+impl UringWorker {
     /// Takes a connection that is ready now.
-    fn next_connection(&self, listening: &mut Listening) -> io::Result<Option<OwnedFd>> {
+    fn next_connection(&self, listening: &mut ListenerSlot) -> io::Result<Option<OwnedFd>> {
         if let Some(descriptor) = listening.ready.take() {
             return Ok(Some(descriptor));
         }
-        if let Some(code) = listening.failed.take() {
+        if let Some(code) = listening.error.take() {
             return Err(io::Error::from_raw_os_error(code));
         }
-        if listening.due == 0 || self.ending.get() {
+        if listening.accept_budget == 0 || self.is_shutting_down.get() {
             return Ok(None);
         }
-        listening.due -= 1;
-        match listening.take() {
+        listening.accept_budget -= 1;
+        match listening.try_accept() {
             Ok(descriptor) => {
                 self.accepted.set(self.accepted.get() + 1);
-                listening.prepare(&descriptor, &self.sockets);
+                listening.apply_options(&descriptor, &self.socket_options);
                 Ok(Some(descriptor))
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                listening.due = 0;
+                listening.accept_budget = 0;
                 Ok(None)
             }
             Err(error) => Err(error),
         }
     }
 
-    fn arm_accept(&self, index: u32, listening: &mut Listening) -> io::Result<()> {
+    fn arm_accept(&self, index: u32, listening: &mut ListenerSlot) -> io::Result<()> {
         let descriptor = types::Fd(listening.socket().as_raw_fd());
         let (kind, entry) = if listening.socket().nonblocking()? {
             let events = (libc::EPOLLIN | libc::EPOLLEXCLUSIVE) as u32;
-            (Kind::Connection, opcode::PollAdd::new(descriptor, events).build())
+            (OpKind::AcceptReady, opcode::PollAdd::new(descriptor, events).build())
         } else {
             // The ring waits exclusively by itself. With O_NONBLOCK it would not wait.
             let accept =
                 opcode::Accept::new(descriptor, std::ptr::null_mut(), std::ptr::null_mut());
-            (Kind::Accept, accept.flags(libc::SOCK_CLOEXEC).build())
+            (OpKind::Accept, accept.flags(libc::SOCK_CLOEXEC).build())
         };
         // SAFETY: neither refers to memory; the accept does not write an address.
         unsafe { self.submit(entry, Token::new(kind, listening.generation, index)) }?;
-        listening.accepting = Accepting::Armed(kind);
+        listening.state = AcceptState::Armed(kind);
         listening.in_flight += 1;
         Ok(())
     }
 
     /// Cancels the armed operation.
-    fn end_accept(&self, index: u32, listening: &mut Listening) {
-        let Accepting::Armed(kind) = listening.accepting else { return };
+    fn cancel_accept(&self, index: u32, listening: &mut ListenerSlot) {
+        let AcceptState::Armed(kind) = listening.state else { return };
         let target = Token::new(kind, listening.generation, index);
-        if self.cancel(target, Kind::CancelAccept).is_ok() {
-            listening.accepting = Accepting::Ending;
+        if self.cancel(target, OpKind::CancelAccept).is_ok() {
+            listening.state = AcceptState::Cancelling;
             listening.in_flight += 1;
         }
     }
 
     /// A connection is ready to be accepted.
-    pub(crate) fn on_connection(&self, token: Token, result: i32) {
-        self.accept_ended(token, |listening| match result {
-            0.. => listening.due = self.share(),
+    pub(crate) fn on_accept_ready(&self, token: Token, result: i32) {
+        self.complete_accept(token, |listening| match result {
+            0.. => listening.accept_budget = self.accept_batch_size(),
             _ if result == -libc::ECANCELED => {}
-            _ => listening.failed = Some(-result),
+            _ => listening.error = Some(-result),
         });
     }
 
@@ -339,44 +339,44 @@ impl Shared {
             // SAFETY: the kernel created this descriptor for this completion; nothing else uses it.
             unsafe { OwnedFd::from_raw_fd(result) }
         });
-        self.accept_ended(token, |listening| match descriptor {
+        self.complete_accept(token, |listening| match descriptor {
             Some(_abandoned) if listening.closing => {}
             Some(descriptor) => {
                 self.accepted.set(self.accepted.get() + 1);
-                listening.prepare(&descriptor, &self.sockets);
+                listening.apply_options(&descriptor, &self.socket_options);
                 listening.ready = Some(descriptor);
             }
             // EAGAIN means that the mode of the descriptor was changed.
             None if matches!(-result, libc::ECANCELED | libc::EAGAIN) => {}
-            None => listening.failed = Some(-result),
+            None => listening.error = Some(-result),
         });
     }
 
-    fn accept_ended(&self, token: Token, note: impl FnOnce(&mut Listening)) {
+    fn complete_accept(&self, token: Token, note: impl FnOnce(&mut ListenerSlot)) {
         let waiter;
         {
             let mut listeners = self.listeners.borrow_mut();
-            let Some(listening) = current(&mut listeners, token) else { return };
-            listening.accepting = Accepting::Idle;
+            let Some(listening) = find_live(&mut listeners, token) else { return };
+            listening.state = AcceptState::Idle;
             listening.in_flight -= 1;
             note(listening);
             waiter = std::mem::take(&mut listening.waiter);
             free_when_done(&mut listeners, token.index);
         }
-        waiter.wake(&self.tasks);
+        waiter.wake(&self.executor);
     }
 
     /// The number of connections to take before queuing behind the other workers again: one, and
     /// more after turns with many polls or long ones, because emptying the backlog would take many
     /// of them. Idle workers have taken their connections in the meantime.
-    fn share(&self) -> usize {
-        let share = 1 + self.tasks.polls() / POLLS_PER_CONNECTION;
-        if self.long_turns.borrow().is_last_long() { share.max(AFTER_LONG_TURN) } else { share }
+    fn accept_batch_size(&self) -> usize {
+        let share = 1 + self.executor.polls() / POLLS_PER_ACCEPT;
+        if self.long_iterations.borrow().is_last_long() { share.max(ACCEPT_BATCH_AFTER_STALL) } else { share }
     }
 
     pub(crate) fn on_accept_cancelled(&self, token: Token) {
         let mut listeners = self.listeners.borrow_mut();
-        let Some(listening) = current(&mut listeners, token) else { return };
+        let Some(listening) = find_live(&mut listeners, token) else { return };
         listening.in_flight -= 1;
         free_when_done(&mut listeners, token.index);
     }
@@ -388,7 +388,7 @@ impl Shared {
             let listening = &mut listeners[index as usize];
             listening.closing = true;
             foreign = (listening.ready.take(), std::mem::take(&mut listening.waiter));
-            self.end_accept(index, listening);
+            self.cancel_accept(index, listening);
             free_when_done(&mut listeners, index);
         }
         drop(foreign);
@@ -396,16 +396,16 @@ impl Shared {
 }
 
 /// The listener of a completion, if it still exists.
-fn current(
-    listeners: &mut peregrine_slot::Table<Listening>,
+fn find_live(
+    listeners: &mut peregrine_slot::Slab<ListenerSlot>,
     token: Token,
-) -> Option<&mut Listening> {
+) -> Option<&mut ListenerSlot> {
     listeners
         .get_mut(token.index as usize)
         .filter(|listening| listening.generation == token.generation)
 }
 
-fn free_when_done(listeners: &mut peregrine_slot::Table<Listening>, index: u32) {
+fn free_when_done(listeners: &mut peregrine_slot::Slab<ListenerSlot>, index: u32) {
     let listening = &listeners[index as usize];
     if listening.closing && listening.in_flight == 0 {
         listeners.remove(index as usize);
@@ -447,8 +447,8 @@ mod tests {
                 }
                 let _client = TcpStream::connect(address).unwrap();
                 drop(accept);
-                assert!(listener.last().await.unwrap().is_some(), "after {turns} turns");
-                assert!(listener.last().await.unwrap().is_none(), "after {turns} turns");
+                assert!(listener.cancel_accept().await.unwrap().is_some(), "after {turns} turns");
+                assert!(listener.cancel_accept().await.unwrap().is_none(), "after {turns} turns");
             }
         })
         .unwrap();
@@ -459,8 +459,8 @@ mod tests {
         let socket = TcpListener::bind("127.0.0.1:0").unwrap();
         SockRef::from(&socket).set_keepalive(true).unwrap();
         let same = socket.try_clone().unwrap();
-        let sockets = SocketOptions { keep_alive: None, ..SocketOptions::default() };
-        Uring::run(&Options { sockets, ..Options::default() }, |driver| async move {
+        let sockets = SocketOptions { tcp_keepalive: None, ..SocketOptions::default() };
+        Uring::run(&Options { socket_options: sockets, ..Options::default() }, |driver| async move {
             let _listener = driver.listen(Socket::Tcp(socket)).unwrap();
             assert!(!SockRef::from(&same).keepalive().unwrap());
         })
@@ -474,22 +474,22 @@ mod tests {
         let _older = TcpStream::connect(address).unwrap();
         let sockets = SocketOptions {
             nodelay: false,
-            unsent_bytes_max: 20_000,
-            keep_alive: Some(Duration::from_secs(77)),
+            notsent_lowat_bytes: 20_000,
+            tcp_keepalive: Some(Duration::from_secs(77)),
             ..SocketOptions::default()
         };
-        Uring::run(&Options { sockets, ..Options::default() }, |driver| async move {
+        Uring::run(&Options { socket_options: sockets, ..Options::default() }, |driver| async move {
             let listener = driver.listen(Socket::Tcp(socket)).unwrap();
             for accepted in 0..3 {
                 let stream = listener.accept().await.unwrap();
-                let streams = stream.shared.streams.borrow();
+                let streams = stream.worker.streams.borrow();
                 let socket = SockRef::from(&streams[stream.index as usize].descriptor);
                 assert!(!socket.tcp_nodelay().unwrap(), "connection {accepted}");
                 assert_eq!(socket.tcp_notsent_lowat().unwrap(), 20_000);
                 assert_eq!(socket.tcp_keepalive_time().unwrap(), Duration::from_secs(77));
                 drop(streams);
                 // Later connections inherit the option.
-                stream.shared.listeners.borrow_mut()[0].earlier = 0;
+                stream.worker.listeners.borrow_mut()[0].preexisting = 0;
                 let _younger = TcpStream::connect(address).unwrap();
             }
         })

@@ -5,7 +5,7 @@
 //! the memory, an idle connection has no second entry to touch, and the futures above own nothing
 //! that the kernel uses.
 
-use peregrine_driver::{FilePart, Piece};
+use peregrine_driver::{FileRange, SendBuf};
 
 /// Identifies one operation, in the `user_data` of its submission and of all its completions.
 ///
@@ -13,7 +13,7 @@ use peregrine_driver::{FilePart, Piece};
 /// resources it carries are released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Token {
-    pub(crate) kind: Kind,
+    pub(crate) kind: OpKind,
     /// 24 bits.
     pub(crate) generation: u32,
     /// The slot of the connection or listener.
@@ -23,7 +23,7 @@ pub(crate) struct Token {
 /// The operation and the kind of slot it belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Kind {
+pub(crate) enum OpKind {
     /// Polls the descriptor through which other threads wake the worker.
     Wake = 0,
     /// Accepts a connection for a listener.
@@ -41,14 +41,14 @@ pub(crate) enum Kind {
     /// Ends a sleep in the ring.
     Timeout = 7,
     /// Notifies a listener of a connection to accept.
-    Connection = 8,
+    AcceptReady = 8,
 }
 
 /// Generations are kept in 24 bits.
 pub(crate) const GENERATION_MASK: u32 = 0x00ff_ffff;
 
 impl Token {
-    pub(crate) fn new(kind: Kind, generation: u32, index: u32) -> Self {
+    pub(crate) fn new(kind: OpKind, generation: u32, index: u32) -> Self {
         Self { kind, generation: generation & GENERATION_MASK, index }
     }
 
@@ -62,15 +62,15 @@ impl Token {
     /// Decodes a value of [`Token::to_user_data`]; `None` for anything else.
     pub(crate) fn from_user_data(data: u64) -> Option<Self> {
         let kind = match data >> 56 {
-            0 => Kind::Wake,
-            1 => Kind::Accept,
-            2 => Kind::CancelAccept,
-            3 => Kind::Receive,
-            4 => Kind::Send,
-            5 => Kind::CancelStream,
-            6 => Kind::CancelAll,
-            7 => Kind::Timeout,
-            8 => Kind::Connection,
+            0 => OpKind::Wake,
+            1 => OpKind::Accept,
+            2 => OpKind::CancelAccept,
+            3 => OpKind::Receive,
+            4 => OpKind::Send,
+            5 => OpKind::CancelStream,
+            6 => OpKind::CancelAll,
+            7 => OpKind::Timeout,
+            8 => OpKind::AcceptReady,
             _ => return None,
         };
         let generation = (data >> 32) as u32 & GENERATION_MASK;
@@ -85,29 +85,29 @@ impl Token {
 /// holds for shared bytes: as long as one handle exists, they are neither changed nor freed,
 /// whatever happens to the other handles.
 #[derive(Debug, Default)]
-pub(crate) struct Sending {
-    piece: Piece,
+pub(crate) struct SendOp {
+    buf: SendBuf,
     sent: usize,
 }
 
 /// The maximum length of one send; the kernel's length has 32 bits.
-const SEND_BYTES_MAX: usize = 1 << 30;
+const SEND_LEN_MAX: usize = 1 << 30;
 
-impl Sending {
-    pub(crate) fn new(piece: Piece) -> Self {
-        Self { piece, sent: 0 }
+impl SendOp {
+    pub(crate) fn new(piece: SendBuf) -> Self {
+        Self { buf: piece, sent: 0 }
     }
 
     /// The unsent part of bytes in memory, at most as much as one operation takes.
-    pub(crate) fn rest(&self) -> &[u8] {
-        let rest = self.piece.bytes().get(self.sent..).unwrap_or_default();
-        &rest[..rest.len().min(SEND_BYTES_MAX)]
+    pub(crate) fn remaining(&self) -> &[u8] {
+        let rest = self.buf.as_bytes().get(self.sent..).unwrap_or_default();
+        &rest[..rest.len().min(SEND_LEN_MAX)]
     }
 
     /// The part of a file that is being sent, and how much of it has been sent.
-    pub(crate) fn file(&self) -> Option<(&FilePart, usize)> {
-        match &self.piece {
-            Piece::File(part) => Some((part, self.sent)),
+    pub(crate) fn file(&self) -> Option<(&FileRange, usize)> {
+        match &self.buf {
+            SendBuf::File(part) => Some((part, self.sent)),
             _ => None,
         }
     }
@@ -115,13 +115,13 @@ impl Sending {
     /// Records that the kernel took `count` bytes. Returns true if those were the last.
     pub(crate) fn advance(&mut self, count: usize) -> bool {
         self.sent += count;
-        assert!(self.sent <= self.piece.len(), "the kernel sent more than it was given");
-        self.sent == self.piece.len()
+        assert!(self.sent <= self.buf.len(), "the kernel sent more than it was given");
+        self.sent == self.buf.len()
     }
 
     /// Returns the piece for reuse.
-    pub(crate) fn into_piece(self) -> Piece {
-        self.piece
+    pub(crate) fn into_buf(self) -> SendBuf {
+        self.buf
     }
 }
 
@@ -132,15 +132,15 @@ mod tests {
     #[test]
     fn a_token_survives_the_kernel() {
         for kind in [
-            Kind::Wake,
-            Kind::Accept,
-            Kind::CancelAccept,
-            Kind::Receive,
-            Kind::Send,
-            Kind::CancelStream,
-            Kind::CancelAll,
-            Kind::Timeout,
-            Kind::Connection,
+            OpKind::Wake,
+            OpKind::Accept,
+            OpKind::CancelAccept,
+            OpKind::Receive,
+            OpKind::Send,
+            OpKind::CancelStream,
+            OpKind::CancelAll,
+            OpKind::Timeout,
+            OpKind::AcceptReady,
         ] {
             let token = Token::new(kind, 0x0012_3456, u32::MAX - 1);
             assert_eq!(Token::from_user_data(token.to_user_data()), Some(token));
@@ -150,15 +150,15 @@ mod tests {
 
     #[test]
     fn a_generation_wraps_at_24_bits() {
-        let token = Token::new(Kind::Send, 0x0100_0001, 7);
+        let token = Token::new(OpKind::Send, 0x0100_0001, 7);
         assert_eq!(token.generation, 1);
     }
 
     #[test]
     fn a_sending_counts_to_its_end() {
-        let mut sending = Sending::new(Piece::Owned(b"hello".to_vec()));
+        let mut sending = SendOp::new(SendBuf::Owned(b"hello".to_vec()));
         assert!(!sending.advance(2));
-        assert_eq!(sending.rest(), b"llo");
+        assert_eq!(sending.remaining(), b"llo");
         assert!(sending.advance(3));
     }
 }

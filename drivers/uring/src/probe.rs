@@ -10,13 +10,13 @@ use std::io;
 /// The result of the probe on a machine that can run the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Features {
-    dropped: Vec<&'static str>,
-    shortage: Option<Shortage>,
+    missing_flags: Vec<&'static str>,
+    shortage: Option<MemlockShortage>,
 }
 
 /// Rings are smaller than they should be, because of the limit of locked memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Shortage {
+pub(crate) struct MemlockShortage {
     pub(crate) completions: u32,
     pub(crate) needed_kib: usize,
 }
@@ -38,30 +38,30 @@ impl Features {
 
     /// The same, for small rings.
     #[cfg(target_os = "linux")]
-    pub(crate) fn with_shortage(self, shortage: Option<Shortage>) -> Self {
+    pub(crate) fn with_shortage(self, shortage: Option<MemlockShortage>) -> Self {
         Self { shortage, ..self }
     }
 
     /// Optional setup flags that make the ring faster and that this kernel does not support. Empty
     /// on Linux 6.1 and later.
     #[must_use]
-    pub fn dropped(&self) -> &[&'static str] {
-        &self.dropped
+    pub fn missing_flags(&self) -> &[&'static str] {
+        &self.missing_flags
     }
 }
 
 impl fmt::Display for Features {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.used().join(", "))?;
-        if !self.dropped.is_empty() {
-            write!(f, "; without {}", self.dropped.join(", "))?;
+        if !self.missing_flags.is_empty() {
+            write!(f, "; without {}", self.missing_flags.join(", "))?;
         }
-        if let Some(Shortage { completions, needed_kib }) = self.shortage {
+        if let Some(MemlockShortage { completions, needed_kib }) = self.shortage {
             write!(
                 f,
                 "; rings of {completions} completions only, because the limit of locked memory is \
                  low: {}",
-                LockedMemory(needed_kib),
+                MemlockHint(needed_kib),
             )?;
         }
         Ok(())
@@ -70,7 +70,7 @@ impl fmt::Display for Features {
 
 /// Why the driver cannot run here. Its `Display` has two sentences, the cause and the fix.
 #[derive(Debug)]
-pub enum Refusal {
+pub enum ProbeError {
     /// The system is not Linux.
     NotLinux,
     /// The sysctl `kernel.io_uring_disabled` has this value, which forbids io_uring to this
@@ -80,21 +80,21 @@ pub enum Refusal {
     /// filter, as used by containers, or a kernel built without io_uring.
     Blocked(io::Error),
     /// The user's processes may not lock as much memory as the rings need.
-    Memory {
+    LockedMemory {
         /// The kernel's error.
         error: io::Error,
         /// The memory that the rings of all workers need, in KiB.
         needed_kib: usize,
     },
     /// The process or the system has run out of descriptors.
-    Descriptors(io::Error),
+    NoDescriptors(io::Error),
     /// The kernel does not support the named feature.
-    TooOld(&'static str),
+    KernelTooOld(&'static str),
     /// The named step failed for another reason.
     Failed(&'static str, io::Error),
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for ProbeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotLinux => {
@@ -111,17 +111,17 @@ impl fmt::Display for Refusal {
                  of containers do. Allow io_uring_setup, io_uring_enter and io_uring_register in \
                  the container's seccomp profile.",
             ),
-            Self::Memory { error, needed_kib } => write!(
+            Self::LockedMemory { error, needed_kib } => write!(
                 f,
                 "The limit of locked memory is too low for the queues ({error}): {}.",
-                LockedMemory(*needed_kib),
+                MemlockHint(*needed_kib),
             ),
-            Self::Descriptors(error) => write!(
+            Self::NoDescriptors(error) => write!(
                 f,
                 "There is no descriptor left for the ring ({error}). \
                  Raise the limit with `ulimit -n` or LimitNOFILE= of the service.",
             ),
-            Self::TooOld(missing) => write!(
+            Self::KernelTooOld(missing) => write!(
                 f,
                 "This kernel cannot do this with io_uring: {missing}. \
                  Use Linux 6.1 or later.",
@@ -135,12 +135,12 @@ impl fmt::Display for Refusal {
     }
 }
 
-impl std::error::Error for Refusal {}
+impl std::error::Error for ProbeError {}
 
 /// How to allow locking this many KiB.
-struct LockedMemory(usize);
+struct MemlockHint(usize);
 
-impl fmt::Display for LockedMemory {
+impl fmt::Display for MemlockHint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kib = self.0;
         write!(
@@ -157,14 +157,14 @@ impl fmt::Display for LockedMemory {
 /// # Errors
 /// The driver cannot run here; the refusal contains the cause and the fix.
 #[cfg(not(target_os = "linux"))]
-pub fn probe() -> Result<Features, Refusal> {
-    Err(Refusal::NotLinux)
+pub fn probe() -> Result<Features, ProbeError> {
+    Err(ProbeError::NotLinux)
 }
 
 #[cfg(target_os = "linux")]
 pub use linux::probe;
 #[cfg(target_os = "linux")]
-pub(crate) use linux::{refusal_of_buffers, refusal_of_ring};
+pub(crate) use linux::{buffer_ring_error, ring_error};
 
 #[cfg(target_os = "linux")]
 mod linux {
@@ -180,14 +180,14 @@ mod linux {
     use io_uring::{cqueue, opcode, squeue, types};
     use peregrine_driver::Options;
 
-    use super::{Features, Refusal};
-    use crate::buffers::{Buffers, GROUP};
+    use super::{Features, ProbeError};
+    use crate::buffer_ring::{BufferRing, BUFFER_GROUP};
     use crate::prepare::needed_kib;
-    use crate::ring::{Ring, SIZES, Wait};
-    use crate::worker::new_event;
+    use crate::ring::{Ring, RING_SIZES, EnterWait};
+    use crate::worker::create_eventfd;
 
     /// Each wait is for something that has already happened.
-    const STEP_MAX: Duration = Duration::from_secs(1);
+    const STEP_TIMEOUT: Duration = Duration::from_secs(1);
     /// The number of waits per step. Other completions may arrive first.
     const WAITS: usize = 8;
 
@@ -202,59 +202,59 @@ mod linux {
     ///
     /// # Errors
     /// The driver cannot run here; the refusal contains the cause and the fix.
-    pub fn probe() -> Result<Features, Refusal> {
+    pub fn probe() -> Result<Features, ProbeError> {
         // Closing a ring interrupts the next system call of the thread that created it, so do not
         // use the caller's thread.
-        let trial = thread::Builder::new().name("peregrine-probe".to_owned()).spawn(probe_here);
-        let trial = trial.map_err(|error| Refusal::Failed("starting a thread", error))?;
+        let trial = thread::Builder::new().name("peregrine-probe".to_owned()).spawn(probe_on_this_thread);
+        let trial = trial.map_err(|error| ProbeError::Failed("starting a thread", error))?;
         trial.join().unwrap_or_else(|panic| resume_unwind(panic))
     }
 
-    fn probe_here() -> Result<Features, Refusal> {
+    fn probe_on_this_thread() -> Result<Features, ProbeError> {
         // The kernel releases the accounted memory of this ring with a delay, so use a small one.
-        let ring = Ring::create(SIZES[SIZES.len() - 1]).map_err(refusal_of_ring)?;
-        ring.enable().map_err(refusal_of_ring)?;
-        let dropped = ring.dropped().iter().map(|flag| flag.name()).collect();
+        let ring = Ring::create(RING_SIZES[RING_SIZES.len() - 1]).map_err(ring_error)?;
+        ring.enable().map_err(ring_error)?;
+        let dropped = ring.missing_flags().iter().map(|flag| flag.name()).collect();
         let options =
             Options { receive_buffers: 16, receive_buffer_bytes: 512, ..Options::default() };
-        let buffers = Buffers::register(&ring, &options).map_err(refusal_of_buffers)?;
-        let mut trial = Trial { ring, buffers: ManuallyDrop::new(buffers), seen: Vec::new() };
+        let buffers = BufferRing::register(&ring, &options).map_err(buffer_ring_error)?;
+        let mut trial = ProbeRing { ring, buffers: ManuallyDrop::new(buffers), completions: Vec::new() };
         trial.poll()?;
         trial.accept_and_receive()?;
         // If a step fails, an operation may still be in flight, so the buffers are leaked. Here all
         // operations have completed.
         trial.ring.close();
         drop(ManuallyDrop::into_inner(trial.buffers));
-        Ok(Features { dropped, shortage: None })
+        Ok(Features { missing_flags: dropped, shortage: None })
     }
 
     /// The refusal for an error while creating a ring.
-    pub(crate) fn refusal_of_ring(error: io::Error) -> Refusal {
-        refusal_of_setup(error, disabled_sysctl())
+    pub(crate) fn ring_error(error: io::Error) -> ProbeError {
+        setup_error(error, disabled_sysctl())
     }
 
     /// The refusal for an error while registering buffers.
-    pub(crate) fn refusal_of_buffers(error: io::Error) -> Refusal {
+    pub(crate) fn buffer_ring_error(error: io::Error) -> ProbeError {
         match error.raw_os_error() {
-            Some(libc::EINVAL) => Refusal::TooOld("rings of provided buffers"),
+            Some(libc::EINVAL) => ProbeError::KernelTooOld("rings of provided buffers"),
             Some(libc::ENOMEM) => out_of_memory(error),
-            _ => Refusal::Failed("registering buffers", error),
+            _ => ProbeError::Failed("registering buffers", error),
         }
     }
 
-    fn out_of_memory(error: io::Error) -> Refusal {
-        Refusal::Memory { error, needed_kib: needed_kib(&[Options::default()]) }
+    fn out_of_memory(error: io::Error) -> ProbeError {
+        ProbeError::LockedMemory { error, needed_kib: needed_kib(&[Options::default()]) }
     }
 
     /// The same, with the value of `kernel.io_uring_disabled`.
-    pub(super) fn refusal_of_setup(error: io::Error, sysctl: Option<u8>) -> Refusal {
+    pub(super) fn setup_error(error: io::Error, sysctl: Option<u8>) -> ProbeError {
         match (error.raw_os_error(), sysctl) {
-            (Some(libc::EPERM | libc::EACCES), Some(value @ 1..)) => Refusal::Disabled(value),
-            (Some(libc::EPERM | libc::EACCES | libc::ENOSYS), _) => Refusal::Blocked(error),
+            (Some(libc::EPERM | libc::EACCES), Some(value @ 1..)) => ProbeError::Disabled(value),
+            (Some(libc::EPERM | libc::EACCES | libc::ENOSYS), _) => ProbeError::Blocked(error),
             (Some(libc::ENOMEM), _) => out_of_memory(error),
-            (Some(libc::EMFILE | libc::ENFILE), _) => Refusal::Descriptors(error),
-            (Some(libc::EINVAL), _) => Refusal::TooOld("creating a ring with a sized queue"),
-            _ => Refusal::Failed("creating a ring", error),
+            (Some(libc::EMFILE | libc::ENFILE), _) => ProbeError::NoDescriptors(error),
+            (Some(libc::EINVAL), _) => ProbeError::KernelTooOld("creating a ring with a sized queue"),
+            _ => ProbeError::Failed("creating a ring", error),
         }
     }
 
@@ -263,120 +263,120 @@ mod linux {
         text.trim().parse().ok()
     }
 
-    struct Trial {
+    struct ProbeRing {
         ring: Ring,
-        buffers: ManuallyDrop<Buffers>,
+        buffers: ManuallyDrop<BufferRing>,
         /// Completions that were received before a step waited for them.
-        seen: Vec<cqueue::Entry>,
+        completions: Vec<cqueue::Entry>,
     }
 
-    impl Trial {
-        fn poll(&mut self) -> Result<(), Refusal> {
+    impl ProbeRing {
+        fn poll(&mut self) -> Result<(), ProbeError> {
             const STEP: &str = "multishot poll";
-            let event = std::fs::File::from(new_event().map_err(|error| failed(STEP, error))?);
-            (&event).write_all(&1u64.to_ne_bytes()).map_err(|error| failed(STEP, error))?;
+            let event = std::fs::File::from(create_eventfd().map_err(|error| step_error(STEP, error))?);
+            (&event).write_all(&1u64.to_ne_bytes()).map_err(|error| step_error(STEP, error))?;
             let target = types::Fd(event.as_raw_fd());
             self.submit(
                 opcode::PollAdd::new(target, libc::POLLIN as u32).multi(true).build(),
                 POLL,
             )?;
-            let (_, flags) = self.expect(POLL, STEP)?;
+            let (_, flags) = self.wait_ok(POLL, STEP)?;
             if !cqueue::more(flags) {
-                return Err(Refusal::TooOld(STEP));
+                return Err(ProbeError::KernelTooOld(STEP));
             }
             self.cancel(POLL)
         }
 
-        fn accept_and_receive(&mut self) -> Result<(), Refusal> {
+        fn accept_and_receive(&mut self) -> Result<(), ProbeError> {
             const ACCEPT_STEP: &str = "accept";
             const CONNECTION_STEP: &str = "exclusive poll";
             const RECEIVE_STEP: &str = "multishot receive";
             const SEND_STEP: &str = "send";
-            let (listener, client) = connection().map_err(|error| failed("connecting", error))?;
+            let (listener, client) = connection().map_err(|error| step_error("connecting", error))?;
             let target = types::Fd(listener.as_raw_fd());
             let events = (libc::EPOLLIN | libc::EPOLLEXCLUSIVE) as u32;
             self.submit(opcode::PollAdd::new(target, events).build(), POLL)?;
-            self.expect(POLL, CONNECTION_STEP)?;
+            self.wait_ok(POLL, CONNECTION_STEP)?;
             let nowhere = (std::ptr::null_mut(), std::ptr::null_mut());
             self.submit(opcode::Accept::new(target, nowhere.0, nowhere.1).build(), ACCEPT)?;
-            let (descriptor, _) = self.expect(ACCEPT, ACCEPT_STEP)?;
+            let (descriptor, _) = self.wait_ok(ACCEPT, ACCEPT_STEP)?;
             // SAFETY: the kernel created this descriptor for this completion.
             let server = unsafe { OwnedFd::from_raw_fd(descriptor) };
 
             let target = types::Fd(client.as_raw_fd());
-            self.submit(opcode::RecvMulti::new(target, GROUP).build(), RECEIVE)?;
+            self.submit(opcode::RecvMulti::new(target, BUFFER_GROUP).build(), RECEIVE)?;
             let target = types::Fd(server.as_raw_fd());
             static HELLO: [u8; 5] = *b"hello";
             let entry = opcode::Send::new(target, HELLO.as_ptr(), HELLO.len() as u32);
             self.submit(entry.flags(libc::MSG_NOSIGNAL).build(), SEND)?;
-            let (sent, _) = self.expect(SEND, SEND_STEP)?;
-            let (received, flags) = self.expect(RECEIVE, RECEIVE_STEP)?;
+            let (sent, _) = self.wait_ok(SEND, SEND_STEP)?;
+            let (received, flags) = self.wait_ok(RECEIVE, RECEIVE_STEP)?;
             let Some(buffer) = cqueue::buffer_select(flags) else {
-                return Err(Refusal::TooOld("rings of provided buffers"));
+                return Err(ProbeError::KernelTooOld("rings of provided buffers"));
             };
-            self.buffers.take(buffer);
+            self.buffers.on_selected(buffer);
             // SAFETY: the buffer came with the completion above and is not given back.
             let bytes = unsafe { self.buffers.read(buffer, received.unsigned_abs()) };
             if bytes != HELLO || sent != received || !cqueue::more(flags) {
-                return Err(Refusal::TooOld(RECEIVE_STEP));
+                return Err(ProbeError::KernelTooOld(RECEIVE_STEP));
             }
             self.cancel(RECEIVE)
         }
 
         /// The entries of this probe refer only to static memory, except for the buffers, which are
         /// freed only after everything has completed.
-        fn submit(&mut self, entry: squeue::Entry, name: u64) -> Result<(), Refusal> {
+        fn submit(&mut self, entry: squeue::Entry, name: u64) -> Result<(), ProbeError> {
             // SAFETY: see above.
             unsafe { self.ring.push(&entry.user_data(name)) }
-                .map_err(|error| failed("submitting", error))
+                .map_err(|error| step_error("submitting", error))
         }
 
         /// Cancels a multishot operation and waits for its final completion.
-        fn cancel(&mut self, name: u64) -> Result<(), Refusal> {
+        fn cancel(&mut self, name: u64) -> Result<(), ProbeError> {
             const STEP: &str = "cancel";
             self.submit(opcode::AsyncCancel::new(name).build(), CANCEL)?;
             let is_gone = match self.wait(CANCEL, STEP)?.result() {
                 0.. => false,
                 code if code == -libc::ENOENT => true,
-                code if code == -libc::EINVAL => return Err(Refusal::TooOld(STEP)),
-                code => return Err(failed(STEP, io::Error::from_raw_os_error(-code))),
+                code if code == -libc::EINVAL => return Err(ProbeError::KernelTooOld(STEP)),
+                code => return Err(step_error(STEP, io::Error::from_raw_os_error(-code))),
             };
             match self.wait(name, STEP)?.result() {
                 code if code == -libc::ECANCELED => Ok(()),
                 // It had already ended; the code is its error.
-                code @ ..0 if is_gone => Err(failed(STEP, io::Error::from_raw_os_error(-code))),
-                _ => Err(Refusal::TooOld(STEP)),
+                code @ ..0 if is_gone => Err(step_error(STEP, io::Error::from_raw_os_error(-code))),
+                _ => Err(ProbeError::KernelTooOld(STEP)),
             }
         }
 
         /// Waits for a successful completion. Returns its result and flags.
-        fn expect(&mut self, name: u64, step: &'static str) -> Result<(i32, u32), Refusal> {
+        fn wait_ok(&mut self, name: u64, step: &'static str) -> Result<(i32, u32), ProbeError> {
             let entry = self.wait(name, step)?;
             match entry.result() {
                 result @ 0.. => Ok((result, entry.flags())),
-                code if code == -libc::EINVAL => Err(Refusal::TooOld(step)),
-                code => Err(failed(step, io::Error::from_raw_os_error(-code))),
+                code if code == -libc::EINVAL => Err(ProbeError::KernelTooOld(step)),
+                code => Err(step_error(step, io::Error::from_raw_os_error(-code))),
             }
         }
 
-        fn wait(&mut self, name: u64, step: &'static str) -> Result<cqueue::Entry, Refusal> {
+        fn wait(&mut self, name: u64, step: &'static str) -> Result<cqueue::Entry, ProbeError> {
             for _ in 0..WAITS {
-                if let Some(at) = self.seen.iter().position(|entry| entry.user_data() == name) {
-                    return Ok(self.seen.remove(at));
+                if let Some(at) = self.completions.iter().position(|entry| entry.user_data() == name) {
+                    return Ok(self.completions.remove(at));
                 }
                 self.ring
-                    .enter(Wait::Completion(Some(STEP_MAX)))
-                    .map_err(|error| failed("entering the kernel", error))?;
-                self.ring.take_completions(&mut self.seen);
+                    .enter(EnterWait::Completion(Some(STEP_TIMEOUT)))
+                    .map_err(|error| step_error("entering the kernel", error))?;
+                self.ring.take_completions(&mut self.completions);
             }
-            Err(failed(step, io::ErrorKind::TimedOut.into()))
+            Err(step_error(step, io::ErrorKind::TimedOut.into()))
         }
     }
 
-    pub(super) fn failed(step: &'static str, error: io::Error) -> Refusal {
+    pub(super) fn step_error(step: &'static str, error: io::Error) -> ProbeError {
         match error.raw_os_error() {
-            Some(libc::EMFILE | libc::ENFILE) => Refusal::Descriptors(error),
-            _ => Refusal::Failed(step, error),
+            Some(libc::EMFILE | libc::ENFILE) => ProbeError::NoDescriptors(error),
+            _ => ProbeError::Failed(step, error),
         }
     }
 
@@ -394,11 +394,11 @@ mod linux {
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
-    use super::linux::{failed, refusal_of_setup};
+    use super::linux::{step_error, setup_error};
     use super::*;
 
     fn refused(code: i32, sysctl: Option<u8>) -> String {
-        refusal_of_setup(io::Error::from_raw_os_error(code), sysctl).to_string()
+        setup_error(io::Error::from_raw_os_error(code), sysctl).to_string()
     }
 
     #[test]
@@ -410,13 +410,13 @@ mod tests {
             (refused(libc::ENOMEM, Some(0)), "locked memory", "ulimit -l 168"),
             (refused(libc::EMFILE, Some(0)), "descriptor", "ulimit -n"),
             (
-                failed("send", io::Error::from_raw_os_error(libc::EMFILE)).to_string(),
+                step_error("send", io::Error::from_raw_os_error(libc::EMFILE)).to_string(),
                 "descriptor",
                 "ulimit -n",
             ),
             (refused(libc::EINVAL, Some(0)), "cannot do this", "Linux 6.1"),
             (refused(libc::EIO, Some(0)), "creating a ring", "tokio driver"),
-            (Refusal::NotLinux.to_string(), "Linux only", "tokio driver"),
+            (ProbeError::NotLinux.to_string(), "Linux only", "tokio driver"),
         ] {
             assert!(text.contains(cause), "{text}");
             assert!(text.contains(remedy), "{text}");
@@ -451,7 +451,7 @@ mod tests {
     #[test]
     fn dropped_flags_are_told() {
         let dropped = vec!["DEFER_TASKRUN", "SINGLE_ISSUER"];
-        let features = Features { dropped, shortage: None };
+        let features = Features { missing_flags: dropped, shortage: None };
         assert!(features.to_string().ends_with("; without DEFER_TASKRUN, SINGLE_ISSUER"));
     }
 }

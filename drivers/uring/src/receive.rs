@@ -6,13 +6,13 @@ use std::task::{Context, Poll};
 
 use io_uring::{cqueue, opcode, squeue};
 
-use crate::buffers::GROUP;
-use crate::chunk::{Bytes, Chunk, Lent, Own};
-use crate::file::error_of;
-use crate::operation::{Kind, Token};
-use crate::stream::{Connection, UringStream, current, operation_ended};
-use crate::task::Waiter;
-use crate::worker::Shared;
+use crate::buffer_ring::BUFFER_GROUP;
+use crate::chunk::{ChunkData, Chunk, ProvidedBuffer, OwnedBuffer};
+use crate::sendfile::to_io_error;
+use crate::operation::{OpKind, Token};
+use crate::stream::{StreamSlot, UringStream, find_live, complete_operation};
+use crate::executor::Waiter;
+use crate::worker::UringWorker;
 
 /// The state machine for receiving.
 ///
@@ -26,13 +26,13 @@ use crate::worker::Shared;
 /// | Starved | Idle | the same, and no reader waits |
 /// | Armed, Ending | Ended | the peer finished or the connection broke |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Receiving {
+pub(crate) enum ReceiveState {
     Idle,
     Armed,
-    Ending,
+    Cancelling,
     Starved,
     /// With the error number, or 0 if the peer finished sending.
-    Ended(i32),
+    Closed(i32),
 }
 
 /// How the next receive is submitted.
@@ -50,9 +50,9 @@ pub(crate) enum Receiving {
 /// | Large | Single | the socket is empty, after fewer bytes |
 /// | Poll | Large | the socket has bytes |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pace {
+pub(crate) enum ReceiveMode {
     /// One operation for many chunks, each in a shared buffer.
-    Stream,
+    Multishot,
     /// One operation for one chunk in a shared buffer.
     Single,
     /// One operation for one chunk of up to [`Shared::large_bytes`] in separate memory, submitted
@@ -67,214 +67,214 @@ pub(crate) enum Pace {
 
 /// How much a receive returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Received {
+enum ReceiveSize {
     /// Less than the size of a shared buffer.
-    Little,
+    Short,
     /// At least the size of a shared buffer.
-    Much,
+    Full,
 }
 
 impl UringStream {
-    pub(crate) fn poll_chunk(&self, context: &Context<'_>) -> Poll<io::Result<Chunk>> {
-        let shared = &self.shared;
+    pub(crate) fn poll_recv_chunk(&self, context: &Context<'_>) -> Poll<io::Result<Chunk>> {
+        let shared = &self.worker;
         let mut streams = shared.streams.borrow_mut();
         let connection = &mut streams[self.index as usize];
         let bytes = connection.next_bytes(shared);
-        let wants_more = match connection.pace {
-            Pace::Large | Pace::Poll => bytes.is_none(),
-            Pace::Stream | Pace::Single => connection.unread_chunks() < shared.receive_ahead_max,
+        let wants_more = match connection.receive_mode {
+            ReceiveMode::Large | ReceiveMode::Poll => bytes.is_none(),
+            ReceiveMode::Multishot | ReceiveMode::Single => connection.unread_chunks() < shared.receive_ahead_max,
         };
-        if connection.receiving == Receiving::Idle && wants_more {
+        if connection.receive_state == ReceiveState::Idle && wants_more {
             shared.arm_receive(self.index, connection);
         }
         if let Some(bytes) = bytes {
             return Poll::Ready(Ok(Chunk { bytes }));
         }
-        match connection.receiving {
-            Receiving::Ended(0) => return Poll::Ready(Ok(Chunk { bytes: Bytes::None })),
-            Receiving::Ended(code) => {
-                return Poll::Ready(Err(error_of(code)));
+        match connection.receive_state {
+            ReceiveState::Closed(0) => return Poll::Ready(Ok(Chunk { bytes: ChunkData::Eof })),
+            ReceiveState::Closed(code) => {
+                return Poll::Ready(Err(to_io_error(code)));
             }
             _ => {}
         }
-        if connection.outgoing.failed != 0 {
-            let code = connection.outgoing.failed;
-            return Poll::Ready(Err(error_of(code)));
+        if connection.send_queue.error != 0 {
+            let code = connection.send_queue.error;
+            return Poll::Ready(Err(to_io_error(code)));
         }
-        let old = connection.receive_waiter.register(context, &shared.tasks);
+        let old = connection.receive_waiter.register(context, &shared.executor);
         drop(streams);
         drop(old);
         Poll::Pending
     }
 }
 
-impl Connection {
+impl StreamSlot {
     fn receive_submitted(&mut self, submitted: io::Result<()>) {
-        self.receiving = match submitted {
+        self.receive_state = match submitted {
             Ok(()) => {
                 self.in_flight += 1;
-                Receiving::Armed
+                ReceiveState::Armed
             }
             Err(error) => {
-                self.own.take_if(|own| own.bytes.is_empty());
-                Receiving::Ended(error.raw_os_error().unwrap_or(libc::ENOTCONN))
+                self.owned_receive.take_if(|own| own.bytes.is_empty());
+                ReceiveState::Closed(error.raw_os_error().unwrap_or(libc::ENOTCONN))
             }
         };
     }
 
     /// Takes the oldest unread bytes.
-    fn next_bytes(&mut self, shared: &Rc<Shared>) -> Option<Bytes> {
-        if let Some(own) = self.own.take_if(|own| !own.bytes.is_empty()) {
-            return Some(Bytes::Own(own));
+    fn next_bytes(&mut self, shared: &Rc<UringWorker>) -> Option<ChunkData> {
+        if let Some(own) = self.owned_receive.take_if(|own| !own.bytes.is_empty()) {
+            return Some(ChunkData::Owned(own));
         }
-        let (buffer, length) = self.unread.pop(&shared.buffers)?;
-        Some(Bytes::Lent(Lent::new(Rc::clone(shared), buffer, length)))
+        let (buffer, length) = self.chunks.pop(&shared.buffers)?;
+        Some(ChunkData::Provided(ProvidedBuffer::new(Rc::clone(shared), buffer, length)))
     }
 
     pub(crate) fn unread_chunks(&self) -> usize {
-        let own = self.own.as_ref().is_some_and(|own| !own.bytes.is_empty());
-        self.unread.len() + usize::from(own)
+        let own = self.owned_receive.as_ref().is_some_and(|own| !own.bytes.is_empty());
+        self.chunks.len() + usize::from(own)
     }
 }
 
-impl Pace {
+impl ReceiveMode {
     /// The pace after the final completion of a receive that returned `received` bytes.
-    fn after(self, received: Received, more_waits: bool) -> Self {
+    fn after(self, received: ReceiveSize, more_waits: bool) -> Self {
         match (self, more_waits) {
-            (Self::Stream, _) => Self::Stream,
+            (Self::Multishot, _) => Self::Multishot,
             (Self::Single | Self::Large, true) | (Self::Poll, _) => Self::Large,
-            (Self::Single, false) => Self::Stream,
+            (Self::Single, false) => Self::Multishot,
             (Self::Large, false) => match received {
-                Received::Much => Self::Poll,
-                Received::Little => Self::Single,
+                ReceiveSize::Full => Self::Poll,
+                ReceiveSize::Short => Self::Single,
             },
         }
     }
 }
 
-impl Shared {
-    fn arm_receive(&self, index: u32, connection: &mut Connection) {
-        let entry = match connection.pace {
-            Pace::Stream => opcode::RecvMulti::new(connection.target(), GROUP).build(),
-            Pace::Single => {
+impl UringWorker {
+    fn arm_receive(&self, index: u32, connection: &mut StreamSlot) {
+        let entry = match connection.receive_mode {
+            ReceiveMode::Multishot => opcode::RecvMulti::new(connection.fd(), BUFFER_GROUP).build(),
+            ReceiveMode::Single => {
                 let bytes = self.buffers.bytes() as u32;
-                opcode::Recv::new(connection.target(), std::ptr::null_mut(), bytes)
-                    .buf_group(GROUP)
+                opcode::Recv::new(connection.fd(), std::ptr::null_mut(), bytes)
+                    .buf_group(BUFFER_GROUP)
                     .build()
                     .flags(squeue::Flags::BUFFER_SELECT)
             }
-            Pace::Large => {
-                let bytes = self.large_bytes;
-                return self.arm_own(index, connection, bytes, libc::MSG_DONTWAIT);
+            ReceiveMode::Large => {
+                let bytes = self.large_receive_bytes;
+                return self.arm_owned_receive(index, connection, bytes, libc::MSG_DONTWAIT);
             }
-            Pace::Poll => opcode::PollAdd::new(connection.target(), libc::POLLIN as u32).build(),
+            ReceiveMode::Poll => opcode::PollAdd::new(connection.fd(), libc::POLLIN as u32).build(),
         };
         // SAFETY: the kernel writes only to memory of the registered buffers, which `Shared` keeps
         // until the ring is closed, and lends out only while the kernel does not own it. A poll
         // writes nothing.
-        let submitted = unsafe { self.submit(entry, connection.token(Kind::Receive, index)) };
+        let submitted = unsafe { self.submit(entry, connection.token(OpKind::Receive, index)) };
         connection.receive_submitted(submitted);
     }
 
     /// Receives once into separate memory, at most `bytes` bytes.
-    fn arm_own(&self, index: u32, connection: &mut Connection, bytes: usize, flags: i32) {
-        let own = connection.own.insert(Box::new(Own { bytes: Vec::with_capacity(bytes) }));
+    fn arm_owned_receive(&self, index: u32, connection: &mut StreamSlot, bytes: usize, flags: i32) {
+        let own = connection.owned_receive.insert(Box::new(OwnedBuffer { bytes: Vec::with_capacity(bytes) }));
         let start = own.bytes.as_mut_ptr();
-        let entry = opcode::Recv::new(connection.target(), start, bytes as u32).flags(flags);
+        let entry = opcode::Recv::new(connection.fd(), start, bytes as u32).flags(flags);
         // SAFETY: the slot owns the memory, which has room for `bytes` bytes. While the receive is
         // armed it is neither read, because the vector is empty, nor dropped: `in_flight` keeps the
         // slot, and `own` is only taken by the completion or, once it contains bytes, by a reader
         // after that.
         let submitted =
-            unsafe { self.submit(entry.build(), connection.token(Kind::Receive, index)) };
+            unsafe { self.submit(entry.build(), connection.token(OpKind::Receive, index)) };
         connection.receive_submitted(submitted);
     }
 
-    pub(crate) fn end_receive(&self, index: u32, connection: &mut Connection) {
-        let target = connection.token(Kind::Receive, index);
-        if self.cancel(target, Kind::CancelStream).is_ok() {
+    pub(crate) fn cancel_receive(&self, index: u32, connection: &mut StreamSlot) {
+        let target = connection.token(OpKind::Receive, index);
+        if self.cancel(target, OpKind::CancelStream).is_ok() {
             connection.in_flight += 1;
-            connection.receiving = Receiving::Ending;
+            connection.receive_state = ReceiveState::Cancelling;
         }
     }
 
     pub(crate) fn on_receive(&self, token: Token, result: i32, flags: u32) {
         let buffer = cqueue::buffer_select(flags);
         if let Some(buffer) = buffer {
-            self.buffers.take(buffer);
+            self.buffers.on_selected(buffer);
         }
         let (mut waiter, mut freed) = (Waiter::NONE, None);
         {
             let mut streams = self.streams.borrow_mut();
-            let connection = current(&mut streams, token).filter(|found| !found.closing);
+            let connection = find_live(&mut streams, token).filter(|found| !found.closing);
             if let Some(connection) = connection {
                 // The result of a poll is a set of events, not a length.
-                let length = match connection.pace {
-                    Pace::Poll => 0,
+                let length = match connection.receive_mode {
+                    ReceiveMode::Poll => 0,
                     _ => usize::try_from(result).unwrap_or(0),
                 };
                 let more_waits =
-                    self.keep_received(connection, buffer, length) || cqueue::sock_nonempty(flags);
+                    self.store_received(connection, buffer, length) || cqueue::sock_nonempty(flags);
                 if !cqueue::more(flags) {
                     connection.in_flight -= 1;
-                    if connection.receiving == Receiving::Armed {
+                    if connection.receive_state == ReceiveState::Armed {
                         let received = match length < self.buffers.bytes() {
-                            true => Received::Little,
-                            false => Received::Much,
+                            true => ReceiveSize::Short,
+                            false => ReceiveSize::Full,
                         };
-                        connection.pace = connection.pace.after(received, more_waits);
+                        connection.receive_mode = connection.receive_mode.after(received, more_waits);
                     }
                     let unread = connection.unread_chunks();
-                    connection.receiving = match self.after_receive(token, unread, result) {
+                    connection.receive_state = match self.after_receive(token, unread, result) {
                         // The kernel reports an error only once, and has reported it to the sending
                         // side.
-                        Receiving::Ended(0) => Receiving::Ended(connection.outgoing.failed),
+                        ReceiveState::Closed(0) => ReceiveState::Closed(connection.send_queue.error),
                         receiving => receiving,
                     };
                 }
-                self.steer_receive(token.index, connection);
+                self.apply_backpressure(token.index, connection);
                 // A cancelled or starved receive has nothing to report.
-                let ended = matches!(connection.receiving, Receiving::Ended(_));
+                let ended = matches!(connection.receive_state, ReceiveState::Closed(_));
                 if ended || connection.unread_chunks() > 0 {
                     waiter = std::mem::take(&mut connection.receive_waiter);
                 }
             } else {
                 if let Some(unread) = buffer {
-                    self.buffers.give_back(unread);
+                    self.buffers.provide(unread);
                 }
                 if !cqueue::more(flags) {
-                    freed = operation_ended(&mut streams, token);
+                    freed = complete_operation(&mut streams, token);
                 }
             }
         }
         drop(freed);
-        waiter.wake(&self.tasks);
+        waiter.wake(&self.executor);
     }
 
     /// Returns true if the bytes filled the available memory, so that there may be more: some kinds
     /// of sockets do not report that.
-    fn keep_received(
+    fn store_received(
         &self,
-        connection: &mut Connection,
+        connection: &mut StreamSlot,
         buffer: Option<u16>,
         length: usize,
     ) -> bool {
         match (buffer, length) {
             (Some(unused), 0) => {
-                self.buffers.give_back(unused);
+                self.buffers.provide(unused);
                 false
             }
             (Some(buffer), length) => {
-                connection.unread.push(&self.buffers, buffer, length as u32);
+                connection.chunks.push(&self.buffers, buffer, length as u32);
                 length == self.buffers.bytes()
             }
             // One shot: the kernel no longer uses the memory, whether or not it wrote to it.
             (None, 0) => {
-                connection.own.take_if(|own| own.bytes.is_empty());
+                connection.owned_receive.take_if(|own| own.bytes.is_empty());
                 false
             }
             (None, length) => {
-                let own = connection.own.as_mut();
+                let own = connection.owned_receive.as_mut();
                 let bytes = &mut own.expect("bytes outside of the buffers are in `own`").bytes;
                 assert!(length <= bytes.capacity(), "the kernel wrote beyond the memory");
                 // SAFETY: the receive was for this vector, and the kernel has written its first
@@ -286,44 +286,44 @@ impl Shared {
     }
 
     /// The state after the final completion of a receive.
-    fn after_receive(&self, token: Token, unread: usize, result: i32) -> Receiving {
+    fn after_receive(&self, token: Token, unread: usize, result: i32) -> ReceiveState {
         match -result {
-            0 => Receiving::Ended(0),
-            code if code < 0 => Receiving::Idle,
+            0 => ReceiveState::Closed(0),
+            code if code < 0 => ReceiveState::Idle,
             libc::ENOBUFS => {
                 self.buffers_exhausted.set(self.buffers_exhausted.get() + 1);
-                self.buffers.ran_out();
+                self.buffers.on_exhausted();
                 if unread == 0 {
                     self.starved.borrow_mut().push_back((token.index, token.generation));
-                    Receiving::Starved
+                    ReceiveState::Starved
                 } else {
                     // The reader has chunks to read and arms the receive when it returns.
-                    Receiving::Idle
+                    ReceiveState::Idle
                 }
             }
-            libc::ECANCELED | libc::EINTR | libc::EAGAIN => Receiving::Idle,
-            code => Receiving::Ended(code),
+            libc::ECANCELED | libc::EINTR | libc::EAGAIN => ReceiveState::Idle,
+            code => ReceiveState::Closed(code),
         }
     }
 
     /// Stops a connection that exceeds its share of buffers, and resumes it when it may continue.
-    fn steer_receive(&self, index: u32, connection: &mut Connection) {
+    fn apply_backpressure(&self, index: u32, connection: &mut StreamSlot) {
         let unread = connection.unread_chunks();
-        match (connection.receiving, connection.pace) {
-            (Receiving::Armed, Pace::Stream) if unread >= self.receive_ahead_max => {
-                self.end_receive(index, connection);
+        match (connection.receive_state, connection.receive_mode) {
+            (ReceiveState::Armed, ReceiveMode::Multishot) if unread >= self.receive_ahead_max => {
+                self.cancel_receive(index, connection);
                 // If the ring did not take the cancellation, the next chunk tries again.
-                if connection.receiving == Receiving::Ending {
-                    connection.pace = Pace::Large;
+                if connection.receive_state == ReceiveState::Cancelling {
+                    connection.receive_mode = ReceiveMode::Large;
                 }
             }
             // A later reader arms it.
-            (Receiving::Idle, Pace::Large | Pace::Poll)
+            (ReceiveState::Idle, ReceiveMode::Large | ReceiveMode::Poll)
                 if unread > 0 || connection.receive_waiter.is_none() => {}
             // With nothing unread, nothing else would arm it. A lack of buffers shows then.
-            (Receiving::Idle, _)
+            (ReceiveState::Idle, _)
                 if unread < self.receive_ahead_max
-                    && !self.ending.get()
+                    && !self.is_shutting_down.get()
                     && (unread == 0 || self.buffers.free() > 0) =>
             {
                 self.arm_receive(index, connection);
@@ -333,20 +333,20 @@ impl Shared {
     }
 
     /// Arms the receives that ended because of a lack of buffers, as far as buffers are free.
-    pub(crate) fn feed_starved(&self) {
+    pub(crate) fn rearm_starved(&self) {
         let mut free = self.buffers.free();
         while free > 0 {
             let Some((index, generation)) = self.starved.borrow_mut().pop_front() else { return };
             let mut streams = self.streams.borrow_mut();
             let Some(connection) = streams.get_mut(index as usize) else { continue };
             if connection.generation != generation
-                || connection.receiving != Receiving::Starved
+                || connection.receive_state != ReceiveState::Starved
                 || connection.closing
             {
                 continue;
             }
             // One chunk for each waiting connection, so that the buffers suffice for all.
-            connection.pace = Pace::Single;
+            connection.receive_mode = ReceiveMode::Single;
             self.arm_receive(index, connection);
             free -= 1;
         }
@@ -355,22 +355,22 @@ impl Shared {
     /// Called before the worker sleeps without a free buffer. The connections that hold the buffers
     /// may never be read from, so each connection with a waiting reader gets memory for one
     /// receive.
-    pub(crate) fn relieve_starved(&self) {
+    pub(crate) fn rearm_starved_owned(&self) {
         loop {
             let Some((index, generation)) = self.starved.borrow_mut().pop_front() else { return };
             let mut streams = self.streams.borrow_mut();
             let Some(connection) = streams.get_mut(index as usize) else { continue };
             if connection.generation != generation
-                || connection.receiving != Receiving::Starved
+                || connection.receive_state != ReceiveState::Starved
                 || connection.closing
             {
                 continue;
             }
             if connection.receive_waiter.is_none() {
                 // The next reader arms it again.
-                connection.receiving = Receiving::Idle;
+                connection.receive_state = ReceiveState::Idle;
             } else {
-                self.arm_own(index, connection, self.buffers.bytes(), 0);
+                self.arm_owned_receive(index, connection, self.buffers.bytes(), 0);
             }
         }
     }
@@ -382,19 +382,19 @@ mod tests {
 
     #[test]
     fn the_pace_follows_what_waits_in_the_socket() {
-        use Received::{Little, Much};
+        use ReceiveSize::{Short, Full};
         let moves = [
-            (Pace::Stream, Much, true, Pace::Stream),
-            (Pace::Stream, Little, false, Pace::Stream),
-            (Pace::Single, Much, true, Pace::Large),
-            (Pace::Single, Little, false, Pace::Stream),
-            (Pace::Single, Much, false, Pace::Stream),
-            (Pace::Large, Much, true, Pace::Large),
-            (Pace::Large, Little, true, Pace::Large),
-            (Pace::Large, Much, false, Pace::Poll),
-            (Pace::Large, Little, false, Pace::Single),
-            (Pace::Poll, Little, false, Pace::Large),
-            (Pace::Poll, Little, true, Pace::Large),
+            (ReceiveMode::Multishot, Full, true, ReceiveMode::Multishot),
+            (ReceiveMode::Multishot, Short, false, ReceiveMode::Multishot),
+            (ReceiveMode::Single, Full, true, ReceiveMode::Large),
+            (ReceiveMode::Single, Short, false, ReceiveMode::Multishot),
+            (ReceiveMode::Single, Full, false, ReceiveMode::Multishot),
+            (ReceiveMode::Large, Full, true, ReceiveMode::Large),
+            (ReceiveMode::Large, Short, true, ReceiveMode::Large),
+            (ReceiveMode::Large, Full, false, ReceiveMode::Poll),
+            (ReceiveMode::Large, Short, false, ReceiveMode::Single),
+            (ReceiveMode::Poll, Short, false, ReceiveMode::Large),
+            (ReceiveMode::Poll, Short, true, ReceiveMode::Large),
         ];
         for (from, received, more_waits, to) in moves {
             assert_eq!(

@@ -11,7 +11,7 @@ use io_uring::{IoUring, cqueue, squeue};
 /// The lengths of a ring's queues. Their memory is locked: many kernels count it against a limit
 /// for all processes of the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Size {
+pub(crate) struct RingSize {
     /// Submissions per enter. A full queue is submitted early.
     pub(crate) submissions: u32,
     /// Completions that fit without the kernel's overflow list. Multishot operations produce many.
@@ -19,13 +19,13 @@ pub(crate) struct Size {
 }
 
 /// From the preferred size to the smallest one that a worker can use.
-pub(crate) const SIZES: [Size; 3] = [
-    Size { submissions: 512, completions: 8192 },
-    Size { submissions: 256, completions: 2048 },
-    Size { submissions: 128, completions: 512 },
+pub(crate) const RING_SIZES: [RingSize; 3] = [
+    RingSize { submissions: 512, completions: 8192 },
+    RingSize { submissions: 256, completions: 2048 },
+    RingSize { submissions: 128, completions: 512 },
 ];
 
-impl Size {
+impl RingSize {
     /// The approximate memory that such a ring locks.
     pub(crate) fn bytes(self) -> usize {
         const PAGE: usize = 4096;
@@ -39,37 +39,37 @@ impl Size {
 }
 
 /// The number of enters with a full queue before a submission fails.
-const SUBMIT_TRIES: u32 = 8;
+const SUBMIT_RETRIES: u32 = 8;
 
 /// An optional setup flag that makes the ring faster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Flag {
+pub(crate) enum SetupFlag {
     DeferTaskrun,
     SingleIssuer,
-    ShowTaskrun,
+    TaskrunFlag,
     SubmitAll,
 }
 
-impl Flag {
+impl SetupFlag {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::DeferTaskrun => "DEFER_TASKRUN",
             Self::SingleIssuer => "SINGLE_ISSUER",
-            Self::ShowTaskrun => "TASKRUN_FLAG",
+            Self::TaskrunFlag => "TASKRUN_FLAG",
             Self::SubmitAll => "SUBMIT_ALL",
         }
     }
 }
 
 /// The optional flags from newest to oldest, the order in which they are dropped.
-pub(crate) const FLAGS: [Flag; 4] =
-    [Flag::DeferTaskrun, Flag::SingleIssuer, Flag::ShowTaskrun, Flag::SubmitAll];
+pub(crate) const OPTIONAL_SETUP_FLAGS: [SetupFlag; 4] =
+    [SetupFlag::DeferTaskrun, SetupFlag::SingleIssuer, SetupFlag::TaskrunFlag, SetupFlag::SubmitAll];
 
 /// How long [`Ring::enter`] may sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wait {
+pub(crate) enum EnterWait {
     /// Submit, run the kernel's deferred work, and return.
-    No,
+    DontWait,
     /// Until something completes that is not expected (see [`Ring::expect_completion`]), at most
     /// for the given time, if any.
     Completion(Option<Duration>),
@@ -79,40 +79,40 @@ pub(crate) enum Wait {
 pub(crate) struct Ring {
     queues: Option<IoUring>,
     /// The number of completions that the next enter is certain to produce.
-    expected: u32,
+    inline_completions: u32,
     enters: u64,
     overflows: u64,
-    dropped: Vec<Flag>,
+    missing_flags: Vec<SetupFlag>,
 }
 
 impl Ring {
     /// Creates a ring without the flags that this kernel does not support. It accepts
     /// registrations; the thread that will use it must call [`Ring::enable`] first.
-    pub(crate) fn create(size: Size) -> io::Result<Self> {
-        for skipped in 0..=FLAGS.len() {
-            let kept = &FLAGS[skipped..];
+    pub(crate) fn create(size: RingSize) -> io::Result<Self> {
+        for skipped in 0..=OPTIONAL_SETUP_FLAGS.len() {
+            let kept = &OPTIONAL_SETUP_FLAGS[skipped..];
             let mut builder = IoUring::builder();
             builder.setup_cqsize(size.completions).setup_clamp().dontfork().setup_r_disabled();
             for flag in kept {
                 match flag {
-                    Flag::DeferTaskrun => builder.setup_defer_taskrun(),
-                    Flag::SingleIssuer => builder.setup_single_issuer(),
-                    Flag::ShowTaskrun => builder.setup_taskrun_flag(),
-                    Flag::SubmitAll => builder.setup_submit_all(),
+                    SetupFlag::DeferTaskrun => builder.setup_defer_taskrun(),
+                    SetupFlag::SingleIssuer => builder.setup_single_issuer(),
+                    SetupFlag::TaskrunFlag => builder.setup_taskrun_flag(),
+                    SetupFlag::SubmitAll => builder.setup_submit_all(),
                 };
             }
-            if kept.contains(&Flag::ShowTaskrun) && !kept.contains(&Flag::DeferTaskrun) {
+            if kept.contains(&SetupFlag::TaskrunFlag) && !kept.contains(&SetupFlag::DeferTaskrun) {
                 builder.setup_coop_taskrun();
             }
             match builder.build(size.submissions) {
                 Ok(queues) => {
-                    let dropped = FLAGS[..skipped].to_vec();
+                    let dropped = OPTIONAL_SETUP_FLAGS[..skipped].to_vec();
                     return Ok(Self {
                         queues: Some(queues),
-                        expected: 0,
+                        inline_completions: 0,
                         enters: 0,
                         overflows: 0,
-                        dropped,
+                        missing_flags: dropped,
                     });
                 }
                 Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
@@ -127,12 +127,12 @@ impl Ring {
     /// # Errors
     /// The ring is closed, or the kernel rejected the call.
     pub(crate) fn enable(&self) -> io::Result<()> {
-        self.queues()?.submitter().register_enable_rings()
+        self.io_uring()?.submitter().register_enable_rings()
     }
 
     /// The optional flags that this kernel does not support.
-    pub(crate) fn dropped(&self) -> &[Flag] {
-        &self.dropped
+    pub(crate) fn missing_flags(&self) -> &[SetupFlag] {
+        &self.missing_flags
     }
 
     /// How often the thread entered the kernel through this ring.
@@ -141,7 +141,7 @@ impl Ring {
     }
 
     /// How often completions did not fit into the queue, so that the kernel kept some.
-    pub(crate) fn overflows(&self) -> u64 {
+    pub(crate) fn cq_overflows(&self) -> u64 {
         self.overflows
     }
 
@@ -149,8 +149,8 @@ impl Ring {
     ///
     /// # Errors
     /// The ring is closed.
-    pub(crate) fn queues(&self) -> io::Result<&IoUring> {
-        self.queues.as_ref().ok_or_else(closed)
+    pub(crate) fn io_uring(&self) -> io::Result<&IoUring> {
+        self.queues.as_ref().ok_or_else(ring_closed)
     }
 
     /// Closes the ring. Afterwards, if no operation is in flight, the kernel does not use memory
@@ -176,7 +176,7 @@ impl Ring {
             }
         }
         // SAFETY: the same.
-        unsafe { self.push_slowly(entry) }
+        unsafe { self.push_slow(entry) }
     }
 
     /// [`Ring::push`] when the queue is full or closed.
@@ -184,12 +184,12 @@ impl Ring {
     /// # Safety
     /// As for `push`.
     #[cold]
-    unsafe fn push_slowly(&mut self, entry: &squeue::Entry) -> io::Result<()> {
-        let queues = self.queues.as_mut().ok_or_else(closed)?;
-        for _ in 0..SUBMIT_TRIES {
+    unsafe fn push_slow(&mut self, entry: &squeue::Entry) -> io::Result<()> {
+        let queues = self.queues.as_mut().ok_or_else(ring_closed)?;
+        for _ in 0..SUBMIT_RETRIES {
             self.enters += 1;
             if let Err(error) = queues.submit()
-                && !is_passing(&error)
+                && !is_transient(&error)
             {
                 return Err(error);
             }
@@ -203,20 +203,20 @@ impl Ring {
 
     /// The operation that was queued last completes within the enter that submits it, whatever its
     /// result: a sleep must not end because of it.
-    pub(crate) fn expect_completion(&mut self) {
-        self.expected += 1;
+    pub(crate) fn expect_inline_completion(&mut self) {
+        self.inline_completions += 1;
     }
 
     /// A sleep must end when an expected completion arrives, because a task waits for its result.
     ///
     /// Calling this twice for the same completion ends a sleep early, which costs one turn.
-    pub(crate) fn heed_completion(&mut self) {
-        self.expected = self.expected.saturating_sub(1);
+    pub(crate) fn wake_on_inline_completion(&mut self) {
+        self.inline_completions = self.inline_completions.saturating_sub(1);
     }
 
     /// The number of expected completions that must not end a sleep.
-    pub(crate) fn expected(&self) -> u32 {
-        self.expected
+    pub(crate) fn inline_completions(&self) -> u32 {
+        self.inline_completions
     }
 
     /// Submits the queue and waits as given by `wait`, with at most one enter.
@@ -224,11 +224,11 @@ impl Ring {
     /// # Errors
     /// Errors of the ring. Interruptions, timeouts and an overflow of completions are not errors:
     /// the caller checks for completions in any case.
-    pub(crate) fn enter(&mut self, wait: Wait) -> io::Result<()> {
-        let queues = self.queues.as_mut().ok_or_else(closed)?;
-        let wanted = self.expected as usize + 1;
+    pub(crate) fn enter(&mut self, wait: EnterWait) -> io::Result<()> {
+        let queues = self.queues.as_mut().ok_or_else(ring_closed)?;
+        let wanted = self.inline_completions as usize + 1;
         let entered = match wait {
-            Wait::No => {
+            EnterWait::DontWait => {
                 let submission = queues.submission();
                 let nothing =
                     submission.is_empty() && !submission.taskrun() && !submission.cq_overflow();
@@ -238,8 +238,8 @@ impl Ring {
                 }
                 queues.submit()
             }
-            Wait::Completion(None) => queues.submit_and_wait(wanted),
-            Wait::Completion(Some(timeout)) => {
+            EnterWait::Completion(None) => queues.submit_and_wait(wanted),
+            EnterWait::Completion(Some(timeout)) => {
                 let timespec = Timespec::from(timeout);
                 let arguments = SubmitArgs::new().timespec(&timespec);
                 queues.submitter().submit_with_args(wanted, &arguments)
@@ -248,7 +248,7 @@ impl Ring {
         self.enters += 1;
         match entered {
             Ok(_submitted) => Ok(()),
-            Err(error) if is_passing(&error) => Ok(()),
+            Err(error) if is_transient(&error) => Ok(()),
             Err(error) => Err(error),
         }
     }
@@ -266,7 +266,7 @@ impl Ring {
         }
         // The expected ones were among them, or will arrive too early for the next sleep, which
         // then ends immediately.
-        self.expected = 0;
+        self.inline_completions = 0;
     }
 
     /// Returns whether there are completions, or an enter would produce some.
@@ -283,15 +283,15 @@ impl Ring {
     ///
     /// # Errors
     /// The ring is closed, or the kernel rejected the call.
-    pub(crate) fn register_event(&mut self, event: &impl AsRawFd) -> io::Result<()> {
+    pub(crate) fn register_eventfd(&mut self, event: &impl AsRawFd) -> io::Result<()> {
         let descriptor: RawFd = event.as_raw_fd();
-        self.notify(false);
-        self.queues()?.submitter().register_eventfd(descriptor)
+        self.set_eventfd_enabled(false);
+        self.io_uring()?.submitter().register_eventfd(descriptor)
     }
 
     /// Enables or disables the registered event. After enabling it, call [`Ring::has_work`]:
     /// earlier completions are not signalled.
-    pub(crate) fn notify(&mut self, on: bool) {
+    pub(crate) fn set_eventfd_enabled(&mut self, on: bool) {
         let Some(queues) = self.queues.as_mut() else { return };
         let completion = queues.completion();
         if on {
@@ -306,10 +306,10 @@ impl Ring {
 }
 
 /// Interrupted, timed out, too many completions, short of memory: the next enter may succeed.
-fn is_passing(error: &io::Error) -> bool {
+fn is_transient(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINTR | libc::ETIME | libc::EBUSY | libc::EAGAIN))
 }
 
-fn closed() -> io::Error {
+fn ring_closed() -> io::Error {
     io::Error::new(io::ErrorKind::NotConnected, "the worker of this ring has ended")
 }

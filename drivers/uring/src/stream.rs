@@ -11,61 +11,61 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use io_uring::types;
-use peregrine_driver::{Address, Credentials, FilePart, Passed, Piece, Stream};
-use peregrine_slot::Table;
+use peregrine_driver::{Address, UnixCredentials, FileRange, Handoff, SendBuf, Stream};
+use peregrine_slot::Slab;
 use socket2::{Domain, SockAddr, SockRef};
 
-use crate::buffers::Unread;
-use crate::chunk::{Bytes, Chunk, Own};
-use crate::operation::{Kind, Sending, Token};
-use crate::receive::{Pace, Receiving};
-use crate::task::Waiter;
-use crate::worker::Shared;
+use crate::buffer_ring::ChunkQueue;
+use crate::chunk::{ChunkData, Chunk, OwnedBuffer};
+use crate::operation::{OpKind, SendOp, Token};
+use crate::receive::{ReceiveMode, ReceiveState};
+use crate::executor::Waiter;
+use crate::worker::UringWorker;
 
 /// A connection of a [`Uring`](crate::Uring) worker.
 pub struct UringStream {
-    pub(crate) shared: Rc<Shared>,
+    pub(crate) worker: Rc<UringWorker>,
     /// The index of its slot, or [`PASSED`].
     pub(crate) index: u32,
 }
 
 /// The index of a stream whose connection was passed to another worker.
-const PASSED: u32 = u32::MAX;
+const HANDED_OFF: u32 = u32::MAX;
 
 /// A connection's slot: all the memory of an idle connection in this driver.
-pub(crate) struct Connection {
+pub(crate) struct StreamSlot {
     pub(crate) descriptor: OwnedFd,
     pub(crate) generation: u32,
-    pub(crate) receiving: Receiving,
-    pub(crate) pace: Pace,
+    pub(crate) receive_state: ReceiveState,
+    pub(crate) receive_mode: ReceiveMode,
     /// The handle was dropped.
     pub(crate) closing: bool,
     /// The number of operations without their final completion.
     pub(crate) in_flight: u8,
-    pub(crate) unread: Unread,
+    pub(crate) chunks: ChunkQueue,
     /// The memory of a receive that does not use a shared buffer. If it contains bytes, they are
     /// older than those in `unread`.
-    pub(crate) own: Option<Box<Own>>,
+    pub(crate) owned_receive: Option<Box<OwnedBuffer>>,
     pub(crate) receive_waiter: Waiter,
-    pub(crate) outgoing: Outgoing,
+    pub(crate) send_queue: SendQueue,
 }
 
 /// The state machine for sending.
-pub(crate) struct Outgoing {
-    pub(crate) current: Sending,
+pub(crate) struct SendQueue {
+    pub(crate) current: SendOp,
     /// The number of bytes that the kernel took.
-    pub(crate) taken: u64,
+    pub(crate) bytes_written: u64,
     /// The number of the error that broke the connection, or
     /// [`FILE_FAILED`](crate::file::FILE_FAILED), or 0. Nothing is sent after an error.
-    pub(crate) failed: i32,
-    pub(crate) under_way: UnderWay,
-    pub(crate) end: End,
+    pub(crate) error: i32,
+    pub(crate) state: SendState,
+    pub(crate) shutdown: ShutdownState,
     /// Data was sent after the end of the stream, and dropped.
-    pub(crate) is_overrun: bool,
-    pub(crate) waiter: Waiter,
+    pub(crate) wrote_after_shutdown: bool,
+    pub(crate) flush_waiter: Waiter,
     /// Data queued behind the send in the kernel, if any.
     #[expect(clippy::box_collection, reason = "few connections ever need it")]
-    pub(crate) later: Option<Box<VecDeque<Piece>>>,
+    pub(crate) queued: Option<Box<VecDeque<SendBuf>>>,
 }
 
 /// The operation for `current` in the ring.
@@ -77,74 +77,74 @@ pub(crate) struct Outgoing {
 /// | Offered | Waiting | the socket did not take all of them, or more bytes were sent |
 /// | Offered, Waiting | Nothing | everything is sent, or sending failed |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum UnderWay {
-    Nothing,
+pub(crate) enum SendState {
+    Idle,
     /// An operation that does not wait for the socket: it completes within the next enter.
-    Offered,
+    Inline,
     /// An operation that waits until the socket takes more, or bytes queued behind an operation.
-    Waiting,
+    Armed,
 }
 
 /// The progress of shutting down our sending side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum ShutdownState {
     Open,
     /// It is shut down when everything before is sent.
-    Asked,
+    Requested,
     Sent,
 }
 
 impl UringStream {
-    pub(crate) fn open(shared: &Rc<Shared>, descriptor: OwnedFd) -> Self {
-        let connection = Connection {
+    pub(crate) fn open(shared: &Rc<UringWorker>, descriptor: OwnedFd) -> Self {
+        let connection = StreamSlot {
             descriptor,
             generation: shared.next_generation(),
-            receiving: Receiving::Idle,
-            pace: Pace::Stream,
+            receive_state: ReceiveState::Idle,
+            receive_mode: ReceiveMode::Multishot,
             closing: false,
             in_flight: 0,
-            unread: Unread::EMPTY,
-            own: None,
+            chunks: ChunkQueue::EMPTY,
+            owned_receive: None,
             receive_waiter: Waiter::NONE,
-            outgoing: Outgoing {
-                current: Sending::default(),
-                taken: 0,
-                failed: 0,
-                under_way: UnderWay::Nothing,
-                end: End::Open,
-                is_overrun: false,
-                waiter: Waiter::NONE,
-                later: None,
+            send_queue: SendQueue {
+                current: SendOp::default(),
+                bytes_written: 0,
+                error: 0,
+                state: SendState::Idle,
+                shutdown: ShutdownState::Open,
+                wrote_after_shutdown: false,
+                flush_waiter: Waiter::NONE,
+                queued: None,
             },
         };
         let index = shared.streams.borrow_mut().insert(connection) as u32;
-        Self { shared: Rc::clone(shared), index }
+        Self { worker: Rc::clone(shared), index }
     }
 
     /// Returns the descriptor, if the connection was not used yet.
-    pub(crate) fn pass(mut self) -> io::Result<Passed> {
-        let mut streams = self.shared.streams.borrow_mut();
+    pub(crate) fn hand_off(mut self) -> io::Result<Handoff> {
+        let mut streams = self.worker.streams.borrow_mut();
         let connection = &streams[self.index as usize];
         let is_new = connection.in_flight == 0
-            && connection.receiving == Receiving::Idle
-            && connection.outgoing.under_way == UnderWay::Nothing
-            && connection.outgoing.end == End::Open;
+            && connection.receive_state == ReceiveState::Idle
+            && connection.send_queue.state == SendState::Idle
+            && connection.send_queue.shutdown == ShutdownState::Open;
         if !is_new {
             drop(streams);
             return Err(io::ErrorKind::ResourceBusy.into());
         }
-        let index = std::mem::replace(&mut self.index, PASSED);
+        let index = std::mem::replace(&mut self.index, HANDED_OFF);
         let connection = streams.remove(index as usize);
         drop(streams);
-        let Connection { descriptor, .. } = connection.expect("its fields were just checked");
+        let StreamSlot { descriptor, .. } = connection.expect("its fields were just checked");
         match SockRef::from(&descriptor).domain()? {
-            Domain::UNIX => Ok(Passed::Unix(descriptor.into())),
-            _ => Ok(Passed::Tcp(descriptor.into())),
+            Domain::UNIX => Ok(Handoff::Unix(descriptor.into())),
+            _ => Ok(Handoff::Tcp(descriptor.into())),
         }
     }
 
-    fn name(&self, ask: fn(&SockRef<'_>) -> io::Result<SockAddr>) -> Address {
-        let streams = self.shared.streams.borrow();
+    fn socket_addr(&self, ask: fn(&SockRef<'_>) -> io::Result<SockAddr>) -> Address {
+        let streams = self.worker.streams.borrow();
         let socket = SockRef::from(&streams[self.index as usize].descriptor);
         let Ok(name) = ask(&socket) else { return Address::Unknown };
         if let Some(address) = name.as_socket() {
@@ -161,99 +161,99 @@ impl Stream for UringStream {
     type Chunk = Chunk;
 
     fn poll_recv(&self, context: &mut Context<'_>) -> Poll<io::Result<Chunk>> {
-        self.poll_chunk(context)
+        self.poll_recv_chunk(context)
     }
 
-    fn keep(chunk: Chunk) -> Result<Vec<u8>, Chunk> {
+    fn try_into_vec(chunk: Chunk) -> Result<Vec<u8>, Chunk> {
         match chunk.bytes {
-            Bytes::Own(own) if own.is_worth_keeping() => Ok(own.bytes),
+            ChunkData::Owned(own) if own.is_at_least_half_full() => Ok(own.bytes),
             bytes => Err(Chunk { bytes }),
         }
     }
 
     fn send(&self, out: &mut Vec<u8>) {
-        self.begin_send(out, None);
+        self.start_send(out, None);
     }
 
     fn send_shared(&self, out: &mut Vec<u8>, shared: bytes::Bytes) {
-        self.begin_send(out, Some(Piece::shared(shared)));
+        self.start_send(out, Some(SendBuf::from_shared(shared)));
     }
 
-    fn sends_files(&self) -> bool {
+    fn supports_sendfile(&self) -> bool {
         true
     }
 
-    fn send_file(&self, out: &mut Vec<u8>, part: FilePart) {
-        self.begin_send(out, Some(Piece::file(part)));
+    fn send_file(&self, out: &mut Vec<u8>, part: FileRange) {
+        self.start_send(out, Some(SendBuf::from_file(part)));
     }
 
-    fn poll_sent(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_all_sent(context)
+    fn poll_flush(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_flushed(context)
     }
 
-    fn is_sent(&self) -> bool {
-        let streams = self.shared.streams.borrow();
-        let outgoing = &streams[self.index as usize].outgoing;
-        outgoing.is_sent()
+    fn is_flushed(&self) -> bool {
+        let streams = self.worker.streams.borrow();
+        let outgoing = &streams[self.index as usize].send_queue;
+        outgoing.is_flushed()
     }
 
-    fn has_room(&self) -> bool {
-        let streams = self.shared.streams.borrow();
-        let outgoing = &streams[self.index as usize].outgoing;
-        outgoing.under_way != UnderWay::Waiting || outgoing.is_overrun
+    fn is_writable(&self) -> bool {
+        let streams = self.worker.streams.borrow();
+        let outgoing = &streams[self.index as usize].send_queue;
+        outgoing.state != SendState::Armed || outgoing.wrote_after_shutdown
     }
 
-    fn progress(&self) -> u64 {
-        self.shared.streams.borrow()[self.index as usize].outgoing.taken
+    fn bytes_written(&self) -> u64 {
+        self.worker.streams.borrow()[self.index as usize].send_queue.bytes_written
     }
 
     fn finish(&self) {
-        self.begin_finish();
+        self.start_finish();
     }
 
     fn is_broken(&self) -> bool {
-        let streams = self.shared.streams.borrow();
+        let streams = self.worker.streams.borrow();
         let connection = &streams[self.index as usize];
         // A receive that ended with the error has cleared it in the socket.
-        let has_failed = matches!(connection.receiving, Receiving::Ended(code) if code != 0)
-            || connection.outgoing.failed != 0;
+        let has_failed = matches!(connection.receive_state, ReceiveState::Closed(code) if code != 0)
+            || connection.send_queue.error != 0;
         let socket = SockRef::from(&connection.descriptor);
         has_failed || socket.take_error().is_ok_and(|error| error.is_some())
     }
 
     fn reset_on_drop(&self) {
         // If the option cannot be set, the connection is closed regularly.
-        let _ = self.shared.streams.borrow()[self.index as usize].reset_on_close();
+        let _ = self.worker.streams.borrow()[self.index as usize].reset_on_close();
     }
 
-    fn peer(&self) -> Address {
-        self.name(|socket| socket.peer_addr())
+    fn peer_addr(&self) -> Address {
+        self.socket_addr(|socket| socket.peer_addr())
     }
 
-    fn local(&self) -> Address {
-        self.name(|socket| socket.local_addr())
+    fn local_addr(&self) -> Address {
+        self.socket_addr(|socket| socket.local_addr())
     }
 
-    fn credentials(&self) -> Option<Credentials> {
-        let streams = self.shared.streams.borrow();
+    fn peer_credentials(&self) -> Option<UnixCredentials> {
+        let streams = self.worker.streams.borrow();
         let descriptor = &streams[self.index as usize].descriptor;
         if SockRef::from(descriptor).domain().ok()? != Domain::UNIX {
             return None;
         }
-        crate::credentials::of_peer(descriptor.as_fd()).ok()
+        crate::credentials::peer_credentials(descriptor.as_fd()).ok()
     }
 }
 
 impl Drop for UringStream {
     fn drop(&mut self) {
-        if self.index != PASSED {
-            self.shared.close_stream(self.index);
+        if self.index != HANDED_OFF {
+            self.worker.close_stream(self.index);
         }
     }
 }
 
-impl Connection {
-    pub(crate) fn token(&self, kind: Kind, index: u32) -> Token {
+impl StreamSlot {
+    pub(crate) fn token(&self, kind: OpKind, index: u32) -> Token {
         Token::new(kind, self.generation, index)
     }
 
@@ -261,12 +261,12 @@ impl Connection {
         SockRef::from(&self.descriptor).set_linger(Some(std::time::Duration::ZERO))
     }
 
-    pub(crate) fn target(&self) -> types::Fd {
+    pub(crate) fn fd(&self) -> types::Fd {
         types::Fd(self.descriptor.as_raw_fd())
     }
 }
 
-impl Shared {
+impl UringWorker {
     /// Ends a connection whose handle was dropped: its bytes, its operations, then its descriptor.
     fn close_stream(&self, index: u32) {
         let (foreign, freed);
@@ -274,21 +274,21 @@ impl Shared {
             let mut streams = self.streams.borrow_mut();
             let connection = &mut streams[index as usize];
             connection.closing = true;
-            self.heed(&connection.outgoing);
+            self.wake_on_inline_send(&connection.send_queue);
             foreign = (
                 std::mem::take(&mut connection.receive_waiter),
-                std::mem::take(&mut connection.outgoing.waiter),
-                connection.outgoing.later.take(),
+                std::mem::take(&mut connection.send_queue.flush_waiter),
+                connection.send_queue.queued.take(),
             );
-            while let Some((buffer, _)) = connection.unread.pop(&self.buffers) {
-                self.buffers.give_back(buffer);
+            while let Some((buffer, _)) = connection.chunks.pop(&self.buffers) {
+                self.buffers.provide(buffer);
             }
-            if connection.receiving == Receiving::Armed {
-                self.end_receive(index, connection);
+            if connection.receive_state == ReceiveState::Armed {
+                self.cancel_receive(index, connection);
             }
-            if connection.outgoing.under_way == UnderWay::Waiting {
-                let target = connection.token(Kind::Send, index);
-                if self.cancel(target, Kind::CancelStream).is_ok() {
+            if connection.send_queue.state == SendState::Armed {
+                let target = connection.token(OpKind::Send, index);
+                if self.cancel(target, OpKind::CancelStream).is_ok() {
                     connection.in_flight += 1;
                 }
             }
@@ -298,13 +298,13 @@ impl Shared {
     }
 
     pub(crate) fn on_stream_cancelled(&self, token: Token) {
-        let freed = operation_ended(&mut self.streams.borrow_mut(), token);
+        let freed = complete_operation(&mut self.streams.borrow_mut(), token);
         drop(freed);
     }
 }
 
 /// The connection of a completion, if it still exists.
-pub(crate) fn current(streams: &mut Table<Connection>, token: Token) -> Option<&mut Connection> {
+pub(crate) fn find_live(streams: &mut Slab<StreamSlot>, token: Token) -> Option<&mut StreamSlot> {
     streams.get_mut(token.index as usize).filter(|found| found.generation == token.generation)
 }
 
@@ -312,13 +312,13 @@ pub(crate) fn current(streams: &mut Table<Connection>, token: Token) -> Option<&
 /// bytes in it may have a destructor of the application, so it must be dropped after all borrows
 /// have ended.
 #[must_use = "drop it after all borrows have ended"]
-pub(crate) fn operation_ended(streams: &mut Table<Connection>, token: Token) -> Option<Connection> {
-    let connection = current(streams, token)?;
+pub(crate) fn complete_operation(streams: &mut Slab<StreamSlot>, token: Token) -> Option<StreamSlot> {
+    let connection = find_live(streams, token)?;
     connection.in_flight -= 1;
     free_when_done(streams, token.index)
 }
 
-fn free_when_done(streams: &mut Table<Connection>, index: u32) -> Option<Connection> {
+fn free_when_done(streams: &mut Slab<StreamSlot>, index: u32) -> Option<StreamSlot> {
     let connection = &streams[index as usize];
     if !connection.closing || connection.in_flight > 0 {
         return None;
@@ -332,7 +332,7 @@ mod tests {
 
     #[test]
     fn an_idle_connection_is_small() {
-        assert!(size_of::<Connection>() <= 144, "{} bytes", size_of::<Connection>());
+        assert!(size_of::<StreamSlot>() <= 144, "{} bytes", size_of::<StreamSlot>());
         assert_eq!(size_of::<Waiter>(), 16);
     }
 }

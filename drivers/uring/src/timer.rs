@@ -11,24 +11,24 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::task::Waiter;
-use crate::worker::Shared;
+use crate::executor::Waiter;
+use crate::worker::UringWorker;
 
 /// The monotonic and the calendar clock, read at most once in a turn of the loop.
-pub(crate) struct Clock {
+pub(crate) struct LoopClock {
     start: Instant,
-    in_turn: Cell<bool>,
+    in_iteration: Cell<bool>,
     now: Cell<Option<Duration>>,
     unix: Cell<Option<Duration>>,
     /// The last reading of this turn.
-    read: Cell<Option<Reading>>,
+    last_reading: Cell<Option<Reading>>,
 }
 
 /// A reading may be reused for this many polls, while polls are quick.
-const POLLS_MAX: usize = 8;
+const READING_REUSE_POLLS: usize = 8;
 
 /// A poll is quick if it takes at most this long.
-const QUICK: Duration = Duration::from_micros(20);
+const QUICK_POLL_MAX: Duration = Duration::from_micros(20);
 
 /// A reading of the clock.
 #[derive(Clone, Copy, Debug)]
@@ -37,37 +37,37 @@ struct Reading {
     /// The number of polls in the turn at that time.
     polls: usize,
     /// For how many more polls it may be used.
-    lasts: usize,
+    reusable_polls: usize,
 }
 
 impl Reading {
     fn after(last: Option<Self>, time: Duration, polls: usize) -> Self {
         let is_quick = last.is_some_and(|last| {
             let passed = polls.saturating_sub(last.polls).try_into().unwrap_or(u32::MAX);
-            passed > 0 && time.saturating_sub(last.time) <= QUICK.saturating_mul(passed)
+            passed > 0 && time.saturating_sub(last.time) <= QUICK_POLL_MAX.saturating_mul(passed)
         });
-        Self { time, polls, lasts: if is_quick { POLLS_MAX } else { 1 } }
+        Self { time, polls, reusable_polls: if is_quick { READING_REUSE_POLLS } else { 1 } }
     }
 }
 
-impl Clock {
+impl LoopClock {
     pub(crate) fn start() -> Self {
         Self {
             start: Instant::now(),
-            in_turn: Cell::new(false),
+            in_iteration: Cell::new(false),
             now: Cell::new(None),
             unix: Cell::new(None),
-            read: Cell::new(None),
+            last_reading: Cell::new(None),
         }
     }
 
     /// Forgets the reading. Between turns (`in_turn` false), other code of the thread runs for an
     /// unknown time, so nothing is cached.
-    pub(crate) fn turn(&self, in_turn: bool) {
-        self.in_turn.set(in_turn);
+    pub(crate) fn invalidate(&self, in_turn: bool) {
+        self.in_iteration.set(in_turn);
         self.now.set(None);
         self.unix.set(None);
-        self.read.set(None);
+        self.last_reading.set(None);
     }
 
     pub(crate) fn now(&self) -> Duration {
@@ -75,19 +75,19 @@ impl Clock {
     }
 
     /// The current time, after `polls` polls of the turn.
-    pub(crate) fn read(&self, polls: usize) -> Duration {
+    pub(crate) fn precise_now(&self, polls: usize) -> Duration {
         let time = self.start.elapsed();
-        let reading = Reading::after(self.read.get(), time, polls);
-        self.read.set(self.in_turn.get().then_some(reading));
+        let reading = Reading::after(self.last_reading.get(), time, polls);
+        self.last_reading.set(self.in_iteration.get().then_some(reading));
         time
     }
 
     /// The current time, or the last reading: from this poll or the previous one and, if the polls
     /// before that were quick, from one of the last few.
-    pub(crate) fn recent(&self, polls: usize) -> Duration {
-        match self.read.get() {
-            Some(last) if polls <= last.polls + last.lasts => last.time,
-            _ => self.read(polls),
+    pub(crate) fn coarse_now(&self, polls: usize) -> Duration {
+        match self.last_reading.get() {
+            Some(last) if polls <= last.polls + last.reusable_polls => last.time,
+            _ => self.precise_now(polls),
         }
     }
 
@@ -97,7 +97,7 @@ impl Clock {
     }
 
     fn cached(&self, cell: &Cell<Option<Duration>>, read: impl FnOnce() -> Duration) -> Duration {
-        if !self.in_turn.get() {
+        if !self.in_iteration.get() {
             return read();
         }
         if let Some(time) = cell.get() {
@@ -110,40 +110,40 @@ impl Clock {
 }
 
 /// A turn is long if it takes at least this long.
-const LONG: Duration = Duration::from_millis(10);
+const LONG_ITERATION: Duration = Duration::from_millis(10);
 
 /// Turns of at least this length are remembered. Shorter ones do not matter for deadlines of peers.
-const REMEMBERED: Duration = Duration::from_millis(100);
+const RECORDED_ITERATION_MIN: Duration = Duration::from_millis(100);
 
 /// The maximum number of remembered turns.
-const REMEMBERED_MAX: usize = 64;
+const RECORDED_ITERATIONS: usize = 64;
 
 /// The last turns that took long, because handlers blocked or many tasks were ready: data sent in
 /// them left at their end.
 #[derive(Default)]
-pub(crate) struct LongTurns {
+pub(crate) struct LongIterations {
     /// When each turn began and ended.
-    turns: VecDeque<(Duration, Duration)>,
+    iterations: VecDeque<(Duration, Duration)>,
     is_last_long: bool,
 }
 
-impl LongTurns {
+impl LongIterations {
     /// A turn has ended.
     #[inline]
-    pub(crate) fn end(&mut self, began: Duration, ended: Duration) {
+    pub(crate) fn record(&mut self, began: Duration, ended: Duration) {
         let took = ended.saturating_sub(began);
-        self.is_last_long = took >= LONG;
-        if took >= REMEMBERED {
-            self.remember(began, ended);
+        self.is_last_long = took >= LONG_ITERATION;
+        if took >= RECORDED_ITERATION_MIN {
+            self.push(began, ended);
         }
     }
 
     #[cold]
-    fn remember(&mut self, began: Duration, ended: Duration) {
-        if self.turns.len() == REMEMBERED_MAX {
-            self.turns.pop_front();
+    fn push(&mut self, began: Duration, ended: Duration) {
+        if self.iterations.len() == RECORDED_ITERATIONS {
+            self.iterations.pop_front();
         }
-        self.turns.push_back((began, ended));
+        self.iterations.push_back((began, ended));
     }
 
     /// Returns whether the last turn was long.
@@ -152,57 +152,57 @@ impl LongTurns {
     }
 
     /// When data sent at `time` left, with a precision of milliseconds.
-    pub(crate) fn left_at(&self, time: Duration) -> Duration {
+    pub(crate) fn submitted_at(&self, time: Duration) -> Duration {
         let is_in = |(began, ended): &&(Duration, Duration)| {
             began.as_millis() <= time.as_millis() && time < *ended
         };
-        self.turns.iter().rev().find(is_in).map_or(time, |(_, ended)| *ended)
+        self.iterations.iter().rev().find(is_in).map_or(time, |(_, ended)| *ended)
     }
 }
 
 /// The sleeping tasks, ordered by deadline.
 #[derive(Default)]
 pub(crate) struct Timers {
-    sleepers: BTreeMap<Key, Waiter>,
+    entries: BTreeMap<TimerKey, Waiter>,
     /// Distinguishes sleepers with the same deadline.
-    next_number: u64,
+    next_id: u64,
 }
 
 /// The deadline of a sleeper, and its number.
-type Key = (Duration, u64);
+type TimerKey = (Duration, u64);
 
 impl Timers {
-    fn new_key(&mut self, at: Duration) -> Key {
-        self.next_number += 1;
-        (at, self.next_number)
+    fn new_key(&mut self, at: Duration) -> TimerKey {
+        self.next_id += 1;
+        (at, self.next_id)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.sleepers.is_empty()
+        self.entries.is_empty()
     }
 
     /// The next deadline, as a time of the clock.
     pub(crate) fn next_deadline(&self) -> Option<Duration> {
-        self.sleepers.first_key_value().map(|(key, _)| key.0)
+        self.entries.first_key_value().map(|(key, _)| key.0)
     }
 
     /// Removes a sleeper that is due at `now`. Call until it returns `None`.
     pub(crate) fn expire(&mut self, now: Duration) -> Option<Waiter> {
-        let first = self.sleepers.first_entry().filter(|first| first.key().0 <= now);
+        let first = self.entries.first_entry().filter(|first| first.key().0 <= now);
         first.map(|due| due.remove())
     }
 }
 
 /// The future of `sleep_until`. It registers itself at its first poll.
 pub(crate) struct Sleep {
-    shared: Rc<Shared>,
+    worker: Rc<UringWorker>,
     at: Duration,
-    key: Option<Key>,
+    key: Option<TimerKey>,
 }
 
 impl Sleep {
-    pub(crate) fn new(shared: Rc<Shared>, at: Duration) -> Self {
-        Self { shared, at, key: None }
+    pub(crate) fn new(shared: Rc<UringWorker>, at: Duration) -> Self {
+        Self { worker: shared, at, key: None }
     }
 }
 
@@ -210,19 +210,19 @@ impl Future for Sleep {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        if self.shared.clock.now() >= self.at {
+        if self.worker.clock.now() >= self.at {
             return Poll::Ready(());
         }
         let (key, old);
         {
-            let mut timers = self.shared.timers.borrow_mut();
+            let mut timers = self.worker.timers.borrow_mut();
             key = self.key.unwrap_or_else(|| timers.new_key(self.at));
-            let waiter = timers.sleepers.entry(key).or_default();
-            old = waiter.register(context, &self.shared.tasks);
+            let waiter = timers.entries.entry(key).or_default();
+            old = waiter.register(context, &self.worker.executor);
         }
         drop(old);
         if self.key.replace(key).is_none() {
-            self.shared.tasks.disturb();
+            self.worker.executor.wake_loop();
         }
         Poll::Pending
     }
@@ -231,7 +231,7 @@ impl Future for Sleep {
 impl Drop for Sleep {
     fn drop(&mut self) {
         if let Some(key) = self.key {
-            let waiter = self.shared.timers.borrow_mut().sleepers.remove(&key);
+            let waiter = self.worker.timers.borrow_mut().entries.remove(&key);
             drop(waiter);
         }
     }
@@ -243,27 +243,27 @@ mod tests {
 
     #[test]
     fn a_clock_is_read_again_when_more_than_one_poll_may_have_taken_time() {
-        let clock = Clock::start();
+        let clock = LoopClock::start();
         // Distinguish two readings by the nanoseconds between them.
         let pause = || std::thread::sleep(Duration::from_micros(50));
-        clock.turn(true);
-        let first = clock.recent(0);
+        clock.invalidate(true);
+        let first = clock.coarse_now(0);
         pause();
-        assert_eq!(clock.recent(0), first);
-        assert_eq!(clock.recent(1), first);
-        let third = clock.recent(2);
+        assert_eq!(clock.coarse_now(0), first);
+        assert_eq!(clock.coarse_now(1), first);
+        let third = clock.coarse_now(2);
         assert!(third > first);
         pause();
-        let read = clock.read(2);
-        assert!(read > third && clock.recent(3) == read);
-        clock.turn(true);
-        let next = clock.recent(0);
+        let read = clock.precise_now(2);
+        assert!(read > third && clock.coarse_now(3) == read);
+        clock.invalidate(true);
+        let next = clock.coarse_now(0);
         assert!(next > read);
-        clock.turn(false);
+        clock.invalidate(false);
         pause();
-        let between = clock.recent(0);
+        let between = clock.coarse_now(0);
         pause();
-        assert!(between > next && clock.recent(0) > between);
+        assert!(between > next && clock.coarse_now(0) > between);
     }
 
     #[test]
@@ -272,15 +272,15 @@ mod tests {
         let mut last = None;
         for ((time, polls), lasts) in [
             (at(0, 0), 1),
-            (at(40, 2), POLLS_MAX),
-            (at(220, 11), POLLS_MAX),
+            (at(40, 2), READING_REUSE_POLLS),
+            (at(220, 11), READING_REUSE_POLLS),
             // One of nine polls was slow.
             (at(401, 20), 1),
             (at(402, 20), 1),
-            (at(403, 22), POLLS_MAX),
+            (at(403, 22), READING_REUSE_POLLS),
         ] {
             let reading = Reading::after(last, time, polls);
-            assert_eq!(reading.lasts, lasts, "{reading:?}");
+            assert_eq!(reading.reusable_polls, lasts, "{reading:?}");
             last = Some(reading);
         }
     }
@@ -290,7 +290,7 @@ mod tests {
         let mut timers = Timers::default();
         for micros in [30, 10, 20, 10] {
             let key = timers.new_key(Duration::from_micros(micros));
-            timers.sleepers.insert(key, Waiter::NONE);
+            timers.entries.insert(key, Waiter::NONE);
         }
         let mut told = |now| {
             let mut count = 0;
@@ -308,21 +308,21 @@ mod tests {
     #[test]
     fn what_was_sent_in_a_turn_that_took_long_left_at_its_end() {
         let ms = Duration::from_millis;
-        let mut turns = LongTurns::default();
-        turns.end(ms(10), ms(2_000));
+        let mut turns = LongIterations::default();
+        turns.record(ms(10), ms(2_000));
         assert!(turns.is_last_long());
-        turns.end(ms(2_000), ms(2_001));
+        turns.record(ms(2_000), ms(2_001));
         assert!(!turns.is_last_long());
         let began = Duration::from_micros(5_000_900);
-        turns.end(began, ms(6_000));
+        turns.record(began, ms(6_000));
         for (time, left) in
             [(5, 5), (10, 2_000), (1_999, 2_000), (2_000, 2_000), (5_000, 6_000), (6_000, 6_000)]
         {
-            assert_eq!(turns.left_at(ms(time)), ms(left), "{time}");
+            assert_eq!(turns.submitted_at(ms(time)), ms(left), "{time}");
         }
-        for number in 0..2 * REMEMBERED_MAX as u64 {
-            turns.end(ms(10_000 + 100 * number), ms(10_100 + 100 * number));
+        for number in 0..2 * RECORDED_ITERATIONS as u64 {
+            turns.record(ms(10_000 + 100 * number), ms(10_100 + 100 * number));
         }
-        assert_eq!((turns.turns.len(), turns.left_at(ms(10))), (REMEMBERED_MAX, ms(10)));
+        assert_eq!((turns.iterations.len(), turns.submitted_at(ms(10))), (RECORDED_ITERATIONS, ms(10)));
     }
 }

@@ -11,109 +11,109 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use io_uring::{cqueue, opcode, squeue, types};
-use peregrine_driver::{Counters, Figures, Functions, Options, SocketOptions};
-use peregrine_slot::{Pool, Table};
+use peregrine_driver::{DriverStats, DriverMetrics, BlockingTasks, Options, SocketOptions};
+use peregrine_slot::{Pool, Slab};
 
-use crate::buffers::Buffers;
-use crate::listener::Listening;
-use crate::operation::{GENERATION_MASK, Kind, Token};
-use crate::prepare::Prepared;
-use crate::ring::{Ring, Wait};
-use crate::stream::Connection;
-use crate::task::Tasks;
-use crate::timer::{Clock, LongTurns, Timers};
+use crate::buffer_ring::BufferRing;
+use crate::listener::ListenerSlot;
+use crate::operation::{GENERATION_MASK, OpKind, Token};
+use crate::prepare::PreparedRing;
+use crate::ring::{Ring, EnterWait};
+use crate::stream::StreamSlot;
+use crate::executor::Executor;
+use crate::timer::{LoopClock, LongIterations, Timers};
 
 /// How long an ending worker waits for the kernel to release its memory. Everything has been
 /// cancelled before, so this is only reached if the kernel hangs.
-const SHUTDOWN_MAX: Duration = Duration::from_secs(5);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A worker's state. Handles hold it by `Rc`; it never leaves its thread.
 ///
 /// None of its cells is borrowed while foreign code runs (a waker, a destructor of a task).
-pub(crate) struct Shared {
+pub(crate) struct UringWorker {
     pub(crate) ring: RefCell<Ring>,
     /// Freed after the ring, which is closed explicitly before.
-    pub(crate) buffers: Buffers,
+    pub(crate) buffers: BufferRing,
     pub(crate) receive_ahead_max: usize,
-    pub(crate) streams: RefCell<Table<Connection>>,
+    pub(crate) streams: RefCell<Slab<StreamSlot>>,
     /// Memory of completed sends, for reuse.
-    pub(crate) spare: Pool<Vec<u8>>,
+    pub(crate) buffer_pool: Pool<Vec<u8>>,
     /// The size of a large receive in bytes.
-    pub(crate) large_bytes: usize,
-    pub(crate) sockets: SocketOptions,
-    pub(crate) listeners: RefCell<Table<Listening>>,
+    pub(crate) large_receive_bytes: usize,
+    pub(crate) socket_options: SocketOptions,
+    pub(crate) listeners: RefCell<Slab<ListenerSlot>>,
     pub(crate) timers: RefCell<Timers>,
-    pub(crate) clock: Clock,
-    pub(crate) tasks: Rc<Tasks>,
-    pub(crate) holds: Cell<usize>,
+    pub(crate) clock: LoopClock,
+    pub(crate) executor: Rc<Executor>,
+    pub(crate) keep_awake_count: Cell<usize>,
     pub(crate) accepted: Cell<u64>,
     pub(crate) buffers_exhausted: Cell<u64>,
     /// Connections whose receive ended because of a lack of buffers: slot and generation, in order.
     pub(crate) starved: RefCell<VecDeque<(u32, u32)>>,
-    pub(crate) ending: Cell<bool>,
-    pub(crate) functions: Functions,
+    pub(crate) is_shutting_down: Cell<bool>,
+    pub(crate) blocking_tasks: BlockingTasks,
     /// Where counters are published for other threads, and when the current turn began.
-    figures: Option<(Arc<Figures>, Cell<Option<Duration>>)>,
+    metrics: Option<(Arc<DriverMetrics>, Cell<Option<Duration>>)>,
     /// The last turns that took long.
-    pub(crate) long_turns: RefCell<LongTurns>,
+    pub(crate) long_iterations: RefCell<LongIterations>,
     /// Called at the end of each turn.
-    pub(crate) turn_end: OnceCell<Box<dyn Fn(Duration)>>,
+    pub(crate) on_iteration_end: OnceCell<Box<dyn Fn(Duration)>>,
     in_flight: Cell<u64>,
     wake_armed: Cell<bool>,
     /// When the timeout in the ring ends the sleep, if there is one.
-    sleep_until: Cell<Option<Duration>>,
+    wait_deadline: Cell<Option<Duration>>,
     /// The length of that timeout. Must not be changed while it is in the ring.
-    sleep_length: Cell<types::Timespec>,
-    sleep_ended: Cell<bool>,
+    wait_timespec: Cell<types::Timespec>,
+    wait_timed_out: Cell<bool>,
     generation: Cell<u32>,
     batch: RefCell<Vec<cqueue::Entry>>,
 }
 
-impl Shared {
+impl UringWorker {
     /// Starts using the ring and its buffers on this thread.
     pub(crate) fn start(
-        prepared: Prepared,
+        prepared: PreparedRing,
         options: &Options,
-        functions: Functions,
+        functions: BlockingTasks,
     ) -> io::Result<Rc<Self>> {
-        let Prepared { ring, buffers } = prepared;
+        let PreparedRing { ring, buffers } = prepared;
         ring.enable()?;
-        let tasks = Tasks::new(File::from(new_event()?));
+        let tasks = Executor::new(File::from(create_eventfd()?));
         let shared = Rc::new(Self {
             ring: RefCell::new(ring),
             buffers,
-            receive_ahead_max: options.receive_ahead_max.max(1),
-            large_bytes: options.large_bytes(),
-            sockets: options.sockets.clone(),
-            streams: RefCell::new(Table::new()),
-            spare: Pool::new(64),
+            receive_ahead_max: options.read_ahead_buffers_max.max(1),
+            large_receive_bytes: options.large_receive_bytes_clamped(),
+            socket_options: options.socket_options.clone(),
+            streams: RefCell::new(Slab::new()),
+            buffer_pool: Pool::new(64),
             listeners: RefCell::default(),
             timers: RefCell::default(),
-            clock: Clock::start(),
-            tasks,
-            holds: Cell::new(0),
+            clock: LoopClock::start(),
+            executor: tasks,
+            keep_awake_count: Cell::new(0),
             accepted: Cell::new(0),
             buffers_exhausted: Cell::new(0),
             starved: RefCell::default(),
-            ending: Cell::new(false),
-            functions,
-            figures: options.figures.clone().map(|figures| (figures, Cell::new(None))),
-            long_turns: RefCell::default(),
-            turn_end: OnceCell::new(),
+            is_shutting_down: Cell::new(false),
+            blocking_tasks: functions,
+            metrics: options.metrics.clone().map(|figures| (figures, Cell::new(None))),
+            long_iterations: RefCell::default(),
+            on_iteration_end: OnceCell::new(),
             in_flight: Cell::new(0),
             wake_armed: Cell::new(false),
-            sleep_until: Cell::new(None),
-            sleep_length: Cell::new(types::Timespec::new()),
-            sleep_ended: Cell::new(false),
+            wait_deadline: Cell::new(None),
+            wait_timespec: Cell::new(types::Timespec::new()),
+            wait_timed_out: Cell::new(false),
             generation: Cell::new(0),
             batch: RefCell::default(),
         });
-        shared.watch_wakes()?;
+        shared.arm_wake_poll()?;
         Ok(shared)
     }
 
-    pub(crate) fn counters(&self) -> Counters {
-        Counters {
+    pub(crate) fn counters(&self) -> DriverStats {
+        DriverStats {
             enters: self.ring.borrow().enters(),
             accepted: self.accepted.get(),
             buffers_exhausted: self.buffers_exhausted.get(),
@@ -122,30 +122,30 @@ impl Shared {
     }
 
     /// A turn begins: completions are about to be dispatched.
-    pub(crate) fn begin_turn(&self) {
+    pub(crate) fn begin_iteration(&self) {
         let now = self.clock.now();
-        self.tasks.look(now);
-        if let Some((_, began)) = &self.figures {
+        self.executor.record_poll(now);
+        if let Some((_, began)) = &self.metrics {
             began.set(Some(now));
         }
     }
 
     /// The turn is over: publishes the counters for other threads.
-    pub(crate) fn end_turn(&self) {
-        let now = self.clock.read(self.tasks.polls());
-        self.long_turns.borrow_mut().end(self.tasks.looked(), now);
-        if let Some(end) = self.turn_end.get() {
+    pub(crate) fn end_iteration(&self) {
+        let now = self.clock.precise_now(self.executor.polls());
+        self.long_iterations.borrow_mut().record(self.executor.polled_at(), now);
+        if let Some(end) = self.on_iteration_end.get() {
             end(now);
         }
-        let Some((figures, began)) = &self.figures else { return };
+        let Some((figures, began)) = &self.metrics else { return };
         let Some(began) = began.take() else { return };
-        figures.turn(now.saturating_sub(began));
+        figures.record_iteration(now.saturating_sub(began));
         let ring = self.ring.borrow();
         figures.enters.set(ring.enters());
-        figures.overflows.set(ring.overflows());
+        figures.cq_overflows.set(ring.cq_overflows());
         figures.buffers_exhausted.set(self.buffers_exhausted.get());
         figures.in_flight.set(self.in_flight.get().cast_signed());
-        figures.buffer_bytes.set(self.buffers.used_bytes());
+        figures.buffer_bytes.set(self.buffers.provided_bytes());
     }
 
     /// A generation for a slot's next user.
@@ -169,12 +169,12 @@ impl Shared {
         // SAFETY: the caller upholds the contract of `push`.
         unsafe { self.ring.borrow_mut().push(&entry) }?;
         self.in_flight.set(self.in_flight.get() + 1);
-        self.tasks.disturb();
+        self.executor.wake_loop();
         Ok(())
     }
 
     /// Queues the cancellation of the operation `target`. Both complete, in any order.
-    pub(crate) fn cancel(&self, target: Token, kind: Kind) -> io::Result<()> {
+    pub(crate) fn cancel(&self, target: Token, kind: OpKind) -> io::Result<()> {
         let entry = opcode::AsyncCancel::new(target.to_user_data()).build();
         // SAFETY: a cancellation refers to no memory.
         unsafe { self.submit(entry, Token { kind, ..target }) }
@@ -199,32 +199,32 @@ impl Shared {
             return;
         };
         let ended = !cqueue::more(flags);
-        if ended && !matches!(token.kind, Kind::Wake | Kind::Timeout) {
+        if ended && !matches!(token.kind, OpKind::Wake | OpKind::Timeout) {
             self.in_flight.set(self.in_flight.get() - 1);
         }
         match token.kind {
-            Kind::Wake => self.wake_armed.set(!ended),
-            Kind::Accept => self.on_accept(token, result),
-            Kind::Connection => self.on_connection(token, result),
-            Kind::CancelAccept => self.on_accept_cancelled(token),
-            Kind::Receive => self.on_receive(token, result, flags),
-            Kind::Send => self.on_send(token, result),
-            Kind::CancelStream => self.on_stream_cancelled(token),
-            Kind::CancelAll => {}
-            Kind::Timeout => {
-                self.sleep_until.set(None);
-                self.sleep_ended.set(true);
+            OpKind::Wake => self.wake_armed.set(!ended),
+            OpKind::Accept => self.on_accept(token, result),
+            OpKind::AcceptReady => self.on_accept_ready(token, result),
+            OpKind::CancelAccept => self.on_accept_cancelled(token),
+            OpKind::Receive => self.on_receive(token, result, flags),
+            OpKind::Send => self.on_send(token, result),
+            OpKind::CancelStream => self.on_stream_cancelled(token),
+            OpKind::CancelAll => {}
+            OpKind::Timeout => {
+                self.wait_deadline.set(None);
+                self.wait_timed_out.set(true);
             }
         }
     }
 
     /// Handles everything due between two batches of completions: timers, wake-ups from other
     /// threads, and receives that waited for buffers.
-    pub(crate) fn between_batches(&self) -> io::Result<()> {
+    pub(crate) fn run_deferred(&self) -> io::Result<()> {
         self.expire_timers();
-        self.tasks.take_injected();
-        self.feed_starved();
-        if self.wake_armed.get() { Ok(()) } else { self.watch_wakes() }
+        self.executor.take_injected();
+        self.rearm_starved();
+        if self.wake_armed.get() { Ok(()) } else { self.arm_wake_poll() }
     }
 
     fn expire_timers(&self) {
@@ -235,7 +235,7 @@ impl Shared {
         loop {
             let due = self.timers.borrow_mut().expire(now);
             match due {
-                Some(waiter) => waiter.wake(&self.tasks),
+                Some(waiter) => waiter.wake(&self.executor),
                 None => return,
             }
         }
@@ -246,44 +246,44 @@ impl Shared {
     ///
     /// One timeout operation stays in the ring for many sleeps; a time limit for each wait would
     /// make the kernel set and clear a timer each time.
-    pub(crate) fn limit_sleep(&self, longest: Duration) -> io::Result<Option<Duration>> {
+    pub(crate) fn arm_wait_timeout(&self, longest: Duration) -> io::Result<Option<Duration>> {
         let timer = self.timers.borrow().next_deadline();
-        if let (Some(end), None) = (self.sleep_until.get(), timer) {
+        if let (Some(end), None) = (self.wait_deadline.get(), timer) {
             debug_assert!(end <= self.clock.now() + longest, "timeouts are set with `longest`");
             return Ok(None);
         }
         // The tasks of this turn may have taken a long time.
-        self.clock.turn(true);
+        self.clock.invalidate(true);
         let now = self.clock.now();
-        if let Some(end) = self.sleep_until.get() {
+        if let Some(end) = self.wait_deadline.get() {
             return Ok(timer.filter(|timer| *timer < end).map(|timer| timer.saturating_sub(now)));
         }
         let end = timer.map_or(now + longest, |timer| timer.min(now + longest));
-        self.sleep_length.set(end.saturating_sub(now).into());
-        let entry = opcode::Timeout::new(self.sleep_length.as_ptr()).build();
-        let entry = entry.user_data(Token::new(Kind::Timeout, 0, 0).to_user_data());
+        self.wait_timespec.set(end.saturating_sub(now).into());
+        let entry = opcode::Timeout::new(self.wait_timespec.as_ptr()).build();
+        let entry = entry.user_data(Token::new(OpKind::Timeout, 0, 0).to_user_data());
         // SAFETY: `Shared` outlives the ring and is not moved, because it is in an `Rc`; the length
         // is not written while `sleep_until` says that the timeout is in the ring.
         unsafe { self.ring.borrow_mut().push(&entry) }?;
-        self.sleep_until.set(Some(end));
+        self.wait_deadline.set(Some(end));
         Ok(None)
     }
 
     /// Returns whether a sleep has timed out since the last call.
-    pub(crate) fn take_sleep_ended(&self) -> bool {
-        self.sleep_ended.take()
+    pub(crate) fn take_wait_timed_out(&self) -> bool {
+        self.wait_timed_out.take()
     }
 
     /// Makes the ring produce a completion whenever another thread wakes a task.
     ///
     /// A multishot poll reports each write to the eventfd, so its counter is never read.
-    fn watch_wakes(&self) -> io::Result<()> {
-        if self.ending.get() {
+    fn arm_wake_poll(&self) -> io::Result<()> {
+        if self.is_shutting_down.get() {
             return Ok(());
         }
-        let event = types::Fd(self.tasks.remote().event().as_raw_fd());
+        let event = types::Fd(self.executor.remote().event().as_raw_fd());
         let entry = opcode::PollAdd::new(event, libc::POLLIN as u32).multi(true).build();
-        let entry = entry.user_data(Token::new(Kind::Wake, 0, 0).to_user_data());
+        let entry = entry.user_data(Token::new(OpKind::Wake, 0, 0).to_user_data());
         // SAFETY: a poll refers to no memory.
         unsafe { self.ring.borrow_mut().push(&entry) }?;
         self.wake_armed.set(true);
@@ -293,16 +293,16 @@ impl Shared {
     /// Cancels all operations, waits until the kernel has finished them, and closes the ring.
     /// Handles may outlive this; their calls fail.
     pub(crate) fn shut_down(self: &Rc<Self>) {
-        self.ending.set(true);
-        let end = Instant::now() + SHUTDOWN_MAX;
+        self.is_shutting_down.set(true);
+        let end = Instant::now() + SHUTDOWN_TIMEOUT;
         self.await_cancelled();
-        while self.in_flight.get() > 0 || self.wake_armed.get() || self.sleep_until.get().is_some()
+        while self.in_flight.get() > 0 || self.wake_armed.get() || self.wait_deadline.get().is_some()
         {
             if Instant::now() > end || self.cancel_all().is_err() {
                 break;
             }
             let mut ring = self.ring.borrow_mut();
-            if ring.enter(Wait::Completion(Some(Duration::from_millis(20)))).is_err() {
+            if ring.enter(EnterWait::Completion(Some(Duration::from_millis(20)))).is_err() {
                 break;
             }
             drop(ring);
@@ -323,7 +323,7 @@ impl Shared {
         let mut rounds_without_end = 0;
         while self.in_flight.get() > 0 && rounds_without_end < 2 {
             let before = self.in_flight.get();
-            let wait = Wait::Completion(Some(Duration::from_millis(20)));
+            let wait = EnterWait::Completion(Some(Duration::from_millis(20)));
             if self.ring.borrow_mut().enter(wait).is_err() {
                 return;
             }
@@ -336,11 +336,11 @@ impl Shared {
     fn cancel_all(&self) -> io::Result<()> {
         let entry = opcode::AsyncCancel2::new(types::CancelBuilder::any().all()).build();
         // SAFETY: a cancellation refers to no memory.
-        unsafe { self.submit(entry, Token::new(Kind::CancelAll, 0, 0)) }
+        unsafe { self.submit(entry, Token::new(OpKind::CancelAll, 0, 0)) }
     }
 }
 
-pub(crate) fn new_event() -> io::Result<OwnedFd> {
+pub(crate) fn create_eventfd() -> io::Result<OwnedFd> {
     // SAFETY: the call takes no pointers.
     let descriptor = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
     if descriptor < 0 {

@@ -10,7 +10,7 @@ use crate::{
 use axum::Router;
 use axum::extract::connect_info::IntoMakeServiceWithConnectInfo;
 #[cfg(unix)]
-use peregrine::tower::{Direct, Tower};
+use peregrine::tower::{SharedService, TowerHandler};
 use std::net::SocketAddr;
 
 /// An application of this package.
@@ -37,7 +37,7 @@ pub enum Program {
     Secure(fn() -> Router, fn(u16) -> Router),
     /// A router on a Unix domain socket.
     #[cfg(unix)]
-    Unix(fn() -> Tower<Direct<Router>>),
+    Unix(fn() -> TowerHandler<SharedService<Router>>),
 }
 
 /// All examples.

@@ -5,7 +5,7 @@
 //! `PEREGRINE_DRIVER` selects the driver.
 #![forbid(unsafe_code)]
 
-use peregrine::tls::Tls;
+use peregrine::tls::TlsConfig;
 use peregrine::{Error, Server};
 use peregrine_axum_examples::catalogue::{EXAMPLES, Program, find};
 use std::env;
@@ -70,16 +70,16 @@ fn serve(program: Program) -> Result<(), Error> {
             // The signal stops the main server; the companion is shut down after it.
             let running = Server::bind(companion.to_string()).start_tower(other)?;
             Server::bind(address).serve_tower(app)?;
-            running.shut_down().map(drop)
+            running.graceful_shutdown().map(drop)
         }
         Program::Secure(app, redirect) => {
             let companion = variable("COMPANION", "127.0.0.1:3001");
             let port = socket_address(&address)?.port();
             let running = Server::bind(companion).start_tower(redirect(port))?;
-            let made = Tls::self_signed(&["localhost", "127.0.0.1"])
+            let made = TlsConfig::self_signed(&["localhost", "127.0.0.1"])
                 .map_err(|error| Error::Config(error.to_string()))?;
-            Server::new().tls(address, made.tls).serve_tower(app())?;
-            running.shut_down().map(drop)
+            Server::new().listen_tls(address, made.tls).serve_tower(app())?;
+            running.graceful_shutdown().map(drop)
         }
         #[cfg(unix)]
         Program::Unix(app) => {

@@ -77,7 +77,7 @@ mod tests {
     fn a_mounted_router_answers_without_a_server() {
         use peregrine::tower::Mount;
         let client = peregrine::App::new().mount("/axum", app()).test();
-        assert_eq!(client.get("/axum").send_now().text(), "Hello, World!");
-        assert_eq!(client.get("/axum/nowhere").send_now().status(), 404);
+        assert_eq!(client.get("/axum").send_blocking().text(), "Hello, World!");
+        assert_eq!(client.get("/axum/nowhere").send_blocking().status(), 404);
     }
 }

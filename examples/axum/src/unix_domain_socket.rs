@@ -5,8 +5,8 @@ use axum::extract::ConnectInfo;
 use axum::extract::connect_info::Connected;
 use axum::routing::get;
 use axum::serve::IncomingStream;
-use peregrine::tower::{Direct, Tower, tower};
-use peregrine::web::connection::{ConnectionInfo, Peer};
+use peregrine::tower::{SharedService, TowerHandler, tower};
+use peregrine::web::connection::{ConnectionInfo, ConnectionAddr};
 use std::path::{Path, PathBuf};
 use tokio::net::UnixListener;
 
@@ -34,13 +34,13 @@ impl Connected<IncomingStream<'_, UnixListener>> for UnixPeer {
 impl From<&ConnectionInfo> for UnixPeer {
     fn from(connection: &ConnectionInfo) -> Self {
         match &connection.peer {
-            Peer::Unix { path, .. } => Self(path.clone()),
+            ConnectionAddr::Unix { path, .. } => Self(path.clone()),
             _ => Self(None),
         }
     }
 }
 
 /// For Peregrine: an extension built from the connection's information.
-pub fn app_with_peers() -> Tower<Direct<Router>> {
+pub fn app_with_peers() -> TowerHandler<SharedService<Router>> {
     tower(app()).extension(|connection| ConnectInfo(UnixPeer::from(connection)))
 }

@@ -3,9 +3,9 @@
 
 use crate::errors::{Error, about, internal};
 use peregrine::auth::jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
-use peregrine::auth::{JwtKeys, JwtVerifier, KeyError};
+use peregrine::auth::{JwtKeys, JwtVerifier, JwtKeyError};
 use peregrine::http::header::WWW_AUTHENTICATE;
-use peregrine::openapi::{DescribeArgument, Operation};
+use peregrine::openapi::{OperationInput, Operation};
 use peregrine::prelude::*;
 use peregrine::web::requirements::Requirements;
 use serde::{Deserialize, Serialize};
@@ -40,7 +40,7 @@ pub(crate) struct Tokens {
 }
 
 impl Tokens {
-    pub(crate) fn new(secret: &[u8], lifetime: Duration) -> Result<Self, KeyError> {
+    pub(crate) fn new(secret: &[u8], lifetime: Duration) -> Result<Self, JwtKeyError> {
         let verifier = JwtVerifier::new(JwtKeys::secret(ALGORITHM, secret)?, ISSUER, ISSUER);
         Ok(Self { key: EncodingKey::from_secret(secret), verifier, lifetime })
     }
@@ -64,8 +64,8 @@ pub(crate) struct Viewer {
 
 /// The token of the request. The specification uses the scheme `Token`, other clients `Bearer`:
 /// both are accepted.
-fn token(head: &Head) -> Result<Option<&str>, Problem> {
-    let mut fields = head.fields_named("authorization");
+fn token(head: &RequestHead) -> Result<Option<&str>, Problem> {
+    let mut fields = head.header_values("authorization");
     let Some(first) = fields.next() else { return Ok(None) };
     let text = std::str::from_utf8(first).ok().filter(|_| fields.next().is_none());
     let (scheme, token) = text.and_then(|text| text.trim().split_once(' ')).ok_or_else(refused)?;
@@ -115,7 +115,7 @@ impl FromRequestParts for Viewer {
     }
 }
 
-impl DescribeArgument for Viewer {
+impl OperationInput for Viewer {
     fn describe(operation: &mut Operation) {
         operation.security(SCHEME).problem(401, "The token is missing or wrong.");
     }

@@ -8,7 +8,7 @@ use crate::profiles::Profile;
 use crate::rules::not_blank;
 use crate::timestamp::Timestamp;
 use garde::Validate;
-use peregrine::openapi::{Api, DescribeExt, Status};
+use peregrine::openapi::{ApiScope, DescribeExt, WithStatus};
 use peregrine::prelude::*;
 use peregrine::validate::Valid;
 use schemars::JsonSchema;
@@ -19,7 +19,7 @@ use sqlx::{FromRow, Row, SqlitePool};
 /// The specification does not paginate comments. Only the latest of them are returned.
 const COMMENTS_MAX: u32 = 1000;
 
-pub(crate) fn routes(api: Api) -> Api {
+pub(crate) fn routes(api: ApiScope) -> ApiScope {
     const UNKNOWN: &str = "The article does not exist, or it does not have this comment.";
     api.tag("comments")
         .get(
@@ -31,7 +31,7 @@ pub(crate) fn routes(api: Api) -> Api {
         .post(
             "/",
             create
-                .run_to_end()
+                .run_to_completion()
                 .named("create_comment")
                 .describe(|it| it.summary("Adds a comment").problem(404, UNKNOWN)),
         )
@@ -148,7 +148,7 @@ async fn create(
     live: StateRef<Live>,
     Path(slug): Path<String>,
     Valid(Json(NewCommentBody { comment })): Valid<Json<NewCommentBody>>,
-) -> Result<Status<201, Json<CommentBody>>, Error> {
+) -> Result<WithStatus<201, Json<CommentBody>>, Error> {
     // A single statement, so the article cannot be deleted in between.
     let insert = sqlx::query_as(
         "INSERT INTO comments (article_id, author_id, body, created_at) \
@@ -159,14 +159,14 @@ async fn create(
     let (id, article_id) = inserted.ok_or_else(|| not_found("article"))?;
     let comment = find(&pool, Some(viewer), id).await?;
     live.tell_comment(article_id, &find(&pool, None, id).await?);
-    Ok(Status(Json(CommentBody { comment })))
+    Ok(WithStatus(Json(CommentBody { comment })))
 }
 
 async fn remove(
     viewer: Viewer,
     pool: StateRef<SqlitePool>,
     Path((slug, id)): Path<(String, i64)>,
-) -> Result<Status<204, ()>, Error> {
+) -> Result<WithStatus<204, ()>, Error> {
     let article_id = articles::id_of(&pool, &slug).await?;
     let author =
         sqlx::query_scalar("SELECT author_id FROM comments WHERE id = ? AND article_id = ?");
@@ -175,5 +175,5 @@ async fn remove(
         return Err(forbidden("comment"));
     }
     sqlx::query("DELETE FROM comments WHERE id = ?").bind(id).execute(&*pool).await?;
-    Ok(Status(()))
+    Ok(WithStatus(()))
 }

@@ -4,8 +4,8 @@
 //! and the server's own error responses.
 
 use crate::pages;
-use peregrine::multipart::StoreError;
-use peregrine::openapi::{DescribeResponse, Responses};
+use peregrine::multipart::UploadError;
+use peregrine::openapi::{OperationOutput, ResponsesBuilder};
 use peregrine::prelude::*;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -30,7 +30,7 @@ pub(crate) struct Error(pub(crate) Problem);
 /// A problem with a field or an object, in the specification's wording.
 pub(crate) fn about(status: StatusCode, subject: &str, text: &str) -> Problem {
     let kind = format!("{subject}-{}", text.replace(' ', "-"));
-    Problem::new(status, kind, format!("{subject} {text}")).with(ERRORS, json!({ subject: [text] }))
+    Problem::new(status, kind, format!("{subject} {text}")).with_member(ERRORS, json!({ subject: [text] }))
 }
 
 /// The object does not exist.
@@ -84,8 +84,8 @@ fn is_busy(error: &dyn sqlx::error::DatabaseError) -> bool {
     code.is_some_and(|code| code & 0xff == 5)
 }
 
-impl From<StoreError> for Error {
-    fn from(error: StoreError) -> Self {
+impl From<UploadError> for Error {
+    fn from(error: UploadError) -> Self {
         Self(error.into())
     }
 }
@@ -103,19 +103,19 @@ impl IntoResponse for Error {
 }
 
 /// The routes document the statuses.
-impl DescribeResponse for Error {
-    fn describe(responses: &mut Responses) {
+impl OperationOutput for Error {
+    fn describe(responses: &mut ResponsesBuilder) {
         responses.any_problem();
     }
 }
 
 /// Formats every problem: below `/api` as the specification requires, elsewhere as an HTML page for
 /// clients that accept HTML.
-pub(crate) fn render(problem: Problem, head: &Head) -> Response {
+pub(crate) fn render(problem: Problem, head: &RequestHead) -> Response {
     if head.path().starts_with("/api/") {
         return (problem.status, Json(errors(&problem))).into_response();
     }
-    let accept = head.field_text("accept").unwrap_or_default();
+    let accept = head.header("accept").unwrap_or_default();
     if accept.contains("text/html") {
         return pages::of_problem(&problem);
     }
@@ -171,12 +171,12 @@ fn subject<'p>(path: impl Iterator<Item = &'p str>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use peregrine::validate::Invalid;
+    use peregrine::validate::ValidationErrors;
 
     #[test]
     fn every_kind_of_problem_is_told_in_the_form_of_the_specification() {
-        let many = Invalid::in_body().and("/user/email", "can't be blank");
-        let many = many.and("/user/email", "too short").and("/article/tagList/3", "too long");
+        let many = ValidationErrors::in_body().add("/user/email", "can't be blank");
+        let many = many.add("/user/email", "too short").add("/article/tagList/3", "too long");
         let of_shape = Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "x", "user.bio: a number: 7");
         for (problem, expected) in [
             (not_found("article").0, json!({ "article": ["not found"] })),
@@ -184,7 +184,7 @@ mod tests {
                 many.into(),
                 json!({ "email": ["can't be blank", "too short"], "tagList": ["too long"] }),
             ),
-            (of_shape.with("path", "user.bio"), json!({ "bio": ["a number: 7"] })),
+            (of_shape.with_member("path", "user.bio"), json!({ "bio": ["a number: 7"] })),
             (Problem::overloaded(1), json!({ "overloaded": [Problem::overloaded(1).detail] })),
         ] {
             let found = serde_json::to_value(errors(&problem)).expect("valid JSON");

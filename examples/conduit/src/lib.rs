@@ -31,7 +31,7 @@ use db::OpenError;
 use errors::Errors;
 use live::Live;
 use passwords::Passwords;
-use peregrine::openapi::{Api, DescribeExt, OpenApi, describe};
+use peregrine::openapi::{ApiScope, DescribeExt, OpenApi, api_scope};
 use peregrine::prelude::*;
 use peregrine::rate_limit::RateLimit;
 use sqlx::SqlitePool;
@@ -61,7 +61,7 @@ impl Conduit {
     /// A setting is invalid, or the database or the folder cannot be opened.
     pub async fn open(settings: &Settings) -> Result<Self, StartError> {
         let Settings { database, uploads, wait_max, .. } = settings;
-        let secret = settings.secret.expose().as_bytes();
+        let secret = settings.secret.expose_secret().as_bytes();
         let tokens = Tokens::new(secret, settings.token_lifetime).map_err(StartError::Secret)?;
         let passwords = Passwords::new(*wait_max).map_err(StartError::Passwords)?;
         let failed = |error| StartError::Uploads(uploads.clone(), error);
@@ -72,7 +72,7 @@ impl Conduit {
         };
         let connections_max = settings.database_connections;
         let pool = db::open(database, connections_max, *wait_max).await.map_err(failed)?;
-        let logins = Logins(RateLimit::per_minute(settings.logins_per_minute).named("logins"));
+        let logins = Logins(RateLimit::per_minute(settings.logins_per_minute).name("logins"));
         Ok(Self { pool, passwords, tokens, live: Live::default(), uploads, logins })
     }
 
@@ -88,12 +88,12 @@ impl Conduit {
             .state(self.uploads.clone())
             .state(self.logins.clone())
             .on_problem(errors::render)
-            .with(RequestId::new())
-            .with(CatchPanic::new())
+            .wrap(SetRequestId::new())
+            .wrap(CatchPanic::new())
             // Any origin is safe, because tokens are not cookies: a browser does not send them by
             // itself.
             .scope("/api", |scope| {
-                scope.with(Cors::new().any_origin()).add(describe(|api| self.api(api)))
+                scope.wrap(Cors::new().allow_any_origin()).add(api_scope(|api| self.api(api)))
             })
             .scope("/uploads", |scope| uploads.serve(scope))
             .scope("", pages::routes)
@@ -102,9 +102,9 @@ impl Conduit {
     }
 
     /// The API of the specification, and two additions: pictures and live updates.
-    fn api(&self, api: Api) -> Api {
-        api.with(Timeout::new(API_TIMEOUT))
-            .with(self.uploads.limits())
+    fn api(&self, api: ApiScope) -> ApiScope {
+        api.wrap(Timeout::new(API_TIMEOUT))
+            .wrap(self.uploads.limits())
             .scope("", users::routes)
             .scope("/profiles", profiles::routes)
             .scope("/articles", articles::routes)
@@ -118,7 +118,7 @@ impl Conduit {
         OpenApi::new("Conduit", env!("CARGO_PKG_VERSION"))
             .description("The API of the RealWorld specification, with pictures and live updates.")
             .security_scheme(name, scheme)
-            .problems_as::<Errors>("application/json")
+            .problem_schema::<Errors>("application/json")
     }
 
     /// Closes the database, after the server has stopped.

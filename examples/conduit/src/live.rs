@@ -6,7 +6,7 @@
 use crate::articles::{self, Summary};
 use crate::comments::{self, Comment};
 use crate::errors::Error;
-use peregrine::openapi::{Api, DescribeExt};
+use peregrine::openapi::{ApiScope, DescribeExt};
 use peregrine::prelude::*;
 use peregrine::web::sse::Sender;
 use sqlx::SqlitePool;
@@ -52,7 +52,7 @@ impl Live {
 
     /// Adds a reader, or fails with a 503 if there are too many.
     fn join(&self, topic: Topic) -> Result<(Sender, Sse), Problem> {
-        let (sender, sse) = sse::channel_of(MISSED_MAX as usize + WAITING_MAX);
+        let (sender, sse) = sse::channel_with_capacity(MISSED_MAX as usize + WAITING_MAX);
         let mut readers = self.lock();
         if readers.values().map(Vec::len).sum::<usize>() >= READERS_MAX {
             // Readers that have disconnected are only removed here and when an event is sent to
@@ -69,7 +69,7 @@ impl Live {
         // On shutdown, the last event makes clients reconnect after two seconds, to a new process.
         let goodbye =
             Event::default().event("end").data("come again").retry(Duration::from_secs(2));
-        Ok((sender, sse.goodbye(goodbye)))
+        Ok((sender, sse.final_event(goodbye)))
     }
 
     pub(crate) fn tell_article(&self, id: i64, article: &Summary) {
@@ -89,7 +89,7 @@ fn of_comment(comment: &Comment) -> Event {
     Event::default().event("comment").id(comment.id).json_data(comment)
 }
 
-pub(crate) fn routes(api: Api) -> Api {
+pub(crate) fn routes(api: ApiScope) -> ApiScope {
     const AGAIN: &str = "A client that reconnects with `Last-Event-ID` receives the events it missed, at most 100. An event may \
                          arrive twice: compare ids.";
     let articles = articles_live

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use peregrine::config::{ListenerConfig, ServerConfig};
-use peregrine::openapi::HasOpenApi;
+use peregrine::openapi::OpenApiExt;
 use peregrine::prelude::*;
 use peregrine_conduit::{Conduit, Settings};
 use std::error::Error;
@@ -77,7 +77,7 @@ fn server_config(file: Option<PathBuf>) -> peregrine::Result<ServerConfig> {
         .insert("main".to_owned(), ListenerConfig { address, ..ListenerConfig::default() });
     let config = match file {
         Some(file) => ServerConfig::load_over(code, file)?,
-        None => ServerConfig::from_environment(code)?,
+        None => ServerConfig::from_env(code)?,
     };
     Ok(config)
 }

@@ -42,7 +42,7 @@ pub(crate) fn routes(scope: Scope) -> Scope {
         .base_uri(["'none'"])
         .form_action(["'none'"]);
     scope
-        .with(SecurityHeaders::new().csp(csp))
+        .wrap(SecurityHeaders::new().csp(csp))
         .get("/", front)
         .get(TAG.pattern(), of_tag)
         .get(ARTICLE.pattern(), article)

@@ -58,7 +58,7 @@ impl Passwords {
     ) -> Result<R, Problem> {
         let turn = timeout(self.wait_max, Arc::clone(&self.turns).acquire_owned()).await;
         let Ok(Ok(turn)) = turn else { return Err(Problem::overloaded(1)) };
-        let result = peregrine::offload(move || {
+        let result = peregrine::spawn_blocking(move || {
             // The permit is held until the work ends, even if the request was cancelled.
             let _turn = turn;
             work()

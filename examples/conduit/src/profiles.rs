@@ -2,14 +2,14 @@
 
 use crate::auth::Viewer;
 use crate::errors::{Error, not_found};
-use peregrine::openapi::{Api, DescribeExt};
+use peregrine::openapi::{ApiScope, DescribeExt};
 use peregrine::prelude::*;
 use schemars::JsonSchema;
 use serde::Serialize;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{FromRow, Row, SqlitePool};
 
-pub(crate) fn routes(api: Api) -> Api {
+pub(crate) fn routes(api: ApiScope) -> ApiScope {
     const UNKNOWN: &str = "There is no user with this name.";
     let show = show
         .named("profile")

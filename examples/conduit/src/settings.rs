@@ -2,7 +2,7 @@
 //! settings (addresses, TLS, limits, logs) are in `ServerConfig`.
 
 use crate::start::StartError;
-use peregrine::config::{Layers, Secret, Size, Time};
+use peregrine::config::{ConfigLoader, SecretString, ByteSize, HumanDuration};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -29,7 +29,7 @@ pub struct Settings {
     #[serde(with = "Size")]
     pub upload_bytes_max: u64,
     /// The key that signs tokens: at least 32 random bytes, the same in all processes.
-    pub secret: Secret,
+    pub secret: SecretString,
     /// The lifetime of a token. Default: 24 h.
     #[serde(with = "Time")]
     pub token_lifetime: Duration,
@@ -45,7 +45,7 @@ impl Default for Settings {
             wait_max: Duration::from_secs(3),
             uploads: "uploads".into(),
             upload_bytes_max: 2 << 20,
-            secret: Secret::new(""),
+            secret: SecretString::new(""),
             token_lifetime: Duration::from_secs(24 * 60 * 60),
             logins_per_minute: 20,
         }
@@ -58,7 +58,7 @@ impl Settings {
     /// # Errors
     /// A variable does not match any setting, or its value is invalid.
     pub fn from_environment() -> Result<Self, StartError> {
-        let settings = Layers::new("CONDUIT_").environment().load(&Self::default());
+        let settings = ConfigLoader::new("CONDUIT_").env().load(&Self::default());
         settings.map_err(StartError::Settings)
     }
 
@@ -67,16 +67,16 @@ impl Settings {
     /// # Errors
     /// A setting is missing or invalid.
     pub fn checked(mut self, is_development: bool) -> Result<Self, StartError> {
-        if self.secret.expose().is_empty() && is_development {
+        if self.secret.expose_secret().is_empty() && is_development {
             let mut random = [0; SECRET_BYTES_MIN];
             getrandom::fill(&mut random).map_err(|_| StartError::NoRandomNumbers)?;
-            self.secret = Secret::new(random.map(|byte| format!("{byte:02x}")).concat());
+            self.secret = SecretString::new(random.map(|byte| format!("{byte:02x}")).concat());
             tracing::warn!(
                 "DEVELOPMENT: CONDUIT_SECRET is not set, so tokens are signed with a generated secret and become invalid when this process exits. \
                  Do not use this in production"
             );
         }
-        match self.secret.expose().len() {
+        match self.secret.expose_secret().len() {
             0 => Err(StartError::SecretMissing),
             length if length < SECRET_BYTES_MIN => {
                 Err(StartError::SecretShort { length, least: SECRET_BYTES_MIN })
@@ -99,8 +99,8 @@ mod tests {
         let error = Settings::default().checked(false).expect_err("there is no secret").to_string();
         assert!(error.contains("CONDUIT_SECRET") && error.contains("--development"), "{error}");
         let made = Settings::default().checked(true).expect("a secret is generated").secret;
-        assert_eq!(made.expose().len(), 64);
-        let short = Settings { secret: Secret::new("hush"), ..Settings::default() };
+        assert_eq!(made.expose_secret().len(), 64);
+        let short = Settings { secret: SecretString::new("hush"), ..Settings::default() };
         let error = short.checked(true).expect_err("too short").to_string();
         assert!(error.contains('4') && error.contains("32") && !error.contains("hush"), "{error}");
     }

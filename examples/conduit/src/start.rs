@@ -1,6 +1,6 @@
 //! Start-up errors. Each message names the thing, the cause and the fix.
 
-use peregrine::auth::KeyError;
+use peregrine::auth::JwtKeyError;
 use peregrine::config::ConfigError;
 use std::error::Error;
 use std::fmt;
@@ -24,7 +24,7 @@ pub enum StartError {
     /// The variable with this name must not be zero.
     Zero(&'static str),
     /// The secret cannot be used as a key.
-    Secret(KeyError),
+    Secret(JwtKeyError),
     /// The database cannot be opened or migrated.
     Database(PathBuf, sqlx::Error),
     /// A newer version of the program has migrated the database; this many migrations are applied.

@@ -1,7 +1,7 @@
 //! Tags of articles.
 
 use crate::errors::Error;
-use peregrine::openapi::{Api, DescribeExt};
+use peregrine::openapi::{ApiScope, DescribeExt};
 use peregrine::prelude::*;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -10,7 +10,7 @@ use sqlx::SqlitePool;
 /// Only the most used tags are returned.
 const TAGS_MAX: u32 = 1000;
 
-pub(crate) fn routes(api: Api) -> Api {
+pub(crate) fn routes(api: ApiScope) -> ApiScope {
     api.tag("tags")
         .get("/", index.named("tags").describe(|it| it.summary("Tags, the most used first")))
 }

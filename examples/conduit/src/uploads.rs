@@ -6,8 +6,8 @@ use crate::db;
 use crate::errors::{Error, internal, invalid};
 use crate::users::{Account, UserBody, image_of};
 use peregrine::files::Files;
-use peregrine::multipart::{Limits, MultipartForm, Upload};
-use peregrine::openapi::{Api, DescribeExt};
+use peregrine::multipart::{MultipartLimits, MultipartForm, UploadedFile};
+use peregrine::openapi::{ApiScope, DescribeExt};
 use peregrine::prelude::*;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -39,7 +39,7 @@ impl Uploads {
     }
 
     /// Stores a picture and returns its URL.
-    async fn keep(&self, picture: &Upload) -> Result<String, Error> {
+    async fn keep(&self, picture: &UploadedFile) -> Result<String, Error> {
         let bytes = picture.bytes().await?;
         let ending =
             ending(&bytes).ok_or_else(|| invalid("image", "must be a PNG, JPEG, GIF or WebP"))?;
@@ -55,7 +55,7 @@ impl Uploads {
         let has_it = sqlx::query_scalar("SELECT EXISTS (SELECT 1 FROM users WHERE image = ?)");
         let removed = match has_it.bind(&url).fetch_one(pool).await {
             Ok(true) => return,
-            Ok(false) => peregrine::offload(move || fs::remove_file(path)).await,
+            Ok(false) => peregrine::spawn_blocking(move || fs::remove_file(path)).await,
             Err(error) => Err(io::Error::other(error)),
         };
         // The change is valid even if the file could not be removed.
@@ -76,16 +76,16 @@ impl Uploads {
     /// Serves the files. Names are never reused, so clients may cache a file without revalidating
     /// it.
     pub(crate) fn serve(&self, scope: Scope) -> Scope {
-        let files = Files::folder(&*self.folder)
+        let files = Files::dir(&*self.folder)
             .no_index()
             .cache_control("*", "public, max-age=31536000, immutable");
         // Pages of other origins may embed the pictures.
-        scope.with(SecurityHeaders::new().resource_policy("cross-origin")).subtree("/", files)
+        scope.wrap(SecurityHeaders::new().cross_origin_resource_policy("cross-origin")).subtree("/", files)
     }
 
     /// The limits of the forms.
-    pub(crate) fn limits(&self) -> Limits {
-        Limits { fields_max: 1, files_max: 1, file_bytes_max: self.bytes_max, ..Limits::DEFAULT }
+    pub(crate) fn limits(&self) -> MultipartLimits {
+        MultipartLimits { fields_max: 1, files_max: 1, file_bytes_max: self.bytes_max, ..MultipartLimits::DEFAULT }
     }
 }
 
@@ -101,11 +101,11 @@ fn random() -> Result<u128, Error> {
     Ok(u128::from_le_bytes(bytes))
 }
 
-pub(crate) fn routes(api: Api) -> Api {
+pub(crate) fn routes(api: ApiScope) -> ApiScope {
     // `run_to_end`: a client that disconnects during the upload leaves no file behind.
     api.put(
         "/",
-        change.run_to_end().named("change_image").describe(|it| {
+        change.run_to_completion().named("change_image").describe(|it| {
             it.summary("Sets the user's picture").problem(413, "The picture is too large.")
         }),
     )
@@ -114,7 +114,7 @@ pub(crate) fn routes(api: Api) -> Api {
 #[derive(Deserialize, JsonSchema)]
 struct Picture {
     /// A PNG, JPEG, GIF or WebP.
-    image: Upload,
+    image: UploadedFile,
 }
 
 async fn change(

@@ -7,7 +7,7 @@ use crate::passwords::Passwords;
 use crate::rules::{is_email, is_password, is_picture, is_username, not_blank, present};
 use crate::uploads::{self, Uploads};
 use garde::Validate;
-use peregrine::openapi::{Api, DescribeExt, Status};
+use peregrine::openapi::{ApiScope, DescribeExt, WithStatus};
 use peregrine::prelude::*;
 use peregrine::rate_limit::RateLimit;
 use peregrine::validate::Valid;
@@ -20,7 +20,7 @@ use sqlx::{FromRow, Row, SqliteConnection, SqlitePool};
 #[derive(Clone)]
 pub(crate) struct Logins(pub(crate) RateLimit);
 
-pub(crate) fn routes(api: Api) -> Api {
+pub(crate) fn routes(api: ApiScope) -> ApiScope {
     // A request that waits for a hash holds memory, so their number is limited.
     let register = register.requests_max(64).named("register").describe(|it| {
         it.summary("Registers a user").problem(409, "Another user has this name or address.")
@@ -171,13 +171,13 @@ async fn register(
     passwords: StateRef<Passwords>,
     tokens: StateRef<Tokens>,
     Valid(Json(NewUserBody { user })): Valid<Json<NewUserBody>>,
-) -> Result<Status<201, Json<UserBody>>, Error> {
+) -> Result<WithStatus<201, Json<UserBody>>, Error> {
     let hash = passwords.hash(user.password).await?;
     let insert = "INSERT INTO users (username, email, password_hash) VALUES (?, ?, ?) RETURNING *";
     let insert =
         sqlx::query_as::<_, Account>(insert).bind(user.username).bind(user.email).bind(hash);
     let account = insert.fetch_one(&*pool).await.map_err(taken)?;
-    account.shown(&tokens).map(Status)
+    account.shown(&tokens).map(WithStatus)
 }
 
 async fn login(
@@ -188,7 +188,7 @@ async fn login(
     Valid(Json(LoginBody { user })): Valid<Json<LoginBody>>,
 ) -> Result<Json<UserBody>, Error> {
     // Before the expensive work. The limit per account also stops guessing from many addresses.
-    logins.0.take(user.email.to_lowercase()).await?;
+    logins.0.check_key(user.email.to_lowercase()).await?;
     let found =
         sqlx::query_as::<_, Account>("SELECT * FROM users WHERE email = ?").bind(&user.email);
     let found = found.fetch_optional(&*pool).await?;
@@ -269,6 +269,6 @@ fn taken(error: sqlx::Error) -> Error {
 
 /// The security scheme of the OpenAPI document.
 pub(crate) fn security() -> (&'static str, peregrine::openapi::SecurityScheme) {
-    let scheme = peregrine::openapi::SecurityScheme::header("Authorization");
+    let scheme = peregrine::openapi::SecurityScheme::api_key_header("Authorization");
     (SCHEME, scheme.description("`Token`, a space, and the token from the login."))
 }

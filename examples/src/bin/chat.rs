@@ -3,7 +3,7 @@
 
 use mimalloc::MiMalloc;
 use peregrine::prelude::*;
-use peregrine::websocket::{CloseCode, Message, Text, TrySendError, WebSocket, WebSocketUpgrade};
+use peregrine::websocket::{CloseCode, Message, Utf8Bytes, TrySendError, WebSocket, WebSocketUpgrade};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::mpsc::{Receiver, Sender, channel, error::TrySendError as Full};
 
@@ -15,17 +15,17 @@ const WAITING_MAX: usize = 100;
 
 /// The clients of all workers. A socket stays on its worker; only the text is sent across threads.
 #[derive(Clone, Default)]
-struct Room(Arc<Mutex<Vec<Sender<Text>>>>);
+struct Room(Arc<Mutex<Vec<Sender<Utf8Bytes>>>>);
 
 impl Room {
-    fn enter(&self) -> Receiver<Text> {
+    fn enter(&self) -> Receiver<Utf8Bytes> {
         let (sender, receiver) = channel(WAITING_MAX);
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(sender);
         receiver
     }
 
     /// Sends `text` to all clients and drops those whose queue is full.
-    fn tell(&self, text: &Text) {
+    fn tell(&self, text: &Utf8Bytes) {
         let mut listeners = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         listeners.retain(|listener| match listener.try_send(text.clone()) {
             Ok(()) => true,
@@ -53,12 +53,12 @@ async fn talk(mut socket: WebSocket, room: &Room) {
                 match socket.try_send(text) {
                     Ok(()) => {}
                     Err(TrySendError::Full(_)) => break,
-                    Err(TrySendError::Unsent(_)) => return,
+                    Err(TrySendError::Send(_)) => return,
                 }
             }
         }
     }
-    let _ = socket.close(CloseCode::TRY_LATER, "too slow").await;
+    let _ = socket.close(CloseCode::TRY_AGAIN_LATER, "too slow").await;
 }
 
 const PAGE: &str = "<!doctype html><meta charset=utf-8><title>Room</title>

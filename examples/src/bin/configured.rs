@@ -67,7 +67,7 @@ fn main() -> peregrine::Result<()> {
     code.listeners.insert("main".to_owned(), main);
     let config = match asked.file {
         Some(path) => ServerConfig::load_over(code, path)?,
-        None => ServerConfig::from_environment(code)?,
+        None => ServerConfig::from_env(code)?,
     };
     if asked.prints {
         print!("{config}");

@@ -54,10 +54,10 @@ impl News {
 }
 
 async fn listen(State(room): State<Newsroom>, last: Option<LastEventId<u64>>) -> Sse {
-    let (sender, sse) = sse::channel_of(2 * KEPT_MAX);
+    let (sender, sse) = sse::channel_with_capacity(2 * KEPT_MAX);
     room.with(|news| news.add(sender, last.map_or(news.last_id, |LastEventId(last)| last)));
     // On shutdown, the last event makes clients reconnect after one second, to a new process.
-    sse.goodbye(Event::default().event("end").data("come again").retry(Duration::from_secs(1)))
+    sse.final_event(Event::default().event("end").data("come again").retry(Duration::from_secs(1)))
 }
 
 async fn tell(State(room): State<Newsroom>, text: String) -> String {

@@ -3,9 +3,9 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use peregrine::auth::{Jwks, JwtKeys, JwtVerifier, Secret};
+use peregrine::auth::{RemoteJwks, JwtKeys, JwtVerifier, SecretHash};
 use peregrine::prelude::*;
-use peregrine::session::{Session, Sessions};
+use peregrine::session::{Session, SessionManager};
 use peregrine::tls::rustls::crypto::aws_lc_rs;
 use peregrine::tls::rustls::{ClientConfig, RootCertStore};
 use reqwest::Url;
@@ -117,12 +117,12 @@ impl Provider {
         let authorization = safe(&discovery.authorization_endpoint)?;
         let (token, jwks_uri) = (safe(&discovery.token_endpoint)?, safe(&discovery.jwks_uri)?);
         let http = self.http.clone();
-        let keys = Jwks::new(move || {
+        let keys = RemoteJwks::new(move || {
             let request = http.get(jwks_uri.clone());
             async move { bytes(request).await }
         });
         let (issuer, audience) = (self.issuer.as_str(), self.client_id.as_str());
-        let verifier = JwtVerifier::new(JwtKeys::published(keys), issuer, audience);
+        let verifier = JwtVerifier::new(JwtKeys::remote(keys), issuer, audience);
         Ok(Found { authorization, token, verifier })
     }
 
@@ -161,7 +161,7 @@ impl Provider {
         })?;
         // OpenID Connect Core 1.0, section 3.1.3.7: the token must be for this login and this
         // client.
-        if !Secret::new(&pending.nonce).is(&claims.nonce) {
+        if !SecretHash::new(&pending.nonce).verify(&claims.nonce) {
             return Err(failed("the token belongs to another login"));
         }
         if claims.azp.as_ref().is_some_and(|azp| *azp != self.client_id) {
@@ -261,7 +261,7 @@ async fn callback(
     session.remove("login");
     let pending = pending.ok_or_else(|| failed("no login is in progress in this browser"))?;
     // Otherwise an attacker could log a visitor in to the attacker's account.
-    if !Secret::new(&pending.state).is(answer.state.unwrap_or_default()) {
+    if !SecretHash::new(&pending.state).verify(answer.state.unwrap_or_default()) {
         return Err(failed("the response belongs to another login"));
     }
     // RFC 9207: the response must come from this provider.
@@ -308,7 +308,7 @@ fn main() -> peregrine::Result<()> {
     Server::bind(address).serve(move || {
         App::new()
             .state(Arc::clone(&provider))
-            .with(Sessions::new(store.clone()))
+            .wrap(SessionManager::new(store.clone()))
             .get("/", home)
             .get("/login", login)
             .get("/callback", callback)

@@ -37,14 +37,14 @@ async fn guard(
 
 fn app() -> App {
     App::new()
-        .with(RequestId::new())
-        .with(AccessLog::new())
-        .with(SecurityHeaders::new())
-        .with(CatchPanic::new())
-        .with(server_timing)
+        .wrap(SetRequestId::new())
+        .wrap(AccessLog::new())
+        .wrap(SecurityHeaders::new())
+        .wrap(CatchPanic::new())
+        .wrap(server_timing)
         .get("/", || async { "open to all" })
         .get("/panic", async || -> &'static str { panic!("requested") })
-        .scope("/admin", |scope| scope.with(guard).get("/", || async { "welcome" }))
+        .scope("/admin", |scope| scope.wrap(guard).get("/", || async { "welcome" }))
         .state(Token("secret"))
 }
 
@@ -66,13 +66,13 @@ mod tests {
     #[test]
     fn only_the_scope_is_guarded() {
         let client = app().test();
-        assert_eq!(client.get("/").send_now().status(), 200);
-        assert_eq!(client.get("/admin").send_now().status(), 401);
+        assert_eq!(client.get("/").send_blocking().status(), 200);
+        assert_eq!(client.get("/admin").send_blocking().status(), 401);
         for wrong in ["", "Bearer ", "Bearer secre", "Bearer secret2", "Basic secret"] {
-            let answer = client.get("/admin").header("Authorization", wrong).send_now();
+            let answer = client.get("/admin").header("Authorization", wrong).send_blocking();
             assert_eq!(answer.status(), 401, "{wrong}");
         }
-        let admin = client.get("/admin").header("Authorization", "Bearer secret").send_now();
+        let admin = client.get("/admin").header("Authorization", "Bearer secret").send_blocking();
         assert_eq!(admin.text(), "welcome");
     }
 
@@ -80,9 +80,9 @@ mod tests {
     fn every_answer_has_a_request_id_and_a_duration() {
         let client = app().test();
         for path in ["/", "/nowhere", "/panic", "/admin"] {
-            let response = client.get(path).send_now();
+            let response = client.get(path).send_blocking();
             assert!(response.header("x-request-id").is_some(), "{path}");
         }
-        assert!(client.get("/").send_now().header("server-timing").is_some());
+        assert!(client.get("/").send_blocking().header("server-timing").is_some());
     }
 }

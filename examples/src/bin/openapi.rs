@@ -5,10 +5,10 @@
 //! documents that break clients.
 #![forbid(unsafe_code)]
 
-use peregrine::multipart::{MultipartForm, Upload};
+use peregrine::multipart::{MultipartForm, UploadedFile};
 use peregrine::openapi::{
-    Api, DescribeArgument, DescribeExt, HasOpenApi, OpenApi, Operation, SecurityScheme, Status,
-    describe,
+    ApiScope, OperationInput, DescribeExt, OpenApiExt, OpenApi, Operation, SecurityScheme, WithStatus,
+    api_scope,
 };
 use peregrine::prelude::*;
 use schemars::JsonSchema;
@@ -66,7 +66,7 @@ fn hundred() -> usize {
 struct Photo {
     /// The name of the photographer.
     author: String,
-    file: Upload,
+    file: UploadedFile,
 }
 
 /// The result of an upload.
@@ -92,7 +92,7 @@ struct Warden;
 impl FromRequestParts for Warden {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
         let token =
-            parts.head.field_text("authorization").and_then(|text| text.strip_prefix("Bearer "));
+            parts.head.header("authorization").and_then(|text| text.strip_prefix("Bearer "));
         if token.is_some_and(|token| token.as_bytes().ct_eq(b"let me in").into()) {
             return Ok(Self);
         }
@@ -100,7 +100,7 @@ impl FromRequestParts for Warden {
     }
 }
 
-impl DescribeArgument for Warden {
+impl OperationInput for Warden {
     fn describe(operation: &mut Operation) {
         operation.security("warden").problem(401, "The token is missing or wrong.");
     }
@@ -119,8 +119,8 @@ async fn create(
     _: Warden,
     sightings: StateRef<Sightings>,
     Json(seen): Json<NewSighting>,
-) -> Status<201, Json<Sighting>> {
-    Status(Json(sightings.with(|all| {
+) -> WithStatus<201, Json<Sighting>> {
+    WithStatus(Json(sightings.with(|all| {
         let id = all.last_key_value().map_or(1, |(last, _)| last + 1);
         let sighting = Sighting { id, seen };
         all.insert(id, sighting.clone());
@@ -139,8 +139,8 @@ async fn remove(
     _: Warden,
     Path(id): Path<u64>,
     sightings: StateRef<Sightings>,
-) -> Result<Status<204, ()>, Problem> {
-    sightings.with(|all| all.remove(&id)).map(|_| Status(())).ok_or_else(|| unknown(id))
+) -> Result<WithStatus<204, ()>, Problem> {
+    sightings.with(|all| all.remove(&id)).map(|_| WithStatus(())).ok_or_else(|| unknown(id))
 }
 
 async fn add_photo(
@@ -154,7 +154,7 @@ async fn add_photo(
     Ok(Json(Stored { author: photo.author, bytes: photo.file.len() }))
 }
 
-fn sightings(api: Api) -> Api {
+fn sightings(api: ApiScope) -> ApiScope {
     const UNKNOWN: &str = "There is no such sighting.";
     api.tag("sightings")
         .get(
@@ -201,10 +201,10 @@ fn app(all: Sightings) -> App {
             "warden",
             SecurityScheme::bearer("").description("The token is `let me in`."),
         )
-        .all_described();
+        .require_descriptions();
     App::new()
         .state(all)
-        .scope("/sightings", describe(sightings))
+        .scope("/sightings", api_scope(sightings))
         .get("/healthz", (|| "well").never_shed().hidden())
         .add(api)
 }
@@ -250,15 +250,15 @@ mod tests {
     fn a_sighting_is_told_by_wardens_alone() {
         let client = app(Sightings::default()).test();
         let new = json!({ "bird": "hobby", "place": "above the lake" });
-        assert_eq!(client.post("/sightings").json(&new).send_now().status(), 401);
+        assert_eq!(client.post("/sightings").json(&new).send_blocking().status(), 401);
         let made = client
             .post("/sightings")
             .header("authorization", "Bearer let me in")
             .json(&new)
-            .send_now();
+            .send_blocking();
         assert_eq!(made.status(), 201);
         assert_eq!(made.json::<Sighting>().seen.count, 1);
-        assert_eq!(client.get("/sightings/1").send_now().json::<Sighting>().id, 1);
-        assert_eq!(client.get("/sightings?bird=kestrel").send_now().json::<Vec<Sighting>>(), []);
+        assert_eq!(client.get("/sightings/1").send_blocking().json::<Sighting>().id, 1);
+        assert_eq!(client.get("/sightings?bird=kestrel").send_blocking().json::<Vec<Sighting>>(), []);
     }
 }

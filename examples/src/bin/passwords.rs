@@ -5,7 +5,7 @@ use argon2::password_hash::{Error as HashError, PasswordHash, SaltString};
 use argon2::{Argon2, Params, PasswordHasher, PasswordVerifier, Version};
 use peregrine::prelude::*;
 use peregrine::rate_limit::RateLimit;
-use peregrine::session::{Session, Sessions};
+use peregrine::session::{Session, SessionManager};
 use serde::Deserialize;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -46,7 +46,7 @@ impl Accounts {
     ) -> Result<R, Problem> {
         let turn = timeout(WAIT, Arc::clone(&self.turns).acquire_owned()).await;
         let Ok(Ok(turn)) = turn else { return Err(Problem::overloaded(1)) };
-        let result = peregrine::offload(move || {
+        let result = peregrine::spawn_blocking(move || {
             // The permit is held until the work ends, even if the request was cancelled.
             let _turn = turn;
             work()
@@ -151,7 +151,7 @@ async fn login(
     };
     account.check().map_err(|_| wrong())?;
     // Before the expensive work. The limit per account also stops guessing from many addresses.
-    guesses.take(&account.name).await?;
+    guesses.check_key(&account.name).await?;
     let Account { name, password } = account;
     let hash = accounts.hash_of(&name);
     let is_known = hash.is_some();
@@ -189,7 +189,7 @@ impl Shared {
             accounts: Arc::new(Accounts::new()),
             sessions: MemoryStore::default(),
             by_address: RateLimit::per_second(1).burst(20),
-            guesses: RateLimit::per_hour(10).named("guesses"),
+            guesses: RateLimit::per_hour(10).name("guesses"),
         }
     }
 
@@ -197,9 +197,9 @@ impl Shared {
         App::new()
             .state(Arc::clone(&self.accounts))
             .state(self.guesses.clone())
-            .with(Sessions::new(self.sessions.clone()))
+            .wrap(SessionManager::new(self.sessions.clone()))
             .get("/me", me)
-            .with(self.by_address.clone())
+            .wrap(self.by_address.clone())
             // A request that waits for a permit holds memory, so their number is limited.
             .post("/register", register.requests_max(64))
             .post("/login", login.requests_max(64))

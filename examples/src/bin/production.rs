@@ -23,10 +23,10 @@ async fn report() -> &'static str {
 
 fn app() -> App {
     App::new()
-        .post("/accounts/{account}/payments", pay.run_to_end())
+        .post("/accounts/{account}/payments", pay.run_to_completion())
         // The 503 of this timeout has the company's format too.
         .get("/report", report.timeout(Duration::from_millis(500)))
-        .on_problem(|problem: Problem, _: &Head| {
+        .on_problem(|problem: Problem, _: &RequestHead| {
             let status = problem.status;
             (status, Json(json!({ "error": problem.kind, "message": problem.detail })))
         })
@@ -49,7 +49,7 @@ fn main() -> peregrine::Result<()> {
     };
     let mut server = Server::bind(address).limits(limits);
     if let Some(path) = std::env::var_os("SOCKET") {
-        server = server.unix(path);
+        server = server.listen_unix(path);
     }
     server.serve(app)
 }
@@ -63,7 +63,7 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
         runtime.expect("a runtime").block_on(async {
             // The timer fires at once, so the timeout expires as soon as the handler waits.
-            let client = app().test().timer(|_| std::future::ready(()));
+            let client = app().test().with_timer(|_| std::future::ready(()));
             for (request, status, kind) in [
                 (client.get("/report"), 503, "handler-late"),
                 (client.get("/nowhere"), 404, "unknown-route"),

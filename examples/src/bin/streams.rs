@@ -36,7 +36,7 @@ impl Stream for Lines {
 }
 
 async fn lines(Path(count): Path<u32>) -> Body {
-    Body::stream(Lines(1..=count))
+    Body::from_stream(Lines(1..=count))
 }
 
 /// A server-sent event every 100 ms.
@@ -69,13 +69,13 @@ impl Stream for Ticks {
 async fn ticks(Path(left): Path<u32>) -> Response {
     let clock = interval(Duration::from_millis(100));
     let shutdown = Shutdown::current();
-    let ordered = Box::pin(async move { shutdown.ordered().await });
+    let ordered = Box::pin(async move { shutdown.requested().await });
     Response::new(StatusCode::OK)
         .with_header(
             HeaderName::from_static("content-type"),
             HeaderValue::from_static("text/event-stream"),
         )
-        .with_body(Body::stream(Ticks { clock, left, ordered }))
+        .with_body(Body::from_stream(Ticks { clock, left, ordered }))
 }
 
 const ABOUT: &str = "\

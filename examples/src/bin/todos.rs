@@ -139,14 +139,14 @@ mod tests {
     #[test]
     fn a_todo_lives_from_creation_to_deletion() {
         let client = app(Todos::default()).test();
-        let made = client.post("/todos").json(&json!({"text": "fly"})).send_now();
+        let made = client.post("/todos").json(&json!({"text": "fly"})).send_blocking();
         assert_eq!(made.status(), 201);
         assert_eq!(made.json::<Todo>(), Todo { id: 1, text: "fly".to_owned(), done: false });
-        let changed = client.patch("/todos/1").json(&json!({"done": true})).send_now();
+        let changed = client.patch("/todos/1").json(&json!({"done": true})).send_blocking();
         assert!(changed.json::<Todo>().done);
-        assert_eq!(client.get("/todos?limit=5").send_now().json::<Vec<Todo>>().len(), 1);
-        assert_eq!(client.delete("/todos/1").send_now().status(), 204);
-        assert_eq!(client.delete("/todos/1").send_now().status(), 404);
+        assert_eq!(client.get("/todos?limit=5").send_blocking().json::<Vec<Todo>>().len(), 1);
+        assert_eq!(client.delete("/todos/1").send_blocking().status(), 204);
+        assert_eq!(client.delete("/todos/1").send_blocking().status(), 404);
     }
 
     /// A client that still displays a deleted todo must not change a newer one with the same id.
@@ -164,7 +164,7 @@ mod tests {
                         let made = client.post("/todos").json(&json!({"text": "fly"})).send().await;
                         let id = made.expect("the network loses nothing").json::<Todo>().id;
                         assert!(known.borrow_mut().insert(id), "the id {id} was used before");
-                        if sim.random(2) == 0 {
+                        if sim.random_below(2) == 0 {
                             let deleted = client.delete(&format!("/todos/{id}")).send().await;
                             deleted.expect("the network loses nothing").assert_status(204);
                         }
@@ -180,11 +180,11 @@ mod tests {
     #[test]
     fn what_is_wrong_with_a_request_is_told() {
         let client = app(Todos::default()).test();
-        let empty = client.post("/todos").json(&json!({"text": " "})).send_now();
+        let empty = client.post("/todos").json(&json!({"text": " "})).send_blocking();
         assert_eq!(empty.status(), 422);
-        let missing = client.post("/todos").json(&json!({})).send_now();
+        let missing = client.post("/todos").json(&json!({})).send_blocking();
         assert!(missing.text().contains("text"), "{}", missing.text());
-        let not_a_number = client.delete("/todos/first").send_now();
+        let not_a_number = client.delete("/todos/first").send_blocking();
         assert_eq!(not_a_number.status(), 400);
         assert!(not_a_number.text().contains("first"), "{}", not_a_number.text());
     }

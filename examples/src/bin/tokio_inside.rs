@@ -41,7 +41,7 @@ async fn echo(text: String) -> std::result::Result<String, Problem> {
 
 /// Work that would block the worker's other requests runs on another thread.
 async fn blocking() -> String {
-    let sum = peregrine::offload(|| (1..=1_000_000_u64).sum::<u64>()).await;
+    let sum = peregrine::spawn_blocking(|| (1..=1_000_000_u64).sum::<u64>()).await;
     format!("{sum}\n")
 }
 

@@ -2,7 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use peregrine::Running;
+use peregrine::RunningServer;
 use peregrine::auth::BasicAuth;
 use peregrine::auth::jsonwebtoken::{
     Algorithm, EncodingKey, Header, encode, get_current_timestamp,
@@ -76,7 +76,7 @@ struct Redeemed {
 }
 
 impl Provider {
-    fn start() -> (Self, Running) {
+    fn start() -> (Self, RunningServer) {
         let (issuer, codes) = (Arc::default(), Arc::default());
         let provider = Self { issuer, codes, twist: Arc::new(Mutex::new(Twist::None)) };
         let shared = provider.clone();
@@ -139,7 +139,7 @@ impl Provider {
         let refused = || Problem::new(StatusCode::BAD_REQUEST, "invalid_grant", "no");
         let found = self.codes.lock().expect("the mutex is not poisoned").remove(&form.code);
         let (nonce, challenge) = found.ok_or_else(refused)?;
-        let is_sound = (who.user.as_str(), who.password.as_str()) == AS_IN_FORMS
+        let is_sound = (who.username.as_str(), who.password.as_str()) == AS_IN_FORMS
             && form.grant_type == "authorization_code"
             && form.redirect_uri == CALLBACK
             && URL_SAFE_NO_PAD.encode(Sha256::digest(&form.code_verifier)) == challenge;

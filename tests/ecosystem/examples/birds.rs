@@ -90,7 +90,7 @@ async fn open(url: &str) -> Result<SqlitePool, sqlx::Error> {
 fn app(pool: SqlitePool) -> App {
     App::new()
         .state(pool)
-        .with(RequestId::new())
+        .wrap(SetRequestId::new())
         .scope("/birds", |birds| birds.get("/", list).post("/", add).get("/{id}", find))
 }
 
@@ -99,8 +99,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let url = std::env::var("DATABASE").unwrap_or_else(|_| "sqlite:birds.db".to_owned());
     let pool = open(&url).await?;
     // In production, use `Tls::from_pem_files`.
-    let tls = Tls::self_signed(&["localhost"])?.tls;
-    let server = Server::bind("127.0.0.1:8080").tls("127.0.0.1:8443", tls);
+    let tls = TlsConfig::self_signed(&["localhost"])?.tls;
+    let server = Server::bind("127.0.0.1:8080").listen_tls("127.0.0.1:8443", tls);
     let shared = pool.clone();
     // SIGTERM and Ctrl-C shut the server down gracefully; then the pool is closed.
     tokio::task::block_in_place(|| server.serve(move || app(shared.clone())))?;

@@ -1,6 +1,6 @@
 //! A server to test, and a runtime for its clients.
 
-use peregrine::{DriverChoice, Error, IntoApplication, Limits, Running, Server, Stopped};
+use peregrine::{DriverChoice, Error, IntoBuiltApp, Limits, RunningServer, Server, ShutdownReport};
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
@@ -12,9 +12,9 @@ const CASE_MAX: Duration = Duration::from_secs(100);
 ///
 /// # Panics
 /// If the server fails to start for another reason.
-pub fn start<A, M>(choice: DriverChoice, workers: usize, make: M) -> Option<Running>
+pub fn start<A, M>(choice: DriverChoice, workers: usize, make: M) -> Option<RunningServer>
 where
-    A: IntoApplication + 'static,
+    A: IntoBuiltApp + 'static,
     M: Fn() -> A + Clone + Send + 'static,
 {
     let workers = NonZeroUsize::new(workers).expect("a server has workers");
@@ -36,7 +36,7 @@ where
 /// # Panics
 /// If the server has no HTTP listener.
 #[must_use]
-pub fn base_url(running: &Running) -> String {
+pub fn base_url(running: &RunningServer) -> String {
     format!("http://{}", running.http_address().expect("the server speaks HTTP"))
 }
 
@@ -44,9 +44,9 @@ pub fn base_url(running: &Running) -> String {
 ///
 /// # Panics
 /// If a worker did not shut down cleanly, or a connection had to be cut.
-pub fn end(running: Running) -> Stopped {
-    let stopped = running.shut_down().expect("the workers shut down cleanly");
-    assert!(stopped.cut.is_empty(), "{stopped}");
+pub fn end(running: RunningServer) -> ShutdownReport {
+    let stopped = running.graceful_shutdown().expect("the workers shut down cleanly");
+    assert!(stopped.force_closed.is_empty(), "{stopped}");
     stopped
 }
 

@@ -5,17 +5,17 @@
 //! `PEREGRINE_DRIVER` selects the driver.
 
 use peregrine::Server;
-use peregrine::prelude::Tls;
+use peregrine::prelude::TlsConfig;
 use peregrine_grpc_tests::serve::{application, routes};
 use peregrine_grpc_tests::service::TestService;
 use std::path::PathBuf;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = PathBuf::from(std::env::args_os().nth(1).ok_or("usage: grpc-outside FOLDER")?);
-    let made = Tls::self_signed(&["localhost", "127.0.0.1"])?;
+    let made = TlsConfig::self_signed(&["localhost", "127.0.0.1"])?;
     std::fs::write(folder.join("authority.pem"), &made.certificate_pem)?;
     let routes = routes(TestService::default());
-    let server = Server::bind("127.0.0.1:0").tls("127.0.0.1:0", made.tls);
+    let server = Server::bind("127.0.0.1:0").listen_tls("127.0.0.1:0", made.tls);
     server.serve(move || application(&routes))?;
     Ok(())
 }

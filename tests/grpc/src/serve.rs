@@ -1,9 +1,9 @@
 //! The servers: ours with everything that one port can serve, and tonic's own.
 
 use crate::service::{Seen, TestService};
-use peregrine::prelude::Tls;
+use peregrine::prelude::TlsConfig;
 use peregrine::tower::{Mount, tower};
-use peregrine::{App, DriverChoice, Error, Limits, Running, Server};
+use peregrine::{App, DriverChoice, Error, Limits, RunningServer, Server};
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ pub fn application(routes: &Routes) -> App {
 /// A Peregrine server, plain and with TLS.
 #[derive(Debug)]
 pub struct Ours {
-    running: Running,
+    running: RunningServer,
     certificate: String,
     /// The counters of its service.
     pub seen: Arc<Seen>,
@@ -75,10 +75,10 @@ impl Ours {
     where
         M: Fn() -> App + Clone + Send + 'static,
     {
-        let made = Tls::self_signed(&["localhost", "127.0.0.1"]);
+        let made = TlsConfig::self_signed(&["localhost", "127.0.0.1"]);
         let made = made.expect("a certificate can be made");
         let limits = Limits { background_timeout: Duration::ZERO, ..limits };
-        let server = Server::bind("127.0.0.1:0").tls("127.0.0.1:0", made.tls).driver(choice);
+        let server = Server::bind("127.0.0.1:0").listen_tls("127.0.0.1:0", made.tls).driver(choice);
         let workers = NonZeroUsize::new(2).expect("two is not zero");
         match server.workers(workers).limits(limits).quiet().start(make) {
             Err(error @ Error::Driver { .. }) => {
@@ -126,7 +126,7 @@ impl Ours {
 
     /// Requests the shutdown without waiting for it.
     pub fn order(&self) {
-        self.running.handle().shut_down();
+        self.running.handle().graceful_shutdown();
     }
 
     /// Shuts the server down.
@@ -134,7 +134,7 @@ impl Ours {
     /// # Panics
     /// If a worker does not shut down cleanly.
     pub fn end(self) {
-        self.running.shut_down().expect("the workers shut down cleanly");
+        self.running.graceful_shutdown().expect("the workers shut down cleanly");
     }
 }
 

@@ -113,12 +113,12 @@ pub fn a_stream_outlives_its_listener(harness: &impl Harness) {
 pub fn both_ends_have_an_address(harness: &impl Harness) {
     harness.check(async |driver| {
         let (stream, peer) = harness.pair(&driver).await;
-        let (there, here) = (stream.peer(), stream.local());
+        let (there, here) = (stream.peer_addr(), stream.local_addr());
         assert_ne!(there, Address::Unknown);
         assert_ne!(here, Address::Unknown);
         assert_ne!(there.to_string(), here.to_string());
         drop(peer);
         pause(&driver, A_WHILE).await;
-        assert_eq!(stream.peer(), there);
+        assert_eq!(stream.peer_addr(), there);
     });
 }

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{ErrorKind, Write};
 use std::sync::Arc;
 
-use peregrine_driver::{Driver, FilePart, Stream};
+use peregrine_driver::{Driver, FileRange, Stream};
 
 use super::{A_WHILE, pattern, pause};
 use crate::harness::{Harness, Peer};
@@ -17,8 +17,8 @@ fn file(bytes: &[u8]) -> Arc<File> {
     Arc::new(file)
 }
 
-fn part(file: &Arc<File>, at: usize, length: usize) -> FilePart {
-    FilePart { file: Arc::clone(file), at: at as u64, length }
+fn part(file: &Arc<File>, at: usize, length: usize) -> FileRange {
+    FileRange { file: Arc::clone(file), offset: at as u64, len: length }
 }
 
 /// Everything received until the connection ends, cleanly or not.
@@ -44,7 +44,7 @@ async fn let_go(driver: &impl Driver, file: &Arc<File>) {
 pub fn bytes_and_files_keep_their_order(harness: &impl Harness) {
     harness.check(async |driver| {
         let (stream, peer) = harness.pair(&driver).await;
-        if !stream.sends_files() {
+        if !stream.supports_sendfile() {
             return;
         }
         let large = harness.large();
@@ -64,7 +64,7 @@ pub fn bytes_and_files_keep_their_order(harness: &impl Harness) {
             stream.send(&mut small);
         }
         stream.finish();
-        let (sent, received) = both(stream.sent(), peer.recv_all()).await;
+        let (sent, received) = both(stream.flush(), peer.recv_all()).await;
         sent.expect("the connection is open");
         let received = received.expect("the stream ends cleanly");
         assert!(
@@ -73,7 +73,7 @@ pub fn bytes_and_files_keep_their_order(harness: &impl Harness) {
             received.len(),
             message.len()
         );
-        assert_eq!(stream.progress(), message.len() as u64);
+        assert_eq!(stream.bytes_written(), message.len() as u64);
         let_go(&driver, &file).await;
     });
 }
@@ -84,7 +84,7 @@ pub fn a_file_that_is_too_short_ends_sending(harness: &impl Harness) {
     harness.check(async |driver| {
         for size in [0, 10, harness.large()] {
             let (stream, peer) = harness.pair(&driver).await;
-            if !stream.sends_files() {
+            if !stream.supports_sendfile() {
                 return;
             }
             let content = pattern(2, size);
@@ -92,10 +92,10 @@ pub fn a_file_that_is_too_short_ends_sending(harness: &impl Harness) {
             stream.send_file(&mut b"head".to_vec(), part(&file, 0, size + 100));
             stream.send(&mut b"behind".to_vec());
             let send = async move {
-                let error = stream.sent().await.expect_err("the file is too short");
+                let error = stream.flush().await.expect_err("the file is too short");
                 assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
                 stream.send(&mut b"later".to_vec());
-                let error = stream.sent().await.expect_err("the error persists");
+                let error = stream.flush().await.expect_err("the error persists");
                 assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
             };
             let ((), received) = both(send, received(&peer)).await;
@@ -113,7 +113,7 @@ pub fn files_are_let_go_of(harness: &impl Harness) {
         let file = file(&content);
         for breaks in [true, false] {
             let (stream, peer) = harness.pair(&driver).await;
-            if !stream.sends_files() {
+            if !stream.supports_sendfile() {
                 return;
             }
             for _ in 0..3 {
@@ -122,7 +122,7 @@ pub fn files_are_let_go_of(harness: &impl Harness) {
             pause(&driver, A_WHILE / 20).await;
             if breaks {
                 peer.reset().await;
-                assert!(stream.sent().await.is_err());
+                assert!(stream.flush().await.is_err());
                 let_go(&driver, &file).await;
                 stream.send_file(&mut Vec::new(), part(&file, 0, 10));
                 assert_eq!(Arc::strong_count(&file), 1, "sending has stopped");

@@ -14,7 +14,7 @@ use std::task::{Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use peregrine_driver::{Address, Driver, Listener, Options, Passed, Socket, SocketOptions, Stream};
+use peregrine_driver::{Address, Driver, Listener, Options, Handoff, Socket, SocketOptions, Stream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::{A_WHILE, echo, pause};
@@ -30,7 +30,7 @@ pub fn a_handler_may_use_tokio_sockets<D: Driver<Socket = Socket>>(kernel: &Kern
     kernel.check(async |driver: D| {
         let backend = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = backend.local_addr().expect("the socket is bound");
-        let _hold = driver.hold();
+        let _hold = driver.keep_awake();
         driver.spawn(async move {
             let (mut socket, _) = backend.accept().await.expect("the handler connects");
             let mut question = [0; 4];
@@ -50,7 +50,7 @@ pub fn a_handler_may_use_tokio_sockets<D: Driver<Socket = Socket>>(kernel: &Kern
 pub fn a_waker_works_from_another_thread<D: Driver<Socket = Socket>>(kernel: &Kernel<D>) {
     kernel.check(async |driver: D| {
         for _ in 0..20 {
-            let _hold = driver.hold();
+            let _hold = driver.keep_awake();
             let slot = Arc::new(Mutex::new((false, None::<Waker>)));
             let shared = Arc::clone(&slot);
             let other = thread::spawn(move || {
@@ -126,7 +126,7 @@ where
             pause(&timer, A_WHILE).await;
             peer.shutdown(Shutdown::Read).expect("the connection is open");
             sender.send(&mut b"anyone there?".to_vec());
-            assert!(sender.sent().await.is_err(), "the peer does not read");
+            assert!(sender.flush().await.is_err(), "the peer does not read");
             pending::<()>().await;
             drop(peer);
         });
@@ -157,7 +157,7 @@ pub fn a_worker_that_only_waits_for_the_driver_needs_no_hold<D: Driver<Socket = 
         let listener = driver.listen(socket).expect("a bound socket can listen");
         for _ in 0..3 {
             let stream = accept(&listener).await;
-            assert_ne!(stream.peer(), stream.local());
+            assert_ne!(stream.peer_addr(), stream.local_addr());
             echo(stream).await;
         }
         pause(&driver, A_WHILE).await;
@@ -178,7 +178,7 @@ pub fn nobody_new_gets_in_after_refusing<D: Driver<Socket = Socket>>(kernel: &Ke
         let (listener, place) = kernel.listen(&driver);
         let Place::Tcp(address) = place else { panic!("this case is about TCP") };
         let queued = [(); QUEUED].map(|()| kernel.connect(&driver, &place));
-        listener.refuse_new();
+        listener.refuse_new_connections();
         // Accepting would answer the first SYN at once; a retransmission follows after one second.
         let late =
             tokio::task::spawn_blocking(move || TcpStream::connect_timeout(&address, A_WHILE * 75));
@@ -217,7 +217,7 @@ where
             // The listener may or may not have polled an empty backlog before.
             assert!(queued == 1 || polled_once(listener.accept()).await.is_none());
             let queued: Vec<_> = (0..queued).map(|_| kernel.connect(&driver, &place)).collect();
-            listener.refuse_new();
+            listener.refuse_new_connections();
             let Place::Unix(path) = &place else { panic!("this case is about Unix sockets") };
             let late = UnixStream::connect(path).expect_err("new connections are refused");
             assert_eq!(late.kind(), ErrorKind::ConnectionRefused);
@@ -247,9 +247,9 @@ pub fn what_was_not_looked_for_is_received_in_order<D: Driver<Socket = Socket>>(
         let stream = accept(&listener).await;
         for _ in 0..3 {
             assert!(polled_once(stream.recv()).await.is_none());
-            assert!(stream.recv_now().is_none(), "nothing was sent");
+            assert!(stream.try_recv().is_none(), "nothing was sent");
             peer.write_all(b"first ").expect("the connection is open");
-            let mut all = stream.recv_now().map_or_else(Vec::new, |chunk| chunk.to_vec());
+            let mut all = stream.try_recv().map_or_else(Vec::new, |chunk| chunk.to_vec());
             peer.write_all(b"second").expect("the connection is open");
             while all.len() < 12 {
                 let chunk = stream.recv().await.expect("the connection is open");
@@ -259,9 +259,9 @@ pub fn what_was_not_looked_for_is_received_in_order<D: Driver<Socket = Socket>>(
             assert_eq!(all, b"first second");
         }
         drop(peer);
-        assert!(stream.recv_now().is_none(), "`recv_now` does not report the end");
+        assert!(stream.try_recv().is_none(), "`recv_now` does not report the end");
         assert!(stream.recv().await.expect("the stream ends cleanly").is_empty());
-        assert!(stream.recv_now().is_none());
+        assert!(stream.try_recv().is_none());
     });
 }
 
@@ -297,7 +297,7 @@ pub fn a_worker_with_long_turns_accepts_many<D: Driver<Socket = Socket>>(kernel:
             }
             thread::sleep(Duration::from_millis(15));
             blocked.set(blocked.get() + 1);
-            worker.others_first(context);
+            worker.yield_now(context);
             Poll::Pending
         }));
         while accepted.get() < CONNECTIONS {
@@ -316,8 +316,8 @@ pub fn a_reset_reaches_the_peer<D: Driver<Socket = Socket>>(kernel: &Kernel<D>) 
             [(0, false), (1, false), (1, true), (kernel.large(), false), (kernel.large(), true)]
         {
             let (stream, peer) = kernel.pair(&driver).await;
-            let Address::Tcp(here) = stream.peer() else { panic!("this case is about TCP") };
-            let Address::Tcp(there) = stream.local() else { panic!("this case is about TCP") };
+            let Address::Tcp(here) = stream.peer_addr() else { panic!("this case is about TCP") };
+            let Address::Tcp(there) = stream.local_addr() else { panic!("this case is about TCP") };
             stream.send(&mut vec![1; count]);
             if has_ended {
                 stream.finish();
@@ -365,7 +365,7 @@ pub fn progress_follows_a_peer_that_reads_little<D: Driver<Socket = Socket>>(ker
         let mut peer = TcpStream::connect(address).expect("the server listens");
         let stream = accept(&listener).await;
         stream.send(&mut vec![1; kernel.large()]);
-        let (mut last, mut pieces) = (settled(&driver, || stream.progress()).await, 0);
+        let (mut last, mut pieces) = (settled(&driver, || stream.bytes_written()).await, 0);
         for _ in 0..200 {
             peer = tokio::task::spawn_blocking(move || {
                 peer.read_exact(&mut [0; PIECE]).map(|()| peer).expect("the connection is open")
@@ -373,9 +373,9 @@ pub fn progress_follows_a_peer_that_reads_little<D: Driver<Socket = Socket>>(ker
             .await
             .expect("the task does not panic");
             pause(&driver, A_WHILE / 20).await;
-            pieces = if stream.progress() == last { pieces + 1 } else { 0 };
+            pieces = if stream.bytes_written() == last { pieces + 1 } else { 0 };
             assert!(pieces < PIECES_MAX, "{PIECES_MAX} pieces were read without progress");
-            last = stream.progress();
+            last = stream.bytes_written();
         }
     });
 }
@@ -389,7 +389,7 @@ pub fn a_peer_that_does_not_read_costs_little<D: Driver<Socket = Socket>>(kernel
         const LITTLE: u64 = 1 << 20;
         let (stream, _peer) = kernel.pair(&driver).await;
         stream.send(&mut vec![1; kernel.large()]);
-        let progress = settled(&driver, || stream.progress()).await;
+        let progress = settled(&driver, || stream.bytes_written()).await;
         assert!(progress < LITTLE, "the kernel took {progress} bytes");
     });
 }
@@ -435,11 +435,11 @@ pub fn connections_wait_in_the_backlog_until_they_are_asked_for<D: Driver<Socket
         let mut streams = vec![accept(&listener).await, accept(&listener).await];
         peers.extend((0..60).map(|_| kernel.connect(&driver, &place)));
         pause(&driver, A_WHILE).await;
-        assert_eq!(driver.counters().accepted, 2);
+        assert_eq!(driver.stats().accepted, 2);
         for _ in 2..63 {
             streams.push(accept(&listener).await);
         }
-        assert_eq!(driver.counters().accepted, 63);
+        assert_eq!(driver.stats().accepted, 63);
     });
 }
 
@@ -448,13 +448,13 @@ pub fn blocking_functions_are_outlasted<D: Driver<Socket = Socket>>(_: &Kernel<D
     let asked = Arc::new(Mutex::new(Vec::new()));
     let told = Arc::clone(&asked);
     let worker = D::run(&Options::default(), async |driver: D| {
-        let _hold = driver.hold();
+        let _hold = driver.keep_awake();
         // A thread that is idle at the end does not count.
         tokio::task::spawn_blocking(|| ()).await.expect("the task does not panic");
         let (release, released) = mpsc::channel::<()>();
         drop(tokio::task::spawn_blocking(move || released.recv()));
         let (mut release, begun) = (Some(release), Instant::now());
-        driver.outlast(move |functions| {
+        driver.wait_for_blocking_tasks_while(move |functions| {
             let mut asked = told.lock().expect("the mutex is not poisoned");
             // On a busy machine an idle thread may take a while to exit.
             if !asked.is_empty() || has_settled(functions, begun) {
@@ -478,7 +478,7 @@ pub fn blocking_functions_that_wait_for_a_thread_begin<D: Driver<Socket = Socket
     let run = Arc::new(Mutex::new(0));
     let counted = Arc::clone(&run);
     let worker = D::run(&Options::default(), async |driver: D| {
-        let _hold = driver.hold();
+        let _hold = driver.keep_awake();
         let gate = Arc::new((Mutex::new(false), Condvar::new()));
         for _ in 0..FUNCTIONS {
             let (gate, counted) = (Arc::clone(&gate), Arc::clone(&counted));
@@ -488,7 +488,7 @@ pub fn blocking_functions_that_wait_for_a_thread_begin<D: Driver<Socket = Socket
                 *counted.lock().expect("the mutex is not poisoned") += 1;
             }));
         }
-        driver.outlast(move |_| {
+        driver.wait_for_blocking_tasks_while(move |_| {
             *gate.0.lock().expect("the mutex is not poisoned") = true;
             gate.1.notify_all();
             true
@@ -516,7 +516,7 @@ pub fn blocking_functions_without_an_end_hold_no_worker<D: Driver<Socket = Socke
             drop(tokio::task::spawn_blocking(move || released.recv()));
             if is_told {
                 let begun = Instant::now();
-                driver.outlast(move |functions| {
+                driver.wait_for_blocking_tasks_while(move |functions| {
                     *told.lock().expect("the mutex is not poisoned") = Some(functions);
                     !has_settled(functions, begun)
                 });
@@ -534,21 +534,21 @@ pub fn blocking_functions_without_an_end_hold_no_worker<D: Driver<Socket = Socke
 /// these options.
 pub fn connections_have_the_options_of_sockets<D>(kernel: &Kernel<D>)
 where
-    D: Driver<Socket = Socket, Passed = Passed>,
+    D: Driver<Socket = Socket, Handoff = Handoff>,
 {
     let defaults = SocketOptions::default();
     let second = Duration::from_secs(1);
-    assert_eq!(defaults.keep_alive, Some(15 * second));
-    assert!(defaults.user_timeout >= Some(150 * second));
+    assert_eq!(defaults.tcp_keepalive, Some(15 * second));
+    assert!(defaults.tcp_user_timeout >= Some(150 * second));
     let others = SocketOptions {
-        keep_alive: Some(77 * second),
-        keep_alive_interval: 5 * second,
-        keep_alive_probes: 3,
-        user_timeout: Some(Duration::from_millis(222_222)),
+        tcp_keepalive: Some(77 * second),
+        tcp_keepalive_interval: 5 * second,
+        tcp_keepalive_retries: 3,
+        tcp_user_timeout: Some(Duration::from_millis(222_222)),
         ..SocketOptions::default()
     };
-    let none = SocketOptions { keep_alive: None, user_timeout: None, ..SocketOptions::default() };
-    let endless = SocketOptions { user_timeout: Some(Duration::MAX), ..SocketOptions::default() };
+    let none = SocketOptions { tcp_keepalive: None, tcp_user_timeout: None, ..SocketOptions::default() };
+    let endless = SocketOptions { tcp_user_timeout: Some(Duration::MAX), ..SocketOptions::default() };
     for sockets in [defaults, others, none, endless] {
         let (socket, place) = kernel.socket();
         if let Socket::Tcp(listener) = &socket {
@@ -557,41 +557,41 @@ where
             #[cfg(target_os = "linux")]
             before.set_tcp_user_timeout(Some(9 * second)).expect("the socket is TCP");
         }
-        let options = Options { sockets: sockets.clone(), ..Options::default() };
+        let options = Options { socket_options: sockets.clone(), ..Options::default() };
         D::run(&options, async |driver: D| {
-            let _hold = driver.hold();
+            let _hold = driver.keep_awake();
             let _earlier = kernel.connect(&driver, &place);
             let listener = driver.listen(socket).expect("the socket is bound");
-            check_options(driver.pass(accept(&listener).await), &sockets);
+            check_options(driver.hand_off(accept(&listener).await), &sockets);
             for _ in 0..2 {
                 // When nothing awaits connections, the driver leaves them to the kernel.
                 assert!(polled_once(listener.accept()).await.is_none());
                 let _later = kernel.connect(&driver, &place);
-                check_options(driver.pass(accept(&listener).await), &sockets);
+                check_options(driver.hand_off(accept(&listener).await), &sockets);
             }
         })
         .expect("the driver starts");
     }
 }
 
-fn check_options(passed: std::io::Result<Passed>, expected: &SocketOptions) {
+fn check_options(passed: std::io::Result<Handoff>, expected: &SocketOptions) {
     let stream = match passed.expect("no bytes were received") {
-        Passed::Tcp(stream) => stream,
+        Handoff::Tcp(stream) => stream,
         #[cfg(unix)]
-        Passed::Unix(stream) => {
+        Handoff::Unix(stream) => {
             let socket = socket2::SockRef::from(&stream);
             return assert!(!socket.keepalive().expect("a socket"));
         }
     };
     let socket = socket2::SockRef::from(&stream);
-    assert_eq!(socket.keepalive().expect("a socket"), expected.keep_alive.is_some());
-    if let Some(time) = expected.keep_alive {
+    assert_eq!(socket.keepalive().expect("a socket"), expected.tcp_keepalive.is_some());
+    if let Some(time) = expected.tcp_keepalive {
         assert_eq!(socket.tcp_keepalive_time().expect("a socket"), time);
         let interval = socket.tcp_keepalive_interval().expect("a socket");
-        assert_eq!(interval, expected.keep_alive_interval);
+        assert_eq!(interval, expected.tcp_keepalive_interval);
         let probes = socket.tcp_keepalive_retries().expect("a socket");
-        assert_eq!(probes, expected.keep_alive_probes);
+        assert_eq!(probes, expected.tcp_keepalive_retries);
     }
     #[cfg(target_os = "linux")]
-    assert_eq!(socket.tcp_user_timeout().expect("a socket"), expected.user_timeout_kept());
+    assert_eq!(socket.tcp_user_timeout().expect("a socket"), expected.tcp_user_timeout_clamped());
 }

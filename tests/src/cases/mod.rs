@@ -55,7 +55,7 @@ async fn echo<S: Stream>(stream: S) {
         out.extend_from_slice(&chunk);
         drop(chunk);
         stream.send(&mut out);
-        stream.sent().await.expect("the connection is open");
+        stream.flush().await.expect("the connection is open");
     }
     finish(&stream).await.expect("the connection is open");
 }
@@ -63,13 +63,13 @@ async fn echo<S: Stream>(stream: S) {
 /// Sends `bytes` and waits until the kernel has accepted them.
 async fn send<S: Stream>(stream: &S, mut bytes: Vec<u8>) -> io::Result<()> {
     stream.send(&mut bytes);
-    stream.sent().await
+    stream.flush().await
 }
 
 /// Ends our sending side and waits until that is done.
 async fn finish<S: Stream>(stream: &S) -> io::Result<()> {
     stream.finish();
-    stream.sent().await
+    stream.flush().await
 }
 
 /// Everything received until the peer's end.

@@ -20,16 +20,16 @@ pub fn a_passed_connection_goes_on_as_if_nothing_had_been<H: Harness>(harness: &
             let sending = peer.send(b"early and late".to_vec());
             let receiving = async {
                 let stream = accept(&listener).await;
-                let who = (stream.peer(), stream.local(), stream.credentials());
+                let who = (stream.peer_addr(), stream.local_addr(), stream.peer_credentials());
                 pause(&driver, A_WHILE / 4).await;
-                let mut passed = driver.pass(stream).expect("no operation has started");
+                let mut passed = driver.hand_off(stream).expect("no operation has started");
                 if is_passed_twice {
-                    let stream = driver.adopt(passed).expect("the socket is a connection");
-                    passed = driver.pass(stream).expect("no operation has started");
+                    let stream = driver.accept_handoff(passed).expect("the socket is a connection");
+                    passed = driver.hand_off(stream).expect("no operation has started");
                 }
                 pause(&driver, A_WHILE / 4).await;
-                let stream = driver.adopt(passed).expect("the socket is a connection");
-                assert_eq!((stream.peer(), stream.local(), stream.credentials()), who);
+                let stream = driver.accept_handoff(passed).expect("the socket is a connection");
+                assert_eq!((stream.peer_addr(), stream.local_addr(), stream.peer_credentials()), who);
                 let mut got = Vec::new();
                 while got.len() < 14 {
                     got.extend_from_slice(&stream.recv().await.expect("the connection is open"));
@@ -40,7 +40,7 @@ pub fn a_passed_connection_goes_on_as_if_nothing_had_been<H: Harness>(harness: &
             let (sent, stream) = both(sending, receiving).await;
             sent.expect("the connection is open");
             stream.send(&mut b"answer".to_vec());
-            let (sent, answer) = both(stream.sent(), peer.recv_exact(6)).await;
+            let (sent, answer) = both(stream.flush(), peer.recv_exact(6)).await;
             sent.expect("the peer reads");
             assert_eq!(answer.expect("the connection is open"), b"answer");
             drop(stream);
@@ -53,7 +53,7 @@ pub fn a_passed_connection_goes_on_as_if_nothing_had_been<H: Harness>(harness: &
 pub fn a_passed_connection_that_nobody_adopts_is_closed<H: Harness>(harness: &H) {
     harness.check(async |driver: H::Driver| {
         let (stream, peer) = harness.pair(&driver).await;
-        drop(driver.pass(stream).expect("no operation has started"));
+        drop(driver.hand_off(stream).expect("no operation has started"));
         assert_eq!(peer.recv_all().await.expect("the stream ends cleanly"), b"");
     });
 }
@@ -63,16 +63,16 @@ pub fn another_worker_adopts_a_connection<D>(kernel: &Kernel<D>)
 where
     D: Driver<Socket = Socket>,
 {
-    let (give, take) = mpsc::channel::<D::Passed>();
+    let (give, take) = mpsc::channel::<D::Handoff>();
     let other = thread::spawn(move || {
         let adopted = D::run(&Options::default(), async |driver: D| {
             let mut count = 0;
             // This thread has nothing else to do, so blocking is fine.
             while let Ok(passed) = take.recv() {
-                let stream = driver.adopt(passed).expect("the socket is a connection");
+                let stream = driver.accept_handoff(passed).expect("the socket is a connection");
                 let asked = stream.recv().await.expect("the connection is open").to_vec();
                 stream.send(&mut [&b"not "[..], &asked].concat());
-                stream.sent().await.expect("the peer reads");
+                stream.flush().await.expect("the peer reads");
                 count += 1;
             }
             count
@@ -84,7 +84,7 @@ where
         for _ in 0..20 {
             let peer = kernel.connect(&driver, &place);
             let stream = accept(&listener).await;
-            give.send(driver.pass(stream).expect("no operation has started"))
+            give.send(driver.hand_off(stream).expect("no operation has started"))
                 .expect("the channel is open");
             peer.send(b"mine".to_vec()).await.expect("the connection is open");
             assert_eq!(peer.recv_exact(8).await.expect("the connection is open"), b"not mine");

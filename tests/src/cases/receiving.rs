@@ -54,7 +54,7 @@ pub fn many_connections_do_not_mix(harness: &impl Harness) {
         while done.get() < CONNECTIONS {
             pause(&driver, A_WHILE).await;
         }
-        assert_eq!(driver.counters().accepted, u64::from(CONNECTIONS));
+        assert_eq!(driver.stats().accepted, u64::from(CONNECTIONS));
     });
 }
 
@@ -206,7 +206,7 @@ async fn receive_variously<D: Driver>(driver: &D, stream: &D::Stream) -> Vec<u8>
             None => {}
             Some(chunk) if chunk.is_empty() => break,
             Some(chunk) if attempt % 3 == 0 => all.push(chunk.to_vec()),
-            Some(chunk) => all.push(D::Stream::keep(chunk).unwrap_or_else(|chunk| chunk.to_vec())),
+            Some(chunk) => all.push(D::Stream::try_into_vec(chunk).unwrap_or_else(|chunk| chunk.to_vec())),
         }
         if attempt % 40 == 39 {
             pause(driver, A_WHILE / 20).await;

@@ -53,7 +53,7 @@ pub fn a_dropped_timer_does_no_harm(harness: &impl Harness) {
 pub fn ends_of_turns_are_told_or_none_is(harness: &impl Harness) {
     harness.check(async |driver| {
         let (ends, latest) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(Duration::ZERO)));
-        let is_told = driver.at_turn_end({
+        let is_told = driver.on_iteration_end({
             let (ends, latest) = (Rc::clone(&ends), Rc::clone(&latest));
             move |now| {
                 assert!(now >= latest.replace(now), "the clock went back");
@@ -64,7 +64,7 @@ pub fn ends_of_turns_are_told_or_none_is(harness: &impl Harness) {
         for turn in 1..=10 {
             let (before, ran) = (ends.get(), Rc::clone(&done));
             driver.spawn(async move { ran.set(turn) });
-            let start = driver.read_clock();
+            let start = driver.precise_now();
             pause(&driver, A_WHILE).await;
             assert_eq!(done.get(), turn);
             assert_eq!(ends.get() > before, is_told, "turn {turn}");
@@ -156,7 +156,7 @@ pub fn the_worker_ends_with_everything_in_flight(harness: &impl Harness) {
 pub fn a_tokio_runtime_is_entered(harness: &impl Harness) {
     harness.check(async |driver| {
         let done = Rc::new(Cell::new(false));
-        let (set, guard) = (Rc::clone(&done), driver.hold());
+        let (set, guard) = (Rc::clone(&done), driver.keep_awake());
         driver.spawn(async move {
             let task = tokio::spawn(async {
                 let start = tokio::time::Instant::now();
@@ -227,7 +227,7 @@ pub fn tokio_tasks_are_counted(harness: &impl Harness) {
         drop(tokio::task::spawn_local(async {}));
         assert_eq!(driver.tokio_tasks(), before + 4);
         tasks[0].abort();
-        let _hold = driver.hold();
+        let _hold = driver.keep_awake();
         while driver.tokio_tasks() > before + 2 {
             pause(&driver, A_WHILE / 20).await;
         }

@@ -18,16 +18,16 @@ pub fn a_sent_vector_is_left_empty(harness: &impl Harness) {
     harness.check(async |driver| {
         let (stream, peer) = harness.pair(&driver).await;
         let mut out = Vec::new();
-        let mut progress = stream.progress();
+        let mut progress = stream.bytes_written();
         for count in [0, 1, 999, 0] {
             out.extend(pattern(1, count));
             stream.send(&mut out);
             assert!(out.is_empty());
-            let (sent, received) = both(stream.sent(), peer.recv_exact(count)).await;
+            let (sent, received) = both(stream.flush(), peer.recv_exact(count)).await;
             sent.expect("the connection is open");
             assert!(received.expect("the connection is open") == pattern(1, count));
-            assert_eq!(stream.progress() - progress, count as u64);
-            progress = stream.progress();
+            assert_eq!(stream.bytes_written() - progress, count as u64);
+            progress = stream.bytes_written();
         }
     });
 }
@@ -153,14 +153,14 @@ pub fn a_failed_send_wakes_who_receives(harness: &impl Harness) {
         // reset.
         peer.reset().await;
         // Large buffers may have had room for all of it.
-        while stream.sent().await.is_ok() {
+        while stream.flush().await.is_ok() {
             stream.send(&mut vec![1; harness.large()]);
             pause(&driver, A_WHILE / 20).await;
         }
         while !failed.get() {
             pause(&driver, A_WHILE / 20).await;
         }
-        assert!(stream.recv().await.is_err() && stream.sent().await.is_err());
+        assert!(stream.recv().await.is_err() && stream.flush().await.is_err());
     });
 }
 
@@ -174,7 +174,7 @@ pub fn each_direction_remembers_the_last_waker_only(harness: &impl Harness) {
         stream.send(&mut vec![5; harness.large()]);
         for (mut receive, mut sent) in [(early, early_sent), (late, late_sent)] {
             assert!(stream.poll_recv(&mut receive).is_pending(), "nothing was sent");
-            assert!(stream.poll_sent(&mut sent).is_pending(), "nothing was read");
+            assert!(stream.poll_flush(&mut sent).is_pending(), "nothing was read");
         }
         peer.send(b"!".to_vec()).await.expect("the connection is open");
         peer.recv_exact(harness.large()).await.expect("the connection is open");
@@ -183,7 +183,7 @@ pub fn each_direction_remembers_the_last_waker_only(harness: &impl Harness) {
         }
         assert_eq!((asked[0].get(), asked[2].get()), (0, 0));
         assert_eq!(&*stream.recv().await.expect("the connection is open"), b"!");
-        stream.sent().await.expect("the connection is open");
+        stream.flush().await.expect("the connection is open");
     });
 }
 
@@ -239,7 +239,7 @@ pub fn bytes_after_the_end_disturb_nothing_before_it(harness: &impl Harness) {
         stream.send(&mut more);
         stream.finish();
         stream.send(&mut b"too late".to_vec());
-        assert!(stream.sent().await.is_err());
+        assert!(stream.flush().await.is_err());
         let all = peer.recv_all().await.expect("the stream ends cleanly");
         assert!(all == message, "{} of {} bytes, or different bytes", all.len(), message.len());
         let reply = async {
@@ -273,16 +273,16 @@ pub fn sends_that_find_no_room_are_not_called_sent(harness: &impl Harness) {
         let mut message = Vec::new();
         let is_reading_first = polled_once(stream.recv()).await.is_none();
         assert!(is_reading_first, "the peer has sent nothing");
-        while stream.is_sent() {
+        while stream.is_flushed() {
             assert!(message.len() < 64 << 20, "the kernel takes everything");
             let piece = pattern(message.len() as u32, 8_000);
             message.extend_from_slice(&piece);
             stream.send(&mut piece.clone());
             pause(&driver, Duration::from_millis(1)).await;
         }
-        let progress = stream.progress();
+        let progress = stream.bytes_written();
         assert!(progress < message.len() as u64, "the kernel took everything");
-        let (sent, received) = both(stream.sent(), peer.recv_exact(message.len())).await;
+        let (sent, received) = both(stream.flush(), peer.recv_exact(message.len())).await;
         sent.expect("the connection is open");
         assert!(received.expect("the connection is open") == message, "bytes differ");
     });

@@ -73,10 +73,10 @@ pub fn owned_and_shared_bytes_keep_their_order(harness: &impl Harness) {
             stream.send(&mut small);
             assert!(small.is_empty());
         }
-        let progress = stream.progress();
+        let progress = stream.bytes_written();
         assert!(progress < message.len() as u64, "the kernel took everything");
         stream.finish();
-        let (sent, received) = both(stream.sent(), peer.recv_all()).await;
+        let (sent, received) = both(stream.flush(), peer.recv_all()).await;
         sent.expect("the connection is open");
         let received = received.expect("the stream ends cleanly");
         assert!(
@@ -85,7 +85,7 @@ pub fn owned_and_shared_bytes_keep_their_order(harness: &impl Harness) {
             received.len(),
             message.len()
         );
-        assert_eq!(stream.progress(), message.len() as u64);
+        assert_eq!(stream.bytes_written(), message.len() as u64);
         while gone.get() < sizes.len() {
             pause(&driver, A_WHILE / 20).await;
         }
@@ -104,10 +104,10 @@ pub fn shared_bytes_may_be_sent_again_and_again(harness: &impl Harness) {
             message.extend_from_slice(b"head");
             message.extend_from_slice(&all[from..]);
         }
-        let (sent, received) = both(stream.sent(), peer.recv_exact(message.len())).await;
+        let (sent, received) = both(stream.flush(), peer.recv_exact(message.len())).await;
         sent.expect("the connection is open");
         assert!(received.expect("the connection is open") == message, "bytes differ");
-        assert_eq!(stream.progress(), message.len() as u64);
+        assert_eq!(stream.bytes_written(), message.len() as u64);
         assert!(all == pattern(1, harness.large()), "the shared bytes changed");
     });
 }
@@ -118,20 +118,20 @@ pub fn progress_counts_shared_bytes(harness: &impl Harness) {
         let (stream, peer) = harness.pair(&driver).await;
         let message = pattern(2, harness.large());
         stream.send_shared(&mut Vec::new(), Bytes::from(message.clone()));
-        assert!(polled_once(stream.sent()).await.is_none(), "there is no room for all of it");
-        let (mut steps, mut last) = (0, stream.progress());
+        assert!(polled_once(stream.flush()).await.is_none(), "there is no room for all of it");
+        let (mut steps, mut last) = (0, stream.bytes_written());
         let mut received = Vec::new();
         while received.len() < message.len() {
             received.extend(peer.recv().await.expect("the connection is open"));
             pause(&driver, A_WHILE / 20).await;
-            let progress = stream.progress();
+            let progress = stream.bytes_written();
             assert!(progress >= last && progress >= received.len() as u64);
             steps += usize::from(progress > last);
             last = progress;
         }
         assert!(received == message, "bytes differ");
-        stream.sent().await.expect("the connection is open");
-        assert_eq!(stream.progress(), message.len() as u64);
+        stream.flush().await.expect("the connection is open");
+        assert_eq!(stream.bytes_written(), message.len() as u64);
         assert!(steps > 0, "no progress was reported");
     });
 }
@@ -149,7 +149,7 @@ pub fn shared_bytes_are_let_go_of(harness: &impl Harness) {
         }
         pause(&driver, A_WHILE / 20).await;
         peer.reset().await;
-        assert!(stream.sent().await.is_err());
+        assert!(stream.flush().await.is_err());
         while gone.get() < 3 {
             pause(&driver, A_WHILE / 20).await;
         }
@@ -193,13 +193,13 @@ pub fn destructors_of_shared_bytes_harm_nobody(harness: &impl Harness) {
             std::future::poll_fn(|_| {
                 polls += 1;
                 // The destructor uses the stream from inside the driver's own work.
-                let _ = waiting.is_sent();
+                let _ = waiting.is_flushed();
                 if polls > 1 { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
             })
             .await;
             tell.store(true, Ordering::SeqCst);
         });
-        let _hold = driver.hold();
+        let _hold = driver.keep_awake();
         let waker = rx.await.expect("the task is alive");
         let message = pattern(5, harness.large());
         stream.send_shared(
@@ -211,7 +211,7 @@ pub fn destructors_of_shared_bytes_harm_nobody(harness: &impl Harness) {
                 panics: true,
             }),
         );
-        let (sent, received) = both(stream.sent(), peer.recv_exact(message.len())).await;
+        let (sent, received) = both(stream.flush(), peer.recv_exact(message.len())).await;
         sent.expect("the connection is open");
         assert!(received.expect("the connection is open") == message, "bytes differ");
         while gone.get() == 0 || !woken.load(Ordering::SeqCst) {

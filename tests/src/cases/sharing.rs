@@ -38,7 +38,7 @@ impl Workers {
             let (mut ended, listens) = (ended.clone(), listens.clone());
             thread::spawn(move || {
                 let worker = D::run(&Options::default(), async |driver: D| {
-                    let _hold = driver.hold();
+                    let _hold = driver.keep_awake();
                     let listener = driver.listen(socket).expect("a bound socket can listen");
                     let taking = async {
                         let mut streams = Vec::new();
@@ -154,7 +154,7 @@ where
     let shared = again(&socket);
     let idle = thread::spawn(move || {
         let worker = D::run(&Options::default(), async |driver: D| {
-            let _hold = driver.hold();
+            let _hold = driver.keep_awake();
             let listener = driver.listen(shared).expect("a bound socket can listen");
             let over = driver.sleep_until(driver.now() + A_WHILE);
             assert!(first_of(accept(&listener), over).await.is_none(), "no peer connects");

@@ -8,8 +8,8 @@ use http_body::{Body as _, Frame, SizeHint};
 use peregrine::middleware::BodyLimit;
 use peregrine::web::connection::ConnectionInfo;
 use peregrine::web::extract::{ClientIdentity, Interim, Path, State, TlsInfo};
-use peregrine::web::guard::Asked;
-use peregrine::web::upgrade::OnUpgrade;
+use peregrine::web::guard::GuardContext;
+use peregrine::web::upgrade::UpgradeHandler;
 use peregrine::web::{Body, BodyError, HandlerExt, Problem, Response};
 use peregrine::{App, Shutdown};
 use std::future::{Future, poll_fn};
@@ -149,7 +149,7 @@ fn app(shared: &Shared) -> App {
             std::future::pending::<()>().await;
             body
         })
-        .get("/wait-to-end", wait.run_to_end())
+        .get("/wait-to-end", wait.run_to_completion())
         .get("/wait-a-moment", wait.timeout(Duration::from_millis(500)))
         .get("/sleep/{milliseconds}", sleep)
         .get("/block/{milliseconds}", async |Path(milliseconds): Path<u64>| {
@@ -158,7 +158,7 @@ fn app(shared: &Shared) -> App {
         })
         .get("/panic", || -> &'static str { panic!("on purpose") })
         .get("/panic-late", panic_late)
-        .any("/panic-guard", (|| "unseen").when(|_: &Asked<'_>| -> bool { panic!("on purpose") }))
+        .any("/panic-guard", (|| "unseen").guard(|_: &GuardContext<'_>| -> bool { panic!("on purpose") }))
         .get("/connection", connection)
         .get("/tls", async |tls: TlsInfo| format!("{} {}", tls.version, tls.resumed))
         .get("/client", async |client: Option<ClientIdentity>| {
@@ -281,8 +281,8 @@ fn leavers(app: App) -> App {
             let shutdown = Shutdown::current();
             drop(tokio::spawn(async move {
                 let watch = shared.begin();
-                shutdown.ordered().await;
-                assert!(shutdown.is_ordered() && Shutdown::current().is_ordered());
+                shutdown.requested().await;
+                assert!(shutdown.is_requested() && Shutdown::current().is_requested());
                 watch.finish();
             }));
             "left"
@@ -292,15 +292,15 @@ fn leavers(app: App) -> App {
             "left"
         })
         .get("/offload", async |State(shared): State<Shared>| {
-            peregrine::offload(move || shared.block(Duration::MAX)).await;
+            peregrine::spawn_blocking(move || shared.block(Duration::MAX)).await;
             "offloaded"
         })
         .get("/offload-panic", async || -> &'static str {
-            peregrine::offload(|| std::panic::resume_unwind(Box::new("on purpose"))).await
+            peregrine::spawn_blocking(|| std::panic::resume_unwind(Box::new("on purpose"))).await
         })
         .get("/stream-to-the-end", async |State(shared): State<Shared>| {
             let shutdown = Shutdown::current();
-            let mut ordered = Box::pin(async move { shutdown.ordered().await });
+            let mut ordered = Box::pin(async move { shutdown.requested().await });
             let mut watch = Some(shared.begin());
             stream(move |context| match watch.take() {
                 None => Poll::Ready(None),
@@ -340,11 +340,11 @@ fn uploads(app: App) -> App {
     let echo = async |body: Bytes| body;
     app.post("/echo", echo)
         .scope("/lowered", |scope| {
-            let scope = scope.with(BodyLimit::new(50)).post("/", echo);
+            let scope = scope.wrap(BodyLimit::new(50)).post("/", echo);
             scope.post("/tight", echo.body_limit(10)).post("/wide", echo.body_limit(300))
         })
         .scope("/raised", |scope| {
-            let scope = scope.with(BodyLimit::new(200)).post("/", echo);
+            let scope = scope.wrap(BodyLimit::new(200)).post("/", echo);
             scope.post("/tight", echo.body_limit(10))
         })
         .post("/echo-limited", (async |body: Bytes| body).body_limit(1000))
@@ -363,7 +363,7 @@ fn uploads(app: App) -> App {
         .get("/upgrade-guarded", guarded_echo)
         .get("/upgrade-handed-on", handed_on)
         .get("/upgrade-panic", || {
-            let panics = OnUpgrade::new(|mut io| async move {
+            let panics = UpgradeHandler::new(|mut io| async move {
                 let _ = io.recv().await;
                 panic!("on purpose")
             });
@@ -494,7 +494,7 @@ async fn trailers(mut body: Body) -> Result<String, Problem> {
 }
 
 fn upgrade() -> Response {
-    let echo = OnUpgrade::new(|mut io| async move {
+    let echo = UpgradeHandler::new(|mut io| async move {
         while let Ok(Some(bytes)) = io.recv().await {
             if io.send(bytes).await.is_err() {
                 return;
@@ -507,7 +507,7 @@ fn upgrade() -> Response {
 
 /// An echo that counts whether it completed.
 fn guarded_echo(State(shared): State<Shared>) -> Response {
-    let echo = OnUpgrade::new(|mut io| async move {
+    let echo = UpgradeHandler::new(|mut io| async move {
         let watch = Watch { shared, finished: false };
         while let Ok(Some(bytes)) = io.recv().await {
             if io.send(bytes).await.is_err() {
@@ -522,7 +522,7 @@ fn guarded_echo(State(shared): State<Shared>) -> Response {
 /// A protocol whose handler returns at once and passes the connection to a task that keeps reading.
 /// The task finishes when it sees the end of the connection.
 fn handed_on(State(shared): State<Shared>) -> Response {
-    let hand_on = OnUpgrade::new(|mut io| async move {
+    let hand_on = UpgradeHandler::new(|mut io| async move {
         let watch = Watch { shared, finished: false };
         tokio::task::spawn_local(async move {
             while let Ok(Some(_)) = io.recv().await {}
@@ -534,7 +534,7 @@ fn handed_on(State(shared): State<Shared>) -> Response {
 
 /// The server sends first, and is the one to end the connection.
 fn greeting() -> Response {
-    let greet = OnUpgrade::new(|mut io| async move {
+    let greet = UpgradeHandler::new(|mut io| async move {
         let _ = io.send(Bytes::from_static(b"welcome\n")).await;
         if let Ok(Some(name)) = io.recv().await {
             let _ = io.send(name).await;
@@ -569,7 +569,7 @@ pub(super) fn stream<F>(next: F) -> Body
 where
     F: FnMut(&mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> + Unpin + 'static,
 {
-    Body::stream(Produced(next))
+    Body::from_stream(Produced(next))
 }
 
 /// Sends an endless response, while a task reads the body once the case allows it.

@@ -2,11 +2,11 @@
 //! and a clock.
 
 use crate::server::logged::Collected;
-use peregrine::log::Form;
-use peregrine::trace::Traces;
-use peregrine::{IntoApplication, Limits, ProxyProtocol, TrustedProxies};
-use peregrine_server::{Cut, Snapshot};
-use peregrine_tls::Tls;
+use peregrine::access_log::AccessLogFormat;
+use peregrine::trace::TraceConfig;
+use peregrine::{IntoBuiltApp, Limits, ProxyProtocol, TrustedProxies};
+use peregrine_server::{ForceClosed, WorkerStats};
+use peregrine_tls::TlsConfig;
 use std::future::Future;
 use std::time::Duration;
 
@@ -22,9 +22,9 @@ pub trait Bench {
 
     /// Starts a server with one worker. It serves HTTP, and HTTPS on a second port if `tls` is
     /// given.
-    fn start<A, M>(&self, limits: Limits, tls: Option<Tls>, make: M) -> Self::Server
+    fn start<A, M>(&self, limits: Limits, tls: Option<TlsConfig>, make: M) -> Self::Server
     where
-        A: IntoApplication + 'static,
+        A: IntoBuiltApp + 'static,
         M: Fn() -> A + Clone + Send + 'static,
     {
         self.start_behind(Gate::default(), limits, tls, make)
@@ -35,11 +35,11 @@ pub trait Bench {
         &self,
         gate: Gate,
         limits: Limits,
-        tls: Option<Tls>,
+        tls: Option<TlsConfig>,
         make: M,
     ) -> Self::Server
     where
-        A: IntoApplication + 'static,
+        A: IntoBuiltApp + 'static,
         M: Fn() -> A + Clone + Send + 'static;
 
     /// Waits for `time`.
@@ -112,9 +112,9 @@ pub struct Gate {
     /// Limits of the HTTP listener, replacing the server's.
     pub limits: Option<Limits>,
     /// The access log: its format, and where its lines are collected.
-    pub log: Option<(Form, Collected)>,
+    pub log: Option<(AccessLogFormat, Collected)>,
     /// Which requests are traced.
-    pub traces: Option<Traces>,
+    pub traces: Option<TraceConfig>,
 }
 
 /// A running server.
@@ -142,16 +142,16 @@ pub trait Served {
 #[derive(Debug)]
 pub struct Outcome {
     /// The server's counters.
-    pub snapshot: Snapshot,
+    pub snapshot: WorkerStats,
     /// The connections that were cut.
-    pub cut: Vec<Cut>,
+    pub cut: Vec<ForceClosed>,
 }
 
 impl Outcome {
     /// How many connections ended in this way.
     #[must_use]
     pub fn ended(&self, name: &str) -> u64 {
-        self.snapshot.ended.get(name).copied().unwrap_or(0)
+        self.snapshot.closed.get(name).copied().unwrap_or(0)
     }
 
     /// How many connections ended in each way, except those closed by the peer or the server in an
@@ -159,7 +159,7 @@ impl Outcome {
     #[must_use]
     pub fn endings(&self) -> Vec<(&'static str, u64)> {
         let by_chance = ["peer-closed", "drained"];
-        let ended = self.snapshot.ended.iter().map(|(name, count)| (*name, *count));
+        let ended = self.snapshot.closed.iter().map(|(name, count)| (*name, *count));
         ended.filter(|(name, _)| !by_chance.contains(name)).collect()
     }
 }

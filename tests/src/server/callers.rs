@@ -6,9 +6,9 @@ use crate::server::client::{Client, Way};
 use crate::server::peer::Peer;
 use crate::server::secure::server_tls;
 use peregrine::prelude::*;
-use peregrine::web::app::SlashPolicy;
+use peregrine::web::app::TrailingSlash;
 use peregrine::{Limits, ProxyProtocol, TrustedProxies};
-use peregrine_proto::proxy::kind;
+use peregrine_proto::proxy_protocol::tlv_type;
 use std::time::Duration;
 
 #[path = "../../../crates/proto/tests/it/proxy/wire.rs"]
@@ -52,12 +52,12 @@ fn limits() -> Limits {
 }
 
 fn required() -> Gate {
-    let settings = ProxyProtocol::required().from(EVERYBODY);
+    let settings = ProxyProtocol::required().trust(EVERYBODY);
     Gate { proxy_protocol: Some(settings), ..Gate::default() }
 }
 
 fn optional() -> Gate {
-    let settings = ProxyProtocol::optional().from(EVERYBODY);
+    let settings = ProxyProtocol::optional().trust(EVERYBODY);
     Gate { proxy_protocol: Some(settings), ..Gate::default() }
 }
 
@@ -77,11 +77,11 @@ fn header_of(source: &str) -> Vec<u8> {
 /// An application that reports what it knows about the client.
 fn app() -> App {
     App::new()
-        .with(SecurityHeaders::new())
+        .wrap(SecurityHeaders::new())
         .get("/hello", || "hello")
         .get("/end", async |request: Request| {
             let info = request.parts.connection();
-            let Some(proxy) = &info.proxy else { return format!("{} direct", info.peer) };
+            let Some(proxy) = &info.proxy_protocol else { return format!("{} direct", info.peer) };
             let tls = proxy.tls.clone().unwrap_or_default();
             format!(
                 "{} {} v{} {} {} {} {:?} {}",
@@ -91,17 +91,17 @@ fn app() -> App {
                 proxy.authority.as_deref().unwrap_or("-"),
                 tls.version.as_deref().unwrap_or("-"),
                 tls.common_name.as_deref().unwrap_or("-"),
-                proxy.others,
+                proxy.tlvs,
                 info.is_secure(),
             )
         })
-        .get("/client", async |address: Option<ClientAddress>, request: Request| {
-            let address = address.map_or("-".to_owned(), |ClientAddress(ip)| ip.to_string());
+        .get("/client", async |address: Option<ClientIp>, request: Request| {
+            let address = address.map_or("-".to_owned(), |ClientIp(ip)| ip.to_string());
             let client = request.client();
             format!("{address} {} {}", client.origin(), client.hops())
         })
         .get("/slash/", || "slash")
-        .slash_policy(SlashPolicy::Redirect)
+        .trailing_slash(TrailingSlash::Redirect)
 }
 
 struct Site<B: Bench> {
@@ -149,10 +149,10 @@ pub async fn a_header_tells_whose_connection_it_is<B: Bench>(bench: &B, way: Way
     let site = begin(bench, way, required());
     let (v4, v6) = (address("192.0.2.1:5000"), address("[2001:db8::1]:5000"));
     let (to_v4, to_v6) = (address("203.0.113.9:443"), address("[2001:db8::9]:443"));
-    let inside = [value(kind::SSL_VERSION, b"TLSv1.3"), value(kind::SSL_COMMON_NAME, b"me")];
+    let inside = [value(tlv_type::SSL_VERSION, b"TLSv1.3"), value(tlv_type::SSL_COMMON_NAME, b"me")];
     let values = [
-        value(kind::ALPN, b"h2"),
-        value(kind::AUTHORITY, b"a.example"),
+        value(tlv_type::ALPN, b"h2"),
+        value(tlv_type::AUTHORITY, b"a.example"),
         ssl(1, 0, &inside.concat()),
         value(0xea, b"x"),
     ];
@@ -178,7 +178,7 @@ pub async fn a_header_tells_whose_connection_it_is<B: Bench>(bench: &B, way: Way
 
 /// Handlers, redirects and extractors use the client address from a trusted proxy's fields.
 pub async fn fields_of_trusted_proxies_tell_the_client<B: Bench>(bench: &B, way: Way) {
-    let proxies = TrustedProxies::at(EVERYBODY).at_most(1).host().prefix();
+    let proxies = TrustedProxies::from_networks(EVERYBODY).hops_max(1).x_forwarded_host().x_forwarded_prefix();
     let site = begin(bench, way, trusting(proxies));
     let mut client = site.client(b"").await;
     client.set_host("own.example");
@@ -323,7 +323,7 @@ pub async fn a_header_that_lies_ends_the_connection<B: Bench>(bench: &B, way: Wa
         [&b"PROXY UNKNOWN "[..], &[b'x'; 3000]].concat(),
         long,
         short,
-        binary(1, 0x11, &[0; 12], &value(kind::CRC32C, &[1, 2, 3, 4])),
+        binary(1, 0x11, &[0; 12], &value(tlv_type::CRC32C, &[1, 2, 3, 4])),
         binary(1, 0x11, &[0; 12], &[1, 0xff, 0xff, 0]),
         binary(1, 0x11, &[0; 12], &value(0xe0, &[0; 5000])),
         binary(7, 0x11, &[0; 12], &[]),
@@ -344,14 +344,14 @@ pub async fn a_header_that_lies_ends_the_connection<B: Bench>(bench: &B, way: Wa
 /// elsewhere its own address is used.
 pub async fn others_may_not_say_who_they_are<B: Bench>(bench: &B, way: Way) {
     let nobody = ["192.0.2.200"];
-    let settings = ProxyProtocol::required().from(nobody);
+    let settings = ProxyProtocol::required().trust(nobody);
     let gate = Gate { proxy_protocol: Some(settings), ..Gate::default() };
     let site = begin(bench, way, gate);
     let mut peer = site.peer();
     peer.send(header_of("192.0.2.1:50"));
     assert_eq!(peer.rest().await, b"");
     site.end(&[("no-trusted-proxy", 1)]).await;
-    let settings = ProxyProtocol::optional().from(nobody);
+    let settings = ProxyProtocol::optional().trust(nobody);
     let gate = Gate { proxy_protocol: Some(settings), ..Gate::default() };
     let site = begin(bench, way, gate);
     let mut client = site.client(b"").await;

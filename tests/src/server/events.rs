@@ -22,11 +22,11 @@ pub(super) fn talkers(app: App) -> App {
             Sse::new(gated(shared)).keep_alive(None)
         })
         .get("/events/goodbye", async |State(shared): State<Shared>| {
-            Sse::new(gated(shared)).goodbye(Event::default().event("end").data("bye"))
+            Sse::new(gated(shared)).final_event(Event::default().event("end").data("bye"))
         })
         .get("/events/through", async |State(shared): State<Shared>| {
             let shutdown = Shutdown::current();
-            let mut ordered = Box::pin(async move { shutdown.ordered().await });
+            let mut ordered = Box::pin(async move { shutdown.requested().await });
             let mut events = Box::pin(gated(shared));
             let mut is_told = false;
             let events = produced(move |context: &mut Context<'_>| {
@@ -37,7 +37,7 @@ pub(super) fn talkers(app: App) -> App {
                 }
                 events.as_mut().poll_next(context)
             });
-            Sse::new(events).through_drain()
+            Sse::new(events).continue_during_drain()
         })
         .get("/events/endless", async |State(shared): State<Shared>| {
             let watch = shared.begin();

@@ -2,11 +2,11 @@
 
 use crate::server::bench::{Bench, Gate, Got, Outcome, PATIENCE, Served, Wire};
 use crate::server::held;
-use peregrine::log::Log;
+use peregrine::access_log::AccessLogOptions;
 use peregrine::{
-    DriverChoice, Error, IntoApplication, Limits, Listener, Place, Running, Server, Snapshot,
+    DriverChoice, Error, IntoBuiltApp, Limits, Listener, ListenAddr, RunningServer, Server, WorkerStats,
 };
-use peregrine_tls::Tls;
+use peregrine_tls::TlsConfig;
 use std::cell::Cell;
 use std::future::Future;
 use std::io::{self, Read, Write};
@@ -95,11 +95,11 @@ impl Bench for KernelBench {
         &self,
         gate: Gate,
         limits: Limits,
-        tls: Option<Tls>,
+        tls: Option<TlsConfig>,
         make: M,
     ) -> KernelServer
     where
-        A: IntoApplication + 'static,
+        A: IntoBuiltApp + 'static,
         M: Fn() -> A + Clone + Send + 'static,
     {
         let proxied = |listener: Listener| match gate.proxy_protocol.clone() {
@@ -107,8 +107,8 @@ impl Bench for KernelBench {
             Some(settings) => listener.proxy_protocol(settings),
         };
         let plain = match &self.folder {
-            None => Listener::at("127.0.0.1:0"),
-            Some(folder) => Listener::at(format!("unix:{}/server.sock", folder.path().display())),
+            None => Listener::bind("127.0.0.1:0"),
+            Some(folder) => Listener::bind(format!("unix:{}/server.sock", folder.path().display())),
         };
         let plain = match gate.limits.clone() {
             None => plain,
@@ -117,7 +117,7 @@ impl Bench for KernelBench {
         let server = Server::bind(proxied(plain));
         let server = match tls {
             None => server,
-            Some(tls) => server.listen(proxied(Listener::at("127.0.0.1:0")).tls(tls)),
+            Some(tls) => server.listen(proxied(Listener::bind("127.0.0.1:0")).tls(tls)),
         };
         let server = match gate.proxies {
             None => server,
@@ -125,7 +125,7 @@ impl Bench for KernelBench {
         };
         let server = match gate.log {
             None => server,
-            Some((form, lines)) => server.access_log(Log::to(lines).form(form)),
+            Some((form, lines)) => server.access_log(AccessLogOptions::writer(lines).format(form)),
         };
         let server = match gate.traces {
             None => server,
@@ -160,7 +160,7 @@ impl Bench for KernelBench {
 
     /// Linux lists all TCP connections with their states.
     fn bytes_of_the_closed(&self, server: &KernelServer) -> Option<usize> {
-        let Place::Tcp(address) = server.running.places().next()? else { return None };
+        let ListenAddr::Tcp(address) = server.running.addresses().next()? else { return None };
         let table = std::fs::read_to_string("/proc/net/tcp").ok()?;
         Some(table.lines().skip(1).filter_map(|line| unsent_when_closed(line, address)).sum())
     }
@@ -187,38 +187,38 @@ fn unsent_when_closed(line: &str, address: &SocketAddr) -> Option<usize> {
 
 /// A server on its own threads.
 pub struct KernelServer {
-    running: Running,
+    running: RunningServer,
 }
 
 impl Served for KernelServer {
     type Wire = SocketWire;
 
     fn connect(&self) -> SocketWire {
-        let place = self.running.places().next().expect("the server listens somewhere");
+        let place = self.running.addresses().next().expect("the server listens somewhere");
         SocketWire::connect(place)
     }
 
     fn connect_secure(&self) -> SocketWire {
         let address = self.running.https_address().expect("the server was started with TLS");
-        SocketWire::connect(&Place::Tcp(address))
+        SocketWire::connect(&ListenAddr::Tcp(address))
     }
 
     fn shut_down(&self) {
-        self.running.handle().shut_down();
+        self.running.handle().graceful_shutdown();
     }
 
     fn cut(&self) {
-        self.running.handle().cut();
+        self.running.handle().force_close();
     }
 
     async fn ended(self) -> Outcome {
         let stopped = self.running.wait().expect("the workers shut down cleanly");
         let [Some(snapshot)] =
-            <[Option<Snapshot>; 1]>::try_from(stopped.workers).expect("the server has one worker")
+            <[Option<WorkerStats>; 1]>::try_from(stopped.workers).expect("the server has one worker")
         else {
             panic!("the worker did not end");
         };
-        Outcome { snapshot, cut: stopped.cut }
+        Outcome { snapshot, cut: stopped.force_closed }
     }
 }
 
@@ -231,13 +231,13 @@ enum Socket {
 }
 
 impl Socket {
-    fn connect(place: &Place) -> io::Result<Self> {
+    fn connect(place: &ListenAddr) -> io::Result<Self> {
         match place {
-            Place::Tcp(address) => Self::connect_tcp(address),
+            ListenAddr::Tcp(address) => Self::connect_tcp(address),
             #[cfg(unix)]
-            Place::Unix(path) => std::os::unix::net::UnixStream::connect(path).map(Self::Unix),
+            ListenAddr::Unix(path) => std::os::unix::net::UnixStream::connect(path).map(Self::Unix),
             #[cfg(not(unix))]
-            Place::Unix(_) => Err(io::ErrorKind::Unsupported.into()),
+            ListenAddr::Unix(_) => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 
@@ -307,7 +307,7 @@ impl SocketWire {
     /// # Panics
     /// If no server listens at `place`.
     #[must_use]
-    pub fn connect(place: &Place) -> Self {
+    pub fn connect(place: &ListenAddr) -> Self {
         Self {
             socket: Socket::connect(place).expect("the server accepts connections"),
             writer: None,

@@ -8,12 +8,12 @@ use crate::server::streams::Streams;
 use bytes::Bytes;
 use http_body::Frame;
 use peregrine::Limits;
-use peregrine::log::Form;
+use peregrine::access_log::AccessLogFormat;
 use peregrine::prelude::*;
 use peregrine::web::HandlerExt;
-use peregrine::web::upgrade::OnUpgrade;
-use peregrine_proto::h2::frame::{self, Code, Kind, flag};
-use peregrine_server::Lines;
+use peregrine::web::upgrade::UpgradeHandler;
+use peregrine_proto::h2::frame::{self, ErrorCode, FrameType, flags};
+use peregrine_server::AccessLogSink;
 use std::io::{self, Write};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -43,8 +43,8 @@ impl Collected {
     }
 }
 
-impl Lines for Collected {
-    fn push(&self, line: &[u8]) {
+impl AccessLogSink for Collected {
+    fn write_line(&self, line: &[u8]) {
         self.add(line);
     }
 }
@@ -91,7 +91,7 @@ impl http_body::Body for Pieces {
 
 async fn upgraded() -> Response {
     let protocol =
-        OnUpgrade::new(|mut io| async move { while let Ok(Some(_)) = io.recv().await {} });
+        UpgradeHandler::new(|mut io| async move { while let Ok(Some(_)) = io.recv().await {} });
     Response::new(StatusCode::SWITCHING_PROTOCOLS)
         .with_header(HeaderName::from_static("upgrade"), HeaderValue::from_static("test"))
         .with_upgrade(protocol)
@@ -126,11 +126,11 @@ struct Site<B: Bench> {
     waiting: Arc<AtomicUsize>,
 }
 
-fn begin<B: Bench>(bench: &B, way: Way, form: Form) -> Site<B> {
+fn begin<B: Bench>(bench: &B, way: Way, form: AccessLogFormat) -> Site<B> {
     begin_behind(bench, way, form, Gate::default(), limits())
 }
 
-fn begin_behind<B: Bench>(bench: &B, way: Way, form: Form, gate: Gate, limits: Limits) -> Site<B> {
+fn begin_behind<B: Bench>(bench: &B, way: Way, form: AccessLogFormat, gate: Gate, limits: Limits) -> Site<B> {
     let (lines, waiting) = (Collected::default(), Arc::<AtomicUsize>::default());
     let tls = way.is_secure().then(server_tls);
     let gate = Gate { log: Some((form, lines.clone())), ..gate };
@@ -162,7 +162,7 @@ fn text<'l>(line: &'l str, name: &str) -> Option<&'l str> {
 /// However a request ends, it has one line, with its status, its bytes and its error.
 pub async fn every_request_has_one_line<B: Bench>(bench: &B, way: Way) {
     bench.calm();
-    let site = begin(bench, way, Form::Json);
+    let site = begin(bench, way, AccessLogFormat::Json);
     let asks = [
         ("GET", "/hello", 0, Some(200), None),
         ("HEAD", "/hello", 0, Some(200), None),
@@ -222,7 +222,7 @@ pub async fn every_request_has_one_line<B: Bench>(bench: &B, way: Way) {
 /// Lines in Apache's formats count the same bytes, and have a dash for missing values.
 pub async fn lines_are_as_other_servers_write_them<B: Bench>(bench: &B, way: Way) {
     bench.calm();
-    let site = begin(bench, way, Form::Combined);
+    let site = begin(bench, way, AccessLogFormat::Combined);
     let mut client = way.connect(&site.server).await;
     let fields = [("user-agent", "a \"quoted\" agent"), ("referer", "http://birds.example/?a\\b")];
     for (path, fields) in [("/birds/eagle?a=b", &fields[..]), ("/hello", &[])] {
@@ -253,7 +253,7 @@ pub async fn the_client_is_who_a_trusted_proxy_says<B: Bench>(bench: &B, way: Wa
     bench.calm();
     for (proxies, is_told) in [(Some(["0.0.0.0/0", "::/0", "unix:"].into()), true), (None, false)] {
         let gate = Gate { proxies, ..Gate::default() };
-        let site = begin_behind(bench, way, Form::Common, gate, limits());
+        let site = begin_behind(bench, way, AccessLogFormat::Common, gate, limits());
         let mut client = way.connect(&site.server).await;
         let id = client.ask("GET", "/hello", &[("x-forwarded-for", "192.0.2.7")]);
         client.answer(id).await;
@@ -267,7 +267,7 @@ pub async fn the_client_is_who_a_trusted_proxy_says<B: Bench>(bench: &B, way: Wa
 /// Requests that are cut have a line too.
 pub async fn what_is_cut_has_a_line<B: Bench>(bench: &B, way: Way) {
     bench.calm();
-    let site = begin(bench, way, Form::Json);
+    let site = begin(bench, way, AccessLogFormat::Json);
     let mut client = way.connect(&site.server).await;
     let _waits = client.get("/never");
     let waiting = || site.waiting.load(Ordering::SeqCst) == 1;
@@ -284,7 +284,7 @@ pub async fn what_is_cut_has_a_line<B: Bench>(bench: &B, way: Way) {
 pub async fn what_is_refused_has_one_line<B: Bench>(bench: &B) {
     bench.calm();
     let limits = Limits { head_timeout: SHORT, ..limits() };
-    let site = begin_behind(bench, Way::HTTP1, Form::Common, Gate::default(), limits);
+    let site = begin_behind(bench, Way::HTTP1, AccessLogFormat::Common, Gate::default(), limits);
     for (request, line) in [
         ("no http\r\n\r\n", "\"no http\" 400 "),
         ("GET /a\x1b[2J\" 200 1 HTTP/1.1\r\n\r\n", "\"GET /a\\x1b[2J\\\" 200 1 HTTP/1.1\" 400 "),
@@ -313,16 +313,16 @@ pub async fn what_is_refused_has_one_line<B: Bench>(bench: &B) {
 /// A request whose stream ends while its content arrives has a line that names it.
 pub async fn what_ends_with_its_content_on_the_way_is_named<B: Bench>(bench: &B) {
     bench.calm();
-    let site = begin(bench, Way::HTTP1, Form::Json);
+    let site = begin(bench, Way::HTTP1, AccessLogFormat::Json);
     let mut client = Streams::new(site.server.connect());
     let mut bytes = Vec::new();
     // In one piece, so that the server sees the end before it calls the handler.
     for (stream, path) in [(1, "/count?n=reset"), (3, "/count?n=short")] {
         let block = client.block("POST", path, &[("content-length", "5")]);
-        frame::write(Kind::Headers, flag::END_HEADERS, stream, &block, &mut bytes);
+        frame::write_frame(FrameType::Headers, flags::END_HEADERS, stream, &block, &mut bytes);
     }
-    frame::write_reset(1, Code::CANCEL, &mut bytes);
-    frame::write(Kind::Data, flag::END_STREAM, 3, b"abc", &mut bytes);
+    frame::write_rst_stream(1, ErrorCode::CANCEL, &mut bytes);
+    frame::write_frame(FrameType::Data, flags::END_STREAM, 3, b"abc", &mut bytes);
     client.send(&bytes);
     client.round_trip().await;
     drop(client);
@@ -337,7 +337,7 @@ pub async fn what_ends_with_its_content_on_the_way_is_named<B: Bench>(bench: &B)
 /// A connection or stream that switches protocols has one line, written when it switches.
 pub async fn an_upgrade_has_one_line<B: Bench>(bench: &B) {
     bench.calm();
-    let site = begin(bench, Way::HTTP1, Form::Common);
+    let site = begin(bench, Way::HTTP1, AccessLogFormat::Common);
     let mut peer = Peer::new(site.server.connect());
     peer.send(
         "GET /upgrade HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: test\r\n\r\nbytes",

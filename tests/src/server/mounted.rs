@@ -3,12 +3,12 @@
 
 use crate::server::bench::{Bench, Gate};
 use crate::server::{KernelBench, KernelBenches, SimulatedBench, SimulatedBenches};
-use peregrine::tower::{LocalService, Mount, tower};
-use peregrine::web::application::Application;
+use peregrine::tower::{AppService, Mount, tower};
+use peregrine::web::application::BuiltApp;
 use peregrine::web::connection::ConnectionInfo;
 use peregrine::web::{App, BuildError};
-use peregrine::{IntoApplication, Limits};
-use peregrine_tls::Tls;
+use peregrine::{IntoBuiltApp, Limits};
+use peregrine_tls::TlsConfig;
 use std::time::Duration;
 
 /// Puts every case's application behind the bridges to tower and back.
@@ -41,9 +41,9 @@ impl MountedBenches<KernelBenches> {
 /// An application as a mounted tower service.
 struct Mounted<A>(A, Limits);
 
-impl<A: IntoApplication> IntoApplication for Mounted<A> {
-    fn into_application(self) -> Result<Application, BuildError> {
-        let service = LocalService::new(self.0.into_application()?);
+impl<A: IntoBuiltApp> IntoBuiltApp for Mounted<A> {
+    fn into_built_app(self) -> Result<BuiltApp, BuildError> {
+        let service = AppService::new(self.0.into_built_app()?);
         let service = service.body_limit(self.1.body_bytes_max);
         App::new().mount("/", tower(service).extension(ConnectionInfo::clone)).build()
     }
@@ -53,9 +53,9 @@ impl<B: Bench> Bench for MountedBench<'_, B> {
     type Server = B::Server;
     type Wire = B::Wire;
 
-    fn start_behind<A, M>(&self, gate: Gate, limits: Limits, tls: Option<Tls>, make: M) -> B::Server
+    fn start_behind<A, M>(&self, gate: Gate, limits: Limits, tls: Option<TlsConfig>, make: M) -> B::Server
     where
-        A: IntoApplication + 'static,
+        A: IntoBuiltApp + 'static,
         M: Fn() -> A + Clone + Send + 'static,
     {
         let kept = limits.clone();

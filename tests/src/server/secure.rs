@@ -5,7 +5,7 @@ use peregrine_tls::rustls::crypto::aws_lc_rs;
 use peregrine_tls::rustls::{
     ClientConfig, ClientConnection, RootCertStore, SupportedProtocolVersion, version,
 };
-use peregrine_tls::{SelfSigned, Tls};
+use peregrine_tls::{SelfSigned, TlsConfig};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName};
 use std::io::{ErrorKind, Read, Write};
@@ -15,12 +15,12 @@ use std::time::Duration;
 /// A certificate for `localhost` that all cases share, because generating one takes time.
 fn identity() -> &'static SelfSigned {
     static IDENTITY: OnceLock<SelfSigned> = OnceLock::new();
-    IDENTITY.get_or_init(|| Tls::self_signed(&["localhost"]).expect("a certificate can be made"))
+    IDENTITY.get_or_init(|| TlsConfig::self_signed(&["localhost"]).expect("a certificate can be made"))
 }
 
 /// The TLS configuration of a server for `localhost`. It does not share session tickets.
 #[must_use]
-pub fn server_tls() -> Tls {
+pub fn server_tls() -> TlsConfig {
     let made = identity();
     made.tls.clone()
 }

@@ -36,7 +36,7 @@ pub(super) fn sharers(app: App) -> App {
         .get("/static/{bytes}", async |Path(bytes): Path<usize>| content(bytes))
         .get("/frames/{count}/{bytes}", async |Path((count, bytes)): Path<(usize, usize)>| {
             let mut from = 0;
-            Body::stream(produced(move |_| {
+            Body::from_stream(produced(move |_| {
                 let frame = shared(from, bytes.min(count * bytes - from));
                 from += frame.len();
                 Poll::Ready((!frame.is_empty()).then_some(Ok::<_, BodyError>(frame)))
@@ -44,7 +44,7 @@ pub(super) fn sharers(app: App) -> App {
         })
         .get("/mixed/{bytes}", async |Path(bytes): Path<usize>| {
             let (mut from, mut step) = (0, 1);
-            Body::stream(produced(move |_| {
+            Body::from_stream(produced(move |_| {
                 let frame = shared(from, step.min(bytes - from));
                 from += frame.len();
                 step = if step > 300_000 { 1 } else { step * 3 };

@@ -2,11 +2,11 @@
 
 use crate::server::bench::{Bench, Gate, Got, Outcome, Served, Wire};
 use crate::simulated::multiplied;
-use peregrine::{IntoApplication, Limits};
+use peregrine::{IntoBuiltApp, Limits};
 use peregrine_driver::{Driver, Options};
-use peregrine_driver_sim::{Client, Faults, Network, Sim, Sockets};
-use peregrine_server::{Counts, Listen, Log, Observed, Order, Report, Style};
-use peregrine_tls::Tls;
+use peregrine_driver_sim::{Client, Faults, Network, Sim, SocketBuffers};
+use peregrine_server::{WorkerMetrics, BoundListener, WorkerAccessLog, Instrumentation, Lifecycle, WorkerReport, AccessLogStyle};
+use peregrine_tls::TlsConfig;
 use std::cell::Cell;
 use std::future::Future;
 use std::ops::Range;
@@ -39,18 +39,18 @@ impl SimulatedBenches {
         for seed in self.seeds.clone() {
             // Seed 0 has no faults: a failure there is unrelated to them.
             let faults = if seed == 0 { Faults::none() } else { Faults::harmless() };
-            let faults = Faults { sockets: sockets(seed), ..faults };
+            let faults = Faults { socket_buffers: sockets(seed), ..faults };
             let network = Network::new(seed, faults);
             let in_flight = network
                 .run(&Options::default(), async |driver| {
                     let is_calm = Cell::new(seed == 0);
                     let bench = SimulatedBench { driver: driver.clone(), is_calm };
                     case(&bench).await;
-                    driver.counters().in_flight
+                    driver.stats().in_flight
                 })
                 .expect("a runtime without I/O starts");
             assert_eq!(in_flight, 0, "seed {seed}: an operation is left over");
-            assert_eq!(network.chunks_on_loan(), 0, "seed {seed}: a buffer is lost");
+            assert_eq!(network.outstanding_chunks(), 0, "seed {seed}: a buffer is lost");
             assert_eq!(network.connections(), 0, "seed {seed}: a connection is lost");
             assert_eq!(network.panics(), 0, "seed {seed}: a task panicked");
         }
@@ -58,18 +58,18 @@ impl SimulatedBenches {
 }
 
 /// Buffers like those of a real machine, of which drivers use only a little in advance.
-pub(super) const LARGE: Sockets = Sockets {
+pub(super) const LARGE: SocketBuffers = SocketBuffers {
     send_bytes_max: 4 << 20,
-    unsent_bytes_max: 16 << 10,
+    notsent_lowat_bytes: 16 << 10,
     receive_bytes_max: 64 << 10,
-    window_lump_bytes: 16 << 10,
+    window_update_bytes: 16 << 10,
 };
 
 /// Half of the seeds use socket buffers, from tiny to large.
-fn sockets(seed: u64) -> Option<Sockets> {
+fn sockets(seed: u64) -> Option<SocketBuffers> {
     let sizes = [20, 100, 500, 4_096, 65_536];
     let size = sizes[usize::try_from(seed / 2).expect("seeds are small") % sizes.len()];
-    (seed % 2 == 1).then(|| Sockets::of(size))
+    (seed % 2 == 1).then(|| SocketBuffers::with_size(size))
 }
 
 /// One simulated network with its run.
@@ -85,8 +85,8 @@ impl SimulatedBench {
     }
 
     /// Stops all faults from now on, and uses the buffers of `sockets`.
-    pub fn calm_with(&self, sockets: Sockets) {
-        self.network().set_faults(Faults { sockets: Some(sockets), ..Faults::none() });
+    pub fn calm_with(&self, sockets: SocketBuffers) {
+        self.network().set_faults(Faults { socket_buffers: Some(sockets), ..Faults::none() });
         self.is_calm.set(true);
     }
 }
@@ -99,44 +99,44 @@ impl Bench for SimulatedBench {
         &self,
         gate: Gate,
         limits: Limits,
-        tls: Option<Tls>,
+        tls: Option<TlsConfig>,
         make: M,
     ) -> SimulatedServer
     where
-        A: IntoApplication + 'static,
+        A: IntoBuiltApp + 'static,
         M: Fn() -> A + Clone + Send + 'static,
     {
         let network = self.network().clone();
         let plain = network.bind();
         let plain_place = plain.id();
         let Gate { proxy_protocol, proxies, limits: own, log, traces } = gate;
-        let mut listeners = vec![Listen {
+        let mut listeners = vec![BoundListener {
             limits: own,
             proxy_protocol: proxy_protocol.clone(),
-            proxies: proxies.clone(),
-            ..Listen::on(plain)
+            trusted_proxies: proxies.clone(),
+            ..BoundListener::new(plain)
         }];
         let mut secure_place = None;
         if let Some(tls) = tls {
             let secure = network.bind();
             secure_place = Some(secure.id());
-            let on = Listen::on(secure);
-            listeners.push(Listen { tls: Some(tls), proxy_protocol, proxies, ..on });
+            let on = BoundListener::new(secure);
+            listeners.push(BoundListener { tls: Some(tls), proxy_protocol, trusted_proxies: proxies, ..on });
         }
-        let application = make().into_application().expect("the application is valid");
-        let (orders, receiver) = watch::channel(Order::Serve);
+        let application = make().into_built_app().expect("the application is valid");
+        let (orders, receiver) = watch::channel(Lifecycle::Serving);
         let (sender, report) = oneshot::channel();
         let driver = self.driver.clone();
-        let counts = Arc::new(Counts::measuring());
-        let observed = Observed::counting(Arc::default(), Arc::clone(&counts));
+        let counts = Arc::new(WorkerMetrics::with_request_histograms());
+        let observed = Instrumentation::with_metrics(Arc::default(), Arc::clone(&counts));
         let log = log.map(|(form, lines)| {
             let lines = Box::new(lines);
-            let (_, style) = watch::channel(Style { form, ..Style::default() });
-            Log { style, lines }
+            let (_, style) = watch::channel(AccessLogStyle { format: form, ..AccessLogStyle::default() });
+            WorkerAccessLog { style, sink: lines }
         });
-        let observed = Rc::new(observed.logging(log).tracing(traces));
+        let observed = Rc::new(observed.with_access_log(log).with_tracing(traces));
         network.spawn(async move {
-            let served = peregrine_server::run(
+            let served = peregrine_server::run_worker(
                 driver,
                 listeners,
                 application,
@@ -146,7 +146,7 @@ impl Bench for SimulatedBench {
                 None,
             );
             let report = served.await.expect("the simulated network has free addresses");
-            counts.check();
+            counts.assert_idle();
             let _ = sender.send(report);
         });
         SimulatedServer { network, plain_place, secure_place, orders, report }
@@ -183,16 +183,16 @@ impl Bench for SimulatedBench {
     }
 
     fn chunks_on_loan(&self) -> Option<u32> {
-        Some(self.network().chunks_on_loan())
+        Some(self.network().outstanding_chunks())
     }
 
     fn bytes_of_the_closed(&self, _: &SimulatedServer) -> Option<usize> {
-        Some(self.network().bytes_of_the_closed())
+        Some(self.network().orphaned_bytes())
     }
 
     fn choose(&self, limit: usize) -> usize {
         let limit = u64::try_from(limit).expect("a length has at most 64 bits");
-        usize::try_from(self.network().random(limit)).expect("the value fits in a usize")
+        usize::try_from(self.network().random_below(limit)).expect("the value fits in a usize")
     }
 }
 
@@ -201,8 +201,8 @@ pub struct SimulatedServer {
     network: Network,
     plain_place: u64,
     secure_place: Option<u64>,
-    orders: watch::Sender<Order>,
-    report: oneshot::Receiver<Report>,
+    orders: watch::Sender<Lifecycle>,
+    report: oneshot::Receiver<WorkerReport>,
 }
 
 impl SimulatedServer {
@@ -227,16 +227,16 @@ impl Served for SimulatedServer {
     }
 
     fn shut_down(&self) {
-        self.orders.send_replace(Order::Drain);
+        self.orders.send_replace(Lifecycle::Draining);
     }
 
     fn cut(&self) {
-        self.orders.send_replace(Order::Cut);
+        self.orders.send_replace(Lifecycle::ForceClosing);
     }
 
     async fn ended(self) -> Outcome {
         let report = self.report.await.expect("the server's task runs to its end");
-        Outcome { snapshot: report.snapshot, cut: report.cut }
+        Outcome { snapshot: report.stats, cut: report.force_closed }
     }
 }
 

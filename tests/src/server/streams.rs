@@ -2,8 +2,8 @@
 
 use crate::server::bench::{Got, PATIENCE, Wire};
 use peregrine_proto::Known;
-use peregrine_proto::h2::frame::{self, Header, Kind, flag, setting};
-use peregrine_proto::h2::hpack::{Decoder, Encoder, Field, Sink};
+use peregrine_proto::h2::frame::{self, FrameHeader, FrameType, flags, setting_id};
+use peregrine_proto::h2::hpack::{Decoder, Encoder, Field, FieldSink};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -87,7 +87,7 @@ impl Answer {
 #[derive(Default)]
 struct Fields(Vec<(String, String)>);
 
-impl Sink for Fields {
+impl FieldSink for Fields {
     fn field(&mut self, field: Field<'_>) -> bool {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         self.0.push((text(field.name), text(field.value)));
@@ -164,16 +164,16 @@ impl<W: Wire> Streams<W> {
     }
 
     /// Sends one frame.
-    pub fn frame(&mut self, kind: Kind, flags: u8, stream: u32, payload: &[u8]) {
+    pub fn frame(&mut self, kind: FrameType, flags: u8, stream: u32, payload: &[u8]) {
         let mut bytes = Vec::new();
-        frame::write(kind, flags, stream, payload, &mut bytes);
+        frame::write_frame(kind, flags, stream, payload, &mut bytes);
         self.send(&bytes);
     }
 
     /// The header block of a request.
     pub fn block(&mut self, method: &str, path: &str, fields: &[(&str, &str)]) -> Vec<u8> {
         let mut block = Vec::new();
-        self.encoder.begin(&mut block);
+        self.encoder.begin_block(&mut block);
         let authority = &*self.authority;
         let line = [(":method", method), (":scheme", self.scheme), (":authority", authority)];
         let path = (!path.is_empty()).then_some((":path", path));
@@ -197,13 +197,13 @@ impl<W: Wire> Streams<W> {
         let block = self.block(method, path, fields);
         let id = self.next;
         self.next += 2;
-        let end = if is_whole { flag::END_STREAM } else { 0 };
+        let end = if is_whole { flags::END_STREAM } else { 0 };
         let mut pieces = block.chunks(16_384).peekable();
-        let (mut kind, mut flags) = (Kind::Headers, end);
+        let (mut kind, mut flags) = (FrameType::Headers, end);
         while let Some(piece) = pieces.next() {
-            flags |= if pieces.peek().is_none() { flag::END_HEADERS } else { 0 };
+            flags |= if pieces.peek().is_none() { flags::END_HEADERS } else { 0 };
             self.frame(kind, flags, id, piece);
-            (kind, flags) = (Kind::Continuation, 0);
+            (kind, flags) = (FrameType::Continuation, 0);
         }
         id
     }
@@ -212,7 +212,7 @@ impl<W: Wire> Streams<W> {
     pub fn open_block(&mut self, block: &[u8], flags: u8) -> u32 {
         let id = self.next;
         self.next += 2;
-        self.frame(Kind::Headers, flags, id, block);
+        self.frame(FrameType::Headers, flags, id, block);
         id
     }
 
@@ -223,8 +223,8 @@ impl<W: Wire> Streams<W> {
 
     /// Sends content, ignoring the windows.
     pub fn data(&mut self, stream: u32, data: &[u8], is_last: bool) {
-        let end = if is_last { flag::END_STREAM } else { 0 };
-        self.frame(Kind::Data, end, stream, data);
+        let end = if is_last { flags::END_STREAM } else { 0 };
+        self.frame(FrameType::Data, end, stream, data);
     }
 
     /// Sends content as the windows allow, and the end.
@@ -308,18 +308,18 @@ impl<W: Wire> Streams<W> {
     /// Sends GOAWAY: this client accepts no streams and is about to disconnect.
     pub fn go_away(&mut self) {
         let mut out = Vec::new();
-        frame::write_go_away(0, frame::Code::NO_ERROR, &mut out);
+        frame::write_go_away(0, frame::ErrorCode::NO_ERROR, &mut out);
         self.send(&out);
     }
 
     /// Ends the content with trailers.
     pub fn trailers(&mut self, stream: u32, fields: &[(&str, &str)]) {
         let mut block = Vec::new();
-        self.encoder.begin(&mut block);
+        self.encoder.begin_block(&mut block);
         for (name, value) in fields {
             self.encoder.field(Known::Other, name.as_bytes(), value.as_bytes(), &mut block);
         }
-        self.frame(Kind::Headers, flag::END_HEADERS | flag::END_STREAM, stream, &block);
+        self.frame(FrameType::Headers, flags::END_HEADERS | flags::END_STREAM, stream, &block);
     }
 
     /// Sends the beginning of a request without its rest.
@@ -333,7 +333,7 @@ impl<W: Wire> Streams<W> {
     /// Resets a stream.
     pub fn reset(&mut self, stream: u32) {
         let mut bytes = Vec::new();
-        frame::write_reset(stream, frame::Code::CANCEL, &mut bytes);
+        frame::write_rst_stream(stream, frame::ErrorCode::CANCEL, &mut bytes);
         self.owed.remove(&stream);
         self.send(&bytes);
     }
@@ -395,7 +395,7 @@ impl<W: Wire> Streams<W> {
     /// # Panics
     /// If it is not acknowledged.
     pub async fn round_trip(&mut self) {
-        self.frame(Kind::Ping, 0, 0, b"are you?");
+        self.frame(FrameType::Ping, 0, 0, b"are you?");
         self.answers.remove(&0);
         while self.answers.entry(0).or_default().body != b"are you?" {
             assert!(self.fill(PATIENCE).await, "a PING is not acknowledged: {:?}", self.last);
@@ -469,7 +469,7 @@ impl<W: Wire> Streams<W> {
     }
 
     fn take_frame(&mut self) -> bool {
-        let Some(header) = Header::read(&self.received) else { return false };
+        let Some(header) = FrameHeader::parse(&self.received) else { return false };
         let end = frame::HEADER_BYTES + header.length as usize;
         if self.received.len() < end {
             return false;
@@ -480,66 +480,66 @@ impl<W: Wire> Streams<W> {
         true
     }
 
-    fn look_at(&mut self, header: Header, payload: &[u8]) {
+    fn look_at(&mut self, header: FrameHeader, payload: &[u8]) {
         let number =
-            |from: usize| frame::number(&payload[from..]).expect("the field has four bytes");
-        match header.kind {
-            Kind::Headers => {
-                assert!(header.has(flag::END_HEADERS), "heads fit in one frame");
+            |from: usize| frame::read_u32(&payload[from..]).expect("the field has four bytes");
+        match header.frame_type {
+            FrameType::Headers => {
+                assert!(header.has_flags(flags::END_HEADERS), "heads fit in one frame");
                 let mut fields = Fields::default();
                 self.decoder.decode(payload, 1 << 20, &mut fields).expect("the block is right");
-                let answer = self.answers.entry(header.stream).or_default();
+                let answer = self.answers.entry(header.stream_id).or_default();
                 answer.heads.push(fields.0);
-                answer.is_complete |= header.has(flag::END_STREAM);
+                answer.is_complete |= header.has_flags(flags::END_STREAM);
             }
-            Kind::Data => {
-                let answer = self.answers.entry(header.stream).or_default();
+            FrameType::Data => {
+                let answer = self.answers.entry(header.stream_id).or_default();
                 answer.body.extend_from_slice(payload);
-                answer.is_complete |= header.has(flag::END_STREAM);
+                answer.is_complete |= header.has_flags(flags::END_STREAM);
                 let is_complete = answer.is_complete || answer.reset.is_some();
                 if !self.opens_windows {
                     *self.owed.entry(0).or_default() += payload.len();
-                    *self.owed.entry(header.stream).or_default() += payload.len();
+                    *self.owed.entry(header.stream_id).or_default() += payload.len();
                     if !payload.is_empty() {
-                        self.owed_frames.push_back((header.stream, payload.len()));
+                        self.owed_frames.push_back((header.stream_id, payload.len()));
                     }
                     if is_complete {
-                        self.owed.remove(&header.stream);
+                        self.owed.remove(&header.stream_id);
                     }
                 } else if header.length > 0 {
                     let mut bytes = Vec::new();
                     frame::write_window_update(0, header.length, &mut bytes);
                     if !is_complete {
-                        frame::write_window_update(header.stream, header.length, &mut bytes);
+                        frame::write_window_update(header.stream_id, header.length, &mut bytes);
                     }
                     self.send(&bytes);
                 }
             }
-            Kind::ResetStream => {
-                self.answers.entry(header.stream).or_default().reset = Some(number(0));
+            FrameType::RstStream => {
+                self.answers.entry(header.stream_id).or_default().reset = Some(number(0));
             }
-            Kind::Settings if !header.has(flag::ACK) => {
-                for (id, value) in frame::settings(payload) {
+            FrameType::Settings if !header.has_flags(flags::ACK) => {
+                for (id, value) in frame::parse_settings(payload) {
                     match id {
-                        setting::INITIAL_WINDOW_SIZE => {
+                        setting_id::INITIAL_WINDOW_SIZE => {
                             assert!(self.windows.is_empty(), "SETTINGS is the first frame");
                             self.first_window = i64::from(value);
                         }
-                        setting::HEADER_TABLE_SIZE => self.encoder.set_size_allowed(value),
+                        setting_id::HEADER_TABLE_SIZE => self.encoder.set_peer_size_limit(value),
                         _ => {}
                     }
                 }
-                self.frame(Kind::Settings, flag::ACK, 0, &[]);
+                self.frame(FrameType::Settings, flags::ACK, 0, &[]);
             }
-            Kind::Ping if header.has(flag::ACK) => {
+            FrameType::Ping if header.has_flags(flags::ACK) => {
                 self.answers.entry(0).or_default().body = payload.to_vec();
             }
-            Kind::Ping if !self.answers_pings => {}
-            Kind::Ping => self.frame(Kind::Ping, flag::ACK, 0, payload),
-            Kind::GoAway => self.go_away.push((number(0), number(4))),
-            Kind::WindowUpdate if header.stream == 0 => self.window += i64::from(number(0)),
-            Kind::WindowUpdate => {
-                *self.windows.entry(header.stream).or_insert(self.first_window) +=
+            FrameType::Ping if !self.answers_pings => {}
+            FrameType::Ping => self.frame(FrameType::Ping, flags::ACK, 0, payload),
+            FrameType::GoAway => self.go_away.push((number(0), number(4))),
+            FrameType::WindowUpdate if header.stream_id == 0 => self.window += i64::from(number(0)),
+            FrameType::WindowUpdate => {
+                *self.windows.entry(header.stream_id).or_insert(self.first_window) +=
                     i64::from(number(0));
             }
             _ => {}

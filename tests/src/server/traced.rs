@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures_core::Stream;
 use peregrine::Limits;
 use peregrine::prelude::*;
-use peregrine::trace::{TRACEPARENT, TRACESTATE, TraceContext, Traces};
+use peregrine::trace::{TRACEPARENT, TRACESTATE, TraceContext, TraceConfig};
 use peregrine::web::HandlerExt;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -135,7 +135,7 @@ impl Drop for TellsAtEnd {
 fn app(waiting: &Arc<AtomicUsize>, at_end: &Arc<Mutex<String>>) -> App {
     let told = Arc::clone(at_end);
     let streams = move |Path(_): Path<String>| {
-        Body::stream(TellsAtEnd { pieces: 2, told: Arc::clone(&told) })
+        Body::from_stream(TellsAtEnd { pieces: 2, told: Arc::clone(&told) })
     };
     let late = async |Path(_): Path<String>| std::future::pending::<&str>().await;
     let waiting = Arc::clone(waiting);
@@ -163,7 +163,7 @@ struct Site<B: Bench> {
     run: usize,
 }
 
-fn begin<B: Bench>(bench: &B, way: Way, traces: Traces) -> Site<B> {
+fn begin<B: Bench>(bench: &B, way: Way, traces: TraceConfig) -> Site<B> {
     static LISTENER: Once = Once::new();
     static RUN: AtomicUsize = AtomicUsize::new(0);
     LISTENER.call_once(|| {
@@ -188,7 +188,7 @@ impl<B: Bench> Site<B> {
 /// is closed.
 pub async fn a_sampled_request_has_one_span<B: Bench>(bench: &B, way: Way) {
     bench.calm();
-    let site = begin(bench, way, Traces::new());
+    let site = begin(bench, way, TraceConfig::new());
     let run = site.run;
     let asks = [
         ("GET", "birds", 0, Some("200"), None, None),
@@ -261,13 +261,13 @@ pub async fn an_unsampled_request_builds_nothing<B: Bench>(bench: &B, way: Way) 
     let unsampled = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
     let sampled = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     for (traces, parent, is_built) in [
-        (Traces::new().ratio(0.0), None, false),
-        (Traces::new().ratio(0.0), Some(sampled), true),
-        (Traces::new(), Some(unsampled), false),
-        (Traces::new().route("/tells/{run}", 0.0), Some(sampled), false),
-        (Traces::new().ratio(0.0).route("/tells/{run}", 1.0), None, true),
-        (Traces::new().ignore_parents(), Some(unsampled), true),
-        (Traces::new().ratio(0.0).ignore_parents(), Some(sampled), false),
+        (TraceConfig::new().sample_ratio(0.0), None, false),
+        (TraceConfig::new().sample_ratio(0.0), Some(sampled), true),
+        (TraceConfig::new(), Some(unsampled), false),
+        (TraceConfig::new().route_sample_ratio("/tells/{run}", 0.0), Some(sampled), false),
+        (TraceConfig::new().sample_ratio(0.0).route_sample_ratio("/tells/{run}", 1.0), None, true),
+        (TraceConfig::new().ignore_remote_parents(), Some(unsampled), true),
+        (TraceConfig::new().sample_ratio(0.0).ignore_remote_parents(), Some(sampled), false),
     ] {
         let site = begin(bench, way, traces);
         let path = format!("/tells/{}", site.run);
@@ -291,7 +291,7 @@ pub async fn an_unsampled_request_builds_nothing<B: Bench>(bench: &B, way: Way) 
 /// ignored.
 pub async fn a_trace_goes_through<B: Bench>(bench: &B, way: Way) {
     bench.calm();
-    let site = begin(bench, way, Traces::new());
+    let site = begin(bench, way, TraceConfig::new());
     let (tells, takes) = (format!("/tells/{}", site.run), format!("/takes/{}", site.run));
     let mut client = way.connect(&site.server).await;
     let (trace, span) = ("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7");

@@ -8,7 +8,7 @@ use http::{HeaderValue, StatusCode};
 use http_body::{Frame, SizeHint};
 use peregrine::Shutdown;
 use peregrine::web::extract::{Path, State};
-use peregrine::web::upgrade::OnUpgrade;
+use peregrine::web::upgrade::UpgradeHandler;
 use peregrine::web::{App, Body, BodyError, HandlerExt, Request, Response, Service};
 use peregrine_driver_sim::Network;
 use std::future::{Future, pending};
@@ -52,13 +52,13 @@ pub(super) fn troubles(app: App) -> App {
             drop(body);
             "held"
         })
-        .post("/read-to-end", read_to_end.run_to_end().body_limit(u64::MAX))
+        .post("/read-to-end", read_to_end.run_to_completion().body_limit(u64::MAX))
         .get("/wait-to-end-a-moment", {
             async fn wait(State(shared): State<Shared>) -> &'static str {
                 shared.wait().await;
                 "waited"
             }
-            wait.run_to_end().timeout(Duration::from_millis(500))
+            wait.run_to_completion().timeout(Duration::from_millis(500))
         })
         .get("/stream-silent", || {
             let mut first = Some("a piece\n");
@@ -141,7 +141,7 @@ impl http_body::Body for NoSize {
 /// Blocks the thread for this long on the clock of the simulated network.
 pub(super) fn stall(seconds: u64) -> &'static str {
     let network = Network::current().expect("the handler runs on a simulated network");
-    network.block(Duration::from_secs(seconds));
+    network.block_thread(Duration::from_secs(seconds));
     "stalled"
 }
 
@@ -155,14 +155,14 @@ async fn read_to_end(State(shared): State<Shared>, mut body: Body) -> &'static s
     "read"
 }
 
-fn switching(protocol: OnUpgrade) -> Response {
+fn switching(protocol: UpgradeHandler) -> Response {
     let response = Response::new(StatusCode::SWITCHING_PROTOCOLS).with_upgrade(protocol);
     response.with_field(UPGRADE, HeaderValue::from_static("any"))
 }
 
 /// A protocol that does not read.
 async fn deaf(State(shared): State<Shared>) -> Response {
-    switching(OnUpgrade::new(move |io| async move {
+    switching(UpgradeHandler::new(move |io| async move {
         shared.wait().await;
         drop(io);
     }))
@@ -171,9 +171,9 @@ async fn deaf(State(shared): State<Shared>) -> Response {
 /// A protocol that sends a message and ends when the server shuts down.
 async fn obedient(State(shared): State<Shared>) -> Response {
     let shutdown = Shutdown::current();
-    switching(OnUpgrade::new(move |mut io| async move {
+    switching(UpgradeHandler::new(move |mut io| async move {
         let watch = shared.begin();
-        shutdown.ordered().await;
+        shutdown.requested().await;
         if io.send(Bytes::from_static(b"goodbye")).await.is_ok() {
             watch.finish();
         }

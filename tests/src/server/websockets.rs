@@ -10,10 +10,10 @@ use peregrine::App;
 use peregrine::web::deflate::flush;
 use peregrine::web::extract::{Path, State};
 use peregrine::websocket::{
-    CloseCode, Compress, Limits, Message, Receiver, Sender, WebSocket, WebSocketUpgrade,
+    CloseCode, PerMessageDeflate, WebSocketLimits, Message, WebSocketReceiver, WebSocketSender, WebSocket, WebSocketUpgrade,
 };
 use peregrine_proto::ws::frame::{self, Opcode};
-use peregrine_proto::ws::{self, Compression, Connection, Content, Event, Malformed, Role};
+use peregrine_proto::ws::{self, DeflateCodec, Connection, MessagePayload, Event, InflateError, Role};
 use std::future::Future;
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ pub(super) fn talkers(app: App) -> App {
         app,
         "/ws/impatient",
         |upgrade| {
-            upgrade.goodbye(Duration::from_millis(200)).close_timeout(Duration::from_millis(200))
+            upgrade.drain_timeout(Duration::from_millis(200)).close_timeout(Duration::from_millis(200))
         },
         quiet,
     );
@@ -95,17 +95,17 @@ pub(super) fn talkers(app: App) -> App {
 fn echoes(app: App) -> App {
     let app = route(app, "/ws/echo", |upgrade| upgrade.protocols(["v2", "v1"]), echo);
     let app = route(app, "/ws/small", |upgrade| upgrade.limits(small()), echo);
-    let app = route(app, "/ws/deflate", |upgrade| upgrade.compress(Compress::default()), echo);
+    let app = route(app, "/ws/deflate", |upgrade| upgrade.permessage_deflate(PerMessageDeflate::default()), echo);
     let app = route(
         app,
         "/ws/deflate-kept",
-        |upgrade| upgrade.compress(Compress::default().keep_sent().keep_received()),
+        |upgrade| upgrade.permessage_deflate(PerMessageDeflate::default().server_context_takeover().client_context_takeover()),
         echo,
     );
     route(
         app,
         "/ws/deflate-small",
-        |upgrade| upgrade.compress(Compress::default()).limits(small()),
+        |upgrade| upgrade.permessage_deflate(PerMessageDeflate::default()).limits(small()),
         echo,
     )
 }
@@ -126,7 +126,7 @@ fn goodbyes(app: App) -> App {
         "/ws/told",
         |upgrade| upgrade,
         async |socket, _| {
-            socket.closing().await;
+            socket.wait_closing().await;
             let _ = socket.send("told").await;
         },
     );
@@ -143,8 +143,8 @@ fn goodbyes(app: App) -> App {
     )
 }
 
-fn small() -> Limits {
-    Limits { message_bytes_max: 1_000, frame_bytes_max: 800, ..Limits::default() }
+fn small() -> WebSocketLimits {
+    WebSocketLimits { message_bytes_max: 1_000, frame_bytes_max: 800, ..WebSocketLimits::default() }
 }
 
 async fn quiet(socket: WebSocket, shared: Shared) {
@@ -162,14 +162,14 @@ async fn echo(mut socket: WebSocket, _: Shared) {
 
 /// Each half in a separate task.
 async fn halves(socket: WebSocket, shared: Shared) {
-    async fn forward(sender: Sender, mut receiver: Receiver) {
+    async fn forward(sender: WebSocketSender, mut receiver: WebSocketReceiver) {
         while let Some(Ok(message @ Message::Text(_))) = receiver.recv().await {
             if sender.send(message).await.is_err() {
                 return;
             }
         }
     }
-    async fn count(sender: Sender, shared: Shared) {
+    async fn count(sender: WebSocketSender, shared: Shared) {
         for number in 1.. {
             shared.pass().await;
             if sender.send(format!("number {number}")).await.is_err() {
@@ -223,7 +223,7 @@ const LIMITS: ws::Limits = ws::Limits {
     message_bytes_max: u64::MAX,
     frame_bytes_max: u64::MAX,
     compress_bytes_min: 0,
-    budget_max: u32::MAX,
+    abuse_budget_max: u32::MAX,
     ..ws::Limits::DEFAULT
 };
 
@@ -374,7 +374,7 @@ impl<W: Wire> Socket<W> {
     /// Sends a frame with these flags.
     pub async fn frame(&mut self, opcode: Opcode, flags: u8, payload: &[u8]) {
         let mut bytes = Vec::new();
-        frame::write(opcode, flags, Some(*b"mask"), payload, &mut bytes);
+        frame::write_frame(opcode, flags, Some(*b"mask"), payload, &mut bytes);
         self.push(&bytes).await;
     }
 
@@ -382,7 +382,7 @@ impl<W: Wire> Socket<W> {
     ///
     /// # Panics
     /// If the WebSocket is closed.
-    pub async fn send(&mut self, content: Content<'_>) {
+    pub async fn send(&mut self, content: MessagePayload<'_>) {
         let mut bytes = Vec::new();
         self.protocol.send(&self.limits, content, &mut bytes).expect("the WebSocket is open");
         self.push(&bytes).await;
@@ -390,7 +390,7 @@ impl<W: Wire> Socket<W> {
 
     /// Sends a text message.
     pub async fn text(&mut self, text: &str) {
-        self.send(Content::Text(text)).await;
+        self.send(MessagePayload::Text(text)).await;
     }
 
     /// Sends a Close frame.
@@ -447,7 +447,7 @@ impl<W: Wire> Socket<W> {
             self.unread.drain(..used);
             if !out.is_empty() && !self.is_dumb {
                 self.push(&out).await;
-                self.protocol.output_sent();
+                self.protocol.output_flushed();
             }
             if said.is_some() {
                 return said;
@@ -560,13 +560,13 @@ impl Windows {
     }
 }
 
-impl Compression for Windows {
+impl DeflateCodec for Windows {
     fn inflate(
         &mut self,
         input: &[u8],
         room: usize,
         out: &mut Vec<u8>,
-    ) -> Result<usize, Malformed> {
+    ) -> Result<usize, InflateError> {
         let start = out.len();
         out.resize(start + room, 0);
         let before = (self.inflater.total_in(), self.inflater.total_out());
@@ -577,7 +577,7 @@ impl Compression for Windows {
             .expect("the count fits in a usize");
         out.truncate(start + made);
         assert!(!matches!(status, Ok(Status::StreamEnd)), "the server ends no stream");
-        status.map(|_| used).map_err(|_| Malformed)
+        status.map(|_| used).map_err(|_| InflateError)
     }
 
     fn end_inflate(&mut self) {

@@ -3,7 +3,7 @@
 
 use peregrine::bytes::Bytes;
 use peregrine::prelude::*;
-use peregrine::{DriverChoice, Limits, Running};
+use peregrine::{DriverChoice, Limits, RunningServer};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::num::NonZeroUsize;
@@ -272,7 +272,7 @@ struct Server {
     tls: SocketAddr,
     /// The number of requests for `/after`.
     after: Arc<AtomicUsize>,
-    _running: Running,
+    _running: RunningServer,
 }
 
 impl Server {
@@ -285,9 +285,9 @@ impl Server {
         };
         let after = Arc::new(AtomicUsize::new(0));
         let seen = Arc::clone(&after);
-        let signed = Tls::self_signed(&["localhost"]).expect("a name");
+        let signed = TlsConfig::self_signed(&["localhost"]).expect("a name");
         let started = peregrine::Server::bind("127.0.0.1:0")
-            .tls("127.0.0.1:0", signed.tls)
+            .listen_tls("127.0.0.1:0", signed.tls)
             .driver(driver)
             .workers(NonZeroUsize::MIN)
             .limits(limits)

@@ -1,9 +1,9 @@
 //! The access log: one line per request on every driver, and no worker that blocks, whatever
 //! happens to the log.
 
-use peregrine::log::{Form, Log};
+use peregrine::access_log::{AccessLogFormat, AccessLogOptions};
 use peregrine::prelude::*;
-use peregrine::{DriverChoice, Error, Limits, OverloadLimits, Place, Running};
+use peregrine::{DriverChoice, Error, Limits, OverloadLimits, ListenAddr, RunningServer};
 use peregrine_tests::logged;
 use peregrine_tests::server::client::Way;
 use peregrine_tests::server::{KernelBenches, SimulatedBenches, SocketWire};
@@ -55,7 +55,7 @@ fn app() -> App {
 
 /// A server with this log, an admin listener, and two workers; `None` if the kernel refuses the
 /// driver.
-fn start(choice: DriverChoice, log: Log) -> Option<Running> {
+fn start(choice: DriverChoice, log: AccessLogOptions) -> Option<RunningServer> {
     let workers = NonZeroUsize::new(2).expect("the value is not zero");
     let server = Server::bind("127.0.0.1:0").driver(choice).workers(workers).quiet();
     match server.access_log(log).admin("127.0.0.1:0").start(app) {
@@ -67,7 +67,7 @@ fn start(choice: DriverChoice, log: Log) -> Option<Running> {
     }
 }
 
-fn address(running: &Running) -> SocketAddr {
+fn address(running: &RunningServer) -> SocketAddr {
     running.http_address().expect("the server has an HTTP listener")
 }
 
@@ -91,8 +91,8 @@ fn ask(address: SocketAddr, numbers: impl IntoIterator<Item = u64>) {
 }
 
 /// The value of a metric; `name` includes its labels.
-fn metric(running: &Running, name: &str) -> f64 {
-    let Some(peregrine::Place::Tcp(admin)) = running.admin_place() else { panic!("no address") };
+fn metric(running: &RunningServer, name: &str) -> f64 {
+    let Some(peregrine::ListenAddr::Tcp(admin)) = running.admin_address() else { panic!("no address") };
     let mut peer = TcpStream::connect(admin).expect("the server accepts connections");
     write!(peer, "GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
         .expect("connected");
@@ -131,7 +131,7 @@ const FAILED: &str = "peregrine_access_log_dropped_lines_total{reason=\"write_fa
 fn a_file_that_is_moved_away_under_load_loses_no_line(choice: DriverChoice) {
     let folder = tempfile::tempdir().expect("a temporary folder can be created");
     let path = folder.path().join("access.log");
-    let Some(running) = start(choice, Log::file(&path)) else { return };
+    let Some(running) = start(choice, AccessLogOptions::file(&path)) else { return };
     let (address, handle) = (address(&running), running.handle());
     let is_over = AtomicBool::new(false);
     let moved = thread::scope(|scope| {
@@ -154,7 +154,7 @@ fn a_file_that_is_moved_away_under_load_loses_no_line(choice: DriverChoice) {
         joined.into_iter().for_each(|joined| joined.expect("the client does not panic"));
         mover.join().expect("the task does not panic")
     });
-    running.shut_down().expect("the shutdown succeeds");
+    running.graceful_shutdown().expect("the shutdown succeeds");
     assert!(moved > 0);
     let mut found = numbers(&path);
     for number in 0..moved {
@@ -170,12 +170,12 @@ fn a_log_that_cannot_be_opened_again_goes_on(choice: DriverChoice) {
     let (place, elsewhere) = (folder.path().join("logs"), folder.path().join("old"));
     fs::create_dir(&place).expect("the folder does not exist yet");
     let path = place.join("access.log");
-    let Some(running) = start(choice, Log::file(&path)) else { return };
+    let Some(running) = start(choice, AccessLogOptions::file(&path)) else { return };
     ask(address(&running), 0..10);
     fs::rename(&place, &elsewhere).expect("the file exists");
     running.handle().reopen_logs();
     ask(address(&running), 10..20);
-    running.shut_down().expect("the shutdown succeeds");
+    running.graceful_shutdown().expect("the shutdown succeeds");
     let mut found = numbers(&elsewhere.join("access.log"));
     // Two workers may have written them.
     found.sort_unstable();
@@ -222,8 +222,8 @@ impl Write for Valve {
 
 fn a_writer_that_never_takes_anything_holds_nobody_up(choice: DriverChoice) {
     let valve = Valve::default();
-    let log = Log::to(valve.clone()).form(Form::Common).queue_bytes_max(2000);
-    let Some(running) = start(choice, log.end_timeout(Duration::from_millis(50))) else { return };
+    let log = AccessLogOptions::writer(valve.clone()).format(AccessLogFormat::Common).queue_bytes_max(2000);
+    let Some(running) = start(choice, log.flush_timeout(Duration::from_millis(50))) else { return };
     ask(address(&running), 0..1);
     until("the writer blocks", || valve.waits.load(Ordering::SeqCst) == 1);
     // Far more than the buffers hold; every request still gets a response.
@@ -232,13 +232,13 @@ fn a_writer_that_never_takes_anything_holds_nobody_up(choice: DriverChoice) {
     assert!(dropped >= 400.0, "{dropped}");
     let waiting = metric(&running, "peregrine_access_log_waiting_lines");
     assert_eq!(dropped + waiting, 500.0);
-    running.shut_down().expect("the server shuts down within the deadline");
+    running.graceful_shutdown().expect("the server shuts down within the deadline");
     valve.open();
 }
 
 fn the_end_waits_for_what_is_not_written(choice: DriverChoice) {
     let valve = Valve::default();
-    let Some(running) = start(choice, Log::to(valve.clone()).end_timeout(PATIENCE)) else { return };
+    let Some(running) = start(choice, AccessLogOptions::writer(valve.clone()).flush_timeout(PATIENCE)) else { return };
     ask(address(&running), 0..300);
     assert_eq!(metric(&running, LINES), 0.0);
     let opener = valve.clone();
@@ -246,7 +246,7 @@ fn the_end_waits_for_what_is_not_written(choice: DriverChoice) {
         thread::sleep(Duration::from_millis(100));
         opener.open();
     });
-    running.shut_down().expect("the shutdown succeeds");
+    running.graceful_shutdown().expect("the shutdown succeeds");
     opens.join().expect("the task does not panic");
     assert_eq!(valve.numbers(), (0..300).collect::<Vec<_>>());
 }
@@ -254,7 +254,7 @@ fn the_end_waits_for_what_is_not_written(choice: DriverChoice) {
 fn all_workers_write_whole_lines(choice: DriverChoice) {
     let folder = tempfile::tempdir().expect("a temporary folder can be created");
     let path = folder.path().join("access.log");
-    let Some(running) = start(choice, Log::file(&path)) else { return };
+    let Some(running) = start(choice, AccessLogOptions::file(&path)) else { return };
     let address = address(&running);
     thread::scope(|scope| {
         for client in 0..8 {
@@ -265,7 +265,7 @@ fn all_workers_write_whole_lines(choice: DriverChoice) {
     assert_eq!((metric(&running, FULL), metric(&running, FAILED)), (0.0, 0.0));
     // A line appears soon after its response, without waiting for the end.
     assert_eq!(numbers(&path).len(), 1600);
-    running.shut_down().expect("the shutdown succeeds");
+    running.graceful_shutdown().expect("the shutdown succeeds");
     let mut found = numbers(&path);
     found.sort_unstable();
     let expected: Vec<_> = (0..8).flat_map(|client| client * 1000..client * 1000 + 200).collect();
@@ -288,11 +288,11 @@ fn who_is_refused_for_too_much_to_do_has_a_line_with_what_was_asked_for(choice: 
     let limits = Limits { overload, shutdown_timeout: time, ..Limits::default() };
     let server = Server::bind("127.0.0.1:0").driver(choice).workers(NonZeroUsize::MIN).quiet();
     let make = || app().get("/hangs", async || std::future::pending::<()>().await);
-    let running = match server.limits(limits).access_log(Log::file(&path)).start(make) {
+    let running = match server.limits(limits).access_log(AccessLogOptions::file(&path)).start(make) {
         Err(error @ Error::Driver { .. }) => return eprintln!("skipped: {error}"),
         running => running.expect("the server starts"),
     };
-    let place = Place::Tcp(address(&running));
+    let place = ListenAddr::Tcp(address(&running));
     let speak = |way: Way| block_on(way.speak(SocketWire::connect(&place)));
     let mut busy = speak(Way::HTTP1);
     busy.get("/hangs");
@@ -307,7 +307,7 @@ fn who_is_refused_for_too_much_to_do_has_a_line_with_what_was_asked_for(choice: 
         }
         assert_eq!(status, 503);
     }
-    running.shut_down().expect("the shutdown succeeds");
+    running.graceful_shutdown().expect("the shutdown succeeds");
     let log = fs::read_to_string(&path).expect("the file exists");
     for number in [7, 8] {
         let target = format!("/{number} HTTP/");
@@ -331,11 +331,11 @@ mod on_linux {
     }
 
     fn a_full_disk_loses_lines_and_counts_them(choice: DriverChoice) {
-        let Some(running) = start(choice, Log::file("/dev/full")) else { return };
+        let Some(running) = start(choice, AccessLogOptions::file("/dev/full")) else { return };
         ask(address(&running), 0..100);
         until("every line is lost", || metric(&running, FAILED) == 100.0);
         assert_eq!((metric(&running, LINES), metric(&running, FULL)), (0.0, 0.0));
-        running.shut_down().expect("the shutdown succeeds");
+        running.graceful_shutdown().expect("the shutdown succeeds");
     }
 
     /// A small file system, which exists as long as this value.
@@ -365,7 +365,7 @@ mod on_linux {
         let Some(small) = Small::mount() else { return };
         let (path, ballast) = (small.0.path().join("access.log"), small.0.path().join("ballast"));
         fs::write(&ballast, [0; 8192]).expect("the pipe has room");
-        let Some(running) = start(choice, Log::file(&path)) else { return };
+        let Some(running) = start(choice, AccessLogOptions::file(&path)) else { return };
         ask(address(&running), 0..500);
         until("the disk is full", || metric(&running, FAILED) > 0.0);
         until("every line is written or lost", || {
@@ -376,7 +376,7 @@ mod on_linux {
         fs::remove_file(&ballast).expect("the file exists");
         ask(address(&running), 500..510);
         until("lines are written again", || metric(&running, LINES) >= written + 10.0);
-        running.shut_down().expect("the shutdown succeeds");
+        running.graceful_shutdown().expect("the shutdown succeeds");
         assert_eq!(numbers(&path)[written as usize..], (500..510).collect::<Vec<_>>());
     }
 
@@ -504,8 +504,8 @@ mod on_linux {
         if std::env::var(CHILD).is_err() {
             return;
         }
-        let log = std::env::var_os(FILE).map_or_else(Log::stdout, Log::file);
-        let log = log.queue_bytes_max(4096).end_timeout(Duration::from_millis(200));
+        let log = std::env::var_os(FILE).map_or_else(AccessLogOptions::stdout, AccessLogOptions::file);
+        let log = log.queue_bytes_max(4096).flush_timeout(Duration::from_millis(200));
         let server = Server::bind("127.0.0.1:0").workers(NonZeroUsize::MIN).admin("127.0.0.1:0");
         if let Err(error) = server.access_log(log).serve(app) {
             eprintln!("{error}");
@@ -522,7 +522,7 @@ fn a_log_that_cannot_be_opened_is_an_error_that_names_it_and_the_remedy() {
     let missing = folder.path().join("missing").join("access.log");
     for (path, remedy) in [(&*missing, "create it"), (folder.path(), "name a file in it")] {
         let error =
-            server().access_log(Log::file(path)).start(app).expect_err("the server does not start");
+            server().access_log(AccessLogOptions::file(path)).start(app).expect_err("the server does not start");
         let error = error.to_string();
         assert!(error.contains(&path.display().to_string()) && error.contains(remedy), "{error}");
     }

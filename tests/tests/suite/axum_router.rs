@@ -18,7 +18,7 @@ use peregrine::middleware::BodyLimit;
 use peregrine::tower::{Mount, tower};
 use peregrine::web::App;
 use peregrine::{DriverChoice, Limits, Shutdown};
-use peregrine_proto::h2::frame::{Kind, flag};
+use peregrine_proto::h2::frame::{FrameType, flags};
 use peregrine_tests::server::app::pattern;
 use peregrine_tests::server::bench::{Bench, Served};
 use peregrine_tests::server::peer::Peer;
@@ -303,7 +303,7 @@ async fn obedient(upgrade: WebSocketUpgrade) -> Response {
         loop {
             let received = ::tokio::select! {
                 received = socket.recv() => received,
-                () = shutdown.ordered() => break,
+                () = shutdown.requested() => break,
             };
             let Some(Ok(message)) = received else { return };
             if socket.send(message).await.is_err() {
@@ -317,7 +317,7 @@ async fn obedient(upgrade: WebSocketUpgrade) -> Response {
 /// Events that end when the server starts to shut down.
 async fn obedient_events() -> impl IntoResponse {
     let shutdown = Shutdown::current();
-    let mut ordered = Some(Box::pin(async move { shutdown.ordered().await }));
+    let mut ordered = Some(Box::pin(async move { shutdown.requested().await }));
     Sse::new(Produced(move |context: &mut Context<'_>| {
         let Some(waiting) = &mut ordered else { return Poll::Ready(None) };
         if waiting.as_mut().poll(context).is_pending() {
@@ -474,7 +474,7 @@ async fn a_router_is_served_over_http2<B: Bench>(bench: &B) {
     client.data(id, b"abc", false);
     let mut block = vec![0, 10];
     block.extend_from_slice(b"x-checksum\x0242");
-    client.frame(Kind::Headers, flag::END_HEADERS | flag::END_STREAM, id, &block);
+    client.frame(FrameType::Headers, flags::END_HEADERS | flags::END_STREAM, id, &block);
     let answer = client.answer(id).await;
     assert_eq!((answer.heads.len(), answer.status()), (2, 200));
     assert_eq!(answer.heads[1], [("x-checksum".to_owned(), "42".to_owned())]);
@@ -492,7 +492,7 @@ fn begin_limited<B: Bench>(bench: &B) -> B::Server {
     let app = move || {
         App::new()
             .mount("/own", tower(router.clone()).body_limit(10))
-            .with(BodyLimit::new(10))
+            .wrap(BodyLimit::new(10))
             .mount("/inside", router.clone())
     };
     bench.start(Limits::default(), None, app)
@@ -934,7 +934,7 @@ async fn web_sockets_that_push_end_with_peers_that_never_read<B: Bench>(bench: &
     bystander.get("/tasks");
     assert_eq!(bystander.reply().await.text(), before.text(), "no task is left");
     server.shut_down();
-    assert_eq!(server.ended().await.snapshot.tasks_cut, 0);
+    assert_eq!(server.ended().await.snapshot.aborted_tasks, 0);
 }
 
 async fn web_sockets_that_push_do_not_hold_up_a_shutdown<B: Bench>(bench: &B) {
@@ -946,13 +946,13 @@ async fn web_sockets_that_push_do_not_hold_up_a_shutdown<B: Bench>(bench: &B) {
     server.shut_down();
     let outcome = server.ended().await;
     assert_eq!(outcome.cut.len(), peers.len());
-    assert_eq!((shared.dropped(), outcome.snapshot.tasks_cut), (peers.len(), 0));
+    assert_eq!((shared.dropped(), outcome.snapshot.aborted_tasks), (peers.len(), 0));
 }
 
 /// Cases that need a client of the ecosystem, or the machine's sockets.
 mod real {
     use super::*;
-    use peregrine::test::TestServer;
+    use peregrine::testing::TestServer;
     use std::time::Instant;
     use tokio::net::{TcpListener, TcpStream};
 

@@ -3,8 +3,8 @@
 #![cfg(unix)]
 
 use peregrine::prelude::*;
-use peregrine::tls::{Certificate, TicketKeys, TlsStatus, Warning};
-use peregrine::{DriverChoice, Error, Running};
+use peregrine::tls::{Certificate, TicketKeys, TlsStatus, TlsWarning};
+use peregrine::{DriverChoice, Error, RunningServer};
 use peregrine_tests::server::authority::{Authority, Identity, LONG_AFTER};
 use peregrine_tls::rustls::{ClientConfig, ClientConnection, StreamOwned, version};
 use rustix::process::{Pid, Signal, kill_process};
@@ -40,9 +40,9 @@ fn the_child_serves_until_it_is_told_to_end() {
     let server = if mode == "plain" {
         server.listen("127.0.0.1:0")
     } else {
-        let tls = Tls::from_pem_files(folder.join("tls.crt"), folder.join("tls.key"));
+        let tls = TlsConfig::from_pem_files(folder.join("tls.crt"), folder.join("tls.key"));
         let tls = tls.expect("the certificate is valid");
-        server.tls(
+        server.listen_tls(
             "127.0.0.1:0",
             if mode == "key-log" {
                 tls.with_key_log().expect("the configuration manages its key log")
@@ -168,8 +168,8 @@ impl Folder {
         own.write(&self.path("tls.crt"), &self.path("tls.key"));
     }
 
-    fn tls(&self) -> Tls {
-        Tls::from_pem_files(self.path("tls.crt"), self.path("tls.key"))
+    fn tls(&self) -> TlsConfig {
+        TlsConfig::from_pem_files(self.path("tls.crt"), self.path("tls.key"))
             .expect("the certificate and key are valid")
     }
 
@@ -315,7 +315,7 @@ fn secrets_are_written_only_where_the_program_asks_for_that() {
     }
 }
 
-fn started(result: Result<Running, Error>) -> Option<Running> {
+fn started(result: Result<RunningServer, Error>) -> Option<RunningServer> {
     match result {
         Err(error @ Error::Driver { .. }) => {
             eprintln!("skipped: {error}");
@@ -325,8 +325,8 @@ fn started(result: Result<Running, Error>) -> Option<Running> {
     }
 }
 
-fn server(choice: DriverChoice, tls: Tls) -> Server {
-    Server::new().tls("127.0.0.1:0", tls).driver(choice).workers(two()).quiet()
+fn server(choice: DriverChoice, tls: TlsConfig) -> Server {
+    Server::new().listen_tls("127.0.0.1:0", tls).driver(choice).workers(two()).quiet()
 }
 
 macro_rules! on_both_drivers {
@@ -387,7 +387,7 @@ fn nothing_fails_under_load_while_certificates_change(choice: DriverChoice) {
                     .expect("a folder");
             }
             handle.reload();
-            let count = |status: &TlsStatus| status.reloads + status.failures;
+            let count = |status: &TlsStatus| status.reloads + status.failed_reloads;
             until("the file was reloaded", || count(&tls.status()) > count(&before));
             if round % 4 != 3 {
                 until("the new certificate is used", || {
@@ -398,9 +398,9 @@ fn nothing_fails_under_load_while_certificates_change(choice: DriverChoice) {
         is_over.store(true, Ordering::Relaxed);
     });
     let status = tls.status();
-    assert_eq!((status.reloads, status.failures), (30, 10), "{status:?}");
-    let stopped = running.shut_down().expect("the shutdown succeeds");
-    for (name, count) in stopped.workers.iter().flatten().flat_map(|worker| &worker.ended) {
+    assert_eq!((status.reloads, status.failed_reloads), (30, 10), "{status:?}");
+    let stopped = running.graceful_shutdown().expect("the shutdown succeeds");
+    for (name, count) in stopped.workers.iter().flatten().flat_map(|worker| &worker.closed) {
         assert!(["peer-closed", "peer-left", "drained"].contains(name), "{count} {name}");
     }
 }
@@ -440,16 +440,16 @@ fn what_another_process_swaps_is_noticed(choice: DriverChoice) {
     }
     until("both links are followed", || shows(&all[2]));
     // In place, by a slow writer whose partial file is noticed.
-    let failures = tls.status().failures;
+    let failures = tls.status().failed_reloads;
     std::fs::write(folder.path("tls.crt"), &all[3].certificate[..300]).expect("the file exists");
-    until("the partial file is noticed", || tls.status().failures > failures);
+    until("the partial file is noticed", || tls.status().failed_reloads > failures);
     assert!(shows(&all[2]));
     folder.write(&all[3]);
     until("the complete file is used", || shows(&all[3]));
     // Removed, and restored later.
-    let failures = tls.status().failures;
+    let failures = tls.status().failed_reloads;
     std::fs::remove_file(folder.path("tls.key")).expect("the file exists");
-    until("the missing file is noticed", || tls.status().failures > failures);
+    until("the missing file is noticed", || tls.status().failed_reloads > failures);
     assert!(tls.status().last_error.expect("the last reload failed").contains("tls.key"));
     assert!(shows(&all[3]));
     folder.write(&all[4]);
@@ -458,13 +458,13 @@ fn what_another_process_swaps_is_noticed(choice: DriverChoice) {
     let added = Folder::new();
     added.write(&all[5]);
     let certificate = Certificate::from_files(added.path("tls.crt"), added.path("tls.key"));
-    tls.put_certificate(certificate).expect("the certificate is valid");
+    tls.upsert_certificate(certificate).expect("the certificate is valid");
     tls.remove_certificate(&folder.path("tls.crt").display().to_string())
         .expect("another certificate remains");
     assert!(shows(&all[5]));
     open.ask().expect("the connection is still open");
     assert!(tls.status().last_error.is_none());
-    running.shut_down().expect("the shutdown succeeds");
+    running.graceful_shutdown().expect("the shutdown succeeds");
 }
 
 fn the_next_server_resumes_the_sessions_of_this_one(choice: DriverChoice) {
@@ -488,7 +488,7 @@ fn the_next_server_resumes_the_sessions_of_this_one(choice: DriverChoice) {
             format!("{:?}", connected.0.conn.handshake_kind().expect("the handshake is complete"));
         assert_eq!(kind == "Resumed", round > 0, "{round}: {kind}");
         secrets = keys.secrets();
-        running.shut_down().expect("the shutdown succeeds");
+        running.graceful_shutdown().expect("the shutdown succeeds");
     }
 }
 
@@ -556,7 +556,7 @@ fn openssl_gets_no_old_version_no_weak_cipher_and_no_renegotiation() {
     let refused = ["no renegotiation", "unexpected message", "unexpected_message"];
     let is_refused = refused.iter().any(|words| text.to_lowercase().contains(words));
     assert!(is_refused || text.contains("write:errno") || text.contains("eof"), "{text}");
-    running.shut_down().expect("the shutdown succeeds");
+    running.graceful_shutdown().expect("the shutdown succeeds");
 }
 
 #[test]
@@ -564,5 +564,5 @@ fn what_there_is_to_warn_of_can_be_asked_for() {
     let folder = Folder::new();
     folder.write(&folder.authority.issue("old", "localhost", Duration::from_secs(1_000_000_000)));
     let warnings = folder.tls().status().warnings;
-    assert!(matches!(warnings[..], [Warning::Expired { .. }]), "{warnings:?}");
+    assert!(matches!(warnings[..], [TlsWarning::Expired { .. }]), "{warnings:?}");
 }

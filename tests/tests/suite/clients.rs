@@ -4,7 +4,7 @@
 //! if it is missing.
 #![cfg(unix)]
 
-use peregrine::{DriverChoice, Error, Limits, Running, Server};
+use peregrine::{DriverChoice, Error, Limits, RunningServer, Server};
 use peregrine_tests::server::app::{Shared, pattern};
 use peregrine_tests::server::secure::{VERSIONS, certificate_pem, client_config, server_tls};
 use std::fs;
@@ -13,8 +13,8 @@ use std::path::Path;
 use std::process::Command;
 
 /// A server with both ports; `None` if the kernel refuses the driver.
-fn server(choice: DriverChoice) -> Option<Running> {
-    let server = Server::bind("127.0.0.1:0").tls("127.0.0.1:0", server_tls()).driver(choice);
+fn server(choice: DriverChoice) -> Option<RunningServer> {
+    let server = Server::bind("127.0.0.1:0").listen_tls("127.0.0.1:0", server_tls()).driver(choice);
     let server = server.workers(NonZeroUsize::MIN).limits(Limits::default()).quiet();
     match server.start(Shared::default().app()) {
         Err(error @ Error::Driver { .. }) => {
@@ -34,7 +34,7 @@ fn output(command: &mut Command) -> String {
     out.into_owned()
 }
 
-fn port(running: &Running, is_tls: bool) -> u16 {
+fn port(running: &RunningServer, is_tls: bool) -> u16 {
     let address = if is_tls { running.https_address() } else { running.http_address() };
     address.expect("the server speaks both").port()
 }
@@ -79,8 +79,8 @@ fn curl_is_served(choice: DriverChoice) {
     let authority = authority.to_str().expect("the path is text");
     let text = output(&mut curl(&["--cacert", authority, "--resolve", &resolve, &secure]));
     assert_eq!(text, "TLSv1.3 false");
-    let stopped = running.shut_down().expect("the worker shuts down cleanly");
-    assert_eq!(stopped.cut, []);
+    let stopped = running.graceful_shutdown().expect("the worker shuts down cleanly");
+    assert_eq!(stopped.force_closed, []);
 }
 
 fn reqwest_is_served(choice: DriverChoice) {
@@ -111,7 +111,7 @@ fn reqwest_is_served(choice: DriverChoice) {
         assert_eq!(get(secure).await, "TLSv1.3 true", "the session is resumed");
     });
     drop(client);
-    running.shut_down().expect("the worker shuts down cleanly");
+    running.graceful_shutdown().expect("the worker shuts down cleanly");
 }
 
 /// An HTTP/2-only client: with prior knowledge, or with TLS by ALPN.
@@ -147,7 +147,7 @@ fn reqwest_is_served_over_http2(choice: DriverChoice) {
             futures_util::future::join_all((0..100).map(ask)).await;
         });
     }
-    running.shut_down().expect("the worker shuts down cleanly");
+    running.graceful_shutdown().expect("the worker shuts down cleanly");
 }
 
 /// A program that uses Go's `net/http`.
@@ -235,7 +235,7 @@ fn go_is_served(choice: DriverChoice) {
     command.arg(format!("https://127.0.0.1:{}", port(&running, true)));
     command.arg(&authority);
     assert_eq!(output(&mut command), "all is well\n");
-    running.shut_down().expect("the worker shuts down cleanly");
+    running.graceful_shutdown().expect("the worker shuts down cleanly");
 }
 
 /// Raises the descriptor limit as far as allowed. Returns how many connections it permits.
@@ -262,7 +262,7 @@ fn h2load_is_served_on_thousands_of_connections(choice: DriverChoice) {
     let total = 4 * connections;
     let expected = format!("{total} done, {total} succeeded, 0 failed, 0 errored, 0 timeout");
     assert!(report.contains(&expected), "{report}");
-    let stopped = running.shut_down().expect("the worker shuts down cleanly");
+    let stopped = running.graceful_shutdown().expect("the worker shuts down cleanly");
     assert_eq!((stopped.requests(), stopped.connections()), (total, connections));
 }
 

@@ -2,9 +2,9 @@
 //! shown; on both kernel drivers.
 #![cfg(target_os = "linux")]
 
-use peregrine::config::{Layers, ServerConfig};
+use peregrine::config::{ConfigLoader, ServerConfig};
 use peregrine::prelude::*;
-use peregrine::{DriverChoice, Error, Limits, Listener, Place, Running, SocketOptions};
+use peregrine::{DriverChoice, Error, Limits, Listener, ListenAddr, RunningServer, SocketOptions};
 use peregrine_tests::isolated;
 use rustix::process::{Signal, getpid, kill_process};
 use std::fs;
@@ -71,11 +71,11 @@ impl Settings {
     }
 
     fn read(&self) -> ServerConfig {
-        let layers = Layers::new("PEREGRINE_").file(&self.path);
-        ServerConfig::read(ServerConfig::default(), layers).expect("the configuration is valid")
+        let layers = ConfigLoader::new("PEREGRINE_").file(&self.path);
+        ServerConfig::from_layers(ServerConfig::default(), layers).expect("the configuration is valid")
     }
 
-    fn start(&self, choice: DriverChoice) -> Option<Running> {
+    fn start(&self, choice: DriverChoice) -> Option<RunningServer> {
         let server = Server::from_config(self.read()).expect("the configuration is valid");
         started(server.driver(choice).start(app))
     }
@@ -88,7 +88,7 @@ fn put(path: &Path, text: &str) {
     fs::rename(&new, path).expect("both are in one folder");
 }
 
-fn started(result: Result<Running, Error>) -> Option<Running> {
+fn started(result: Result<RunningServer, Error>) -> Option<RunningServer> {
     match result {
         Err(error @ Error::Driver { .. }) => {
             eprintln!("skipped: {error}");
@@ -101,12 +101,12 @@ fn started(result: Result<Running, Error>) -> Option<Running> {
 fn app() -> App {
     App::new()
         .post("/", |body: String| async move { body.len().to_string() })
-        .get("/who", |ClientAddress(client): ClientAddress| async move { format!("{client:?}") })
+        .get("/who", |ClientIp(client): ClientIp| async move { format!("{client:?}") })
 }
 
-fn address(place: Option<&Place>) -> SocketAddr {
+fn address(place: Option<&ListenAddr>) -> SocketAddr {
     match place {
-        Some(Place::Tcp(address)) => *address,
+        Some(ListenAddr::Tcp(address)) => *address,
         other => panic!("no address: {other:?}"),
     }
 }
@@ -178,8 +178,8 @@ fn until_shown(admin: SocketAddr, text: &str) -> String {
 fn limits_that_are_read_again_count_for_new_connections(choice: DriverChoice) {
     let settings = Settings::new("[limits]\nbody_bytes_max = '10 B'\n");
     let Some(running) = settings.start(choice) else { return };
-    let places: Vec<_> = running.places().map(|place| address(Some(place))).collect();
-    let admin = address(running.admin_place());
+    let places: Vec<_> = running.addresses().map(|place| address(Some(place))).collect();
+    let admin = address(running.admin_address());
     let mut old: Vec<_> = places.iter().map(|place| Peer::to(*place)).collect();
     for peer in &mut old {
         assert_eq!(peer.post("0123456789"), 200);
@@ -198,7 +198,7 @@ fn limits_that_are_read_again_count_for_new_connections(choice: DriverChoice) {
     let shown = until_shown(admin, "[limits]");
     assert!(shown.contains("lame_duck = \"0s\""), "{shown}");
     drop(old);
-    running.shut_down().expect("the shutdown succeeds");
+    running.graceful_shutdown().expect("the shutdown succeeds");
 }
 
 fn connections_that_wait_get_in_when_more_are_allowed(choice: DriverChoice) {
@@ -214,7 +214,7 @@ fn connections_that_wait_get_in_when_more_are_allowed(choice: DriverChoice) {
     assert_eq!(second.join().expect("the client does not panic"), 200);
     assert_eq!(first.post("x"), 200);
     drop(first);
-    running.shut_down().expect("the shutdown succeeds");
+    running.graceful_shutdown().expect("the shutdown succeeds");
 }
 
 /// Limits of whole workers apply to the next request, also on open connections.
@@ -222,7 +222,7 @@ fn what_workers_take_on_is_read_again(choice: DriverChoice) {
     let settings = Settings::new("");
     let Some(running) = settings.start(choice) else { return };
     let place = running.http_address().expect("the server listens on this port");
-    let admin = address(running.admin_place());
+    let admin = address(running.admin_address());
     let mut old = Peer::to(place);
     assert_eq!(old.post("x"), 200);
     // A request in progress, whose body is still missing.
@@ -262,14 +262,14 @@ fn what_workers_take_on_is_read_again(choice: DriverChoice) {
         metric("peregrine_worker_memory_max_bytes") == 0.0
     });
     drop((old, first));
-    running.shut_down().expect("the shutdown succeeds");
+    running.graceful_shutdown().expect("the shutdown succeeds");
 }
 
 /// The value that `auto` resolved to, on the settings page and as a metric.
 fn what_auto_came_to_is_shown(choice: DriverChoice) {
     let settings = Settings::new("");
     let Some(running) = settings.start(choice) else { return };
-    let admin = address(running.admin_place());
+    let admin = address(running.admin_address());
     let shown = until_shown(admin, "memory_max = \"auto\"");
     let (_, told) =
         shown.split_once("# `limits.overload.memory_max` is ").expect("the option is listed");
@@ -278,25 +278,25 @@ fn what_auto_came_to_is_shown(choice: DriverChoice) {
     let page = Peer::to(admin).get("/metrics", "");
     let sample = format!("peregrine_worker_memory_max_bytes{{worker=\"0\"}} {}", mib << 20);
     assert!(mib >= 16 && page.contains(&sample), "{mib}: {page}");
-    running.shut_down().expect("the shutdown succeeds");
+    running.graceful_shutdown().expect("the shutdown succeeds");
 }
 
 fn listeners_that_the_program_adds_follow_what_it_has_not_set(choice: DriverChoice) {
     let settings = Settings::new("[limits]\nbody_bytes_max = '10 B'\n");
-    let own = Listener::at("127.0.0.1:0").limits(Limits::default());
+    let own = Listener::bind("127.0.0.1:0").limits(Limits::default());
     let server =
         Server::from_config(settings.read()).expect("the configuration is valid").driver(choice);
     let server = server.listen("127.0.0.1:0").listen(own);
     let Some(running) = started(server.start(app)) else { return };
-    let places: Vec<_> = running.places().map(|place| address(Some(place))).collect();
+    let places: Vec<_> = running.addresses().map(|place| address(Some(place))).collect();
     let [.., follows, stays] = places[..] else { panic!("{places:?}") };
     let accepted = |place| Peer::to(place).post("0123456789");
     assert_eq!((accepted(follows), accepted(stays)), (200, 200));
     settings.write("[limits]\nbody_bytes_max = '4 B'\n");
     running.handle().reload();
-    until_shown(address(running.admin_place()), "body_bytes_max = \"4 B\"");
+    until_shown(address(running.admin_address()), "body_bytes_max = \"4 B\"");
     assert_eq!((accepted(follows), accepted(stays)), (413, 200));
-    running.shut_down().expect("the shutdown succeeds");
+    running.graceful_shutdown().expect("the shutdown succeeds");
 }
 
 fn a_lifetime_that_is_read_again_counts_for_busy_connections(choice: DriverChoice) {
@@ -305,7 +305,7 @@ fn a_lifetime_that_is_read_again_counts_for_busy_connections(choice: DriverChoic
     let place = running.http_address().expect("the server listens on this port");
     settings.write("[limits]\nlifetime_max = '20ms'\n");
     running.handle().reload();
-    until_shown(address(running.admin_place()), "lifetime_max = \"20ms\"");
+    until_shown(address(running.admin_address()), "lifetime_max = \"20ms\"");
     // On a busy machine a connection may reach its maximum age before its request arrives.
     until("a response announces the close", || {
         let Peer(mut stream) = Peer::to(place);
@@ -318,14 +318,14 @@ fn a_lifetime_that_is_read_again_counts_for_busy_connections(choice: DriverChoic
         let answer = answer.to_ascii_lowercase();
         answer.starts_with("http/1.1 200") && answer.contains("connection: close")
     });
-    running.shut_down().expect("the shutdown succeeds");
+    running.graceful_shutdown().expect("the shutdown succeeds");
 }
 
 fn proxies_that_are_read_again_are_trusted_by_new_connections(choice: DriverChoice) {
     let settings = Settings::new("");
     let Some(running) = settings.start(choice) else { return };
     let place = running.http_address().expect("the server listens on this port");
-    let admin = address(running.admin_place());
+    let admin = address(running.admin_address());
     let forwarded = "X-Forwarded-For: 203.0.113.7\r\n";
     let is_trusted = || Peer::to(place).get("/who", forwarded).contains("203.0.113.7");
     assert!(!is_trusted());
@@ -340,7 +340,7 @@ fn proxies_that_are_read_again_are_trusted_by_new_connections(choice: DriverChoi
         until_shown(admin, shown);
         assert_eq!(is_trusted(), expected, "{text}");
     }
-    running.shut_down().expect("the shutdown succeeds");
+    running.graceful_shutdown().expect("the shutdown succeeds");
 }
 
 fn the_access_log_goes_elsewhere_and_looks_otherwise_after_a_reload(choice: DriverChoice) {
@@ -354,7 +354,7 @@ fn the_access_log_goes_elsewhere_and_looks_otherwise_after_a_reload(choice: Driv
     let Some(running) = settings.start(choice) else { return };
     let (place, admin) = (
         running.http_address().expect("the server listens on this port"),
-        address(running.admin_place()),
+        address(running.admin_address()),
     );
     let lines = |path: &Path, count: usize| {
         let read = || fs::read_to_string(path).unwrap_or_default();
@@ -413,7 +413,7 @@ fn the_access_log_goes_elsewhere_and_looks_otherwise_after_a_reload(choice: Driv
     peer.get("/who", "");
     let text = lines(&second, 3);
     assert!(text.lines().last().is_some_and(|line| line.contains("\" 200 ")), "{text}");
-    running.shut_down().expect("the shutdown succeeds");
+    running.graceful_shutdown().expect("the shutdown succeeds");
 }
 
 fn a_log_that_nobody_reads_goes_elsewhere_after_a_reload(choice: DriverChoice) {
@@ -431,7 +431,7 @@ fn a_log_that_nobody_reads_goes_elsewhere_after_a_reload(choice: DriverChoice) {
     let Some(running) = settings.start(choice) else { return };
     let (place, admin) = (
         running.http_address().expect("the server listens on this port"),
-        address(running.admin_place()),
+        address(running.admin_address()),
     );
     let of = |name: &str| {
         let page = Peer::to(admin).get("/metrics", "");
@@ -460,7 +460,7 @@ fn a_log_that_nobody_reads_goes_elsewhere_after_a_reload(choice: DriverChoice) {
     until("the queue is empty", || waiting() == 0.0);
     assert_eq!(of("peregrine_access_log_dropped_lines_total{reason=\"write_failed\"}"), 0.0);
     assert_eq!(of("peregrine_access_log_dropped_lines_total{reason=\"queue_full\"}"), 0.0);
-    running.shut_down().expect("the shutdown succeeds");
+    running.graceful_shutdown().expect("the shutdown succeeds");
 }
 
 fn a_file_that_is_broken_leaves_everything_as_it_was(choice: DriverChoice) {
@@ -472,7 +472,7 @@ fn a_file_that_is_broken_leaves_everything_as_it_was(choice: DriverChoice) {
         hears.lock().expect("the mutex is not poisoned").push(config.logs.level.clone());
     });
     let Some(running) = started(server.start(app)) else { return };
-    let (place, admin) = (running.http_address(), address(running.admin_place()));
+    let (place, admin) = (running.http_address(), address(running.admin_address()));
     let place = place.expect("the server listens on this port");
     for broken in [
         "[limits]\nbody_bytes_max = '4 B'\nbody_bytes = 1\n",
@@ -494,7 +494,7 @@ fn a_file_that_is_broken_leaves_everything_as_it_was(choice: DriverChoice) {
         ["debug"],
         "only changes are reported"
     );
-    running.shut_down().expect("the shutdown succeeds");
+    running.graceful_shutdown().expect("the shutdown succeeds");
 }
 
 fn the_admin_listener_shows_what_counts_and_no_secret(choice: DriverChoice) {
@@ -513,7 +513,7 @@ fn the_admin_listener_shows_what_counts_and_no_secret(choice: DriverChoice) {
     ));
     let Some(running) = settings.start(choice) else { return };
     assert!(running.https_address().is_some());
-    let shown = until_shown(address(running.admin_place()), "[tls.certificates.main]");
+    let shown = until_shown(address(running.admin_address()), "[tls.certificates.main]");
     assert!(shown.contains("content-type: application/toml"), "{shown}");
     let (_, text) = shown.split_once("\r\n\r\n").expect("a head and a body");
     let mut printed = settings.read();
@@ -530,13 +530,13 @@ fn the_admin_listener_shows_what_counts_and_no_secret(choice: DriverChoice) {
     for line in secret.lines().filter(|line| line.len() > 20) {
         assert!(!shown.contains(line), "the page does not expose the key");
     }
-    running.shut_down().expect("the shutdown succeeds");
+    running.graceful_shutdown().expect("the shutdown succeeds");
 
     let bare = Server::bind("127.0.0.1:0").admin("127.0.0.1:0").driver(choice).quiet();
     let Some(running) = started(bare.start(app)) else { return };
-    let answer = Peer::to(address(running.admin_place())).get("/config", "");
+    let answer = Peer::to(address(running.admin_address())).get("/config", "");
     assert_eq!(status_of(&answer), 404, "{answer}");
-    running.shut_down().expect("the shutdown succeeds");
+    running.graceful_shutdown().expect("the shutdown succeeds");
 }
 
 /// Other systems than Linux always behave like this. On a busy machine a worker may not accept a
@@ -559,9 +559,9 @@ fn workers_with_one_queue_share_its_connections(choice: DriverChoice) {
 fn accepted_from_one_queue(choice: DriverChoice) -> Option<(Vec<u64>, bool)> {
     const WORKERS: usize = 3;
     const CONNECTIONS: usize = 30;
-    let sockets = SocketOptions { one_queue: true, ..SocketOptions::default() };
+    let sockets = SocketOptions { shared_accept_queue: true, ..SocketOptions::default() };
     let workers = NonZeroUsize::new(WORKERS).expect("the value is not zero");
-    let server = Server::bind("127.0.0.1:0").workers(workers).sockets(sockets);
+    let server = Server::bind("127.0.0.1:0").workers(workers).socket_options(sockets);
     let running = started(server.driver(choice).quiet().start(app))?;
     let place = running.http_address().expect("the server listens on this port");
     let mut peers = Vec::new();
@@ -570,7 +570,7 @@ fn accepted_from_one_queue(choice: DriverChoice) -> Option<(Vec<u64>, bool)> {
         assert_eq!(peer.post("x"), 200);
         peers.push(peer);
     }
-    let stopped = running.shut_down().expect("the shutdown succeeds");
+    let stopped = running.graceful_shutdown().expect("the shutdown succeeds");
     let counts: Vec<_> = stopped.workers.iter().flatten().map(|worker| worker.accepted).collect();
     let even = (CONNECTIONS / WORKERS) as u64;
     assert_eq!(counts.iter().sum::<u64>(), CONNECTIONS as u64, "{counts:?}");

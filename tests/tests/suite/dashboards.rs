@@ -2,7 +2,7 @@
 //! name is on the page of a real server.
 
 use peregrine::prelude::*;
-use peregrine::{Place, log::Log};
+use peregrine::{ListenAddr, access_log::AccessLogOptions};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
@@ -29,11 +29,11 @@ fn ask(address: SocketAddr, path: &str) -> String {
 /// The names of samples on a server's page, with the labels that they may have.
 fn page() -> BTreeMap<String, BTreeSet<String>> {
     let server = Server::bind("127.0.0.1:0")
-        .tls("127.0.0.1:0", peregrine_tests::server::secure::server_tls());
-    let server = server.access_log(Log::to(io::sink())).admin("127.0.0.1:0");
+        .listen_tls("127.0.0.1:0", peregrine_tests::server::secure::server_tls());
+    let server = server.access_log(AccessLogOptions::writer(io::sink())).admin("127.0.0.1:0");
     let app = || App::new().get("/hello", || "hello");
     let running = server.workers(NonZeroUsize::MIN).quiet().start(app).expect("the server starts");
-    let Some(Place::Tcp(admin)) = running.admin_place() else { panic!("no address") };
+    let Some(ListenAddr::Tcp(admin)) = running.admin_address() else { panic!("no address") };
     let (address, secure) = (
         running.http_address().expect("the server has an HTTP listener"),
         running.https_address().expect("and HTTPS"),
@@ -45,7 +45,7 @@ fn page() -> BTreeMap<String, BTreeSet<String>> {
     plain.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("connected");
     let _ = plain.read_to_end(&mut Vec::new());
     let page = ask(*admin, "/metrics");
-    running.shut_down().expect("the shutdown succeeds");
+    running.graceful_shutdown().expect("the shutdown succeeds");
     let mut names = BTreeMap::<String, BTreeSet<String>>::new();
     for line in page.lines() {
         if let Some(kind) = line.strip_prefix("# TYPE ") {

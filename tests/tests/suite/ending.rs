@@ -3,7 +3,7 @@
 #![cfg(target_os = "linux")]
 
 use peregrine::prelude::*;
-use peregrine::test::TestServer;
+use peregrine::testing::TestServer;
 use peregrine::{DriverChoice, Error, Limits, Server};
 use peregrine_tests::server::secure::server_tls;
 use rustix::process::{Pid, Signal, kill_process};
@@ -275,9 +275,9 @@ fn inside_a_runtime_what_keeps_a_server_from_starting_is_an_error() {
 fn inside_a_runtime_a_server_may_wait_for_signals() {
     in_runtime(async {
         let server = TestServer::start(App::new).expect("the server starts");
-        let handle = server.running().handle();
-        let orders = thread::spawn(move || handle.shut_down());
-        server.into_running().wait_for_signal().expect("the shutdown succeeds");
+        let handle = server.server().handle();
+        let orders = thread::spawn(move || handle.graceful_shutdown());
+        server.into_server().wait_for_signal().expect("the shutdown succeeds");
         orders.join().expect("the task does not panic");
     });
 }
@@ -317,7 +317,7 @@ fn a_worker_that_panics_is_named_with_what_it_said_and_the_others_end_in_order()
         peer.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect("the stream is still open");
     }
     thread::sleep(Duration::from_millis(100));
-    let error = server.into_running().shut_down().expect_err("a worker panicked");
+    let error = server.into_server().graceful_shutdown().expect_err("a worker panicked");
     let text = error.to_string();
     assert!(text.contains("panicked: a state on purpose"), "{text}");
     assert!(text.contains("worker 0") || text.contains("worker 1"), "{text}");

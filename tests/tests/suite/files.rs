@@ -2,7 +2,7 @@
 
 use peregrine::files::Files;
 use peregrine::prelude::*;
-use peregrine::{DriverChoice, Error, Limits, Running};
+use peregrine::{DriverChoice, Error, Limits, RunningServer};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -42,7 +42,7 @@ fn content(bytes: usize) -> Vec<u8> {
 const SIZES: [usize; 6] = [0, 1, 1000, 65_536, 300_000, 10_000_000];
 
 /// A folder, and a server for it; `None` if the kernel refuses the driver.
-fn start(choice: DriverChoice) -> Option<(TempDir, Running)> {
+fn start(choice: DriverChoice) -> Option<(TempDir, RunningServer)> {
     let folder = tempfile::tempdir().expect("a folder");
     for size in SIZES {
         fs::write(folder.path().join(size.to_string()), content(size))
@@ -52,7 +52,7 @@ fn start(choice: DriverChoice) -> Option<(TempDir, Running)> {
     // Clients that read nothing must survive the test on a busy machine.
     let limits = Limits { rate_slack: Duration::from_secs(600), ..Limits::default() };
     let server = Server::bind("127.0.0.1:0").driver(choice).workers(NonZeroUsize::MIN).quiet();
-    match server.limits(limits).start(move || App::new().subtree("/f", Files::folder(&root))) {
+    match server.limits(limits).start(move || App::new().subtree("/f", Files::dir(&root))) {
         Err(error @ Error::Driver { .. }) => {
             eprintln!("skipped: {error}");
             None
@@ -61,7 +61,7 @@ fn start(choice: DriverChoice) -> Option<(TempDir, Running)> {
     }
 }
 
-fn ask(running: &Running, method: &str, name: &str, fields: &str) -> TcpStream {
+fn ask(running: &RunningServer, method: &str, name: &str, fields: &str) -> TcpStream {
     let address = running.http_address().expect("the server has an HTTP listener");
     let mut peer = TcpStream::connect(address).expect("the server accepts connections");
     peer.set_read_timeout(Some(Duration::from_secs(120))).expect("the timeout is not zero");
@@ -102,7 +102,7 @@ fn files_of_every_size_arrive_whole_and_in_parts(choice: DriverChoice) {
         assert!(head.contains(&format!("\r\ncontent-length: {}\r\n", parts.len())), "{head}");
         assert!(parts.windows(100).any(|it| it == &expected[..100]));
     }
-    running.shut_down().expect("the shutdown succeeds");
+    running.graceful_shutdown().expect("the shutdown succeeds");
 }
 
 fn a_head_has_the_length_and_nothing_else(choice: DriverChoice) {
@@ -112,7 +112,7 @@ fn a_head_has_the_length_and_nothing_else(choice: DriverChoice) {
         assert!(head.contains(&format!("\r\ncontent-length: {size}\r\n")), "{head}");
         assert!(head.contains("\r\netag: ") && content.is_empty(), "{head}");
     }
-    running.shut_down().expect("the shutdown succeeds");
+    running.graceful_shutdown().expect("the shutdown succeeds");
 }
 
 fn a_file_that_is_replaced_while_it_is_sent_is_the_one_that_was_asked_for(choice: DriverChoice) {
@@ -137,7 +137,7 @@ fn a_file_that_is_replaced_while_it_is_sent_is_the_one_that_was_asked_for(choice
         thread::sleep(Duration::from_millis(100));
     }
     assert!(whole == vec![b'x'; size], "later responses are from the second file");
-    running.shut_down().expect("the shutdown succeeds");
+    running.graceful_shutdown().expect("the shutdown succeeds");
 }
 
 fn a_peer_that_does_not_read_keeps_nobody_else_waiting(choice: DriverChoice) {
@@ -151,7 +151,7 @@ fn a_peer_that_does_not_read_keeps_nobody_else_waiting(choice: DriverChoice) {
         let (_, whole) = answer(peer, Vec::new());
         assert!(whole == content(SIZES[5]), "a slow reader gets the complete file");
     }
-    running.shut_down().expect("the shutdown succeeds");
+    running.graceful_shutdown().expect("the shutdown succeeds");
 }
 
 fn a_file_that_is_cut_short_while_it_is_sent_cuts_its_response(choice: DriverChoice) {
@@ -179,7 +179,7 @@ fn a_file_that_is_cut_short_while_it_is_sent_cuts_its_response(choice: DriverCho
     assert!(sent[..500_000.min(sent.len())] == expected[..500_000.min(sent.len())]);
     let (_, small) = answer(ask(&running, "GET", "1000", ""), Vec::new());
     assert!(small == content(1000), "the server still responds");
-    running.shut_down().expect("the shutdown succeeds");
+    running.graceful_shutdown().expect("the shutdown succeeds");
 }
 
 fn requests_behind_a_file_are_answered_behind_it(choice: DriverChoice) {
@@ -203,7 +203,7 @@ fn requests_behind_a_file_are_answered_behind_it(choice: DriverChoice) {
         rest = &rest[at + size..];
     }
     assert!(rest.is_empty());
-    running.shut_down().expect("the shutdown succeeds");
+    running.graceful_shutdown().expect("the shutdown succeeds");
 }
 
 /// How many descriptors of files in this folder the process has open.
@@ -243,7 +243,7 @@ fn peers_that_leave_take_their_files_along(choice: DriverChoice) {
         }
     }
     assert!(open <= 1, "{open} files are open");
-    running.shut_down().expect("the shutdown succeeds");
+    running.graceful_shutdown().expect("the shutdown succeeds");
     assert_eq!(open_in(&folder), 0);
 }
 
@@ -256,6 +256,6 @@ fn a_download_ends_before_the_server_does(choice: DriverChoice) {
         thread::sleep(Duration::from_millis(200));
         answer(peer, begun).1
     });
-    running.shut_down().expect("the shutdown succeeds");
+    running.graceful_shutdown().expect("the shutdown succeeds");
     assert!(reader.join().expect("the reader does not panic") == content(SIZES[5]));
 }

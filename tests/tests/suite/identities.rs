@@ -3,15 +3,15 @@
 use axum::routing::get;
 use bytes::Bytes;
 use http_body::Frame;
-use peregrine::auth::{ApiKey, ApiKeyPlace, Authenticate, User};
-use peregrine::cache::{Cache, CacheStore, Idempotency, MemoryStore};
+use peregrine::auth::{ApiKey, ApiKeyLocation, Authenticate, User};
+use peregrine::cache::{Cache, CacheStore, Idempotency, MemoryIdempotencyStore};
 use peregrine::prelude::*;
-use peregrine::proxy::{Proxy, Upstreams};
-use peregrine::tower::{Mount, RemoteService, into_tower, layer_with_body, spawn_tower};
-use peregrine::web::Head;
+use peregrine::proxy::{ReverseProxy, Upstreams};
+use peregrine::tower::{Mount, SpawnedService, into_tower, layer_with_body, spawn_tower};
+use peregrine::web::RequestHead;
 use peregrine::web::connection::ConnectionInfo;
 use peregrine::web::cookies::{Cookie, CookieKeys, PrivateCookies};
-use peregrine::{DriverChoice, Running};
+use peregrine::{DriverChoice, RunningServer};
 use peregrine_tests::client::{field, receive, send, started};
 use peregrine_tests::on_both_drivers;
 use std::convert::Infallible;
@@ -30,8 +30,8 @@ on_both_drivers! {
     a_proxied_page_is_shared_among_identified_clients_only_if_the_upstream_says_so,
 }
 
-fn serve(driver: DriverChoice) -> Option<Running> {
-    let (pages, outcomes) = (CacheStore::new(), MemoryStore::new());
+fn serve(driver: DriverChoice) -> Option<RunningServer> {
+    let (pages, outcomes) = (CacheStore::new(), MemoryIdempotencyStore::new());
     let name = |cookies: &PrivateCookies| cookies.value("user").unwrap_or("nobody".to_owned());
     let app = move || {
         let below = axum::Router::new().route(
@@ -50,24 +50,24 @@ fn serve(driver: DriverChoice) -> Option<Running> {
                 let page = move |cookies: PrivateCookies| {
                     ([("cache-control", "max-age=60")], name(&cookies))
                 };
-                scope.with(Cache::new(pages.clone())).get("/me", page).mount("/below", below)
+                scope.wrap(Cache::new(pages.clone())).get("/me", page).mount("/below", below)
             })
             .scope("/once", |scope| {
                 let pay = move |cookies: PrivateCookies| format!("{} pays", name(&cookies));
-                scope.with(Idempotency::new(outcomes.clone())).post("/pay", pay)
+                scope.wrap(Idempotency::new(outcomes.clone())).post("/pay", pay)
             })
     };
     started(Server::bind("127.0.0.1:0").driver(driver).start(app))
 }
 
-fn ask(running: &Running, line: &str, cookie: &str) -> String {
+fn ask(running: &RunningServer, line: &str, cookie: &str) -> String {
     let key = "Idempotency-Key: \"a\"\r\nContent-Length: 0";
     let cookie = if cookie.is_empty() { String::new() } else { format!("Cookie: {cookie}\r\n") };
     let head = format!("{line} HTTP/1.1\r\nHost: a\r\n{cookie}{key}\r\nConnection: close\r\n\r\n");
     receive(send(running, head))
 }
 
-fn cookie(running: &Running, name: &str) -> String {
+fn cookie(running: &RunningServer, name: &str) -> String {
     let answer = ask(running, &format!("GET /in/{name}"), "");
     let set = field(&answer, "set-cookie").expect("a cookie");
     set.split(';').next().expect("split yields at least one item").to_owned()
@@ -92,7 +92,7 @@ fn a_page_behind_a_cache_is_sent_to_its_own_client(driver: DriverChoice) {
             assert!(name.is_empty() || answer.contains("private\r\n"), "{answer}");
         }
     }
-    running.shut_down().expect("the shutdown succeeds");
+    running.graceful_shutdown().expect("the shutdown succeeds");
 }
 
 fn a_payment_with_the_key_of_another_client_is_not_answered_with_its_receipt(driver: DriverChoice) {
@@ -103,7 +103,7 @@ fn a_payment_with_the_key_of_another_client_is_not_answered_with_its_receipt(dri
     let again = pay(&ali);
     assert_eq!((body(&again), field(&again, "idempotent-replayed")), ("ali pays", Some("true")));
     assert!(pay(&bob).starts_with("HTTP/1.1 409 "));
-    running.shut_down().expect("the shutdown succeeds");
+    running.graceful_shutdown().expect("the shutdown succeeds");
 }
 
 /// The client, as identified by a middleware outside the cache.
@@ -185,7 +185,7 @@ async fn identify_by_key(mut request: Request, next: Next<'_>) -> Response {
     next.run(request).await
 }
 
-fn shop(pages: &CacheStore, outcomes: &MemoryStore) -> App {
+fn shop(pages: &CacheStore, outcomes: &MemoryIdempotencyStore) -> App {
     let name = |request: &Request| {
         request
             .parts
@@ -196,8 +196,8 @@ fn shop(pages: &CacheStore, outcomes: &MemoryStore) -> App {
     let page = move |request: Request| ([("cache-control", "max-age=60")], name(&request));
     let pay = move |request: Request| format!("{} pays", name(&request));
     App::new()
-        .scope("/cached", |scope| scope.with(Cache::new(pages.clone())).get("/me", page))
-        .scope("/once", |scope| scope.with(Idempotency::new(outcomes.clone())).post("/pay", pay))
+        .scope("/cached", |scope| scope.wrap(Cache::new(pages.clone())).get("/me", page))
+        .scope("/once", |scope| scope.wrap(Idempotency::new(outcomes.clone())).post("/pay", pay))
 }
 
 /// Below each of these paths, a client is identified in another way and place.
@@ -218,7 +218,7 @@ const WAYS: [&str; 14] = [
     "/nested-by-key",
 ];
 
-fn all_ways(pages: &CacheStore, outcomes: &MemoryStore, remote: &RemoteService) -> App {
+fn all_ways(pages: &CacheStore, outcomes: &MemoryIdempotencyStore, remote: &SpawnedService) -> App {
     let shop = || shop(pages, outcomes);
     let router = || axum::Router::new().fallback_service(remote.clone());
     let by_query = axum::middleware::from_fn(identify_by_query_in_axum);
@@ -227,16 +227,16 @@ fn all_ways(pages: &CacheStore, outcomes: &MemoryStore, remote: &RemoteService) 
     let in_axum =
         || layer_with_body(axum::body::Body::new, axum::middleware::from_fn(identify_in_axum));
     let by_key = || {
-        let key = ApiKeyPlace::header("x-token");
+        let key = ApiKeyLocation::header("x-token");
         Authenticate::api_key(key, async |ApiKey(name)| Some(name)).optional()
     };
     App::new()
-        .scope("/read", |scope| scope.with(identify).merge(shop()))
-        .scope("/removed", |scope| scope.with(identify_and_remove).merge(shop()))
-        .scope("/removed-by-a-layer", |scope| scope.with(in_axum()).merge(shop()))
-        .scope("/nested", |scope| scope.with(identify).mount("/", nested()))
-        .scope("/nested-removed", |scope| scope.with(identify_and_remove).mount("/", nested()))
-        .scope("/nested-by-a-layer", |scope| scope.with(in_axum()).mount("/", nested()))
+        .scope("/read", |scope| scope.wrap(identify).merge(shop()))
+        .scope("/removed", |scope| scope.wrap(identify_and_remove).merge(shop()))
+        .scope("/removed-by-a-layer", |scope| scope.wrap(in_axum()).merge(shop()))
+        .scope("/nested", |scope| scope.wrap(identify).mount("/", nested()))
+        .scope("/nested-removed", |scope| scope.wrap(identify_and_remove).mount("/", nested()))
+        .scope("/nested-by-a-layer", |scope| scope.wrap(in_axum()).mount("/", nested()))
         .scope("/axum-inside", |scope| {
             scope.mount("/", router().layer(axum::middleware::from_fn(keep_in_axum)))
         })
@@ -248,17 +248,17 @@ fn all_ways(pages: &CacheStore, outcomes: &MemoryStore, remote: &RemoteService) 
         })
         .scope("/replaced", |scope| {
             let replace = axum::middleware::from_fn(replace_in_axum);
-            scope.with(layer_with_body(axum::body::Body::new, replace)).merge(shop())
+            scope.wrap(layer_with_body(axum::body::Body::new, replace)).merge(shop())
         })
-        .scope("/remote", |scope| scope.with(identify).mount("/", router()))
-        .scope("/by-query", |scope| scope.with(by_query).merge(shop()))
-        .scope("/by-key", |scope| scope.with(by_key()).with(identify_by_key).merge(shop()))
+        .scope("/remote", |scope| scope.wrap(identify).mount("/", router()))
+        .scope("/by-query", |scope| scope.wrap(by_query).merge(shop()))
+        .scope("/by-key", |scope| scope.wrap(by_key()).wrap(identify_by_key).merge(shop()))
         .scope("/nested-by-key", |scope| {
-            scope.with(by_key()).with(identify_by_key).mount("/", nested())
+            scope.wrap(by_key()).wrap(identify_by_key).mount("/", nested())
         })
 }
 
-fn ask_as(running: &Running, line: &str, name: &str, option: &str) -> String {
+fn ask_as(running: &RunningServer, line: &str, name: &str, option: &str) -> String {
     let is_by_query = line.contains("/by-query/") && !name.is_empty();
     let query = if is_by_query { format!("?token={name}") } else { String::new() };
     let key =
@@ -277,7 +277,7 @@ fn ask_as(running: &Running, line: &str, name: &str, option: &str) -> String {
 }
 
 fn an_identity_that_was_read_outside_is_one_wherever_the_response_is_made(driver: DriverChoice) {
-    let (pages, outcomes) = (CacheStore::new(), MemoryStore::new());
+    let (pages, outcomes) = (CacheStore::new(), MemoryIdempotencyStore::new());
     // A Peregrine application in an axum router that has a layer.
     let (shared, stored) = (pages.clone(), outcomes.clone());
     let remote = spawn_tower(move || shop(&shared, &stored)).expect("the application is valid");
@@ -301,14 +301,14 @@ fn an_identity_that_was_read_outside_is_one_wherever_the_response_is_made(driver
         let other = ask(&format!("POST {way}/once/pay"), "bob", "");
         assert!(!other.contains("ali pays"), "{way}: {other}");
     }
-    running.shut_down().expect("the shutdown succeeds");
+    running.graceful_shutdown().expect("the shutdown succeeds");
 }
 
 fn an_application_in_a_mounted_service_knows_its_connection(driver: DriverChoice) {
     let app = || {
         let address = |request: Request| {
             let ConnectionInfo { peer, .. } = &**request.parts.connection();
-            peer.tcp().map_or("none".to_owned(), |address| address.ip().to_string())
+            peer.socket_addr().map_or("none".to_owned(), |address| address.ip().to_string())
         };
         let nested = into_tower(App::new().get("/", address)).expect("the application is sound");
         App::new().mount("/below", nested)
@@ -317,11 +317,11 @@ fn an_application_in_a_mounted_service_knows_its_connection(driver: DriverChoice
         return;
     };
     assert_eq!(body(&ask(&running, "GET /below", "")), "127.0.0.1");
-    running.shut_down().expect("the shutdown succeeds");
+    running.graceful_shutdown().expect("the shutdown succeeds");
 }
 
 /// A body that reads the client's identity when it is sent.
-struct Lazy(Head);
+struct Lazy(RequestHead);
 
 impl http_body::Body for Lazy {
     type Data = Bytes;
@@ -332,8 +332,8 @@ impl http_body::Body for Lazy {
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let this = self.get_mut();
-        let name = this.0.field("cookie").map(Bytes::copy_from_slice);
-        this.0 = Head::take();
+        let name = this.0.header_bytes("cookie").map(Bytes::copy_from_slice);
+        this.0 = RequestHead::from_pool();
         Poll::Ready(name.map(|name| Ok(Frame::data(name))))
     }
 }
@@ -341,7 +341,7 @@ impl http_body::Body for Lazy {
 fn a_body_that_reads_the_identity_is_for_its_client(driver: DriverChoice) {
     let pages = CacheStore::new();
     let app = move || {
-        App::new().with(Cache::new(pages.clone())).get("/me", |request: Request| {
+        App::new().wrap(Cache::new(pages.clone())).get("/me", |request: Request| {
             let body = Body::new(Lazy(request.parts.head.share()));
             ([("cache-control", "max-age=60")], body)
         })
@@ -352,7 +352,7 @@ fn a_body_that_reads_the_identity_is_for_its_client(driver: DriverChoice) {
     for name in ["ali", "bob", "ali"] {
         assert!(ask(&running, "GET /me", name).contains(name), "{name}");
     }
-    running.shut_down().expect("the shutdown succeeds");
+    running.graceful_shutdown().expect("the shutdown succeeds");
 }
 
 async fn translate(mut request: Request, next: Next<'_>) -> Response {
@@ -368,7 +368,7 @@ fn fields_that_a_client_names_in_connection_do_not_change_what_others_get(driver
             let language = request.parts.extensions().get::<Known>().expect("inserted outside");
             ([("cache-control", "max-age=60"), ("vary", "accept-language")], language.0.clone())
         };
-        App::new().with(translate).with(Cache::new(pages.clone())).get("/", greet)
+        App::new().wrap(translate).wrap(Cache::new(pages.clone())).get("/", greet)
     };
     let Some(running) = started(Server::bind("127.0.0.1:0").driver(driver).start(app)) else {
         return;
@@ -380,11 +380,11 @@ fn fields_that_a_client_names_in_connection_do_not_change_what_others_get(driver
     assert_eq!(body(&ask(named)), "xx");
     assert_eq!(body(&ask("Connection: close")), "en");
     assert_eq!(body(&ask(named)), "xx");
-    running.shut_down().expect("the shutdown succeeds");
+    running.graceful_shutdown().expect("the shutdown succeeds");
 }
 
 /// Each response has another number. The upstream does not say whether it depends on the client.
-fn upstream(driver: DriverChoice) -> Option<Running> {
+fn upstream(driver: DriverChoice) -> Option<RunningServer> {
     let made = Arc::new(AtomicUsize::new(0));
     let app = move || {
         let made = Arc::clone(&made);
@@ -405,7 +405,7 @@ fn a_proxied_page_is_shared_among_identified_clients_only_if_the_upstream_says_s
     let upstreams = Upstreams::new([format!("http://{address}")]).expect("a URL");
     let pages = CacheStore::new();
     let app = move || {
-        App::new().with(Cache::new(pages.clone())).subtree("/", Proxy::new(upstreams.clone()))
+        App::new().wrap(Cache::new(pages.clone())).subtree("/", ReverseProxy::new(upstreams.clone()))
     };
     let Some(running) = started(Server::bind("127.0.0.1:0").driver(driver).start(app)) else {
         return;
@@ -426,6 +426,6 @@ fn a_proxied_page_is_shared_among_identified_clients_only_if_the_upstream_says_s
             assert_eq!(get(path, ""), get(path, ""), "{path}: shared by clients without identity");
         }
     }
-    running.shut_down().expect("the shutdown succeeds");
-    upstream.shut_down().expect("the shutdown succeeds");
+    running.graceful_shutdown().expect("the shutdown succeeds");
+    upstream.graceful_shutdown().expect("the shutdown succeeds");
 }

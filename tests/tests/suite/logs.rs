@@ -6,7 +6,7 @@
 
 use peregrine::prelude::*;
 use peregrine::web::test::block_on;
-use peregrine::web::upgrade::OnUpgrade;
+use peregrine::web::upgrade::UpgradeHandler;
 use peregrine_tests::server::bench::{Got, Wire};
 use peregrine_tests::server::streams::Streams;
 use rustix::process::{Pid, Signal, kill_process};
@@ -239,11 +239,11 @@ fn the_child_serves_until_it_is_told_to_end() {
         tracing::info!(id, "at once");
         tokio::time::sleep(Duration::from_millis(5)).await;
         tracing::info!("after a while");
-        Body::stream(Telling(false))
+        Body::from_stream(Telling(false))
     };
     let panics = async |Path(_): Path<String>| -> &'static str { panic!("on purpose") };
     let upgrades = async |Path(_): Path<String>| {
-        let panics = OnUpgrade::new(async |_| {
+        let panics = UpgradeHandler::new(async |_| {
             std::thread::sleep(Duration::from_millis(500));
             if true {
                 panic!("on purpose");
@@ -259,7 +259,7 @@ fn the_child_serves_until_it_is_told_to_end() {
         App::new()
             .get("/plain", plain)
             .scope("/", |scope| {
-                let scope = scope.with(RequestId::new()).with(AccessLog::new());
+                let scope = scope.wrap(SetRequestId::new()).wrap(AccessLog::new());
                 let scope = scope.get("/tells/{id}", tells).get("/panics/{when}", panics);
                 scope.get("/upgrades/{when}", upgrades)
             })

@@ -5,8 +5,8 @@
 use bytes::Bytes;
 use http_body::Frame;
 use peregrine::prelude::*;
-use peregrine::web::upgrade::OnUpgrade;
-use peregrine::{Admin, DriverChoice, Error, Limits, MemoryMax, OverloadLimits, Place, Running};
+use peregrine::web::upgrade::UpgradeHandler;
+use peregrine::{Admin, DriverChoice, Error, Limits, MemoryMax, OverloadLimits, ListenAddr, RunningServer};
 use peregrine_tests::server::SocketWire;
 use peregrine_tests::server::bench::{Got, Outcome, Served, Wire};
 use peregrine_tests::server::client::{Client, Way};
@@ -65,7 +65,7 @@ const WAYS: [Way; 4] = [Way::HTTP1, Way::HTTP1_TLS, Way::HTTP2, Way::HTTP2_TLS];
 
 /// A server with an admin listener; `None` if the kernel refuses the driver.
 struct Bench {
-    running: Running,
+    running: RunningServer,
 }
 
 impl Bench {
@@ -76,8 +76,8 @@ impl Bench {
         make: fn() -> App,
     ) -> Option<Self> {
         let workers = NonZeroUsize::new(workers).expect("the value is not zero");
-        let server = Server::bind("127.0.0.1:0").tls("127.0.0.1:0", server_tls()).driver(choice);
-        let admin = Admin::at("127.0.0.1:0").live_within(Duration::from_millis(400));
+        let server = Server::bind("127.0.0.1:0").listen_tls("127.0.0.1:0", server_tls()).driver(choice);
+        let admin = Admin::bind("127.0.0.1:0").liveness_threshold(Duration::from_millis(400));
         let server = server.workers(workers).limits(limits).admin(admin).quiet();
         match server.start(make) {
             Err(error @ Error::Driver { .. }) => {
@@ -89,8 +89,8 @@ impl Bench {
     }
 
     fn admin(&self) -> SocketAddr {
-        match self.running.admin_place() {
-            Some(Place::Tcp(address)) => *address,
+        match self.running.admin_address() {
+            Some(ListenAddr::Tcp(address)) => *address,
             other => panic!("the admin listener has no TCP address: {other:?}"),
         }
     }
@@ -124,20 +124,20 @@ impl Served for Bench {
     type Wire = SocketWire;
 
     fn connect(&self) -> SocketWire {
-        SocketWire::connect(self.running.places().next().expect("the server accepts connections"))
+        SocketWire::connect(self.running.addresses().next().expect("the server accepts connections"))
     }
 
     fn connect_secure(&self) -> SocketWire {
         let address = self.running.https_address().expect("the server has an HTTPS listener");
-        SocketWire::connect(&Place::Tcp(address))
+        SocketWire::connect(&ListenAddr::Tcp(address))
     }
 
     fn shut_down(&self) {
-        self.running.handle().shut_down();
+        self.running.handle().graceful_shutdown();
     }
 
     fn cut(&self) {
-        self.running.handle().cut();
+        self.running.handle().force_close();
     }
 
     async fn ended(self) -> Outcome {
@@ -243,7 +243,7 @@ impl http_body::Body for Pieces {
 
 async fn upgraded() -> Response {
     let protocol =
-        OnUpgrade::new(|mut io| async move { while let Ok(Some(_)) = io.recv().await {} });
+        UpgradeHandler::new(|mut io| async move { while let Ok(Some(_)) = io.recv().await {} });
     Response::new(StatusCode::SWITCHING_PROTOCOLS)
         .with_header(HeaderName::from_static("upgrade"), HeaderValue::from_static("test"))
         .with_upgrade(protocol)
@@ -435,7 +435,7 @@ fn a_body_that_finds_no_memory_is_no_failure_of_the_application(choice: DriverCh
         let fails = || Problem::new(StatusCode::SERVICE_UNAVAILABLE, "asleep", "come back later");
         App::new().get("/full", full).get("/fails", fails)
     }
-    let with_form = || routes().on_problem(|problem: Problem, _: &Head| problem.status);
+    let with_form = || routes().on_problem(|problem: Problem, _: &RequestHead| problem.status);
     for make in [routes as fn() -> App, with_form] {
         let Some(bench) = Bench::start(choice, 1, Limits::default(), make) else { return };
         for (at, way) in (1..).zip(WAYS) {
@@ -691,14 +691,14 @@ fn clients_of_the_admin_listener_keep_no_probe_out(choice: DriverChoice) {
 }
 
 fn who_has_no_memory_is_ready_unless_somebody_asks_for_that(choice: DriverChoice) {
-    use peregrine::web::account::Charge;
+    use peregrine::web::account::MemoryReservation;
     let overload =
         OverloadLimits { memory_max: MemoryMax::Bytes(4 << 20), ..OverloadLimits::default() };
     let make = || {
         App::new().merge(peregrine::admin::app()).get("/hello", || "hello").get(
             "/keep",
             (|| async {
-                let _charge = Charge::of(3_900_000);
+                let _charge = MemoryReservation::new(3_900_000);
                 std::future::pending::<()>().await;
             })
             .never_shed(),
@@ -765,7 +765,7 @@ fn a_server_that_starts_is_not_ready(choice: DriverChoice) {
     let has_begun = std::sync::Arc::clone(&begun);
     let server = Server::bind("127.0.0.1:0").driver(choice).workers(NonZeroUsize::MIN).quiet();
     let start = thread::spawn(move || {
-        server.admin(Admin::on(listener)).start(move || {
+        server.admin(Admin::from_socket(listener)).start(move || {
             has_begun.store(true, Ordering::SeqCst);
             let _ = gate.lock().expect("the mutex is not poisoned").recv();
             app()
@@ -792,7 +792,7 @@ fn a_server_that_starts_is_not_ready(choice: DriverChoice) {
     for path in ["/startupz", "/readyz"] {
         assert_eq!(ask(admin, path, "").0, 200, "{path}");
     }
-    running.shut_down().expect("the shutdown succeeds");
+    running.graceful_shutdown().expect("the shutdown succeeds");
 }
 
 fn routes_and_connections_are_listed(choice: DriverChoice) {
@@ -904,21 +904,21 @@ fn an_admin_listener_may_be_a_unix_socket_whose_file_goes_with_it() {
     let path = folder.path().join("admin.sock");
     let server = Server::bind("127.0.0.1:0").workers(NonZeroUsize::MIN).quiet();
     // Only its owner may connect, whatever the umask.
-    let admin = Admin::at(format!("unix:{}", path.display())).unix_mode(0o600);
+    let admin = Admin::bind(format!("unix:{}", path.display())).unix_mode(0o600);
     let running = server.admin(admin).start(app).expect("the server starts");
     let mode = std::fs::metadata(&path).expect("the file exists").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     let socket =
         std::os::unix::net::UnixStream::connect(&path).expect("the server accepts connections");
     assert_eq!(ask_on(socket, "/readyz", "").0, 200);
-    assert!(matches!(running.admin_place(), Some(Place::Unix(at)) if *at == path));
-    running.shut_down().expect("the shutdown succeeds");
+    assert!(matches!(running.admin_address(), Some(ListenAddr::Unix(at)) if *at == path));
+    running.graceful_shutdown().expect("the shutdown succeeds");
     assert!(!path.exists());
 }
 
 #[test]
 fn whose_the_file_of_an_admin_listener_is_needs_a_file() {
-    for admin in [Admin::at("127.0.0.1:0").unix_mode(0o600), Admin::mounted().unix_group("x")] {
+    for admin in [Admin::bind("127.0.0.1:0").unix_mode(0o600), Admin::without_listener().unix_group("x")] {
         let error = Server::bind("127.0.0.1:0").quiet().admin(admin).start(app);
         let text = error.map(|_| ()).expect_err("the file does not exist").to_string();
         assert!(text.contains("is not a Unix domain socket"), "{text}");
@@ -929,8 +929,8 @@ fn whose_the_file_of_an_admin_listener_is_needs_a_file() {
 fn an_application_may_have_the_pages_among_its_own() {
     let make = || App::new().scope("/internal", |scope| scope.merge(peregrine::admin::app()));
     let server = Server::bind("127.0.0.1:0").workers(NonZeroUsize::MIN).quiet();
-    let running = server.admin(Admin::mounted()).start(make).expect("the server starts");
-    assert!(running.admin_place().is_none());
+    let running = server.admin(Admin::without_listener()).start(make).expect("the server starts");
+    assert!(running.admin_address().is_none());
     let address = running.http_address().expect("the server has an HTTP listener");
     assert_eq!(ask(address, "/internal/readyz", ""), (200, "ready\n".to_owned()));
     assert_eq!(ask(address, "/readyz", "").0, 404);

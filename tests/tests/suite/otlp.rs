@@ -8,7 +8,7 @@
 use peregrine::config::ServerConfig;
 use peregrine::otlp::Otlp;
 use peregrine::prelude::*;
-use peregrine::trace::Traces;
+use peregrine::trace::TraceConfig;
 use prost::Message;
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -499,10 +499,10 @@ fn the_child_serves_until_it_is_told_to_end() {
     Otlp::new("birds")
         .endpoint(endpoint.expect("the endpoint is set"))
         .header("x-tenant", "birds")
-        .end_timeout(Duration::from_millis(end))
+        .flush_timeout(Duration::from_millis(end))
         .install()
         .expect("the endpoint is valid");
-    let traces = Traces::new().route("/probe", 0.0);
+    let traces = TraceConfig::new().route_sample_ratio("/probe", 0.0);
     let server = Server::bind("127.0.0.1:0").workers(NonZeroUsize::MIN).traces(traces);
     let server = server.admin("127.0.0.1:0");
     server.serve(app).expect("the server runs and shuts down");

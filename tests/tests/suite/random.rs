@@ -21,7 +21,7 @@ fn lives(seeds: impl Iterator<Item = u64>) -> BTreeMap<&'static str, u64> {
     let mut endings = BTreeMap::new();
     for seed in seeds {
         let trace = life(seed);
-        for (name, count) in trace.snapshot.ended {
+        for (name, count) in trace.snapshot.closed {
             *endings.entry(name).or_default() += count;
         }
     }

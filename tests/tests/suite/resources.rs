@@ -769,9 +769,9 @@ fn app() -> App {
         .merge(more)
         .get("/", || async { "here" })
         .get("/large", || async { "x".repeat(60_000) })
-        .get("/endless", || async { Body::stream(Endless) })
+        .get("/endless", || async { Body::from_stream(Endless) })
         .get("/endless-204", || async {
-            Response::new(StatusCode::NO_CONTENT).with_body(Body::stream(Endless))
+            Response::new(StatusCode::NO_CONTENT).with_body(Body::from_stream(Endless))
         })
         .get("/longer-than-promised", || async { Body::new(LongerThanPromised) })
         .get("/never", never)

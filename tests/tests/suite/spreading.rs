@@ -3,10 +3,10 @@
 #![cfg(target_os = "linux")]
 
 use peregrine::prelude::*;
-use peregrine::{DriverChoice, Error, IntoApplication, Limits, Place, Running, SocketOptions};
+use peregrine::{DriverChoice, Error, IntoBuiltApp, Limits, ListenAddr, RunningServer, SocketOptions};
 use peregrine_driver::{Driver, Options};
 use peregrine_driver_sim::{Client, Faults, Network};
-use peregrine_server::{Listen, Member, Observed, Order};
+use peregrine_server::{BoundListener, Balancer, Instrumentation, Lifecycle};
 use peregrine_tests::server::secure::{VERSIONS, client_config, server_tls};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -71,7 +71,7 @@ impl Workers {
         let number = self.count.fetch_add(1, Ordering::SeqCst);
         let block = Arc::clone(&self.block);
         let who = move |request: Request| {
-            let credentials = request.parts.connection().peer.credentials();
+            let credentials = request.parts.connection().peer.peer_credentials();
             format!("{number} {:?}", credentials.map(|it| it.pid))
         };
         let moment = async || {
@@ -90,12 +90,12 @@ impl Workers {
 }
 
 fn server(choice: DriverChoice, workers: usize, one_queue: bool) -> Server {
-    let sockets = SocketOptions { one_queue, ..SocketOptions::default() };
+    let sockets = SocketOptions { shared_accept_queue: one_queue, ..SocketOptions::default() };
     let workers = NonZeroUsize::new(workers).expect("the value is not zero");
-    Server::new().driver(choice).workers(workers).sockets(sockets).quiet()
+    Server::new().driver(choice).workers(workers).socket_options(sockets).quiet()
 }
 
-fn start(server: Server, workers: &Workers) -> Option<Running> {
+fn start(server: Server, workers: &Workers) -> Option<RunningServer> {
     let workers = workers.clone();
     match server.start(move || workers.make()) {
         Err(error @ Error::Driver { .. }) => {
@@ -113,10 +113,10 @@ impl<W: Read + Write> Wire for W {}
 struct Long(Box<dyn Wire>);
 
 impl Long {
-    fn connect(place: &Place) -> Self {
+    fn connect(place: &ListenAddr) -> Self {
         match place {
-            Place::Tcp(address) => Self::tcp(*address),
-            Place::Unix(path) => {
+            ListenAddr::Tcp(address) => Self::tcp(*address),
+            ListenAddr::Unix(path) => {
                 let stream = UnixStream::connect(path).expect("the server accepts connections");
                 stream.set_read_timeout(Some(PATIENCE)).expect("the timeout is not zero");
                 Self(Box::new(stream))
@@ -188,13 +188,13 @@ fn spread_evenly(make: impl Fn(usize) -> Server) {
         let is_even = (0..ATTEMPTS).any(|_| {
             let known = Workers::default();
             let Some(running) = start(make(workers), &known) else { return true };
-            let place = running.places().next().expect("the server has a listener").clone();
+            let place = running.addresses().next().expect("the server has a listener").clone();
             let mut all: Vec<Long> = Vec::new();
             for _ in 0..connections {
                 all.push(Long::connect(&place));
                 let (_, who) = all.last_mut().expect("the list is not empty").ask();
                 let pid = std::process::id();
-                let expected = matches!(place, Place::Unix(_)).then_some(Some(pid));
+                let expected = matches!(place, ListenAddr::Unix(_)).then_some(Some(pid));
                 assert_eq!(
                     who,
                     format!("{expected:?}"),
@@ -203,7 +203,7 @@ fn spread_evenly(make: impl Fn(usize) -> Server) {
             }
             found.push(shares(all.iter_mut().map(|long| long.ask().0), workers));
             drop(all);
-            let stopped = running.shut_down().expect("the shutdown succeeds");
+            let stopped = running.graceful_shutdown().expect("the shutdown succeeds");
             let accepted = stopped.workers.iter().flatten().map(|worker| worker.accepted);
             assert_eq!(
                 accepted.sum::<u64>(),
@@ -226,7 +226,7 @@ fn few_long_connections_are_spread_evenly_from_one_queue(choice: DriverChoice) {
 
 fn few_long_connections_are_spread_evenly_from_a_unix_socket(choice: DriverChoice) {
     let folder = tempfile::tempdir().expect("a folder");
-    spread_evenly(|workers| server(choice, workers, false).unix(folder.path().join("socket")));
+    spread_evenly(|workers| server(choice, workers, false).listen_unix(folder.path().join("socket")));
 }
 
 /// HTTP/2 clients (by ALPN), each with one connection that it keeps.
@@ -238,7 +238,7 @@ fn few_long_connections_are_spread_evenly_over_tls(choice: DriverChoice) {
         let known = Workers::default();
         // A listener without connections has no effect.
         let server = server(choice, 2, false).listen("127.0.0.1:0");
-        let Some(running) = start(server.tls("127.0.0.1:0", server_tls()), &known) else {
+        let Some(running) = start(server.listen_tls("127.0.0.1:0", server_tls()), &known) else {
             return true;
         };
         let address = running.https_address().expect("TLS is spoken");
@@ -262,7 +262,7 @@ fn few_long_connections_are_spread_evenly_over_tls(choice: DriverChoice) {
             numbers
         });
         found.push(shares(numbers, 2));
-        running.handle().cut();
+        running.handle().force_close();
         running.wait().expect("the server shuts down");
         found.last() == Some(&vec![4, 4])
     });
@@ -275,11 +275,11 @@ fn nobody_waits_for_a_worker_that_is_blocked(choice: DriverChoice) {
     let folder = tempfile::tempdir().expect("a folder");
     for server in [
         server(choice, 2, true).listen("127.0.0.1:0"),
-        server(choice, 2, false).unix(folder.path().join("socket")),
+        server(choice, 2, false).listen_unix(folder.path().join("socket")),
     ] {
         let known = Workers::default();
         let Some(running) = start(server, &known) else { return };
-        let place = running.places().next().expect("the server has a listener").clone();
+        let place = running.addresses().next().expect("the server has a listener").clone();
         let (tell, told) = mpsc::channel();
         let (release, wait) = mpsc::channel();
         *known.block.lock().expect("the mutex is not poisoned") = Some((tell, wait));
@@ -302,7 +302,7 @@ fn nobody_waits_for_a_worker_that_is_blocked(choice: DriverChoice) {
             thread::sleep(Duration::from_millis(1));
         }
         drop((blocking, others));
-        running.shut_down().expect("the shutdown succeeds");
+        running.graceful_shutdown().expect("the shutdown succeeds");
     }
 }
 
@@ -310,11 +310,11 @@ fn a_worker_that_is_full_gets_nothing(choice: DriverChoice) {
     let folder = tempfile::tempdir().expect("a folder");
     for server in [
         server(choice, 2, true).listen("127.0.0.1:0"),
-        server(choice, 2, false).unix(folder.path().join("socket")),
+        server(choice, 2, false).listen_unix(folder.path().join("socket")),
     ] {
         let limits = Limits { connections_max: 2, ..Limits::default() };
         let Some(running) = start(server.limits(limits), &Workers::default()) else { return };
-        let place = running.places().next().expect("the server has a listener").clone();
+        let place = running.addresses().next().expect("the server has a listener").clone();
         let mut all: Vec<_> = (0..4).map(|_| Long::connect(&place)).collect();
         assert_eq!(shares(all.iter_mut().map(|long| long.ask().0), 2), [2, 2]);
         // Each of them gets the slot that becomes free, on whichever worker.
@@ -327,7 +327,7 @@ fn a_worker_that_is_full_gets_nothing(choice: DriverChoice) {
             assert_eq!(shares(all.iter_mut().map(|long| long.ask().0), 2), [2, 2]);
         }
         drop(all);
-        running.shut_down().expect("the shutdown succeeds");
+        running.graceful_shutdown().expect("the shutdown succeeds");
     }
 }
 
@@ -337,7 +337,7 @@ fn nobody_waits_at_one_listener_for_a_worker_that_another_one_has_filled(choice:
     let limits = Limits { connections_max: 3, ..Limits::default() };
     let server = server(choice, 2, true).limits(limits).listen("127.0.0.1:0").listen("127.0.0.1:0");
     let Some(running) = start(server, &Workers::default()) else { return };
-    let places: Vec<_> = running.places().cloned().collect();
+    let places: Vec<_> = running.addresses().cloned().collect();
     assert_eq!(places.len(), 2);
     let mut all = Vec::new();
     for round in 0..150 {
@@ -352,7 +352,7 @@ fn nobody_waits_at_one_listener_for_a_worker_that_another_one_has_filled(choice:
         all.extend(new);
     }
     drop(all);
-    running.shut_down().expect("the shutdown succeeds");
+    running.graceful_shutdown().expect("the shutdown succeeds");
 }
 
 /// One listener always has a waiting connection for the next free slot.
@@ -360,7 +360,7 @@ fn a_busy_listener_leaves_places_to_the_other(choice: DriverChoice) {
     let limits = Limits { connections_max: 4, ..Limits::default() };
     let server = server(choice, 1, true).limits(limits).listen("127.0.0.1:0").listen("127.0.0.1:0");
     let Some(running) = start(server, &Workers::default()) else { return };
-    let places: Vec<_> = running.places().cloned().collect();
+    let places: Vec<_> = running.addresses().cloned().collect();
     for (busy, other) in [(0, 1), (1, 0)] {
         let (served, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
         thread::scope(|scope| {
@@ -398,11 +398,11 @@ fn a_busy_listener_leaves_places_to_the_other(choice: DriverChoice) {
             assert!(is_answered, "a thousand were served at {busy}, and none at {other}");
         });
     }
-    running.shut_down().expect("the shutdown succeeds");
+    running.graceful_shutdown().expect("the shutdown succeeds");
 }
 
 /// The response to one request, after which the connection ends.
-fn ask_once(place: &Place) {
+fn ask_once(place: &ListenAddr) {
     let mut long = Long::connect(place);
     let request = b"GET /moment HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
     long.0.write_all(request).expect("the server reads");
@@ -413,7 +413,7 @@ fn a_shutdown_loses_nobody_who_was_passed(choice: DriverChoice) {
     for (attempt, one_queue) in [(0, true), (1, false), (2, true), (3, false)] {
         let server = server(choice, 3, one_queue).listen("127.0.0.1:0");
         let Some(running) = start(server, &Workers::default()) else { return };
-        let place = running.places().next().expect("the server has a listener").clone();
+        let place = running.addresses().next().expect("the server has a listener").clone();
         let connect = |_| {
             let mut long = Long::connect(&place);
             long.send("/");
@@ -421,12 +421,12 @@ fn a_shutdown_loses_nobody_who_was_passed(choice: DriverChoice) {
         };
         let mut all: Vec<_> = (0..40).map(connect).collect();
         thread::sleep(Duration::from_micros(attempt * 500));
-        running.handle().shut_down();
+        running.handle().graceful_shutdown();
         for long in &mut all {
             long.response();
         }
         let stopped = running.wait().expect("the server shuts down");
-        assert!(stopped.cut.is_empty(), "{stopped}");
+        assert!(stopped.force_closed.is_empty(), "{stopped}");
         let workers = stopped.workers.iter().flatten();
         assert_eq!(workers.map(|worker| worker.accepted).sum::<u64>(), 40);
     }
@@ -436,7 +436,7 @@ fn short_connections_in_a_flood_are_all_answered(choice: DriverChoice) {
     for one_queue in [true, false] {
         let server = server(choice, 2, one_queue).listen("127.0.0.1:0");
         let Some(running) = start(server, &Workers::default()) else { return };
-        let place = running.places().next().expect("the server has a listener").clone();
+        let place = running.addresses().next().expect("the server has a listener").clone();
         thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
@@ -446,14 +446,14 @@ fn short_connections_in_a_flood_are_all_answered(choice: DriverChoice) {
                 });
             }
         });
-        let stopped = running.shut_down().expect("the shutdown succeeds");
+        let stopped = running.graceful_shutdown().expect("the shutdown succeeds");
         let workers = stopped.workers.iter().flatten();
         assert_eq!(workers.map(|worker| worker.accepted).sum::<u64>(), 1000);
     }
 }
 
 /// The samples of a metrics page, with their labels.
-fn page(admin: &Place) -> BTreeMap<String, f64> {
+fn page(admin: &ListenAddr) -> BTreeMap<String, f64> {
     let mut long = Long::connect(admin);
     long.send("/metrics");
     let text = long.response();
@@ -474,13 +474,13 @@ fn the_page_tells_how_even_it_is(choice: DriverChoice) {
     let is_even = (0..ATTEMPTS).any(|_| {
         let server = server(choice, 2, true).listen("127.0.0.1:0").admin("127.0.0.1:0");
         let Some(running) = start(server, &Workers::default()) else { return true };
-        let admin = running.admin_place().expect("an admin listener").clone();
+        let admin = running.admin_address().expect("an admin listener").clone();
         assert_eq!(
             page(&admin)["peregrine_worker_imbalance_ratio"],
             1.0,
             "there are no connections"
         );
-        let place = running.places().next().expect("the server has a listener").clone();
+        let place = running.addresses().next().expect("the server has a listener").clone();
         let mut all: Vec<_> = (0..8).map(|_| Long::connect(&place)).collect();
         all.iter_mut().for_each(|long| drop(long.ask()));
         let deadline = Instant::now() + PATIENCE;
@@ -500,7 +500,7 @@ fn the_page_tells_how_even_it_is(choice: DriverChoice) {
         assert_eq!(ratio, open[0].max(open[1]) / 4.0);
         assert!(passed <= 8.0, "{passed}");
         drop(all);
-        running.shut_down().expect("the shutdown succeeds");
+        running.graceful_shutdown().expect("the shutdown succeeds");
         found.push(open);
         open == [4.0, 4.0]
     });
@@ -511,7 +511,7 @@ fn the_page_tells_how_even_it_is(choice: DriverChoice) {
 struct Two {
     network: Network,
     place: u64,
-    orders: watch::Sender<Order>,
+    orders: watch::Sender<Lifecycle>,
     /// The connection counts of workers that have ended.
     ended: Rc<std::cell::RefCell<Vec<u64>>>,
 }
@@ -521,20 +521,20 @@ impl Two {
         driver: &D,
         network: &Network,
     ) -> Self {
-        let (orders, _) = watch::channel(Order::Serve);
+        let (orders, _) = watch::channel(Lifecycle::Serving);
         let ended = Rc::<std::cell::RefCell<Vec<u64>>>::default();
         let mut place = None;
-        for (number, member) in Member::all(2, 1).into_iter().enumerate() {
+        for (number, member) in Balancer::for_workers(2, 1).into_iter().enumerate() {
             let port = network.bind();
             place.get_or_insert(port.id());
-            let application = App::new().get("/", move || format!("{number} ")).into_application();
+            let application = App::new().get("/", move || format!("{number} ")).into_built_app();
             let (driver, orders) = (driver.clone(), orders.subscribe());
-            let observed = Rc::new(Observed::default());
+            let observed = Rc::new(Instrumentation::default());
             let ended = Rc::clone(&ended);
             network.spawn(async move {
-                let (listens, limits) = (vec![Listen::on(port)], Limits::default());
+                let (listens, limits) = (vec![BoundListener::new(port)], Limits::default());
                 let application = application.expect("the application is valid");
-                let serving = peregrine_server::run(
+                let serving = peregrine_server::run_worker(
                     driver,
                     listens,
                     application,
@@ -544,7 +544,7 @@ impl Two {
                     Some(member),
                 );
                 let report = serving.await.expect("the server runs");
-                ended.borrow_mut().push(report.snapshot.accepted);
+                ended.borrow_mut().push(report.stats.accepted);
             });
         }
         let place = place.expect("the server has two listeners");
@@ -552,7 +552,7 @@ impl Two {
     }
 
     async fn end(&self) {
-        self.orders.send_replace(Order::Drain);
+        self.orders.send_replace(Lifecycle::Draining);
         while self.ended.borrow().len() < 2 {
             self.network.sleep(Duration::from_millis(100)).await;
         }
@@ -620,10 +620,10 @@ fn on_the_simulated_network_a_drain_at_any_moment_loses_nobody() {
         for client in &clients {
             client.send(REQUEST).await.expect("the connection is open");
         }
-        for _ in 0..network.random(3) {
-            network.sleep(Duration::from_millis(network.random(20))).await;
+        for _ in 0..network.random_below(3) {
+            network.sleep(Duration::from_millis(network.random_below(20))).await;
         }
-        two.orders.send_replace(Order::Drain);
+        two.orders.send_replace(Lifecycle::Draining);
         for (number, client) in clients.iter().enumerate() {
             let answered = answer(client).await;
             assert!(answered.is_ok(), "seed {seed}: client {number}: {answered:?}");

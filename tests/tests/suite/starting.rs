@@ -1,7 +1,7 @@
 //! A server that cannot start completely does not start at all.
 
 use peregrine::prelude::*;
-use peregrine::{DriverChoice, Error, Running, Server};
+use peregrine::{DriverChoice, Error, RunningServer, Server};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -18,11 +18,11 @@ fn start(
     driver: DriverChoice,
     listener: TcpListener,
     dropped: &Arc<AtomicUsize>,
-) -> Result<Running, Error> {
+) -> Result<RunningServer, Error> {
     let made = Arc::new(AtomicUsize::new(0));
     let dropped = Arc::clone(dropped);
     let workers = NonZeroUsize::new(WORKERS).expect("the value is not zero");
-    let server = Server::new().driver(driver).workers(workers).listener(listener).quiet();
+    let server = Server::new().driver(driver).workers(workers).listen_socket(listener).quiet();
     server.start(move || {
         let counted = Counted(Arc::clone(&dropped));
         let app = App::new().get("/", move || {
@@ -86,9 +86,9 @@ fn one_worker_that_cannot_begin_ends_the_others_on_uring() {
 
 #[test]
 fn a_server_may_offer_http2_only() {
-    let certificate = peregrine::tls::Tls::self_signed(&["localhost"])
+    let certificate = peregrine::tls::TlsConfig::self_signed(&["localhost"])
         .expect("the self-signed certificate is generated synchronously");
     let tls = certificate.tls.with_alpn(&[b"h2"]);
-    let running = Server::new().tls("127.0.0.1:0", tls).quiet().start(App::new);
+    let running = Server::new().listen_tls("127.0.0.1:0", tls).quiet().start(App::new);
     drop(running.expect("the server has an HTTPS listener"));
 }

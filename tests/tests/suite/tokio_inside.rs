@@ -12,9 +12,9 @@ use http::HeaderValue;
 use http::header::UPGRADE;
 use peregrine::tower::Mount;
 use peregrine::web::extract::{Path, State};
-use peregrine::web::upgrade::OnUpgrade;
+use peregrine::web::upgrade::UpgradeHandler;
 use peregrine::web::{App, Body, Next, Request, Response};
-use peregrine::{DriverChoice, Limits, Server, offload};
+use peregrine::{DriverChoice, Limits, Server, spawn_blocking};
 use peregrine_tests::isolated;
 use peregrine_tests::server::bench::{Bench, Served};
 use peregrine_tests::server::peer::Peer;
@@ -181,7 +181,7 @@ async fn a_handler_that_blocks_is_told_of_once_with_its_route_while_it_blocks<B:
         let block_stream = move || {
             let released = Arc::clone(&for_stream);
             let mut pieces = vec![Ok::<_, Infallible>(Bytes::from_static(b"streamed"))];
-            Body::stream(Produced(move || {
+            Body::from_stream(Produced(move || {
                 pieces.pop().inspect(|_| released.lock().unwrap().recv().unwrap())
             }))
         };
@@ -219,7 +219,7 @@ async fn a_handler_that_blocks_is_told_of_once_with_its_route_while_it_blocks<B:
     server.shut_down();
     let outcome = server.ended().await;
     // A machine may stop a thread for as long as a blocking handler would.
-    assert!(outcome.snapshot.blocked >= 2, "{:?}", outcome.snapshot);
+    assert!(outcome.snapshot.blocking_polls >= 2, "{:?}", outcome.snapshot);
     assert!(
         waits.iter().any(|wait| log.count(wait) == 0),
         "a waiting handler does not block its thread"
@@ -303,7 +303,7 @@ async fn a_shutdown_says_how_many_tasks_it_waits_for<B: Bench>(bench: &B) {
     let told = format!("tasks={tasks} ");
     bench.until("the log names the tasks", || log.count(&told) == 1).await;
     server.cut();
-    assert_eq!(server.ended().await.snapshot.tasks_cut, tasks);
+    assert_eq!(server.ended().await.snapshot.aborted_tasks, tasks);
     let line = log.line(&told);
     assert!(line.contains("waiting for tasks") && line.contains("Shutdown::ordered"), "{line}");
 }
@@ -391,9 +391,9 @@ fn places(done: &Done) -> App {
             work(&name).await;
             answer
         })
-        .scope("/middleware", |scope| scope.with(middleware).get("/{name}", move || answer))
+        .scope("/middleware", |scope| scope.wrap(middleware).get("/{name}", move || answer))
         .get("/stream/{name}", async |Path(name): Path<String>| {
-            Body::stream(Worked(Some(work(&name))))
+            Body::from_stream(Worked(Some(work(&name))))
         })
         .get("/spawned/{name}", async move |Path(name): Path<String>| {
             tokio::spawn(work(&name)).await.expect("the work does not fail");
@@ -439,7 +439,7 @@ async fn middleware(request: Request, next: Next<'_>) -> Response {
 }
 
 fn upgrade(name: String) -> Response {
-    let protocol = OnUpgrade::new(|mut io| async move {
+    let protocol = UpgradeHandler::new(|mut io| async move {
         work(&name).await;
         io.send(Bytes::from_static(b"it works")).await.expect("the receiver is alive");
     });
@@ -683,7 +683,7 @@ async fn blocking(here: ThreadId) {
 }
 
 async fn offloaded(here: ThreadId) {
-    assert_ne!(offload(|| thread::current().id()).await, here);
+    assert_ne!(spawn_blocking(|| thread::current().id()).await, here);
 }
 
 async fn woken_by_a_thread(here: ThreadId) {
@@ -853,5 +853,5 @@ fn what_workers_share_wakes_handlers_of_all_of_them(choice: DriverChoice) {
     // The kernel distributes connections randomly: all on one worker happens once in two billion
     // runs.
     assert_eq!(threads.lock().unwrap().len(), 2);
-    running.shut_down().unwrap();
+    running.graceful_shutdown().unwrap();
 }

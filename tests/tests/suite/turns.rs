@@ -10,9 +10,9 @@ use peregrine::compression::Compression;
 use peregrine::prelude::*;
 use peregrine::web::ndjson::NdJson;
 use peregrine::web::{Body, BodyError};
-use peregrine::websocket::{Compress, WebSocketUpgrade};
-use peregrine::{DriverChoice, Running};
-use peregrine_proto::h2::frame::{self, Code, Header, Kind, flag, setting};
+use peregrine::websocket::{PerMessageDeflate, WebSocketUpgrade};
+use peregrine::{DriverChoice, RunningServer};
+use peregrine_proto::h2::frame::{self, ErrorCode, FrameHeader, FrameType, flags, setting_id};
 use peregrine_tests::client::{PATIENCE, connect, send, started, wait_for};
 use peregrine_tests::on_both_drivers;
 use std::convert::Infallible;
@@ -119,7 +119,7 @@ fn application(done: &Done) -> App {
     };
     let count = move |upgrade: WebSocketUpgrade| {
         let messages = Arc::clone(&messages);
-        upgrade.compress(Compress::default()).on_upgrade(async move |mut socket| {
+        upgrade.permessage_deflate(PerMessageDeflate::default()).on_upgrade(async move |mut socket| {
             while let Some(Ok(_)) = socket.recv().await {
                 messages.fetch_add(1, Ordering::Relaxed);
             }
@@ -137,7 +137,7 @@ fn application(done: &Done) -> App {
     };
     let send = move |upgrade: WebSocketUpgrade, Path((who, times)): Path<(String, usize)>| {
         let sent = Arc::clone(&sent);
-        upgrade.compress(Compress::default()).on_upgrade(async move |socket| {
+        upgrade.permessage_deflate(PerMessageDeflate::default()).on_upgrade(async move |socket| {
             let sending = async move {
                 let text = "a small message, and many of them. ".repeat(times);
                 while socket.send(text.clone()).await.is_ok() {
@@ -162,16 +162,16 @@ fn application(done: &Done) -> App {
         .get("/plain", ready(done, 50))
         .scope("/packed", |scope| {
             scope
-                .with(Compression::new())
+                .wrap(Compression::new())
                 .get("/small", ready(done, 50))
                 .get("/empty", ready(done, 0))
         })
         .scope("/kept", |scope| {
-            scope.with(Cache::new(CacheStore::default())).get("/small", ready(done, 50))
+            scope.wrap(Cache::new(CacheStore::default())).get("/small", ready(done, 50))
         })
 }
 
-fn start(choice: DriverChoice) -> Option<Running> {
+fn start(choice: DriverChoice) -> Option<RunningServer> {
     let done = Done::default();
     let server = Server::bind("127.0.0.1:0").driver(choice).workers(NonZeroUsize::MIN).quiet();
     started(server.start(move || application(&done)))
@@ -195,7 +195,7 @@ fn done(peer: &mut TcpStream) -> u64 {
 /// Asserts the median amount of work between two responses. With turns of 64 requests or 32 frames
 /// it is some hundreds, since this client waits for its own turns too. Without fair turns it is
 /// thousands, or the response never arrives.
-fn is_fair(running: &Running, what: &str, most: u64) {
+fn is_fair(running: &RunningServer, what: &str, most: u64) {
     let mut peer = connect(running);
     let (begin, mut last, mut all) = (Instant::now(), done(&mut peer), Vec::new());
     // If no work was done meanwhile, the busy connection's client did not get to run on this
@@ -243,16 +243,16 @@ fn bodies_that_are_always_ready_let_others_have_their_turn(choice: DriverChoice)
             while reads.read(&mut bytes).is_ok_and(|count| count > 0) {}
         });
         is_fair(&running, path, 2_000);
-        running.handle().cut();
+        running.handle().force_close();
         let stopped = running.wait().expect("the server shuts down");
-        assert_eq!(stopped.cut.len(), 1, "{path}: {stopped}");
+        assert_eq!(stopped.force_closed.len(), 1, "{path}: {stopped}");
         drop(peer);
         reading.join().expect("the task does not panic");
     }
 }
 
 /// A WebSocket with compressed messages.
-fn packed_socket(running: &Running, path: &str) -> TcpStream {
+fn packed_socket(running: &RunningServer, path: &str) -> TcpStream {
     let mut peer = connect(running);
     let request = format!(
         "GET {path} HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\
@@ -287,7 +287,7 @@ fn messages_that_are_compressed_let_others_have_their_turn(choice: DriverChoice)
             while peer.read(&mut bytes).is_ok_and(|count| count > 0) {}
         });
         is_fair(&running, path, most);
-        running.handle().cut();
+        running.handle().force_close();
         drop(running);
         reading.join().expect("the task does not panic");
     }
@@ -343,7 +343,7 @@ fn uploads_in_small_chunks_let_others_have_their_turn(choice: DriverChoice) {
         });
         // Some turns of 256 KiB, of which nearly half is content.
         is_fair(&running, path, 1 << 20);
-        running.handle().cut();
+        running.handle().force_close();
         drop(running);
         flood.join().expect("the task does not panic");
         reading.join().expect("the task does not panic");
@@ -356,9 +356,9 @@ fn get_over_http_2(path: &str) -> Vec<u8> {
     let block = [&[0x82, 0x86, 0x04, length], path.as_bytes(), &[0x01, 1, b'a']].concat();
     let mut out = frame::PREFACE.to_vec();
     // The largest window that the client can announce.
-    frame::write_settings([(setting::INITIAL_WINDOW_SIZE, i32::MAX.cast_unsigned())], &mut out);
+    frame::write_settings([(setting_id::INITIAL_WINDOW_SIZE, i32::MAX.cast_unsigned())], &mut out);
     frame::write_window_update(0, i32::MAX.cast_unsigned() - 65_535, &mut out);
-    frame::write(Kind::Headers, flag::END_HEADERS | flag::END_STREAM, 1, &block, &mut out);
+    frame::write_frame(FrameType::Headers, flags::END_HEADERS | flags::END_STREAM, 1, &block, &mut out);
     out
 }
 
@@ -374,26 +374,26 @@ fn a_client_of_http_2_is_heard_beside_a_body_that_is_always_ready(choice: Driver
         while let Ok(count @ 1..) = reads.read(&mut bytes) {
             all.extend_from_slice(&bytes[..count]);
             let mut at = 0;
-            while let Some(header) = Header::read(&all[at..])
+            while let Some(header) = FrameHeader::parse(&all[at..])
                 && all.len() - at >= 9 + header.length as usize
             {
                 at += 9 + header.length as usize;
-                let _ = tell.send((header.kind, header.has(flag::ACK)));
+                let _ = tell.send((header.frame_type, header.has_flags(flags::ACK)));
             }
             all.drain(..at);
         }
     });
-    let comes = |what: (Kind, bool)| {
+    let comes = |what: (FrameType, bool)| {
         while told.recv_timeout(PATIENCE).expect("the event arrives") != what {}
     };
-    comes((Kind::Data, false));
+    comes((FrameType::Data, false));
     let mut ping = Vec::new();
-    frame::write(Kind::Ping, 0, 0, b"is heard", &mut ping);
+    frame::write_frame(FrameType::Ping, 0, 0, b"is heard", &mut ping);
     peer.write_all(&ping).expect("connected");
-    comes((Kind::Ping, true));
+    comes((FrameType::Ping, true));
     // Its body is dropped, so no more work is done.
     let mut reset = Vec::new();
-    frame::write_reset(1, Code(8), &mut reset);
+    frame::write_rst_stream(1, ErrorCode(8), &mut reset);
     peer.write_all(&reset).expect("connected");
     let mut other = connect(&running);
     wait_for(|| {
@@ -418,7 +418,7 @@ fn a_request_is_read_beside_a_body_that_is_always_ready(choice: DriverChoice) {
     let mut rest = Vec::new();
     peer.read_to_end(&mut rest).expect("the peer closes the connection cleanly");
     assert!(rest.ends_with(b"\r\n0\r\n\r\n"));
-    running.shut_down().expect("the shutdown succeeds");
+    running.graceful_shutdown().expect("the shutdown succeeds");
 }
 
 /// A handler that is ready when the order arrives gets its response sent, and a client that
@@ -462,11 +462,11 @@ fn what_is_ready_at_the_cut_is_delivered_and_not_called_cut(choice: DriverChoice
         wait_for(|| begun.load(Ordering::SeqCst) == 2);
         let handle = running.handle();
         if cut_first {
-            handle.cut();
+            handle.force_close();
         }
         ready.notify_one();
         if !cut_first {
-            handle.cut();
+            handle.force_close();
         }
         drop(release);
         let mut answer = Vec::new();
@@ -474,6 +474,6 @@ fn what_is_ready_at_the_cut_is_delivered_and_not_called_cut(choice: DriverChoice
         assert!(answer.windows(6).any(|six| six == b"waited"), "{cut_first}");
         let _ = blocked.read_to_end(&mut Vec::new());
         let stopped = running.wait().expect("the server shuts down");
-        assert!(stopped.cut.is_empty(), "{cut_first}: {stopped}");
+        assert!(stopped.force_closed.is_empty(), "{cut_first}: {stopped}");
     }
 }

@@ -1,15 +1,15 @@
 //! Metrics of the access log.
 
-use peregrine_metrics::{Count, Family, Kind, Page};
+use peregrine_metrics::{Counter, MetricFamily, MetricType, Exposition};
 
 /// Counters of lines. Each worker has its own, and so has the thread that writes lines.
 #[derive(Debug)]
-pub struct Figures {
-    workers: Vec<OfWorker>,
-    pub(super) written: Count,
+pub struct AccessLogMetrics {
+    workers: Vec<WorkerCounters>,
+    pub(super) written: Counter,
     /// Lines that could not be written.
-    pub(super) failed: Count,
-    pub(super) reopened: Count,
+    pub(super) failed: Counter,
+    pub(super) reopened: Counter,
 }
 
 /// The counters of one worker.
@@ -17,26 +17,26 @@ pub struct Figures {
 // together.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
-pub(super) struct OfWorker {
+pub(super) struct WorkerCounters {
     /// Lines that were queued.
-    pub(super) taken: Count,
+    pub(super) accepted: Counter,
     /// Lines for which the queue had no room.
-    pub(super) dropped: Count,
+    pub(super) dropped: Counter,
 }
 
-impl Figures {
+impl AccessLogMetrics {
     pub(super) fn new(workers: usize) -> Self {
-        let workers = (0..workers).map(|_| OfWorker::default()).collect();
-        let (written, failed, reopened) = (Count::new(), Count::new(), Count::new());
+        let workers = (0..workers).map(|_| WorkerCounters::default()).collect();
+        let (written, failed, reopened) = (Counter::new(), Counter::new(), Counter::new());
         Self { workers, written, failed, reopened }
     }
 
-    pub(super) fn of(&self, worker: usize) -> &OfWorker {
+    pub(super) fn worker(&self, worker: usize) -> &WorkerCounters {
         &self.workers[worker]
     }
 
-    fn taken(&self) -> u64 {
-        self.workers.iter().map(|worker| worker.taken.get()).sum()
+    fn accepted(&self) -> u64 {
+        self.workers.iter().map(|worker| worker.accepted.get()).sum()
     }
 
     pub(super) fn dropped(&self) -> u64 {
@@ -44,56 +44,56 @@ impl Figures {
     }
 
     /// The number of lines in the queues.
-    pub(super) fn unwritten(&self) -> u64 {
-        self.taken().saturating_sub(self.written.get() + self.failed.get())
+    pub(super) fn pending(&self) -> u64 {
+        self.accepted().saturating_sub(self.written.get() + self.failed.get())
     }
 }
 
-const LINES: Family<'_> = Family {
+const LINES: MetricFamily<'_> = MetricFamily {
     name: "peregrine_access_log_lines",
-    kind: Kind::Counter,
+    metric_type: MetricType::Counter,
     unit: "",
     help: "Access log lines that were written.",
 };
-const DROPPED: Family<'_> = Family {
+const DROPPED_LINES: MetricFamily<'_> = MetricFamily {
     name: "peregrine_access_log_dropped_lines",
-    kind: Kind::Counter,
+    metric_type: MetricType::Counter,
     unit: "",
     help: "Access log lines that were lost, by reason.",
 };
-const WAITING: Family<'_> = Family {
+const WAITING_LINES: MetricFamily<'_> = MetricFamily {
     name: "peregrine_access_log_waiting_lines",
-    kind: Kind::Gauge,
+    metric_type: MetricType::Gauge,
     unit: "",
     help: "Access log lines that wait to be written.",
 };
-const REOPENED: Family<'_> = Family {
+const REOPENS: MetricFamily<'_> = MetricFamily {
     name: "peregrine_access_log_reopens",
-    kind: Kind::Counter,
+    metric_type: MetricType::Counter,
     unit: "",
     help: "How often the access log file was reopened.",
 };
 
 /// The metric families that [`write()`] writes, in order.
 #[cfg(test)]
-pub(crate) const FAMILIES: &[Family<'static>] = &[LINES, DROPPED, WAITING, REOPENED];
+pub(crate) const FAMILIES: &[MetricFamily<'static>] = &[LINES, DROPPED_LINES, WAITING_LINES, REOPENS];
 
 /// Writes the metrics; only the families, without samples, if there is no log.
-pub(crate) fn write(page: &mut Page, figures: Option<&Figures>) {
-    page.family(&LINES);
+pub(crate) fn write(page: &mut Exposition, figures: Option<&AccessLogMetrics>) {
+    page.begin_family(&LINES);
     if let Some(figures) = figures {
         page.sample(&[], figures.written.get());
     }
-    page.family(&DROPPED);
+    page.begin_family(&DROPPED_LINES);
     if let Some(figures) = figures {
         page.sample(&[("reason", "queue_full")], figures.dropped());
         page.sample(&[("reason", "write_failed")], figures.failed.get());
     }
-    page.family(&WAITING);
+    page.begin_family(&WAITING_LINES);
     if let Some(figures) = figures {
-        page.sample(&[], figures.unwritten());
+        page.sample(&[], figures.pending());
     }
-    page.family(&REOPENED);
+    page.begin_family(&REOPENS);
     if let Some(figures) = figures {
         page.sample(&[], figures.reopened.get());
     }

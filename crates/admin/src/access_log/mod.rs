@@ -11,20 +11,20 @@ mod queue;
 mod sink;
 mod writer;
 
-pub use peregrine_server::Form;
-use peregrine_server::Style;
+pub use peregrine_server::AccessLogFormat;
+use peregrine_server::AccessLogStyle;
 
 #[cfg(test)]
 pub(crate) use self::metrics::FAMILIES;
-pub use self::metrics::Figures;
+pub use self::metrics::AccessLogMetrics;
 pub(crate) use self::metrics::write;
 
 pub use self::sink::Sink;
 
-use self::queue::{Bell, Producer, Queue};
-use self::writer::Writer;
-use peregrine_server::Log as WorkerLog;
-use peregrine_web::panics::contained;
+use self::queue::{WriterSignal, Producer, LineQueue};
+use self::writer::AccessLogWriter;
+use peregrine_server::WorkerAccessLog as WorkerLog;
+use peregrine_web::panics::catch_log_panic;
 use std::error::Error;
 use std::fmt;
 use std::io::{self, Write};
@@ -35,10 +35,10 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 /// The default size of a worker's queue.
-pub const QUEUE_BYTES_MAX: usize = 1 << 20;
+pub const DEFAULT_QUEUE_BYTES_MAX: usize = 1 << 20;
 
 /// How long the shutdown waits for unwritten lines, by default.
-pub const END_TIMEOUT: Duration = Duration::from_secs(5);
+pub const DEFAULT_FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The output and the format of the access log (`Server::access_log`).
 ///
@@ -57,18 +57,18 @@ pub const END_TIMEOUT: Duration = Duration::from_secs(5);
 /// ```
 #[derive(Debug)]
 #[must_use = "a log does nothing until it is passed to `Server::access_log`"]
-pub struct Log {
+pub struct AccessLogOptions {
     target: Target,
-    style: Style,
+    style: AccessLogStyle,
     /// The channel for changes of the style, if it can change.
-    live: Option<watch::Receiver<Style>>,
+    style_updates: Option<watch::Receiver<AccessLogStyle>>,
     queue_bytes_max: usize,
-    end_timeout: Duration,
+    flush_timeout: Duration,
 }
 
 /// Why an access log could not be started.
 #[derive(Debug)]
-pub enum LogError {
+pub enum AccessLogError {
     /// The output cannot be opened.
     Open {
         /// The path, or a description of another target.
@@ -80,7 +80,7 @@ pub enum LogError {
     Thread(io::Error),
 }
 
-impl fmt::Display for LogError {
+impl fmt::Display for AccessLogError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Open { target, cause } => {
@@ -91,7 +91,7 @@ impl fmt::Display for LogError {
     }
 }
 
-impl Error for LogError {
+impl Error for AccessLogError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             Self::Open { cause, .. } | Self::Thread(cause) => Some(cause),
@@ -102,7 +102,7 @@ impl Error for LogError {
 enum Target {
     Stdout,
     File(PathBuf),
-    Other(Box<dyn Write + Send>),
+    Writer(Box<dyn Write + Send>),
 }
 
 impl fmt::Debug for Target {
@@ -110,84 +110,84 @@ impl fmt::Debug for Target {
         match self {
             Self::Stdout => f.write_str("stdout"),
             Self::File(path) => path.fmt(f),
-            Self::Other(_) => f.write_str("a writer"),
+            Self::Writer(_) => f.write_str("a writer"),
         }
     }
 }
 
 impl Target {
-    fn open(self) -> Result<Sink, LogError> {
+    fn open(self) -> Result<Sink, AccessLogError> {
         let name = format!("{self:?}");
         let sink = match self {
             Self::Stdout => Sink::stdout(),
             Self::File(path) => Sink::file(path),
-            Self::Other(writer) => Ok(Sink::other(writer)),
+            Self::Writer(writer) => Ok(Sink::from_writer(writer)),
         };
-        sink.map_err(|cause| LogError::Open { target: name, cause })
+        sink.map_err(|cause| AccessLogError::Open { target: name, cause })
     }
 }
 
-impl Log {
+impl AccessLogOptions {
     /// Writes to standard output, bypassing the buffer of `println!`.
     pub fn stdout() -> Self {
-        Self::at(Target::Stdout)
+        Self::with_target(Target::Stdout)
     }
 
     /// Appends to a file, which is created if it does not exist. After log rotation has renamed the
     /// file, it is reopened on SIGUSR1 (if the server runs through `Server::serve`) or by
     /// `Handle::reopen_logs`. No line is lost between the two files.
     pub fn file(path: impl Into<PathBuf>) -> Self {
-        Self::at(Target::File(path.into()))
+        Self::with_target(Target::File(path.into()))
     }
 
     /// Writes to any other writer, on a thread that may block. Each call gets many lines, all of
     /// them complete.
-    pub fn to(writer: impl Write + Send + 'static) -> Self {
-        Self::at(Target::Other(Box::new(writer)))
+    pub fn writer(writer: impl Write + Send + 'static) -> Self {
+        Self::with_target(Target::Writer(Box::new(writer)))
     }
 
     /// Writes to the target of a configuration: `stdout`, or the path of a file.
     #[doc(hidden)]
-    pub fn target(text: &str) -> Self {
+    pub fn from_target(text: &str) -> Self {
         if text == "stdout" { Self::stdout() } else { Self::file(text) }
     }
 
-    fn at(target: Target) -> Self {
-        let (queue_bytes_max, end_timeout) = (QUEUE_BYTES_MAX, END_TIMEOUT);
-        Self { target, style: Style::default(), live: None, queue_bytes_max, end_timeout }
+    fn with_target(target: Target) -> Self {
+        let (queue_bytes_max, end_timeout) = (DEFAULT_QUEUE_BYTES_MAX, DEFAULT_FLUSH_TIMEOUT);
+        Self { target, style: AccessLogStyle::default(), style_updates: None, queue_bytes_max, flush_timeout: end_timeout }
     }
 
     /// Sets the format of a line. Default: [`Form::Combined`].
-    pub fn form(mut self, form: Form) -> Self {
-        self.style.form = form;
+    pub fn format(mut self, form: AccessLogFormat) -> Self {
+        self.style.format = form;
         self
     }
 
     /// Leaves out the query strings of request targets and of `Referer` fields, which may contain
     /// secrets. By default they are logged, as in other servers.
-    pub fn without_queries(mut self) -> Self {
-        self.style.leaves_queries_out = true;
+    pub fn omit_query(mut self) -> Self {
+        self.style.omit_query = true;
         self
     }
 
     /// Leaves out the requests of the route with this pattern, such as `/health`. Starting the
     /// server fails if the application has no such route.
-    pub fn without_route(mut self, pattern: impl Into<String>) -> Self {
-        self.style.routes_left_out.insert(pattern.into());
+    pub fn exclude_route(mut self, pattern: impl Into<String>) -> Self {
+        self.style.excluded_routes.insert(pattern.into());
         self
     }
 
     /// Sets the whole style.
     #[doc(hidden)]
-    pub fn style(mut self, style: Style) -> Self {
+    pub fn with_style(mut self, style: AccessLogStyle) -> Self {
         self.style = style;
         self
     }
 
     /// Takes the style from the latest value of this channel.
     #[doc(hidden)]
-    pub fn follow(&mut self, style: watch::Receiver<Style>) {
-        self.live = Some(style);
+    pub fn set_style_updates(&mut self, style: watch::Receiver<AccessLogStyle>) {
+        self.style_updates = Some(style);
     }
 
     /// Opens the output.
@@ -195,7 +195,7 @@ impl Log {
     /// # Errors
     /// The output cannot be opened.
     #[doc(hidden)]
-    pub fn open(self) -> Result<Sink, LogError> {
+    pub fn open(self) -> Result<Sink, AccessLogError> {
         self.target.open()
     }
 
@@ -207,8 +207,8 @@ impl Log {
     }
 
     /// Sets how long the shutdown waits until everything is written. Default: 5 s.
-    pub fn end_timeout(mut self, timeout: Duration) -> Self {
-        self.end_timeout = timeout;
+    pub fn flush_timeout(mut self, timeout: Duration) -> Self {
+        self.flush_timeout = timeout;
         self
     }
 
@@ -216,7 +216,7 @@ impl Log {
     #[doc(hidden)]
     #[must_use]
     pub fn may_be_file(&self) -> bool {
-        matches!(self.target, Target::File(_)) || self.live.is_some()
+        matches!(self.target, Target::File(_)) || self.style_updates.is_some()
     }
 
     /// Opens the output and starts the thread, with a queue for each of `workers`.
@@ -224,65 +224,65 @@ impl Log {
     /// # Errors
     /// The output cannot be opened, or the thread cannot be started.
     #[doc(hidden)]
-    pub fn start(self, workers: usize) -> Result<Logging, LogError> {
+    pub fn start(self, workers: usize) -> Result<StartedAccessLog, AccessLogError> {
         let may_be_file = self.may_be_file();
-        let Self { target, style, live, queue_bytes_max, end_timeout } = self;
+        let Self { target, style, style_updates: live, queue_bytes_max, flush_timeout: end_timeout } = self;
         let sink = target.open()?;
         let style = live.unwrap_or_else(|| watch::channel(style).1);
-        let bell = Arc::new(Bell::default());
-        let figures = Arc::new(Figures::new(workers));
-        let queue = |number| Queue::new(number, queue_bytes_max, &bell, &figures);
+        let bell = Arc::new(WriterSignal::default());
+        let figures = Arc::new(AccessLogMetrics::new(workers));
+        let queue = |number| LineQueue::new(number, queue_bytes_max, &bell, &figures);
         let queues: Vec<_> = (0..workers).map(|number| Arc::new(queue(number))).collect();
         let (done, ended) = mpsc::channel();
-        let writer = Writer {
+        let writer = AccessLogWriter {
             sink,
             queues: queues.clone(),
-            bell: Arc::clone(&bell),
-            figures: Arc::clone(&figures),
+            signal: Arc::clone(&bell),
+            metrics: Arc::clone(&figures),
             done,
         };
         let write: Box<dyn FnOnce() + Send> = Box::new(move || writer.run());
         let thread = thread::Builder::new().name("peregrine-log".to_owned()).spawn(write);
-        let thread = thread.map_err(LogError::Thread)?;
-        bell.wakes(thread.thread().clone());
+        let thread = thread.map_err(AccessLogError::Thread)?;
+        bell.set_thread(thread.thread().clone());
         let log = |queue| {
             let lines = Box::new(Producer(queue));
-            WorkerLog { style: style.clone(), lines }
+            WorkerLog { style: style.clone(), sink: lines }
         };
-        Ok(Logging {
+        Ok(StartedAccessLog {
             logs: queues.into_iter().map(log).collect(),
-            place: may_be_file.then(|| Place(Arc::clone(&bell))),
-            end: Ending { bell, ended, figures, end_timeout },
+            control: may_be_file.then(|| LogControl(Arc::clone(&bell))),
+            flush: AccessLogFlush { signal: bell, done: ended, metrics: figures, flush_timeout: end_timeout },
         })
     }
 }
 
 /// An access log whose thread is running.
-pub struct Logging {
+pub struct StartedAccessLog {
     /// One for each worker.
     logs: Vec<WorkerLog>,
     /// Set if the output is a file or may become one.
-    place: Option<Place>,
-    end: Ending,
+    control: Option<LogControl>,
+    flush: AccessLogFlush,
 }
 
-impl Logging {
+impl StartedAccessLog {
     /// The handle to the output, if it is a file or may become one.
     #[must_use]
-    pub fn place(&self) -> Option<Place> {
-        self.place.clone()
+    pub fn control(&self) -> Option<LogControl> {
+        self.control.clone()
     }
 
     /// The metrics of the log.
     #[must_use]
-    pub fn figures(&self) -> &Arc<Figures> {
-        &self.end.figures
+    pub fn metrics(&self) -> &Arc<AccessLogMetrics> {
+        &self.flush.metrics
     }
 
     /// Distributes the log to the workers. The returned [`Ending`] ends it.
     #[must_use]
-    pub fn deal(logging: Option<Self>, workers: usize) -> (Vec<Option<WorkerLog>>, Option<Ending>) {
-        let Some(Self { logs, end, .. }) = logging else {
+    pub fn distribute(logging: Option<Self>, workers: usize) -> (Vec<Option<WorkerLog>>, Option<AccessLogFlush>) {
+        let Some(Self { logs, flush: end, .. }) = logging else {
             return ((0..workers).map(|_| None).collect(), None);
         };
         (logs.into_iter().map(Some).collect(), Some(end))
@@ -291,16 +291,16 @@ impl Logging {
 
 /// A handle to the output of a running log.
 #[derive(Clone, Debug)]
-pub struct Place(Arc<Bell>);
+pub struct LogControl(Arc<WriterSignal>);
 
-impl Place {
+impl LogControl {
     /// Reopens the file.
     pub fn reopen(&self) {
         self.0.reopen();
     }
 
     /// Switches to another output. Lines that are already queued go to one of the two.
-    pub fn switch(&self, sink: Sink) {
+    pub fn switch_sink(&self, sink: Sink) {
         self.0.switch(sink);
     }
 }
@@ -308,21 +308,21 @@ impl Place {
 /// Ends a log. If this is dropped instead, the thread keeps running until the last worker has
 /// ended.
 #[derive(Debug)]
-pub struct Ending {
-    bell: Arc<Bell>,
+pub struct AccessLogFlush {
+    signal: Arc<WriterSignal>,
     /// The same type as in the admin listener, because each channel type is compiled separately.
-    ended: mpsc::Receiver<io::Result<()>>,
-    figures: Arc<Figures>,
-    end_timeout: Duration,
+    done: mpsc::Receiver<io::Result<()>>,
+    metrics: Arc<AccessLogMetrics>,
+    flush_timeout: Duration,
 }
 
-impl Ending {
+impl AccessLogFlush {
     /// Waits until everything is written, for up to `end_timeout`.
-    pub fn end(self) {
-        self.bell.end();
-        if let Err(mpsc::RecvTimeoutError::Timeout) = self.ended.recv_timeout(self.end_timeout) {
-            let (timeout, lines) = (self.end_timeout, self.figures.unwritten());
-            contained(|| {
+    pub fn wait(self) {
+        self.signal.flush();
+        if let Err(mpsc::RecvTimeoutError::Timeout) = self.done.recv_timeout(self.flush_timeout) {
+            let (timeout, lines) = (self.flush_timeout, self.metrics.pending());
+            catch_log_panic(|| {
                 tracing::warn!(target: "peregrine", ?timeout, lines,
                 "the last lines of the access log were not written in time and are lost")
             });
@@ -330,9 +330,9 @@ impl Ending {
     }
 }
 
-impl Drop for Ending {
+impl Drop for AccessLogFlush {
     fn drop(&mut self) {
-        self.bell.leave();
+        self.signal.detach();
     }
 }
 

@@ -1,41 +1,41 @@
 //! The queue of lines from one worker to the thread that writes them.
 
-use super::metrics::Figures;
+use super::metrics::AccessLogMetrics;
 use super::sink::Sink;
-use peregrine_server::Lines;
+use peregrine_server::AccessLogSink;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError};
 use std::thread::Thread;
 
 /// The maximum capacity that a slot keeps after its lines were taken.
-pub(super) const KEPT_BYTES_MAX: usize = 64 * 1024;
+pub(super) const RETAINED_BYTES_MAX: usize = 64 * 1024;
 
 /// How often a worker tries to lock a slot. Two attempts can both fail if the writer thread moves
 /// on to the second slot between them. It then waits before it returns to the first slot.
-const TRIES: usize = 4;
+const LOCK_ATTEMPTS: usize = 4;
 
 /// The lines of one worker that wait to be written.
 #[derive(Debug)]
-pub(super) struct Queue {
-    number: usize,
+pub(super) struct LineQueue {
+    worker: usize,
     bytes_max: usize,
     /// The writer thread locks one slot at a time, and only to take its contents. So one of the two
     /// slots is always free, and a worker never waits, not even if the writer thread is preempted
     /// while it holds a lock; see [`TRIES`].
     slots: [Mutex<Vec<u8>>; 2],
-    bell: Arc<Bell>,
-    figures: Arc<Figures>,
+    signal: Arc<WriterSignal>,
+    metrics: Arc<AccessLogMetrics>,
 }
 
-impl Queue {
+impl LineQueue {
     pub(super) fn new(
         number: usize,
         bytes_max: usize,
-        bell: &Arc<Bell>,
-        figures: &Arc<Figures>,
+        bell: &Arc<WriterSignal>,
+        figures: &Arc<AccessLogMetrics>,
     ) -> Self {
         let (bell, figures) = (Arc::clone(bell), Arc::clone(figures));
-        Self { number, bytes_max, slots: Default::default(), bell, figures }
+        Self { worker: number, bytes_max, slots: Default::default(), signal: bell, metrics: figures }
     }
 
     /// Takes the lines of one slot, and leaves `empty` in their place.
@@ -49,19 +49,19 @@ impl Queue {
 }
 
 /// The worker's end of a queue.
-pub(super) struct Producer(pub(super) Arc<Queue>);
+pub(super) struct Producer(pub(super) Arc<LineQueue>);
 
-impl Lines for Producer {
-    fn push(&self, line: &[u8]) {
+impl AccessLogSink for Producer {
+    fn write_line(&self, line: &[u8]) {
         self.0.push(line);
     }
 }
 
-impl Queue {
+impl LineQueue {
     /// Queues a line, or drops and counts it. Only called by the queue's worker.
     pub(super) fn push(&self, line: &[u8]) {
-        let figures = self.figures.of(self.number);
-        for slot in self.slots.iter().cycle().take(TRIES) {
+        let figures = self.metrics.worker(self.worker);
+        for slot in self.slots.iter().cycle().take(LOCK_ATTEMPTS) {
             let mut waiting = match slot.try_lock() {
                 Ok(waiting) => waiting,
                 Err(TryLockError::Poisoned(error)) => error.into_inner(),
@@ -73,9 +73,9 @@ impl Queue {
             }
             waiting.extend_from_slice(line);
             drop(waiting);
-            figures.taken.add(1);
+            figures.accepted.add(1);
             let half = self.bytes_max / 2;
-            return self.bell.ring(before < half && before + line.len() >= half);
+            return self.signal.notify(before < half && before + line.len() >= half);
         }
         figures.dropped.add(1);
     }
@@ -83,34 +83,34 @@ impl Queue {
 
 /// Wakes the writer thread.
 #[derive(Debug, Default)]
-pub(super) struct Bell {
+pub(super) struct WriterSignal {
     /// Whether the thread has been woken for queued lines. A worker that finds it false after
     /// queueing a line wakes the thread. The thread clears it before it takes lines. The lock of
     /// the slot orders the two.
-    is_rung: AtomicBool,
+    is_set: AtomicBool,
     /// Whether a queue is at least half full.
     is_urgent: AtomicBool,
-    is_to_reopen: AtomicBool,
+    is_reopen_requested: AtomicBool,
     /// The output to switch to.
-    next: Mutex<Option<Sink>>,
+    next_sink: Mutex<Option<Sink>>,
     /// A [`Life`].
-    life: AtomicU8,
+    state: AtomicU8,
     thread: OnceLock<Thread>,
 }
 
 /// The state of a log's thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Life {
+pub(super) enum WriterState {
     /// Running.
-    On,
+    Running,
     /// Ends when all workers have ended and everything is written.
-    Leaving,
+    Detached,
     /// Ends when everything is written.
-    Ending,
+    Flushing,
 }
 
-impl Bell {
-    pub(super) fn wakes(&self, thread: Thread) {
+impl WriterSignal {
+    pub(super) fn set_thread(&self, thread: Thread) {
         let _ = self.thread.set(thread);
         self.wake();
     }
@@ -123,19 +123,19 @@ impl Bell {
 
     /// Wakes the thread for a queued line if necessary. `is_urgent`: the queue is half full.
     #[inline]
-    fn ring(&self, is_urgent: bool) {
+    fn notify(&self, is_urgent: bool) {
         if is_urgent {
             self.is_urgent.store(true, Ordering::Release);
         }
-        let is_news = !self.is_rung() && !self.is_rung.swap(true, Ordering::AcqRel);
+        let is_news = !self.is_set() && !self.is_set.swap(true, Ordering::AcqRel);
         if is_news || is_urgent {
             self.wake();
         }
     }
 
     /// Acknowledges the wake-up. Must be called before lines are taken.
-    pub(super) fn answer(&self) {
-        self.is_rung.swap(false, Ordering::AcqRel);
+    pub(super) fn clear(&self) {
+        self.is_set.swap(false, Ordering::AcqRel);
         self.is_urgent.swap(false, Ordering::AcqRel);
     }
 
@@ -143,58 +143,58 @@ impl Bell {
         self.is_urgent.load(Ordering::Acquire)
     }
 
-    pub(super) fn is_rung(&self) -> bool {
-        self.is_rung.load(Ordering::Acquire)
+    pub(super) fn is_set(&self) -> bool {
+        self.is_set.load(Ordering::Acquire)
     }
 
     pub(super) fn reopen(&self) {
-        self.is_to_reopen.store(true, Ordering::Release);
-        self.is_rung.store(true, Ordering::Release);
+        self.is_reopen_requested.store(true, Ordering::Release);
+        self.is_set.store(true, Ordering::Release);
         self.wake();
     }
 
     /// Switches to another output. The last call wins.
     pub(super) fn switch(&self, sink: Sink) {
-        *self.next.lock().unwrap_or_else(PoisonError::into_inner) = Some(sink);
-        self.is_rung.store(true, Ordering::Release);
+        *self.next_sink.lock().unwrap_or_else(PoisonError::into_inner) = Some(sink);
+        self.is_set.store(true, Ordering::Release);
         self.wake();
     }
 
     /// Whether there is an output to switch to, or the current one is to be reopened.
-    pub(super) fn wants_another(&self) -> bool {
-        self.is_to_reopen.load(Ordering::Acquire) || self.has_next()
+    pub(super) fn wants_other_sink(&self) -> bool {
+        self.is_reopen_requested.load(Ordering::Acquire) || self.has_next_sink()
     }
 
-    fn has_next(&self) -> bool {
-        self.next.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    fn has_next_sink(&self) -> bool {
+        self.next_sink.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
-    pub(super) fn takes_next(&self) -> Option<Sink> {
-        self.next.lock().unwrap_or_else(PoisonError::into_inner).take()
+    pub(super) fn take_next_sink(&self) -> Option<Sink> {
+        self.next_sink.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    pub(super) fn takes_reopen(&self) -> bool {
-        self.is_to_reopen.swap(false, Ordering::AcqRel)
+    pub(super) fn take_reopen(&self) -> bool {
+        self.is_reopen_requested.swap(false, Ordering::AcqRel)
     }
 
-    pub(super) fn end(&self) {
-        self.go(Life::Ending);
+    pub(super) fn flush(&self) {
+        self.set_state(WriterState::Flushing);
     }
 
-    pub(super) fn leave(&self) {
-        self.go(Life::Leaving);
+    pub(super) fn detach(&self) {
+        self.set_state(WriterState::Detached);
     }
 
-    fn go(&self, life: Life) {
-        self.life.fetch_max(life as u8, Ordering::AcqRel);
+    fn set_state(&self, life: WriterState) {
+        self.state.fetch_max(life as u8, Ordering::AcqRel);
         self.wake();
     }
 
-    pub(super) fn life(&self) -> Life {
-        match self.life.load(Ordering::Acquire) {
-            0 => Life::On,
-            1 => Life::Leaving,
-            _ => Life::Ending,
+    pub(super) fn state(&self) -> WriterState {
+        match self.state.load(Ordering::Acquire) {
+            0 => WriterState::Running,
+            1 => WriterState::Detached,
+            _ => WriterState::Flushing,
         }
     }
 }

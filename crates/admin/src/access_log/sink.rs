@@ -10,16 +10,16 @@ use std::thread;
 use std::time::Duration;
 
 /// How long to wait for a full non-blocking descriptor before the next attempt to write.
-const PAUSE: Duration = Duration::from_millis(10);
+const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The output: an open file, standard output, or another writer.
 pub struct Sink {
-    to: To,
+    kind: SinkKind,
     /// Whether the last line was written only in part.
-    is_torn: bool,
+    is_last_line_partial: bool,
 }
 
-enum To {
+enum SinkKind {
     File {
         path: PathBuf,
         file: File,
@@ -35,13 +35,13 @@ enum To {
 impl Sink {
     pub(super) fn file(path: PathBuf) -> io::Result<Self> {
         let file = open(&path)?;
-        Ok(Self { to: To::File { path, file }, is_torn: false })
+        Ok(Self { kind: SinkKind::File { path, file }, is_last_line_partial: false })
     }
 
     /// Standard output, without the lock and the buffer of `std::io::Stdout`.
     pub(super) fn stdout() -> io::Result<Self> {
         #[cfg(unix)]
-        let sink = Self::output(io::stdout().as_fd().try_clone_to_owned()?);
+        let sink = Self::stdout_from_fd(io::stdout().as_fd().try_clone_to_owned()?);
         #[cfg(not(unix))]
         let sink = Ok(Self::other(Box::new(io::stdout())));
         sink
@@ -49,19 +49,19 @@ impl Sink {
 
     /// Like [`stdout`](Self::stdout), for a duplicate of the descriptor.
     #[cfg(unix)]
-    pub(super) fn output(descriptor: OwnedFd) -> io::Result<Self> {
-        Ok(Self { to: To::Stdout(Stdout::new(descriptor)?), is_torn: false })
+    pub(super) fn stdout_from_fd(descriptor: OwnedFd) -> io::Result<Self> {
+        Ok(Self { kind: SinkKind::Stdout(Stdout::new(descriptor)?), is_last_line_partial: false })
     }
 
-    pub(super) fn other(stream: Box<dyn Write + Send>) -> Self {
-        Self { to: To::Stream { name: "a writer", stream }, is_torn: false }
+    pub(super) fn from_writer(stream: Box<dyn Write + Send>) -> Self {
+        Self { kind: SinkKind::Stream { name: "a writer", stream }, is_last_line_partial: false }
     }
 
     /// Reopens the output if it is a file. If that fails, keeps the old file.
     pub(super) fn reopen(&mut self) -> io::Result<bool> {
-        let To::File { path, file } = &mut self.to else { return Ok(false) };
+        let SinkKind::File { path, file } = &mut self.kind else { return Ok(false) };
         *file = open(path)?;
-        self.is_torn = false;
+        self.is_last_line_partial = false;
         Ok(true)
     }
 
@@ -73,17 +73,17 @@ impl Sink {
         lines: &[u8],
         gives_up: impl Fn() -> bool,
     ) -> (usize, io::Result<()>) {
-        if self.is_torn {
+        if self.is_last_line_partial {
             // The next line must not be appended to an incomplete one.
             if let (0, outcome) = self.write_bytes(b"\n", &gives_up) {
                 return (0, outcome);
             }
-            self.is_torn = false;
+            self.is_last_line_partial = false;
         }
         let (written, outcome) = self.write_bytes(lines, &gives_up);
         let last = lines[..written].iter().rposition(|byte| *byte == b'\n');
         let whole = last.map_or(0, |at| at + 1);
-        self.is_torn = written > whole && !self.take_back(written - whole);
+        self.is_last_line_partial = written > whole && !self.truncate(written - whole);
         (whole, outcome.and_then(|()| self.flush()))
     }
 
@@ -94,11 +94,11 @@ impl Sink {
     ) -> (usize, io::Result<()>) {
         let mut written = 0;
         while written < bytes.len() {
-            let stream: &mut dyn Write = match &mut self.to {
-                To::File { file, .. } => file,
+            let stream: &mut dyn Write = match &mut self.kind {
+                SinkKind::File { file, .. } => file,
                 #[cfg(unix)]
-                To::Stdout(stdout) => stdout,
-                To::Stream { stream, .. } => stream,
+                SinkKind::Stdout(stdout) => stdout,
+                SinkKind::Stream { stream, .. } => stream,
             };
             match stream.write(&bytes[written..]) {
                 Ok(0) => return (written, Err(io::ErrorKind::WriteZero.into())),
@@ -106,7 +106,7 @@ impl Sink {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 // A pipe is full, or another process has made a shared descriptor non-blocking.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock && !gives_up() => {
-                    self.pause();
+                    self.wait_writable();
                 }
                 Err(error) => return (written, Err(error)),
             }
@@ -115,38 +115,38 @@ impl Sink {
     }
 
     /// Waits for [`PAUSE`], or for less if the system reports that there is room.
-    fn pause(&self) {
+    fn wait_writable(&self) {
         #[cfg(unix)]
         {
             use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-            let descriptor = match &self.to {
-                To::File { file, .. } => Some(file.as_fd()),
-                To::Stdout(stdout) => Some(stdout.as_fd()),
-                To::Stream { .. } => None,
+            let descriptor = match &self.kind {
+                SinkKind::File { file, .. } => Some(file.as_fd()),
+                SinkKind::Stdout(stdout) => Some(stdout.as_fd()),
+                SinkKind::Stream { .. } => None,
             };
             if let Some(descriptor) = descriptor {
-                let timeout = PollTimeout::try_from(PAUSE).expect("10 ms is in range");
+                let timeout = PollTimeout::try_from(RETRY_INTERVAL).expect("10 ms is in range");
                 if poll(&mut [PollFd::new(descriptor, PollFlags::POLLOUT)], timeout).is_ok() {
                     return;
                 }
             }
         }
-        thread::sleep(PAUSE);
+        thread::sleep(RETRY_INTERVAL);
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        match &mut self.to {
-            To::File { .. } => Ok(()),
+        match &mut self.kind {
+            SinkKind::File { .. } => Ok(()),
             #[cfg(unix)]
-            To::Stdout(_) => Ok(()),
-            To::Stream { stream, .. } => stream.flush(),
+            SinkKind::Stdout(_) => Ok(()),
+            SinkKind::Stream { stream, .. } => stream.flush(),
         }
     }
 
     /// Removes the last bytes again, which are the beginning of a line. This only works for a file,
     /// and only if no other process, such as a successor, has written to it since.
-    fn take_back(&mut self, bytes: usize) -> bool {
-        let To::File { file, .. } = &mut self.to else { return false };
+    fn truncate(&mut self, bytes: usize) -> bool {
+        let SinkKind::File { file, .. } = &mut self.kind else { return false };
         let (Ok(metadata), Ok(end)) = (file.metadata(), file.stream_position()) else {
             return false;
         };
@@ -236,11 +236,11 @@ fn open(path: &PathBuf) -> io::Result<File> {
 
 impl fmt::Display for Sink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.to {
-            To::File { path, .. } => path.display().fmt(f),
+        match &self.kind {
+            SinkKind::File { path, .. } => path.display().fmt(f),
             #[cfg(unix)]
-            To::Stdout(_) => f.write_str("stdout"),
-            To::Stream { name, .. } => f.write_str(name),
+            SinkKind::Stdout(_) => f.write_str("stdout"),
+            SinkKind::Stream { name, .. } => f.write_str(name),
         }
     }
 }

@@ -1,6 +1,6 @@
-use super::queue::{Bell, Queue};
+use super::queue::{WriterSignal, LineQueue};
 use super::sink::Sink;
-use super::{Figures, Log};
+use super::{AccessLogMetrics, AccessLogOptions};
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 
@@ -49,7 +49,7 @@ fn a_line_that_is_cut_short_does_not_become_one_with_the_next() {
         (6, 4, "one\ntw\none\ntwo\n"),
     ] {
         let stream = Limited::new(room);
-        let mut sink = Sink::other(Box::new(stream.clone()));
+        let mut sink = Sink::from_writer(Box::new(stream.clone()));
         let (whole, outcome) = sink.write(b"one\ntwo\n", || false);
         assert_eq!((whole, outcome.is_err()), (written, true), "{room}");
         // While the writer is still full, nothing is written.
@@ -62,43 +62,43 @@ fn a_line_that_is_cut_short_does_not_become_one_with_the_next() {
 
 #[test]
 fn a_queue_has_room_for_so_much_and_counts_the_rest() {
-    let (bell, figures) = (Arc::new(Bell::default()), Arc::new(Figures::new(1)));
-    let queue = Arc::new(Queue::new(0, 10, &bell, &figures));
+    let (bell, figures) = (Arc::new(WriterSignal::default()), Arc::new(AccessLogMetrics::new(1)));
+    let queue = Arc::new(LineQueue::new(0, 10, &bell, &figures));
     for line in ["1234\n", "5678\n", "9\n", "\n"] {
         queue.push(line.as_bytes());
     }
-    assert_eq!((figures.unwritten(), figures.dropped()), (2, 2));
+    assert_eq!((figures.pending(), figures.dropped()), (2, 2));
     assert_eq!(queue.take(0, Vec::new()), b"1234\n5678\n");
     assert_eq!(queue.take(1, Vec::new()), b"");
     queue.push(b"9\n");
-    assert_eq!((figures.unwritten(), figures.dropped()), (3, 2));
+    assert_eq!((figures.pending(), figures.dropped()), (3, 2));
 }
 
 #[test]
 fn whoever_finds_nothing_said_rings_the_bell() {
-    let (bell, figures) = (Arc::new(Bell::default()), Arc::new(Figures::new(1)));
-    let queue = Arc::new(Queue::new(0, 100, &bell, &figures));
-    assert!(!bell.is_rung());
+    let (bell, figures) = (Arc::new(WriterSignal::default()), Arc::new(AccessLogMetrics::new(1)));
+    let queue = Arc::new(LineQueue::new(0, 100, &bell, &figures));
+    assert!(!bell.is_set());
     queue.push(b"1\n");
-    assert!(bell.is_rung() && !bell.is_urgent());
-    bell.answer();
-    assert!(!bell.is_rung());
+    assert!(bell.is_set() && !bell.is_urgent());
+    bell.clear();
+    assert!(!bell.is_set());
     queue.push(&[b'x'; 60]);
-    assert!(bell.is_rung() && bell.is_urgent(), "the queue is half full");
+    assert!(bell.is_set() && bell.is_urgent(), "the queue is half full");
 }
 
 #[test]
 fn a_log_says_where_it_goes() {
-    assert!(format!("{:?}", Log::stdout()).contains("stdout"));
-    assert!(format!("{:?}", Log::file("/tmp/a.log")).contains("/tmp/a.log"));
-    assert!(Log::file("a").may_be_file() && !Log::stdout().may_be_file());
+    assert!(format!("{:?}", AccessLogOptions::stdout()).contains("stdout"));
+    assert!(format!("{:?}", AccessLogOptions::file("/tmp/a.log")).contains("/tmp/a.log"));
+    assert!(AccessLogOptions::file("a").may_be_file() && !AccessLogOptions::stdout().may_be_file());
 }
 
 /// Named pipes, with readers that stop reading or disconnect.
 #[cfg(unix)]
 mod pipes {
-    use super::super::queue::Bell;
-    use super::super::{Log, Sink};
+    use super::super::queue::WriterSignal;
+    use super::super::{AccessLogOptions, Sink};
     use std::fs::{self, File, OpenOptions};
     use std::os::fd::{AsRawFd, OwnedFd};
     use std::os::unix::fs::OpenOptionsExt;
@@ -138,14 +138,14 @@ mod pipes {
     }
 
     /// Starts a log whose output is not read, with more lines than the pipe has room for.
-    fn stuck(log: Log, lines: &[u8]) -> crate::access_log::Logging {
+    fn stuck(log: AccessLogOptions, lines: &[u8]) -> crate::access_log::StartedAccessLog {
         let logging = log.start(1).expect("the pipe has a reader");
         for _ in 0..200 {
-            logging.logs[0].lines.push(lines);
+            logging.logs[0].sink.write_line(lines);
         }
         // Wait until the thread has written some of them and is blocked.
         let begun = Instant::now();
-        while logging.end.figures.unwritten() == 200 && begun.elapsed() < PATIENCE {
+        while logging.flush.metrics.pending() == 200 && begun.elapsed() < PATIENCE {
             thread::sleep(Duration::from_millis(1));
         }
         thread::sleep(Duration::from_millis(50));
@@ -171,11 +171,11 @@ mod pipes {
     fn who_opens_a_log_again_frees_it_of_a_pipe_that_nobody_empties() {
         let (_folder, path) = pipe();
         let reader = reader(&path);
-        let logging = stuck(Log::file(&path), &[&[b'x'; 999][..], b"\n"].concat());
+        let logging = stuck(AccessLogOptions::file(&path), &[&[b'x'; 999][..], b"\n"].concat());
         fs::remove_file(&path).expect("the pipe exists");
-        logging.place.as_ref().expect("a file").reopen();
-        logging.logs[0].lines.push(b"last\n");
-        assert!(comes_whole(&path) > 100 && logging.end.figures.dropped() == 0);
+        logging.control.as_ref().expect("a file").reopen();
+        logging.logs[0].sink.write_line(b"last\n");
+        assert!(comes_whole(&path) > 100 && logging.flush.metrics.dropped() == 0);
         drop(reader);
     }
 
@@ -186,9 +186,9 @@ mod pipes {
         for output in [OwnedFd::from(pipe), OwnedFd::from(socket)] {
             let folder = tempfile::tempdir().expect("a directory");
             let next = folder.path().join("next");
-            let bell = Arc::new(Bell::default());
+            let bell = Arc::new(WriterSignal::default());
             let shared = output.try_clone().expect("a duplicate");
-            let mut sink = Sink::output(output).expect("an open descriptor");
+            let mut sink = Sink::stdout_from_fd(output).expect("an open descriptor");
             let line = [&[b'x'; 999][..], b"\n"].concat();
             let switch = Arc::clone(&bell);
             let place = next.clone();
@@ -196,7 +196,7 @@ mod pipes {
                 thread::sleep(Duration::from_millis(50));
                 switch.switch(Sink::file(place).expect("a new file"));
             });
-            let (written, outcome) = sink.write(&line.repeat(2000), || bell.wants_another());
+            let (written, outcome) = sink.write(&line.repeat(2000), || bell.wants_other_sink());
             let error = outcome.expect_err("no room for 2 MB");
             assert_eq!((error.kind(), written % 1000), (std::io::ErrorKind::WouldBlock, 0));
             assert!(written > 0 && next.exists());
@@ -217,11 +217,11 @@ mod pipes {
     fn lines_leave_a_pipe_that_nobody_empties_for_the_next_place() {
         let (folder, path) = pipe();
         let _reader = reader(&path);
-        let logging = stuck(Log::file(&path), &[&[b'x'; 999][..], b"\n"].concat());
+        let logging = stuck(AccessLogOptions::file(&path), &[&[b'x'; 999][..], b"\n"].concat());
         let next = folder.path().join("next");
-        let place = logging.place.as_ref().expect("a file");
+        let place = logging.control.as_ref().expect("a file");
         place.0.switch(Sink::file(next.clone()).expect("a new file"));
-        logging.logs[0].lines.push(b"last\n");
-        assert!(comes_whole(&next) > 100 && logging.end.figures.dropped() == 0);
+        logging.logs[0].sink.write_line(b"last\n");
+        assert!(comes_whole(&next) > 100 && logging.flush.metrics.dropped() == 0);
     }
 }

@@ -1,9 +1,9 @@
 //! The thread that writes the access log.
 
-use super::metrics::Figures;
-use super::queue::{Bell, KEPT_BYTES_MAX, Life, Queue};
+use super::metrics::AccessLogMetrics;
+use super::queue::{WriterSignal, RETAINED_BYTES_MAX, WriterState, LineQueue};
 use super::sink::Sink;
-use peregrine_web::panics::contained;
+use peregrine_web::panics::catch_log_panic;
 use std::io;
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -11,39 +11,39 @@ use std::time::{Duration, Instant};
 
 /// Lines that arrive within this time are written together. Under load, the thread wakes at this
 /// interval; without load, it sleeps.
-const GATHER: Duration = Duration::from_millis(10);
+const BATCH_DELAY: Duration = Duration::from_millis(10);
 
-pub(super) struct Writer {
+pub(super) struct AccessLogWriter {
     pub(super) sink: Sink,
-    pub(super) queues: Vec<Arc<Queue>>,
-    pub(super) bell: Arc<Bell>,
-    pub(super) figures: Arc<Figures>,
+    pub(super) queues: Vec<Arc<LineQueue>>,
+    pub(super) signal: Arc<WriterSignal>,
+    pub(super) metrics: Arc<AccessLogMetrics>,
     pub(super) done: mpsc::Sender<io::Result<()>>,
 }
 
-impl Writer {
+impl AccessLogWriter {
     pub(super) fn run(mut self) {
         let (mut batch, mut fails) = (Vec::new(), false);
         let queues = std::mem::take(&mut self.queues);
         loop {
             self.wait();
-            self.bell.answer();
-            self.go_elsewhere(&mut fails);
+            self.signal.clear();
+            self.switch_sink(&mut fails);
             self.reopen();
             // Read before the queues are emptied, so that no line is queued after the last time.
-            let is_last = match self.bell.life() {
-                Life::On => false,
-                Life::Leaving => queues.iter().all(|queue| Arc::strong_count(queue) == 1),
-                Life::Ending => true,
+            let is_last = match self.signal.state() {
+                WriterState::Running => false,
+                WriterState::Detached => queues.iter().all(|queue| Arc::strong_count(queue) == 1),
+                WriterState::Flushing => true,
             };
             let mut bytes = 0;
             for queue in &queues {
-                for slot in 0..Queue::SLOTS {
+                for slot in 0..LineQueue::SLOTS {
                     batch = queue.take(slot, batch);
                     bytes += batch.len();
                     self.write(&batch, &mut fails);
                     batch.clear();
-                    if batch.capacity() > KEPT_BYTES_MAX {
+                    if batch.capacity() > RETAINED_BYTES_MAX {
                         batch = Vec::new();
                     }
                 }
@@ -57,13 +57,13 @@ impl Writer {
 
     /// Waits until there is something to do, and then for up to [`GATHER`] for more lines.
     fn wait(&self) {
-        while self.bell.life() == Life::On && !self.bell.is_rung() {
+        while self.signal.state() == WriterState::Running && !self.signal.is_set() {
             thread::park();
         }
         // A wake-up during other work leaves a park token, which makes one pause return
         // immediately.
-        let until = Instant::now() + GATHER;
-        while self.bell.life() != Life::Ending && !self.bell.is_urgent() {
+        let until = Instant::now() + BATCH_DELAY;
+        while self.signal.state() != WriterState::Flushing && !self.signal.is_urgent() {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return;
@@ -73,11 +73,11 @@ impl Writer {
     }
 
     /// Switches to the next output, if there is one.
-    fn go_elsewhere(&mut self, fails: &mut bool) {
-        if let Some(next) = self.bell.takes_next() {
+    fn switch_sink(&mut self, fails: &mut bool) {
+        if let Some(next) = self.signal.take_next_sink() {
             // A failure of the new output is to be logged again.
             (self.sink, *fails) = (next, false);
-            contained(|| {
+            catch_log_panic(|| {
                 tracing::info!(target: "peregrine", log = %self.sink,
                 "the access log has a new output")
             });
@@ -89,41 +89,41 @@ impl Writer {
     fn write(&mut self, mut lines: &[u8], fails: &mut bool) {
         let count = |bytes: &[u8]| bytes.iter().filter(|byte| **byte == b'\n').count() as u64;
         while !lines.is_empty() {
-            let (written, outcome) = self.sink.write(lines, || self.bell.wants_another());
-            self.figures.written.add(count(&lines[..written]));
+            let (written, outcome) = self.sink.write(lines, || self.signal.wants_other_sink());
+            self.metrics.written.add(count(&lines[..written]));
             lines = &lines[written..];
             if matches!(&outcome, Err(error) if error.kind() == io::ErrorKind::WouldBlock) {
-                self.go_elsewhere(fails);
+                self.switch_sink(fails);
                 self.reopen();
                 continue;
             }
             let lost = count(lines);
-            self.figures.failed.add(lost);
-            return tell(&self.sink, outcome, lost, fails);
+            self.metrics.failed.add(lost);
+            return report_outcome(&self.sink, outcome, lost, fails);
         }
     }
 
     /// Reopens the file, if requested.
     fn reopen(&mut self) {
-        if !self.bell.takes_reopen() {
+        if !self.signal.take_reopen() {
             return;
         }
         match self.sink.reopen() {
             Ok(false) => {
-                contained(|| {
+                catch_log_panic(|| {
                     tracing::warn!(target: "peregrine", log = %self.sink,
                     "there is no log file to reopen")
                 });
             }
             Ok(true) => {
-                self.figures.reopened.add(1);
-                contained(|| {
+                self.metrics.reopened.add(1);
+                catch_log_panic(|| {
                     tracing::info!(target: "peregrine", log = %self.sink,
                     "the access log was reopened")
                 });
             }
             Err(error) => {
-                contained(|| {
+                catch_log_panic(|| {
                     tracing::error!(target: "peregrine", log = %self.sink, %error,
                     "the access log cannot be reopened; writing continues to the old file")
                 });
@@ -133,16 +133,16 @@ impl Writer {
 }
 
 /// Logs the first failure and the recovery from it, instead of every lost line.
-fn tell(sink: &Sink, outcome: io::Result<()>, lost: u64, fails: &mut bool) {
+fn report_outcome(sink: &Sink, outcome: io::Result<()>, lost: u64, fails: &mut bool) {
     match outcome {
         Ok(()) if std::mem::replace(fails, false) => {
-            contained(|| {
+            catch_log_panic(|| {
                 tracing::info!(target: "peregrine", log = %sink,
                 "the access log can be written again")
             });
         }
         Err(error) if !std::mem::replace(fails, true) => {
-            contained(|| {
+            catch_log_panic(|| {
                 tracing::error!(target: "peregrine", log = %sink, %error, lost,
                 "the access log cannot be written; lost lines are counted")
             });

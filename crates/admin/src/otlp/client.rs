@@ -21,15 +21,15 @@ const BODY_BYTES_MAX: usize = 1 << 20;
 const INTERIM_MAX: usize = 8;
 
 #[derive(Debug)]
-pub(super) struct Client {
+pub(super) struct CollectorClient {
     /// For a whole request, from connecting to the end of the response.
     pub(super) timeout: Duration,
 }
 
-type Answer<'a> = Pin<Box<dyn Future<Output = Result<Response<Bytes>, HttpError>> + Send + 'a>>;
+type ResponseFuture<'a> = Pin<Box<dyn Future<Output = Result<Response<Bytes>, HttpError>> + Send + 'a>>;
 
-impl HttpClient for Client {
-    fn send_bytes<'own, 'answer>(&'own self, request: Request<Bytes>) -> Answer<'answer>
+impl HttpClient for CollectorClient {
+    fn send_bytes<'own, 'answer>(&'own self, request: Request<Bytes>) -> ResponseFuture<'answer>
     where
         'own: 'answer,
         Self: 'answer,
@@ -38,40 +38,40 @@ impl HttpClient for Client {
     }
 }
 
-impl Client {
+impl CollectorClient {
     fn send(&self, request: &Request<Bytes>) -> io::Result<Response<Bytes>> {
-        let until = super::after(self.timeout);
+        let until = super::deadline_in(self.timeout);
         let uri = request.uri();
-        let host = uri.host().ok_or_else(|| fault("the collector's address has no host"))?;
+        let host = uri.host().ok_or_else(|| invalid_data("the collector's address has no host"))?;
         let is_tls = uri.scheme_str() == Some("https");
         let port = uri.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
         let name = host.trim_start_matches('[').trim_end_matches(']');
-        let stream = Timed { stream: connect(name, port, until)?, until };
+        let stream = DeadlineStream { stream: connect(name, port, until)?, deadline: until };
         if is_tls {
-            ask(&mut secure(name, stream)?, request)
+            send_request(&mut connect_tls(name, stream)?, request)
         } else {
-            ask(&mut { stream }, request)
+            send_request(&mut { stream }, request)
         }
     }
 }
 
-fn fault(text: &str) -> io::Error {
+fn invalid_data(text: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, text.to_owned())
 }
 
-fn late() -> io::Error {
+fn timeout_error() -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, "the collector did not answer in time")
 }
 
-fn left(until: Instant) -> io::Result<Duration> {
+fn time_left(until: Instant) -> io::Result<Duration> {
     let left = until.saturating_duration_since(Instant::now());
-    if left.is_zero() { Err(late()) } else { Ok(left) }
+    if left.is_zero() { Err(timeout_error()) } else { Ok(left) }
 }
 
 fn connect(host: &str, port: u16, until: Instant) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the collector's name has no address");
     for address in (host, port).to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, left(until)?) {
+        match TcpStream::connect_timeout(&address, time_left(until)?) {
             Ok(stream) => {
                 stream.set_nodelay(true)?;
                 return Ok(stream);
@@ -83,30 +83,30 @@ fn connect(host: &str, port: u16, until: Instant) -> io::Result<TcpStream> {
 }
 
 /// A connection whose reads and writes fail after a deadline.
-struct Timed {
+struct DeadlineStream {
     stream: TcpStream,
-    until: Instant,
+    deadline: Instant,
 }
 
 /// Unifies the errors with which different systems report a socket timeout.
-fn timed<T>(outcome: io::Result<T>) -> io::Result<T> {
+fn as_timeout<T>(outcome: io::Result<T>) -> io::Result<T> {
     outcome.map_err(|error| match error.kind() {
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => late(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => timeout_error(),
         _ => error,
     })
 }
 
-impl Read for Timed {
+impl Read for DeadlineStream {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        self.stream.set_read_timeout(Some(left(self.until)?))?;
-        timed(self.stream.read(bytes))
+        self.stream.set_read_timeout(Some(time_left(self.deadline)?))?;
+        as_timeout(self.stream.read(bytes))
     }
 }
 
-impl Write for Timed {
+impl Write for DeadlineStream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.stream.set_write_timeout(Some(left(self.until)?))?;
-        timed(self.stream.write(bytes))
+        self.stream.set_write_timeout(Some(time_left(self.deadline)?))?;
+        as_timeout(self.stream.write(bytes))
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -114,13 +114,13 @@ impl Write for Timed {
     }
 }
 
-trait Stream: Read + Write {}
+trait ReadWrite: Read + Write {}
 
-impl<S: Read + Write> Stream for S {}
+impl<S: Read + Write> ReadWrite for S {}
 
 /// Wraps a connection in TLS, with the system's root certificates.
 #[cfg(feature = "tls")]
-fn secure(host: &str, stream: Timed) -> io::Result<impl Stream> {
+fn connect_tls(host: &str, stream: DeadlineStream) -> io::Result<impl ReadWrite> {
     use peregrine_tls::rustls::crypto::aws_lc_rs;
     use peregrine_tls::rustls::pki_types::ServerName;
     use peregrine_tls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
@@ -136,28 +136,28 @@ fn secure(host: &str, stream: Timed) -> io::Result<impl Stream> {
             .with_no_client_auth();
         Arc::new(config)
     });
-    let name = ServerName::try_from(host.to_owned()).map_err(|error| fault(&error.to_string()))?;
+    let name = ServerName::try_from(host.to_owned()).map_err(|error| invalid_data(&error.to_string()))?;
     let session = ClientConnection::new(Arc::clone(config), name);
-    Ok(StreamOwned::new(session.map_err(|error| fault(&error.to_string()))?, stream))
+    Ok(StreamOwned::new(session.map_err(|error| invalid_data(&error.to_string()))?, stream))
 }
 
 #[cfg(not(feature = "tls"))]
-fn secure(_: &str, stream: Timed) -> io::Result<impl Stream> {
+fn secure(_: &str, stream: DeadlineStream) -> io::Result<impl ReadWrite> {
     // Only gives `impl Stream` a concrete type.
-    let none: io::Result<Timed> = Err(fault(
+    let none: io::Result<DeadlineStream> = Err(invalid_data(
         "`https` needs the feature `tls` of `peregrine`, which this program was built without",
     ));
     drop(stream);
     none
 }
 
-fn ask(stream: &mut impl Stream, request: &Request<Bytes>) -> io::Result<Response<Bytes>> {
-    stream.write_all(&written(request))?;
+fn send_request(stream: &mut impl ReadWrite, request: &Request<Bytes>) -> io::Result<Response<Bytes>> {
+    stream.write_all(&encode_request(request))?;
     stream.flush()?;
     let mut bytes = Vec::new();
     for _ in 0..INTERIM_MAX {
         let end = read_head(stream, &mut bytes)?;
-        let (status, fields) = head(&bytes[..end])?;
+        let (status, fields) = parse_head(&bytes[..end])?;
         bytes.drain(..end);
         if !status.is_informational() {
             let body = read_body(stream, bytes, &fields)?;
@@ -167,11 +167,11 @@ fn ask(stream: &mut impl Stream, request: &Request<Bytes>) -> io::Result<Respons
             return Ok(response);
         }
     }
-    Err(fault("the collector sent too many interim responses"))
+    Err(invalid_data("the collector sent too many interim responses"))
 }
 
 /// The bytes of the request.
-fn written(request: &Request<Bytes>) -> Vec<u8> {
+fn encode_request(request: &Request<Bytes>) -> Vec<u8> {
     let uri: &Uri = request.uri();
     let target = uri.path_and_query().map_or("/", |target| target.as_str());
     let host = uri.authority().map_or("", |authority| authority.as_str());
@@ -203,7 +203,7 @@ fn read_head(stream: &mut impl Read, bytes: &mut Vec<u8>) -> io::Result<usize> {
             return Ok(at + END.len());
         }
         if bytes.len() > HEAD_BYTES_MAX {
-            return Err(fault("the head of the collector's response is too long"));
+            return Err(invalid_data("the head of the collector's response is too long"));
         }
         read_more(stream, bytes)?;
     }
@@ -221,8 +221,8 @@ fn read_more(stream: &mut impl Read, bytes: &mut Vec<u8>) -> io::Result<()> {
     if count == 0 { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
 }
 
-fn head(bytes: &[u8]) -> io::Result<(StatusCode, HeaderMap)> {
-    let no_http = || fault("the server at the collector's address does not speak HTTP/1.1");
+fn parse_head(bytes: &[u8]) -> io::Result<(StatusCode, HeaderMap)> {
+    let no_http = || invalid_data("the server at the collector's address does not speak HTTP/1.1");
     let text = std::str::from_utf8(bytes).map_err(|_| no_http())?;
     let mut lines = text.split("\r\n");
     let line = lines.next().and_then(|line| line.strip_prefix("HTTP/1."));
@@ -282,7 +282,7 @@ mod tests {
             .header("x-tenant", "birds")
             .header("host", "elsewhere");
         let request = request.body(Bytes::from_static(b"spans")).expect("a valid request");
-        let outcome = Client { timeout }.send(&request);
+        let outcome = CollectorClient { timeout }.send(&request);
         let request = serving.join().expect("no panic");
         let text = String::from_utf8(request).expect("text").replace(&address.to_string(), "at");
         (outcome, text)

@@ -10,8 +10,8 @@ mod span_queue;
 pub(crate) use self::span_queue::FAMILIES;
 pub(crate) use self::span_queue::write;
 
-use self::client::Client;
-use self::span_queue::Entrance;
+use self::client::CollectorClient;
+use self::span_queue::SpanQueue;
 use http::HeaderMap;
 use opentelemetry::propagation::TextMapPropagator as _;
 use opentelemetry::trace::{
@@ -24,10 +24,10 @@ use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::SdkTracerProvider;
-use peregrine_server::{Recorder, Traces};
+use peregrine_server::{SpanRecorder, TraceConfig};
 #[cfg(feature = "config")]
 use peregrine_settings::ServerConfig;
-use peregrine_web::panics::contained;
+use peregrine_web::panics::catch_log_panic;
 use peregrine_web::trace::{TraceContext, is_unsampled};
 use std::collections::HashMap;
 use std::fmt;
@@ -43,13 +43,13 @@ use tracing_subscriber::layer::{self, Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 
 /// How long sending one batch may take, by default.
-const SEND_TIMEOUT: Duration = Duration::from_secs(10);
+const DEFAULT_EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long the shutdown waits for unsent spans, by default.
-const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
+const DEFAULT_FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The targets of the exporter itself. Sending their spans would create more of them, without end.
-const OF_THE_WAY: [&str; 2] = ["opentelemetry", "rustls"];
+const EXCLUDED_TARGETS: [&str; 2] = ["opentelemetry", "rustls"];
 
 /// Exports spans to an OpenTelemetry collector, with OTLP over HTTP in Protobuf encoding.
 ///
@@ -80,17 +80,17 @@ const OF_THE_WAY: [&str; 2] = ["opentelemetry", "rustls"];
 #[derive(Clone)]
 #[must_use = "no spans are sent until `install` or `layer`"]
 pub struct Otlp {
-    service: Option<String>,
+    service_name: Option<String>,
     endpoint: Option<String>,
     headers: HashMap<String, String>,
     level: LevelFilter,
-    send_timeout: Duration,
-    end_timeout: Duration,
+    export_timeout: Duration,
+    flush_timeout: Duration,
 }
 
 impl fmt::Debug for Otlp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { service, headers, level, .. } = self;
+        let Self { service_name: service, headers, level, .. } = self;
         // Header values may be secrets, and the address may contain a password.
         let names: Vec<_> = headers.keys().collect();
         let mut debug = f.debug_struct("Otlp");
@@ -130,37 +130,37 @@ impl std::error::Error for OtlpError {}
 impl Otlp {
     /// Exports spans of a service with this name.
     pub fn new(service: impl Into<String>) -> Self {
-        Self::unnamed().service(service)
+        Self::from_env().service_name(service)
     }
 
     /// Exports spans of a service whose name comes from the environment (`OTEL_SERVICE_NAME`).
-    pub fn unnamed() -> Self {
+    pub fn from_env() -> Self {
         Self {
-            service: None,
+            service_name: None,
             endpoint: None,
             headers: HashMap::new(),
             level: LevelFilter::INFO,
-            send_timeout: SEND_TIMEOUT,
-            end_timeout: FLUSH_TIMEOUT,
+            export_timeout: DEFAULT_EXPORT_TIMEOUT,
+            flush_timeout: DEFAULT_FLUSH_TIMEOUT,
         }
     }
 
     /// Sets the service's name.
-    pub fn service(mut self, service: impl Into<String>) -> Self {
-        self.service = Some(service.into());
+    pub fn service_name(mut self, service: impl Into<String>) -> Self {
+        self.service_name = Some(service.into());
         self
     }
 
     /// Sets how long sending one batch of spans may take, from connecting to the collector's
     /// response. When the time is over, the batch is lost and counted. Default: 10 s.
-    pub fn send_timeout(mut self, timeout: Duration) -> Self {
-        self.send_timeout = timeout;
+    pub fn export_timeout(mut self, timeout: Duration) -> Self {
+        self.export_timeout = timeout;
         self
     }
 
     /// Sets how long the shutdown of the server waits until all spans are sent. Default: 5 s.
-    pub fn end_timeout(mut self, timeout: Duration) -> Self {
-        self.end_timeout = timeout;
+    pub fn flush_timeout(mut self, timeout: Duration) -> Self {
+        self.flush_timeout = timeout;
         self
     }
 
@@ -205,7 +205,7 @@ impl Otlp {
     /// # Errors
     /// As [`install`](Self::install).
     #[doc(hidden)]
-    pub fn install_unless_done(self) -> Result<(), OtlpError> {
+    pub fn install_if_absent(self) -> Result<(), OtlpError> {
         let is_done = !PROVIDERS.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
         if is_done { Ok(()) } else { self.install() }
     }
@@ -218,9 +218,9 @@ impl Otlp {
     where
         S: Subscriber + for<'span> LookupSpan<'span>,
     {
-        let Self { service, endpoint, headers, level, send_timeout, end_timeout } = self;
+        let Self { service_name: service, endpoint, headers, level, export_timeout: send_timeout, flush_timeout: end_timeout } = self;
         let exporter = SpanExporter::builder().with_http().with_protocol(Protocol::HttpBinary);
-        let exporter = exporter.with_http_client(Client { timeout: send_timeout });
+        let exporter = exporter.with_http_client(CollectorClient { timeout: send_timeout });
         let exporter = exporter.with_timeout(send_timeout).with_headers(headers);
         let exporter = match endpoint {
             None => exporter,
@@ -232,7 +232,7 @@ impl Otlp {
             Some(service) => resource.with_service_name(service),
             None => resource,
         };
-        let provider = SdkTracerProvider::builder().with_span_processor(Entrance::to(exporter));
+        let provider = SdkTracerProvider::builder().with_span_processor(SpanQueue::new(exporter));
         let provider = provider.with_resource(resource.build()).build();
         let tracer = provider.tracer("peregrine");
         PROVIDERS.lock().unwrap_or_else(PoisonError::into_inner).push((provider, end_timeout));
@@ -247,7 +247,7 @@ impl Otlp {
             };
             // If the request is not sampled, the spans of its handler would start traces of their
             // own.
-            *metadata.level() <= level && !is_unsampled() && !OF_THE_WAY.iter().any(is_of)
+            *metadata.level() <= level && !is_unsampled() && !EXCLUDED_TARGETS.iter().any(is_of)
         };
         Ok(sends.with_filter(DynFilterFn::new(is_sent).with_max_level_hint(level)))
     }
@@ -260,12 +260,12 @@ impl Otlp {
     /// server [installs](Self::install) a subscriber when it starts.
     pub fn from_config(config: &ServerConfig) -> Option<Self> {
         let of = &config.traces.otlp;
-        let otlp = Self::unnamed().endpoint(of.endpoint.as_ref()?);
-        let otlp = otlp.send_timeout(of.send_timeout).end_timeout(of.end_timeout);
+        let otlp = Self::from_env().endpoint(of.endpoint.as_ref()?);
+        let otlp = otlp.export_timeout(of.send_timeout).flush_timeout(of.end_timeout);
         let otlp =
-            of.headers.iter().fold(otlp, |otlp, (name, value)| otlp.header(name, value.expose()));
+            of.headers.iter().fold(otlp, |otlp, (name, value)| otlp.header(name, value.expose_secret()));
         Some(match &of.service {
-            Some(service) => otlp.service(service),
+            Some(service) => otlp.service_name(service),
             None => otlp,
         })
     }
@@ -275,12 +275,12 @@ impl Otlp {
 static PROVIDERS: Mutex<Vec<(SdkTracerProvider, Duration)>> = Mutex::new(Vec::new());
 
 /// Stands for times beyond the range of `Instant`.
-const NEVER: Duration = Duration::from_secs(30 * 365 * 86_400);
+const FAR_FUTURE: Duration = Duration::from_secs(30 * 365 * 86_400);
 
 /// The instant after `time` has passed.
-fn after(time: Duration) -> Instant {
+fn deadline_in(time: Duration) -> Instant {
     let now = Instant::now();
-    now.checked_add(time).unwrap_or_else(|| now + NEVER)
+    now.checked_add(time).unwrap_or_else(|| now + FAR_FUTURE)
 }
 
 /// Sends all queued spans, but waits no longer than the end timeout.
@@ -288,7 +288,7 @@ pub fn flush() {
     let providers = PROVIDERS.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let Some(timeout) = providers.iter().map(|(_, timeout)| *timeout).max() else { return };
     let (done, ended) = mpsc::channel();
-    let until = after(timeout);
+    let until = deadline_in(timeout);
     let flush = move || {
         // `force_flush` has its own timeout, which may be shorter than ours.
         let outcomes: Vec<_> = loop {
@@ -308,15 +308,15 @@ pub fn flush() {
     match ended.recv_timeout(timeout) {
         Ok(outcomes) => {
             for error in outcomes.into_iter().filter_map(Result::err) {
-                contained(|| {
+                catch_log_panic(|| {
                     tracing::warn!(target: "peregrine", %error,
                     "the last spans could not be sent")
                 });
             }
         }
         Err(_) => {
-            let spans = span_queue::waiting();
-            contained(|| {
+            let spans = span_queue::queued();
+            catch_log_panic(|| {
                 tracing::warn!(target: "peregrine", ?timeout, spans,
                 "the last spans were not sent in time")
             });
@@ -325,18 +325,18 @@ pub fn flush() {
 }
 
 /// Makes `traces` take the ids of spans from OpenTelemetry.
-pub fn recorded(traces: Traces) -> Traces {
-    traces.recorder(Arc::new(Sdk))
+pub fn with_otel_recorder(traces: TraceConfig) -> TraceConfig {
+    traces.recorder(Arc::new(OtelRecorder))
 }
 
 #[derive(Debug)]
-struct Sdk;
+struct OtelRecorder;
 
-impl Recorder for Sdk {
-    fn begin(&self, span: &Span, parent: Option<&TraceContext>) -> Option<([u8; 16], [u8; 8])> {
+impl SpanRecorder for OtelRecorder {
+    fn on_start(&self, span: &Span, parent: Option<&TraceContext>) -> Option<([u8; 16], [u8; 8])> {
         if let Some(parent) = parent {
             // Fails if no layer records the span. The context below is then invalid.
-            let _ = span.set_parent(Context::new().with_remote_span_context(remote(parent)));
+            let _ = span.set_parent(Context::new().with_remote_span_context(to_otel_span_context(parent)));
         }
         let context = span.context();
         let span = context.span();
@@ -345,7 +345,7 @@ impl Recorder for Sdk {
     }
 }
 
-fn remote(parent: &TraceContext) -> SpanContext {
+fn to_otel_span_context(parent: &TraceContext) -> SpanContext {
     let state = parent.state().and_then(|state| TraceState::from_str(state).ok());
     SpanContext::new(
         TraceId::from_bytes(parent.trace_id()),

@@ -7,18 +7,18 @@ use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{
     BatchConfigBuilder, BatchSpanProcessor, Span, SpanData, SpanExporter, SpanProcessor,
 };
-use peregrine_metrics::{Family, Kind, Page};
+use peregrine_metrics::{MetricFamily, MetricType, Exposition};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// The maximum number of queued spans, by default.
-const WAITING_MAX: usize = 2048;
+const QUEUED_SPANS_MAX: usize = 2048;
 
 /// Counters of the spans of this process.
 #[derive(Debug)]
-struct Figures {
-    made: AtomicU64,
+struct SpanCounters {
+    created: AtomicU64,
     exported: AtomicU64,
     /// The queue had no room for them.
     dropped: AtomicU64,
@@ -26,8 +26,8 @@ struct Figures {
     failed: AtomicU64,
 }
 
-static FIGURES: Figures = Figures {
-    made: AtomicU64::new(0),
+static COUNTERS: SpanCounters = SpanCounters {
+    created: AtomicU64::new(0),
     exported: AtomicU64::new(0),
     dropped: AtomicU64::new(0),
     failed: AtomicU64::new(0),
@@ -37,42 +37,42 @@ fn add(count: &AtomicU64, more: usize) {
     count.fetch_add(more as u64, Ordering::Relaxed);
 }
 
-fn of(count: &AtomicU64) -> u64 {
+fn load(count: &AtomicU64) -> u64 {
     count.load(Ordering::Relaxed)
 }
 
 /// The number of queued spans.
-pub(super) fn waiting() -> u64 {
-    let Figures { made, exported, dropped, failed } = &FIGURES;
+pub(super) fn queued() -> u64 {
+    let SpanCounters { created: made, exported, dropped, failed } = &COUNTERS;
     // Read before `made`, so that the difference cannot be negative.
-    let over = of(exported) + of(dropped) + of(failed);
-    of(made).saturating_sub(over)
+    let over = load(exported) + load(dropped) + load(failed);
+    load(made).saturating_sub(over)
 }
 
 /// Passes spans to the thread that sends them, and limits how many are queued.
 #[derive(Debug)]
-pub(super) struct Entrance {
+pub(super) struct SpanQueue {
     batches: BatchSpanProcessor,
-    waiting: Arc<AtomicUsize>,
-    waiting_max: usize,
+    queued: Arc<AtomicUsize>,
+    queued_max: usize,
 }
 
-impl Entrance {
+impl SpanQueue {
     /// A queue for this exporter.
-    pub(super) fn to(collector: opentelemetry_otlp::SpanExporter) -> Self {
+    pub(super) fn new(collector: opentelemetry_otlp::SpanExporter) -> Self {
         let said = std::env::var("OTEL_BSP_MAX_QUEUE_SIZE").ok();
         let said = said.and_then(|said| said.trim().parse().ok()).filter(|most| *most > 0);
-        let waiting_max = said.unwrap_or(WAITING_MAX);
+        let waiting_max = said.unwrap_or(QUEUED_SPANS_MAX);
         let waiting = Arc::<AtomicUsize>::default();
-        let exit = Exit { collector, waiting: Arc::clone(&waiting) };
+        let exit = CountingExporter { collector, queued: Arc::clone(&waiting) };
         // The SDK's queue has the same size as ours, so it never drops a span that is not counted.
         let config = BatchConfigBuilder::default().with_max_queue_size(waiting_max).build();
         let batches = BatchSpanProcessor::builder(exit).with_batch_config(config).build();
-        Self { batches, waiting, waiting_max }
+        Self { batches, queued: waiting, queued_max: waiting_max }
     }
 }
 
-impl SpanProcessor for Entrance {
+impl SpanProcessor for SpanQueue {
     fn on_start(&self, span: &mut Span, context: &Context) {
         self.batches.on_start(span, context);
     }
@@ -81,11 +81,11 @@ impl SpanProcessor for Entrance {
         if !span.span_context.is_sampled() {
             return;
         }
-        add(&FIGURES.made, 1);
-        let one_more = |waiting: usize| (waiting < self.waiting_max).then_some(waiting + 1);
-        match self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more) {
+        add(&COUNTERS.created, 1);
+        let one_more = |waiting: usize| (waiting < self.queued_max).then_some(waiting + 1);
+        match self.queued.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more) {
             Ok(_) => self.batches.on_end(span),
-            Err(_) => add(&FIGURES.dropped, 1),
+            Err(_) => add(&COUNTERS.dropped, 1),
         }
     }
 
@@ -104,17 +104,17 @@ impl SpanProcessor for Entrance {
 
 /// Sends batches, and counts their spans.
 #[derive(Debug)]
-struct Exit {
+struct CountingExporter {
     collector: opentelemetry_otlp::SpanExporter,
-    waiting: Arc<AtomicUsize>,
+    queued: Arc<AtomicUsize>,
 }
 
-impl SpanExporter for Exit {
+impl SpanExporter for CountingExporter {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
         let count = batch.len();
         let outcome = self.collector.export(batch).await;
-        add(if outcome.is_ok() { &FIGURES.exported } else { &FIGURES.failed }, count);
-        self.waiting.fetch_sub(count, Ordering::Relaxed);
+        add(if outcome.is_ok() { &COUNTERS.exported } else { &COUNTERS.failed }, count);
+        self.queued.fetch_sub(count, Ordering::Relaxed);
         outcome
     }
 
@@ -131,45 +131,45 @@ impl SpanExporter for Exit {
     }
 }
 
-const MADE: Family<'_> = Family {
+const CREATED: MetricFamily<'_> = MetricFamily {
     name: "peregrine_trace_spans",
-    kind: Kind::Counter,
+    metric_type: MetricType::Counter,
     unit: "",
     help: "Spans that were recorded for export to a collector.",
 };
-const EXPORTED: Family<'_> = Family {
+const EXPORTED: MetricFamily<'_> = MetricFamily {
     name: "peregrine_trace_exported_spans",
-    kind: Kind::Counter,
+    metric_type: MetricType::Counter,
     unit: "",
     help: "Spans that a collector accepted.",
 };
-const DROPPED: Family<'_> = Family {
+const DROPPED: MetricFamily<'_> = MetricFamily {
     name: "peregrine_trace_dropped_spans",
-    kind: Kind::Counter,
+    metric_type: MetricType::Counter,
     unit: "",
     help: "Spans that were lost, by reason.",
 };
-const WAITING: Family<'_> = Family {
+const QUEUED: MetricFamily<'_> = MetricFamily {
     name: "peregrine_trace_waiting_spans",
-    kind: Kind::Gauge,
+    metric_type: MetricType::Gauge,
     unit: "",
     help: "Spans that wait to be sent.",
 };
 
 /// The metric families that [`write()`] writes, in order.
 #[cfg(test)]
-pub(crate) const FAMILIES: &[Family<'static>] = &[MADE, EXPORTED, DROPPED, WAITING];
+pub(crate) const FAMILIES: &[MetricFamily<'static>] = &[CREATED, EXPORTED, DROPPED, QUEUED];
 
 /// Writes the metrics.
-pub(crate) fn write(page: &mut Page) {
-    let waiting = waiting();
-    page.family(&MADE);
-    page.sample(&[], of(&FIGURES.made));
-    page.family(&EXPORTED);
-    page.sample(&[], of(&FIGURES.exported));
-    page.family(&DROPPED);
-    page.sample(&[("reason", "queue_full")], of(&FIGURES.dropped));
-    page.sample(&[("reason", "send_failed")], of(&FIGURES.failed));
-    page.family(&WAITING);
+pub(crate) fn write(page: &mut Exposition) {
+    let waiting = queued();
+    page.begin_family(&CREATED);
+    page.sample(&[], load(&COUNTERS.created));
+    page.begin_family(&EXPORTED);
+    page.sample(&[], load(&COUNTERS.exported));
+    page.begin_family(&DROPPED);
+    page.sample(&[("reason", "queue_full")], load(&COUNTERS.dropped));
+    page.sample(&[("reason", "send_failed")], load(&COUNTERS.failed));
+    page.begin_family(&QUEUED);
     page.sample(&[], waiting);
 }

@@ -3,7 +3,7 @@
 use super::keys::KeySet;
 use bytes::Bytes;
 use peregrine_web::clock;
-use peregrine_web::panics::contained;
+use peregrine_web::panics::catch_log_panic;
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -13,17 +13,17 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Mutex, MutexGuard};
 
 /// How long fetched keys count as fresh.
-const FRESH_FOR: Duration = Duration::from_secs(10 * 60);
+const MAX_AGE: Duration = Duration::from_secs(10 * 60);
 /// How long stale keys are still used while the issuer does not answer.
-const STALE_FOR: Duration = Duration::from_secs(60 * 60);
+const STALE_IF_ERROR: Duration = Duration::from_secs(60 * 60);
 /// The pause between two attempts to fetch the keys.
-const PAUSE: Duration = Duration::from_secs(30);
+const COOLDOWN: Duration = Duration::from_secs(30);
 /// The time limit of one attempt.
-const TIMEOUT: Duration = Duration::from_secs(5);
+const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
 /// The size limit of the fetched document, in bytes.
 const BYTES_MAX: usize = 512 * 1024;
 
-type Fetching = Pin<Box<dyn Future<Output = Result<Bytes, String>> + Send>>;
+type FetchFuture = Pin<Box<dyn Future<Output = Result<Bytes, String>> + Send>>;
 
 /// The keys that an issuer publishes as a JWKS document (RFC 7517) and rotates from time to time.
 ///
@@ -60,48 +60,48 @@ type Fetching = Pin<Box<dyn Future<Output = Result<Bytes, String>> + Send>>;
 /// The document may have at most 512 KiB, and only its first 100 keys are used. The size is checked
 /// after the fetch: let the function stop reading at that size to bound memory.
 #[derive(Clone)]
-pub struct Jwks(Arc<Inner>);
+pub struct RemoteJwks(Arc<Inner>);
 
 struct Inner {
-    settings: Settings,
-    kept: RwLock<Kept>,
+    settings: JwksSettings,
+    cached: RwLock<CachedKeys>,
     /// The holder of the lock starts a fetch or resumes one that a cancelled request left behind.
-    asking: Mutex<Option<Attempt>>,
+    in_flight: Mutex<Option<InFlightFetch>>,
 }
 
 /// A fetch in progress. It survives cancellation of the request that started it: the next request
 /// resumes it until its timeout. There is therefore one fetch at a time, even if clients
 /// disconnect.
-struct Attempt {
-    fetching: Fetching,
-    began_at: Duration,
+struct InFlightFetch {
+    future: FetchFuture,
+    started_at: Duration,
 }
 
 #[derive(Clone)]
-struct Settings {
-    fetch: Arc<dyn Fn() -> Fetching + Send + Sync>,
-    fresh_for: Duration,
-    stale_for: Duration,
-    pause: Duration,
+struct JwksSettings {
+    fetch: Arc<dyn Fn() -> FetchFuture + Send + Sync>,
+    max_age: Duration,
+    stale_if_error: Duration,
+    cooldown: Duration,
     timeout: Duration,
     clock: Arc<dyn Fn() -> Duration + Send + Sync>,
 }
 
 /// The cached keys and their age.
 #[derive(Clone, Debug, Default)]
-struct Kept {
+struct CachedKeys {
     keys: Arc<KeySet>,
     /// When the keys were fetched; `None` if never.
     fetched_at: Option<Duration>,
     /// The earliest time of the next attempt.
-    asks_again_at: Duration,
+    next_fetch_at: Duration,
 }
 
 /// No usable keys: there are none, or they are too old.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct NoKeys;
+pub(super) struct KeysUnavailable;
 
-impl Jwks {
+impl RemoteJwks {
     /// Keys from the document that `fetch` returns. Nothing is fetched until the first token
     /// arrives.
     pub fn new<F, T, E>(fetch: impl Fn() -> F + Send + Sync + 'static) -> Self
@@ -110,104 +110,104 @@ impl Jwks {
         T: Into<Bytes>,
         E: fmt::Display,
     {
-        static BEGUN: LazyLock<Instant> = LazyLock::new(Instant::now);
-        let fetch = move || -> Fetching {
+        static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+        let fetch = move || -> FetchFuture {
             let fetching = fetch();
             Box::pin(
                 async move { fetching.await.map(Into::into).map_err(|error| error.to_string()) },
             )
         };
-        Self::of(Settings {
+        Self::from_settings(JwksSettings {
             fetch: Arc::new(fetch),
-            fresh_for: FRESH_FOR,
-            stale_for: STALE_FOR,
-            pause: PAUSE,
-            timeout: TIMEOUT,
-            clock: Arc::new(|| BEGUN.elapsed()),
+            max_age: MAX_AGE,
+            stale_if_error: STALE_IF_ERROR,
+            cooldown: COOLDOWN,
+            timeout: FETCH_TIMEOUT,
+            clock: Arc::new(|| START.elapsed()),
         })
     }
 
-    fn of(settings: Settings) -> Self {
+    fn from_settings(settings: JwksSettings) -> Self {
         let (kept, asking) = (RwLock::default(), Mutex::default());
-        Self(Arc::new(Inner { settings, kept, asking }))
+        Self(Arc::new(Inner { settings, cached: kept, in_flight: asking }))
     }
 
-    fn set(self, set: impl FnOnce(&mut Settings)) -> Self {
+    fn configure(self, set: impl FnOnce(&mut JwksSettings)) -> Self {
         let mut settings = self.0.settings.clone();
         set(&mut settings);
-        Self::of(settings)
+        Self::from_settings(settings)
     }
 
     /// Sets how long fetched keys count as fresh. The default is 10 minutes.
     #[must_use]
-    pub fn fresh_for(self, time: Duration) -> Self {
-        self.set(|settings| settings.fresh_for = time)
+    pub fn max_age(self, time: Duration) -> Self {
+        self.configure(|settings| settings.max_age = time)
     }
 
     /// Sets how long stale keys are still used while the issuer does not answer, in addition to
     /// [`fresh_for`](Self::fresh_for). The default is 1 hour. A withdrawn key is accepted for just
     /// as long.
     #[must_use]
-    pub fn stale_for(self, time: Duration) -> Self {
-        self.set(|settings| settings.stale_for = time)
+    pub fn stale_if_error(self, time: Duration) -> Self {
+        self.configure(|settings| settings.stale_if_error = time)
     }
 
     /// Sets the minimum time between two attempts. The default is 30 s.
     #[must_use]
-    pub fn pause(self, time: Duration) -> Self {
-        self.set(|settings| settings.pause = time)
+    pub fn cooldown(self, time: Duration) -> Self {
+        self.configure(|settings| settings.cooldown = time)
     }
 
     /// Sets the time limit of one attempt. The default is 5 s.
     #[must_use]
-    pub fn timeout(self, time: Duration) -> Self {
-        self.set(|settings| settings.timeout = time)
+    pub fn fetch_timeout(self, time: Duration) -> Self {
+        self.configure(|settings| settings.timeout = time)
     }
 
     /// Replaces the system clock, for tests. The function returns the time since an arbitrary fixed
     /// point.
     #[must_use]
     pub fn clock(self, clock: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
-        self.set(|settings| settings.clock = Arc::new(clock))
+        self.configure(|settings| settings.clock = Arc::new(clock))
     }
 
     /// The keys, fetched again if the one with this ID is missing or all are stale.
-    pub(super) async fn keys(&self, id: Option<&str>) -> Result<Arc<KeySet>, NoKeys> {
+    pub(super) async fn keys(&self, id: Option<&str>) -> Result<Arc<KeySet>, KeysUnavailable> {
         let inner = &*self.0;
-        let kept = inner.kept();
+        let kept = inner.cached();
         let state = inner.state(&kept, id);
         match state {
-            State::Good => return Ok(kept.keys),
+            CacheState::Fresh => return Ok(kept.keys),
             // The first request refreshes the keys and waits; concurrent requests use the stale
             // keys.
-            State::Old => {
-                if inner.may_ask(&kept)
-                    && let Ok(asking) = inner.asking.try_lock()
+            CacheState::Stale => {
+                if inner.may_fetch(&kept)
+                    && let Ok(asking) = inner.in_flight.try_lock()
                 {
-                    inner.ask(asking).await;
+                    inner.fetch(asking).await;
                 }
             }
-            State::Missing => {
-                if inner.may_ask(&kept) {
-                    let asking = inner.asking.lock().await;
+            CacheState::Missing => {
+                if inner.may_fetch(&kept) {
+                    let asking = inner.in_flight.lock().await;
                     // Another request may have refreshed the keys while this one waited for the
                     // lock.
-                    if inner.may_ask(&inner.kept()) {
-                        inner.ask(asking).await;
+                    if inner.may_fetch(&inner.cached()) {
+                        inner.fetch(asking).await;
                     }
                 }
             }
         }
-        let kept = inner.kept();
-        if inner.is_over(&kept) { Err(NoKeys) } else { Ok(kept.keys) }
+        let kept = inner.cached();
+        if inner.is_expired(&kept) { Err(KeysUnavailable) } else { Ok(kept.keys) }
     }
 }
 
-enum State {
+enum CacheState {
     /// The keys are fresh, and the requested one is among them.
-    Good,
+    Fresh,
     /// The keys are usable but stale.
-    Old,
+    Stale,
     /// There are no usable keys, or the requested one is not among them.
     Missing,
 }
@@ -217,47 +217,47 @@ impl Inner {
         (self.settings.clock)()
     }
 
-    fn kept(&self) -> Kept {
-        self.kept.read().unwrap_or_else(PoisonError::into_inner).clone()
+    fn cached(&self) -> CachedKeys {
+        self.cached.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Whether the keys are too old to use.
-    fn is_over(&self, kept: &Kept) -> bool {
-        let longest = self.settings.fresh_for.saturating_add(self.settings.stale_for);
+    fn is_expired(&self, kept: &CachedKeys) -> bool {
+        let longest = self.settings.max_age.saturating_add(self.settings.stale_if_error);
         kept.fetched_at.is_none_or(|at| self.now().saturating_sub(at) > longest)
     }
 
-    fn state(&self, kept: &Kept, id: Option<&str>) -> State {
-        let is_missing = self.is_over(kept) || id.is_some_and(|id| !kept.keys.knows(id));
+    fn state(&self, kept: &CachedKeys, id: Option<&str>) -> CacheState {
+        let is_missing = self.is_expired(kept) || id.is_some_and(|id| !kept.keys.has_key_id(id));
         let age = kept.fetched_at.map(|at| self.now().saturating_sub(at));
         match age {
-            _ if is_missing => State::Missing,
-            Some(age) if age <= self.settings.fresh_for => State::Good,
-            _ => State::Old,
+            _ if is_missing => CacheState::Missing,
+            Some(age) if age <= self.settings.max_age => CacheState::Fresh,
+            _ => CacheState::Stale,
         }
     }
 
     /// Whether the pause since the last attempt is over.
-    fn may_ask(&self, kept: &Kept) -> bool {
-        self.now() >= kept.asks_again_at
+    fn may_fetch(&self, kept: &CachedKeys) -> bool {
+        self.now() >= kept.next_fetch_at
     }
 
     /// Makes one attempt, or resumes one.
-    async fn ask(&self, asking: MutexGuard<'_, Option<Attempt>>) {
-        let mut turn = Turn::new(asking, |left| {
+    async fn fetch(&self, asking: MutexGuard<'_, Option<InFlightFetch>>) {
+        let mut turn = FetchGuard::new(asking, |left| {
             // A fetch that was left unpolled past its timeout says nothing about the issuer: start
             // a new one.
             let is_old =
-                |left: &Attempt| self.now().saturating_sub(left.began_at) >= self.settings.timeout;
-            left.filter(|left| !is_old(left)).unwrap_or_else(|| Attempt {
-                fetching: (self.settings.fetch)(),
-                began_at: self.now(),
+                |left: &InFlightFetch| self.now().saturating_sub(left.started_at) >= self.settings.timeout;
+            left.filter(|left| !is_old(left)).unwrap_or_else(|| InFlightFetch {
+                future: (self.settings.fetch)(),
+                started_at: self.now(),
             })
         });
         let answer = match &mut turn.attempt {
-            Some(Attempt { fetching, began_at }) => {
+            Some(InFlightFetch { future: fetching, started_at: began_at }) => {
                 let gone = self.now().saturating_sub(*began_at);
-                within(self.settings.timeout.saturating_sub(gone), fetching).await
+                with_timeout(self.settings.timeout.saturating_sub(gone), fetching).await
             }
             None => None,
         };
@@ -269,18 +269,18 @@ impl Inner {
                     document.len()
                 ));
             }
-            KeySet::read(&document).map_err(|error| error.to_string())
+            KeySet::parse(&document).map_err(|error| error.to_string())
         });
         let now = self.now();
-        let mut kept = self.kept.write().unwrap_or_else(PoisonError::into_inner);
-        kept.asks_again_at = now.saturating_add(self.settings.pause);
+        let mut kept = self.cached.write().unwrap_or_else(PoisonError::into_inner);
+        kept.next_fetch_at = now.saturating_add(self.settings.cooldown);
         match read {
             Ok(keys) => {
                 kept.keys = Arc::new(keys);
                 kept.fetched_at = Some(now);
             }
             Err(error) => {
-                contained(
+                catch_log_panic(
                     || tracing::error!(target: "peregrine", error, "the keys of a token issuer could not be fetched"),
                 );
             }
@@ -289,38 +289,38 @@ impl Inner {
 }
 
 /// An attempt taken out of the lock, which goes back when this is dropped.
-struct Turn<'a> {
-    asking: MutexGuard<'a, Option<Attempt>>,
-    attempt: Option<Attempt>,
+struct FetchGuard<'a> {
+    in_flight: MutexGuard<'a, Option<InFlightFetch>>,
+    attempt: Option<InFlightFetch>,
 }
 
-impl<'a> Turn<'a> {
+impl<'a> FetchGuard<'a> {
     fn new(
-        mut asking: MutexGuard<'a, Option<Attempt>>,
-        go_on: impl FnOnce(Option<Attempt>) -> Attempt,
+        mut asking: MutexGuard<'a, Option<InFlightFetch>>,
+        go_on: impl FnOnce(Option<InFlightFetch>) -> InFlightFetch,
     ) -> Self {
         let attempt = Some(go_on(asking.take()));
-        Self { asking, attempt }
+        Self { in_flight: asking, attempt }
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for FetchGuard<'_> {
     fn drop(&mut self) {
         // A future that has panicked must not be polled again.
         if !std::thread::panicking() {
-            *self.asking = self.attempt.take();
+            *self.in_flight = self.attempt.take();
         }
     }
 }
 
 /// The future's output, or `None` after `time` on this thread's clock.
-async fn within<T>(time: Duration, future: impl Future<Output = T>) -> Option<T> {
+async fn with_timeout<T>(time: Duration, future: impl Future<Output = T>) -> Option<T> {
     if time.is_zero() {
         return None;
     }
-    let mut alarm = clock::alarm();
+    let mut alarm = clock::new_timer();
     if let Some(alarm) = &mut alarm {
-        alarm.set(time);
+        alarm.reset(time);
     }
     let mut future = pin!(future);
     poll_fn(|context| {
@@ -328,15 +328,15 @@ async fn within<T>(time: Duration, future: impl Future<Output = T>) -> Option<T>
             return Poll::Ready(Some(value));
         }
         match &mut alarm {
-            Some(alarm) => alarm.poll(context).map(|()| None),
+            Some(alarm) => alarm.poll_elapsed(context).map(|()| None),
             None => Poll::Pending,
         }
     })
     .await
 }
 
-impl fmt::Debug for Jwks {
+impl fmt::Debug for RemoteJwks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Jwks").field("kept", &self.0.kept()).finish_non_exhaustive()
+        f.debug_struct("Jwks").field("kept", &self.0.cached()).finish_non_exhaustive()
     }
 }

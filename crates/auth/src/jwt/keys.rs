@@ -1,6 +1,6 @@
 //! Verification keys and the algorithms that each may be used with.
 
-use super::jwks::Jwks;
+use super::jwks::RemoteJwks;
 use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, KeyOperations, PublicKeyUse};
 use jsonwebtoken::{Algorithm, DecodingKey};
 use serde_json::Value;
@@ -13,18 +13,18 @@ const KEYS_MAX: usize = 100;
 /// The keys that verify token signatures: a shared secret, an issuer's public keys, or the keys
 /// that an issuer publishes ([`Jwks`]).
 #[derive(Clone, Debug)]
-pub struct JwtKeys(pub(super) Source);
+pub struct JwtKeys(pub(super) KeySource);
 
 #[derive(Clone, Debug)]
-pub(super) enum Source {
-    Fixed(Arc<KeySet>),
-    Published(Jwks),
+pub(super) enum KeySource {
+    Static(Arc<KeySet>),
+    Remote(RemoteJwks),
 }
 
 /// Why a key cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum KeyError {
+pub enum JwtKeyError {
     /// The secret is shorter than the output of the algorithm's hash, which RFC 7518 (section 3.2)
     /// forbids.
     SecretTooShort {
@@ -35,13 +35,13 @@ pub enum KeyError {
     /// keys with the others only.
     WrongAlgorithm,
     /// The document is not a key set (RFC 7517), for this reason.
-    NoSet(String),
+    InvalidJwks(String),
     /// The set has no key that can verify signatures.
     NoUsableKey,
 }
 
 #[derive(Clone)]
-pub(super) struct Key {
+pub(super) struct VerificationKey {
     pub(super) id: Option<String>,
     pub(super) algorithms: Vec<Algorithm>,
     pub(super) key: DecodingKey,
@@ -49,7 +49,7 @@ pub(super) struct Key {
 
 /// The usable keys of one issuer.
 #[derive(Clone, Debug, Default)]
-pub(super) struct KeySet(pub(super) Vec<Key>);
+pub(super) struct KeySet(pub(super) Vec<VerificationKey>);
 
 impl JwtKeys {
     /// A secret shared with the issuer, which is usually this server itself. HS256 needs at least
@@ -57,30 +57,30 @@ impl JwtKeys {
     ///
     /// # Errors
     /// The secret is too short, or the algorithm does not use secrets.
-    pub fn secret(algorithm: Algorithm, secret: impl AsRef<[u8]>) -> Result<Self, KeyError> {
+    pub fn secret(algorithm: Algorithm, secret: impl AsRef<[u8]>) -> Result<Self, JwtKeyError> {
         let bytes_min = match algorithm {
             Algorithm::HS256 => 32,
             Algorithm::HS384 => 48,
             Algorithm::HS512 => 64,
-            _ => return Err(KeyError::WrongAlgorithm),
+            _ => return Err(JwtKeyError::WrongAlgorithm),
         };
         let secret = secret.as_ref();
         if secret.len() < bytes_min {
-            return Err(KeyError::SecretTooShort { bytes_min });
+            return Err(JwtKeyError::SecretTooShort { bytes_min });
         }
-        Ok(Self::fixed(algorithm, DecodingKey::from_secret(secret)))
+        Ok(Self::single(algorithm, DecodingKey::from_secret(secret)))
     }
 
     /// A public key.
     ///
     /// # Errors
     /// The algorithm does not match the key.
-    pub fn public(algorithm: Algorithm, key: DecodingKey) -> Result<Self, KeyError> {
+    pub fn public(algorithm: Algorithm, key: DecodingKey) -> Result<Self, JwtKeyError> {
         let is_secret = algorithm.family() == Algorithm::HS256.family();
         if is_secret || algorithm.family() != key.family() {
-            return Err(KeyError::WrongAlgorithm);
+            return Err(JwtKeyError::WrongAlgorithm);
         }
-        Ok(Self::fixed(algorithm, key))
+        Ok(Self::single(algorithm, key))
     }
 
     /// The public keys of a JWK set (RFC 7517). Symmetric keys and keys for other purposes are
@@ -88,34 +88,34 @@ impl JwtKeys {
     ///
     /// # Errors
     /// The document is not a JWK set, or has no usable key.
-    pub fn jwk_set(document: &str) -> Result<Self, KeyError> {
-        let set = KeySet::read(document.as_bytes())?;
-        Ok(Self(Source::Fixed(Arc::new(set))))
+    pub fn from_jwks(document: &str) -> Result<Self, JwtKeyError> {
+        let set = KeySet::parse(document.as_bytes())?;
+        Ok(Self(KeySource::Static(Arc::new(set))))
     }
 
     /// The keys that an issuer publishes and rotates.
     #[must_use]
-    pub fn published(keys: Jwks) -> Self {
-        Self(Source::Published(keys))
+    pub fn remote(keys: RemoteJwks) -> Self {
+        Self(KeySource::Remote(keys))
     }
 
-    fn fixed(algorithm: Algorithm, key: DecodingKey) -> Self {
-        let key = Key { id: None, algorithms: vec![algorithm], key };
-        Self(Source::Fixed(Arc::new(KeySet(vec![key]))))
+    fn single(algorithm: Algorithm, key: DecodingKey) -> Self {
+        let key = VerificationKey { id: None, algorithms: vec![algorithm], key };
+        Self(KeySource::Static(Arc::new(KeySet(vec![key]))))
     }
 }
 
 impl KeySet {
-    pub(super) fn read(document: &[u8]) -> Result<Self, KeyError> {
+    pub(super) fn parse(document: &[u8]) -> Result<Self, JwtKeyError> {
         let document: Value =
-            serde_json::from_slice(document).map_err(|error| KeyError::NoSet(error.to_string()))?;
+            serde_json::from_slice(document).map_err(|error| JwtKeyError::InvalidJwks(error.to_string()))?;
         let Some(keys) = document.get("keys").and_then(Value::as_array) else {
-            return Err(KeyError::NoSet("it has no `keys` array".to_owned()));
+            return Err(JwtKeyError::InvalidJwks("it has no `keys` array".to_owned()));
         };
         // RFC 7517 §5: keys that are not understood are ignored and do not invalidate the set.
-        let keys: Vec<_> = keys.iter().take(KEYS_MAX).filter_map(Key::read).collect();
+        let keys: Vec<_> = keys.iter().take(KEYS_MAX).filter_map(VerificationKey::from_jwk).collect();
         if keys.is_empty() {
-            return Err(KeyError::NoUsableKey);
+            return Err(JwtKeyError::NoUsableKey);
         }
         Ok(Self(keys))
     }
@@ -123,7 +123,7 @@ impl KeySet {
     /// The key for a token with this key ID and algorithm. A key without an ID matches every token
     /// whose ID no other key has. A token without an ID matches only if exactly one key fits its
     /// algorithm.
-    pub(super) fn find(&self, id: Option<&str>, algorithm: Algorithm) -> Option<&Key> {
+    pub(super) fn find(&self, id: Option<&str>, algorithm: Algorithm) -> Option<&VerificationKey> {
         let mut fit = self.0.iter().filter(|key| key.algorithms.contains(&algorithm));
         match id {
             Some(id) => {
@@ -138,15 +138,15 @@ impl KeySet {
     }
 
     /// Whether a key has this ID, or has none and so may match any token.
-    pub(super) fn knows(&self, id: &str) -> bool {
+    pub(super) fn has_key_id(&self, id: &str) -> bool {
         self.0.iter().any(|key| key.id.as_deref().is_none_or(|own| own == id))
     }
 }
 
-impl Key {
+impl VerificationKey {
     /// Parses a key that can verify signatures; `None` if it has another purpose or an unknown
     /// type.
-    fn read(value: &Value) -> Option<Self> {
+    fn from_jwk(value: &Value) -> Option<Self> {
         let jwk: Jwk = serde_json::from_value(value.clone()).ok()?;
         let common = &jwk.common;
         let is_for_signatures =
@@ -189,7 +189,7 @@ impl Key {
     }
 }
 
-impl fmt::Debug for Key {
+impl fmt::Debug for VerificationKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Key")
             .field("id", &self.id)
@@ -198,7 +198,7 @@ impl fmt::Debug for Key {
     }
 }
 
-impl fmt::Display for KeyError {
+impl fmt::Display for JwtKeyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::SecretTooShort { bytes_min } => write!(
@@ -208,7 +208,7 @@ impl fmt::Display for KeyError {
             Self::WrongAlgorithm => {
                 f.write_str("the algorithm does not fit the key: use HS256, HS384 or HS512 with a secret and the others with a public key")
             }
-            Self::NoSet(why) => write!(f, "the document is not a key set: {why}"),
+            Self::InvalidJwks(why) => write!(f, "the document is not a key set: {why}"),
             Self::NoUsableKey => {
                 f.write_str("the set has no public key that can verify signatures")
             }
@@ -216,4 +216,4 @@ impl fmt::Display for KeyError {
     }
 }
 
-impl std::error::Error for KeyError {}
+impl std::error::Error for JwtKeyError {}

@@ -9,6 +9,6 @@ mod keys;
 mod tests;
 mod verifier;
 
-pub use jwks::Jwks;
-pub use keys::{JwtKeys, KeyError};
-pub use verifier::{Expected, Jwt, JwtVerifier};
+pub use jwks::RemoteJwks;
+pub use keys::{JwtKeys, JwtKeyError};
+pub use verifier::{ClaimRule, Jwt, JwtVerifier};

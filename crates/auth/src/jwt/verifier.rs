@@ -1,17 +1,17 @@
 //! Verifies tokens, and extracts their claims in handlers.
 
-use super::jwks::NoKeys;
-use super::keys::{JwtKeys, KeySet, Source};
+use super::jwks::KeysUnavailable;
+use super::keys::{JwtKeys, KeySet, KeySource};
 use crate::authenticate::Authenticate;
-use crate::challenge::{BearerError, REALM, Scheme, challenge, unauthorized};
-use crate::credentials::{BearerToken, Credentials, Place, malformed, missing};
+use crate::challenge::{BearerError, REALM, Scheme, www_authenticate, unauthorized};
+use crate::credentials::{BearerToken, Credentials, CredentialLocation, malformed_credentials, missing_credentials};
 use http::header::RETRY_AFTER;
 use http::{HeaderValue, StatusCode};
 use jsonwebtoken::crypto::aws_lc;
 use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::{Algorithm, Header, Validation, decode, decode_header};
 use peregrine_web::extract::FromRequestParts;
-use peregrine_web::panics::contained;
+use peregrine_web::panics::catch_log_panic;
 use peregrine_web::requirements::Requirements;
 use peregrine_web::{Parts, Problem};
 use serde::de::DeserializeOwned;
@@ -25,12 +25,12 @@ const LEEWAY_MAX: Duration = Duration::from_secs(60 * 60);
 
 /// The issuers or audiences that a token may name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Expected {
+pub enum ClaimRule {
     /// The token must name one of these.
     OneOf(Vec<String>),
     /// The token may name any value, or none. Use this only if the keys sign tokens for no other
     /// service.
-    Anything,
+    Any,
 }
 
 /// Verifies JWTs: signed by one of the keys (JWS, RFC 7515), made for this service, and not
@@ -68,39 +68,39 @@ pub enum Expected {
 /// # Ok::<_, peregrine::auth::KeyError>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct JwtVerifier(Arc<Settings>);
+pub struct JwtVerifier(Arc<VerifierSettings>);
 
 #[derive(Clone, Debug)]
-struct Settings {
+struct VerifierSettings {
     keys: JwtKeys,
-    issuer: Expected,
-    audience: Expected,
+    issuer: ClaimRule,
+    audience: ClaimRule,
     algorithms: Option<Vec<Algorithm>>,
     leeway: Duration,
-    kind: Option<String>,
+    typ: Option<String>,
     realm: String,
 }
 
 impl JwtVerifier {
     /// Accepts tokens of this issuer for this audience, signed by one of these keys.
     #[must_use]
-    pub fn new(keys: JwtKeys, issuer: impl Into<Expected>, audience: impl Into<Expected>) -> Self {
+    pub fn new(keys: JwtKeys, issuer: impl Into<ClaimRule>, audience: impl Into<ClaimRule>) -> Self {
         // If both of its crypto backends are compiled in, `jsonwebtoken` panics unless one was
         // chosen. An earlier choice by the application is kept.
         let _ = aws_lc::DEFAULT_PROVIDER.install_default();
         let (issuer, audience) = (issuer.into(), audience.into());
-        Self(Arc::new(Settings {
+        Self(Arc::new(VerifierSettings {
             keys,
             issuer,
             audience,
             algorithms: None,
             leeway: LEEWAY,
-            kind: None,
+            typ: None,
             realm: REALM.to_owned(),
         }))
     }
 
-    fn set(mut self, set: impl FnOnce(&mut Settings)) -> Self {
+    fn configure(mut self, set: impl FnOnce(&mut VerifierSettings)) -> Self {
         set(Arc::make_mut(&mut self.0));
         self
     }
@@ -108,27 +108,27 @@ impl JwtVerifier {
     /// Restricts the accepted algorithms. By default, each key accepts all algorithms that fit it.
     #[must_use]
     pub fn algorithms(self, algorithms: impl Into<Vec<Algorithm>>) -> Self {
-        self.set(|settings| settings.algorithms = Some(algorithms.into()))
+        self.configure(|settings| settings.algorithms = Some(algorithms.into()))
     }
 
     /// Sets the tolerance for clock differences. The default is 30 s; values over 1 hour are
     /// capped.
     #[must_use]
     pub fn leeway(self, time: Duration) -> Self {
-        self.set(|settings| settings.leeway = time.min(LEEWAY_MAX))
+        self.configure(|settings| settings.leeway = time.min(LEEWAY_MAX))
     }
 
     /// Requires this token type (`typ`), such as `at+jwt` for access tokens (RFC 9068), so that
     /// tokens of another kind are rejected. By default the type is not checked.
     #[must_use]
     pub fn typ(self, typ: impl Into<String>) -> Self {
-        self.set(|settings| settings.kind = Some(typ.into()))
+        self.configure(|settings| settings.typ = Some(typ.into()))
     }
 
     /// Sets the realm in `WWW-Authenticate`, in ASCII. The default is `restricted`.
     #[must_use]
     pub fn realm(self, realm: impl Into<String>) -> Self {
-        self.set(|settings| settings.realm = realm.into())
+        self.configure(|settings| settings.realm = realm.into())
     }
 
     /// The claims of a token, if it is valid.
@@ -139,45 +139,45 @@ impl JwtVerifier {
     pub async fn verify<C: DeserializeOwned>(&self, token: &str) -> Result<C, Problem> {
         let settings = &*self.0;
         let header =
-            decode_header(token).map_err(|_| settings.invalid("the token is not a signed JWT"))?;
-        settings.check(&header)?;
+            decode_header(token).map_err(|_| settings.invalid_token("the token is not a signed JWT"))?;
+        settings.check_header(&header)?;
         let keys = settings.keys(header.kid.as_deref()).await?;
         let Some(key) = keys.find(header.kid.as_deref(), header.alg) else {
-            return Err(settings.invalid("no key of the issuer fits the token"));
+            return Err(settings.invalid_token("no key of the issuer fits the token"));
         };
         let validation = settings.validation(header.alg);
         match decode::<C>(token, &key.key, &validation) {
             Ok(token) => Ok(token.claims),
-            Err(error) => Err(settings.invalid(reason(error.kind()))),
+            Err(error) => Err(settings.invalid_token(error_description(error.kind()))),
         }
     }
 }
 
-impl Settings {
-    fn check(&self, header: &Header) -> Result<(), Problem> {
+impl VerifierSettings {
+    fn check_header(&self, header: &Header) -> Result<(), Problem> {
         // RFC 7515 §4.1.11: a critical extension that is not understood makes a token invalid.
         if header.crit.is_some() {
-            return Err(self.invalid("the token has unknown critical extensions"));
+            return Err(self.invalid_token("the token has unknown critical extensions"));
         }
         if self.algorithms.as_ref().is_some_and(|all| !all.contains(&header.alg)) {
-            return Err(self.invalid("the token's algorithm is not accepted here"));
+            return Err(self.invalid_token("the token's algorithm is not accepted here"));
         }
         // RFC 7515 §4.1.9: `application/` may be omitted, and case does not matter.
         let short = |typ: &str| {
             let typ = typ.to_ascii_lowercase();
             typ.strip_prefix("application/").map(str::to_owned).unwrap_or(typ)
         };
-        match (&self.kind, &header.typ) {
+        match (&self.typ, &header.typ) {
             (Some(wanted), said) if said.as_deref().map(short) != Some(short(wanted)) => {
-                Err(self.invalid("the token has another type"))
+                Err(self.invalid_token("the token has another type"))
             }
             _ => Ok(()),
         }
     }
 
     /// The response to an invalid token.
-    fn invalid(&self, why: &'static str) -> Problem {
-        let value = challenge(Scheme::Bearer, "Bearer", &self.realm, BearerError::Invalid(why));
+    fn invalid_token(&self, why: &'static str) -> Problem {
+        let value = www_authenticate(Scheme::Bearer, "Bearer", &self.realm, BearerError::Invalid(why));
         let mut detail = why.to_owned();
         detail.replace_range(..1, &why[..1].to_ascii_uppercase());
         unauthorized("invalid-token", detail + ".", [value])
@@ -185,8 +185,8 @@ impl Settings {
 
     async fn keys(&self, id: Option<&str>) -> Result<Arc<KeySet>, Problem> {
         match &self.keys.0 {
-            Source::Fixed(keys) => Ok(Arc::clone(keys)),
-            Source::Published(keys) => keys.keys(id).await.map_err(|NoKeys| {
+            KeySource::Static(keys) => Ok(Arc::clone(keys)),
+            KeySource::Remote(keys) => keys.keys(id).await.map_err(|KeysUnavailable| {
                 let detail =
                     "The keys that verify tokens are currently unavailable. Try again later.";
                 Problem::new(StatusCode::SERVICE_UNAVAILABLE, "token-keys-unavailable", detail)
@@ -201,18 +201,18 @@ impl Settings {
         validation.validate_nbf = true;
         let mut required = vec!["exp"];
         match &self.issuer {
-            Expected::OneOf(names) => {
+            ClaimRule::OneOf(names) => {
                 required.push("iss");
                 validation.set_issuer(names);
             }
-            Expected::Anything => {}
+            ClaimRule::Any => {}
         }
         match &self.audience {
-            Expected::OneOf(names) => {
+            ClaimRule::OneOf(names) => {
                 required.push("aud");
                 validation.set_audience(names);
             }
-            Expected::Anything => validation.validate_aud = false,
+            ClaimRule::Any => validation.validate_aud = false,
         }
         validation.set_required_spec_claims(&required);
         validation
@@ -220,7 +220,7 @@ impl Settings {
 }
 
 /// The reason for rejecting a token, in words that the client may see.
-fn reason(kind: &ErrorKind) -> &'static str {
+fn error_description(kind: &ErrorKind) -> &'static str {
     match kind {
         ErrorKind::ExpiredSignature => "the token has expired",
         ErrorKind::ImmatureSignature => "the token is not valid yet",
@@ -248,12 +248,12 @@ pub struct Jwt<T>(pub T);
 impl<T: DeserializeOwned> FromRequestParts for Jwt<T> {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
         let verifier = verifier(parts)?;
-        let found = verifier.read(parts).await?;
-        found.map(Jwt).ok_or_else(|| missing(Scheme::Bearer, &Place::BEARER, &verifier.0.realm))
+        let found = verifier.verify_request(parts).await?;
+        found.map(Jwt).ok_or_else(|| missing_credentials(Scheme::Bearer, &CredentialLocation::BEARER, &verifier.0.realm))
     }
 
     async fn optional_from_request_parts(parts: &mut Parts) -> Result<Option<Self>, Problem> {
-        Ok(verifier(parts)?.read(parts).await?.map(Jwt))
+        Ok(verifier(parts)?.verify_request(parts).await?.map(Jwt))
     }
 
     fn require(requirements: &mut Requirements) {
@@ -263,7 +263,7 @@ impl<T: DeserializeOwned> FromRequestParts for Jwt<T> {
 
 fn verifier(parts: &Parts) -> Result<JwtVerifier, Problem> {
     parts.states().get::<JwtVerifier>().cloned().ok_or_else(|| {
-        contained(|| tracing::error!(target: "peregrine", "the handler needs a `JwtVerifier` among the application's states"));
+        catch_log_panic(|| tracing::error!(target: "peregrine", "the handler needs a `JwtVerifier` among the application's states"));
         let detail = "the server lacks something that it needs for this request; its log says what";
         Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "missing-state", detail)
     })
@@ -271,9 +271,9 @@ fn verifier(parts: &Parts) -> Result<JwtVerifier, Problem> {
 
 impl JwtVerifier {
     /// The claims of the request's token; `None` if it has no token.
-    async fn read<C: DeserializeOwned>(&self, parts: &Parts) -> Result<Option<C>, Problem> {
-        let read = BearerToken::read(parts, &Place::BEARER);
-        match read.map_err(|why| malformed(Scheme::Bearer, &Place::BEARER, &self.0.realm, why))? {
+    async fn verify_request<C: DeserializeOwned>(&self, parts: &Parts) -> Result<Option<C>, Problem> {
+        let read = BearerToken::read(parts, &CredentialLocation::BEARER);
+        match read.map_err(|why| malformed_credentials(Scheme::Bearer, &CredentialLocation::BEARER, &self.0.realm, why))? {
             Some(BearerToken(token)) => self.verify(&token).await.map(Some),
             None => Ok(None),
         }
@@ -297,19 +297,19 @@ impl Authenticate<BearerToken, ()> {
     }
 }
 
-impl From<&str> for Expected {
+impl From<&str> for ClaimRule {
     fn from(name: &str) -> Self {
         Self::OneOf(vec![name.to_owned()])
     }
 }
 
-impl From<String> for Expected {
+impl From<String> for ClaimRule {
     fn from(name: String) -> Self {
         Self::OneOf(vec![name])
     }
 }
 
-impl<S: Into<String>, const N: usize> From<[S; N]> for Expected {
+impl<S: Into<String>, const N: usize> From<[S; N]> for ClaimRule {
     fn from(names: [S; N]) -> Self {
         Self::OneOf(names.into_iter().map(Into::into).collect())
     }

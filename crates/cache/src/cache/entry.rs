@@ -1,8 +1,8 @@
 //! A stored response.
 
-use super::asker::Asker;
-use super::policy::{Audience, Lifetime};
-use crate::owned;
+use super::requester::Requester;
+use super::policy::{Audience, FreshnessLifetime};
+use crate::compact;
 use bytes::Bytes;
 use http::header::{
     AGE, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG,
@@ -10,16 +10,16 @@ use http::header::{
 };
 use http::{HeaderName, HeaderValue, StatusCode};
 use peregrine_web::personal::IdentitySources;
-use peregrine_web::respond::Uncompressed;
-use peregrine_web::response::Fields;
-use peregrine_web::{Body, Head, Response};
+use peregrine_web::response::NoCompression;
+use peregrine_web::response::Headers;
+use peregrine_web::{Body, RequestHead, Response};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
 /// RFC 9111, section 3.1: fields about one connection, and fields that are generated anew for each
 /// response. A client's remaining rate limit does not concern the next client.
-const NOT_KEPT: [HeaderName; 10] = [
+const UNSTORED_FIELDS: [HeaderName; 10] = [
     CONNECTION,
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),
@@ -34,40 +34,40 @@ const NOT_KEPT: [HeaderName; 10] = [
 
 /// RFC 9111, section 3.2: fields that a 304 does not update. The tag is that of the entry, except
 /// perhaps for its weakness.
-const NOT_UPDATED: [HeaderName; 5] =
+const FIELDS_KEPT_ON_304: [HeaderName; 5] =
     [CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG];
 
 /// How long to wait before the next attempt, after a refresh on behalf of a client has failed.
-const RENEW_AGAIN: Duration = Duration::from_secs(5);
+const REVALIDATION_RETRY_DELAY: Duration = Duration::from_secs(5);
 
 /// A stored response to a GET request.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct CacheEntry {
     status: StatusCode,
     fields: Vec<(HeaderName, HeaderValue)>,
     content: Bytes,
     /// The content includes a secret and must not be compressed.
     is_uncompressed: bool,
     /// The request fields named by `Vary`, with their values.
-    varies: Vec<(Box<str>, Vec<u8>)>,
+    vary: Vec<(Box<str>, Vec<u8>)>,
     /// The route that produced it, among those of the same target.
-    place: Vec<u8>,
+    route_key: Vec<u8>,
     /// The identities that the handler looked for. Unless the response is for all clients, it is
     /// used only for requests with none of these.
     sources: IdentitySources,
-    lifetime: Lifetime,
-    since: Instant,
-    renewal: Mutex<Renewal>,
+    lifetime: FreshnessLifetime,
+    stored_at: Instant,
+    revalidation: Mutex<Revalidation>,
 }
 
 /// How the next refresh of a stale entry is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Renewal {
+pub(crate) enum Revalidation {
     /// In the background, while this response is sent.
-    Beside,
+    Background,
     /// A background refresh has failed, perhaps because it lacks something that only a request has:
     /// the next client waits for its own.
-    First,
+    Foreground,
     /// That has failed too: not before this time.
     NotBefore(Instant),
 }
@@ -78,68 +78,68 @@ pub(crate) enum Freshness {
     /// Any request.
     Fresh,
     /// Any request, while a newer response is fetched.
-    Revalidate,
+    StaleWhileRevalidate,
     /// Only in place of an error.
-    IfError,
+    StaleIfError,
     /// Nothing.
-    Over,
+    Expired,
 }
 
-impl Entry {
+impl CacheEntry {
     /// The response to this request, generated at `since`.
     pub(crate) fn new(
         response: &Response,
         content: &Bytes,
-        lifetime: Lifetime,
-        asker: Asker<'_>,
+        lifetime: FreshnessLifetime,
+        asker: Requester<'_>,
         since: Instant,
     ) -> Self {
         let mut varies = Vec::new();
-        for (_, value) in response.fields.iter().filter(|(name, _)| **name == VARY) {
+        for (_, value) in response.headers.iter().filter(|(name, _)| **name == VARY) {
             let names = value.to_str().unwrap_or_default().split(',').map(str::trim_ascii);
             for name in names.filter(|name| !name.is_empty()) {
                 let name = name.to_ascii_lowercase();
-                let sent = asker.said(&name);
+                let sent = asker.field_values(&name);
                 varies.push((name.into_boxed_str(), sent));
             }
         }
-        let options = response.fields.get(&CONNECTION).map(HeaderValue::as_bytes);
+        let options = response.headers.get(&CONNECTION).map(HeaderValue::as_bytes);
         let options = options.unwrap_or_default().split(|byte| *byte == b',');
         let is_option = |name: &HeaderName| {
             let name = name.as_str().as_bytes();
             options.clone().any(|option| option.trim_ascii().eq_ignore_ascii_case(name))
         };
-        let fields = response.fields.iter();
-        let fields = fields.filter(|(name, _)| !NOT_KEPT.contains(name) && !is_option(name));
+        let fields = response.headers.iter();
+        let fields = fields.filter(|(name, _)| !UNSTORED_FIELDS.contains(name) && !is_option(name));
         Self {
             status: response.status,
-            fields: fields.map(owned::field).collect(),
-            content: owned::content(content),
-            is_uncompressed: Uncompressed::is_on(response),
-            varies,
-            place: asker.place(),
+            fields: fields.map(compact::compact_field).collect(),
+            content: compact::compact_bytes(content),
+            is_uncompressed: NoCompression::is_set(response),
+            vary: varies,
+            route_key: asker.route_key(),
             sources: asker.sources,
             lifetime,
-            since,
-            renewal: Mutex::new(Renewal::Beside),
+            stored_at: since,
+            revalidation: Mutex::new(Revalidation::Background),
         }
     }
 
     /// Whether the entry may answer this request too (RFC 9111, section 4.1).
-    pub(crate) fn fits(&self, asker: Asker<'_>) -> bool {
-        let is_known = asker.is_known() || self.sources.are_carried(asker.head, asker.connection);
+    pub(crate) fn matches(&self, asker: Requester<'_>) -> bool {
+        let is_known = asker.is_identified() || self.sources.are_present(asker.head, asker.connection);
         let is_for_it = match self.lifetime.audience {
             Audience::All => true,
-            Audience::Unknown => !is_known,
-            Audience::Assumed => !is_known && !asker.is_personal(),
+            Audience::Unidentified => !is_known,
+            Audience::Assumed => !is_known && !asker.is_private(),
         };
         is_for_it
             && self.is_from(asker)
-            && self.varies.iter().all(|(name, value)| asker.said(name) == *value)
+            && self.vary.iter().all(|(name, value)| asker.field_values(name) == *value)
     }
 
     /// The response for this request, which it fits.
-    pub(crate) fn to_response_for(&self, head: &Head) -> Response {
+    pub(crate) fn to_response_for(&self, head: &RequestHead) -> Response {
         if self.lifetime.audience != Audience::All {
             self.sources.mark(head);
         }
@@ -159,10 +159,10 @@ impl Entry {
 
     /// Adds conditions to a request that ask whether the entry is still valid (RFC 9111, section
     /// 4.3.1). `false` if the entry has no validators.
-    pub(crate) fn add_conditions(&self, head: &mut Head) -> bool {
+    pub(crate) fn add_conditional_fields(&self, head: &mut RequestHead) -> bool {
         let mut add = |condition, name| {
             let value = self.validator(name);
-            value.is_some_and(|value| head.add_field(condition, value.as_bytes()))
+            value.is_some_and(|value| head.append_header(condition, value.as_bytes()))
         };
         let has_tag = add("if-none-match", &ETAG);
         add("if-modified-since", &LAST_MODIFIED) || has_tag
@@ -170,123 +170,123 @@ impl Entry {
 
     /// The entry's response updated by a 304 (RFC 9111, section 4.3.4); `None` if the 304 is about
     /// another state.
-    pub(crate) fn updated(&self, news: &Response) -> Option<Response> {
+    pub(crate) fn freshen(&self, news: &Response) -> Option<Response> {
         // RFC 9110 §8.8.3.2: weak comparison suffices here.
         let plain = |value: &HeaderValue| {
             let tag = value.as_bytes();
             tag.strip_prefix(b"W/").unwrap_or(tag).to_vec()
         };
-        let (own, said) = (self.validator(&ETAG).map(plain), news.fields.get(&ETAG).map(plain));
+        let (own, said) = (self.validator(&ETAG).map(plain), news.headers.get(&ETAG).map(plain));
         if own.is_some() && said.is_some() && own != said {
             return None;
         }
-        let mut fields = Fields::new();
+        let mut fields = Headers::new();
         fields.extend(self.fields.iter().cloned());
         let is_news = |name: &HeaderName| {
-            let is_about_this = !NOT_KEPT.contains(name) && !NOT_UPDATED.contains(name);
+            let is_about_this = !UNSTORED_FIELDS.contains(name) && !FIELDS_KEPT_ON_304.contains(name);
             is_about_this || *name == AGE
         };
-        let is_secret = Uncompressed::is_on(news);
-        let news = || news.fields.iter().filter(|(name, _)| is_news(name));
+        let is_secret = NoCompression::is_set(news);
+        let news = || news.headers.iter().filter(|(name, _)| is_news(name));
         news().for_each(|(name, _)| fields.remove(name));
         news().for_each(|(name, value)| fields.append(name.clone(), value.clone()));
-        let mut response = self.bare_response();
+        let mut response = self.response_without_fields();
         if is_secret {
-            Uncompressed.put_on(&mut response);
+            NoCompression.apply_to(&mut response);
         }
-        response.fields = fields;
+        response.headers = fields;
         Some(response)
     }
 
     /// The request fields named by `Vary`.
-    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
-        self.varies.iter().map(|(name, _)| &**name)
+    pub(crate) fn vary_fields(&self) -> impl Iterator<Item = &str> {
+        self.vary.iter().map(|(name, _)| &**name)
     }
 
     /// Whether it is from the route that answers this request.
-    pub(crate) fn is_from(&self, asker: Asker<'_>) -> bool {
-        self.place == asker.place() || asker.is_plain_head()
+    pub(crate) fn is_from(&self, asker: Requester<'_>) -> bool {
+        self.route_key == asker.route_key() || asker.is_plain_head()
     }
 
     /// Whether it answers the same requests as `other`.
-    pub(crate) fn replaces(&self, other: &Self) -> bool {
-        self.varies == other.varies && self.place == other.place
+    pub(crate) fn has_same_vary(&self, other: &Self) -> bool {
+        self.vary == other.vary && self.route_key == other.route_key
     }
 
     pub(crate) fn freshness(&self) -> Freshness {
-        let Lifetime { fresh, while_revalidate, if_error, .. } = self.lifetime;
+        let FreshnessLifetime { max_age: fresh, stale_while_revalidate: while_revalidate, stale_if_error: if_error, .. } = self.lifetime;
         let age = self.age();
         match () {
             () if age < fresh => Freshness::Fresh,
-            () if age < fresh.saturating_add(while_revalidate) => Freshness::Revalidate,
-            () if age < fresh.saturating_add(if_error) => Freshness::IfError,
-            () => Freshness::Over,
+            () if age < fresh.saturating_add(while_revalidate) => Freshness::StaleWhileRevalidate,
+            () if age < fresh.saturating_add(if_error) => Freshness::StaleIfError,
+            () => Freshness::Expired,
         }
     }
 
     /// RFC 9111, section 4.2.3: the age on arrival plus the time since.
     pub(crate) fn age(&self) -> Duration {
-        self.lifetime.age.saturating_add(self.since.elapsed())
+        self.lifetime.age.saturating_add(self.stored_at.elapsed())
     }
 
     /// How to refresh this stale entry now. `may_wait`: whether the current request may wait for
     /// it.
-    pub(crate) fn renewal(&self, may_wait: bool) -> Renewal {
-        let mut renewal = self.lock_renewal();
+    pub(crate) fn revalidation(&self, may_wait: bool) -> Revalidation {
+        let mut renewal = self.lock_revalidation();
         let now = *renewal;
         match now {
             // Only this request waits: even if its client disconnects or times out, others get the
             // stale response.
-            Renewal::First if may_wait => *renewal = again(),
-            Renewal::NotBefore(time) if time <= Instant::now() => {
-                *renewal = Renewal::Beside;
-                return Renewal::Beside;
+            Revalidation::Foreground if may_wait => *renewal = retry_later(),
+            Revalidation::NotBefore(time) if time <= Instant::now() => {
+                *renewal = Revalidation::Background;
+                return Revalidation::Background;
             }
-            Renewal::First => return Renewal::NotBefore(Instant::now()),
-            Renewal::Beside | Renewal::NotBefore(_) => {}
+            Revalidation::Foreground => return Revalidation::NotBefore(Instant::now()),
+            Revalidation::Background | Revalidation::NotBefore(_) => {}
         }
         now
     }
 
     /// A background or foreground refresh produced nothing that can be stored.
-    pub(crate) fn not_renewed(&self, is_beside: bool) {
-        *self.lock_renewal() = if is_beside { Renewal::First } else { again() };
+    pub(crate) fn revalidation_failed(&self, is_beside: bool) {
+        *self.lock_revalidation() = if is_beside { Revalidation::Foreground } else { retry_later() };
     }
 
     /// The refresh produced a response for one client only, which says nothing about other clients.
-    pub(crate) fn not_renewed_by_one(&self) {
-        *self.lock_renewal() = Renewal::Beside;
+    pub(crate) fn revalidation_was_private(&self) {
+        *self.lock_revalidation() = Revalidation::Background;
     }
 
-    fn lock_renewal(&self) -> MutexGuard<'_, Renewal> {
+    fn lock_revalidation(&self) -> MutexGuard<'_, Revalidation> {
         // No code under this lock panics.
-        self.renewal.lock().unwrap_or_else(PoisonError::into_inner)
+        self.revalidation.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The response without its fields.
-    fn bare_response(&self) -> Response {
+    fn response_without_fields(&self) -> Response {
         let mut response = Response::new(self.status).with_body(Body::from(self.content.clone()));
         if self.is_uncompressed {
-            Uncompressed.put_on(&mut response);
+            NoCompression.apply_to(&mut response);
         }
         response
     }
 
     pub(crate) fn to_response(&self) -> Response {
-        let mut response = self.bare_response();
-        response.fields.extend(self.fields.iter().cloned());
-        response.fields.set(AGE, HeaderValue::from(self.age().as_secs()));
+        let mut response = self.response_without_fields();
+        response.headers.extend(self.fields.iter().cloned());
+        response.headers.insert(AGE, HeaderValue::from(self.age().as_secs()));
         response
     }
 
     /// Approximate memory use.
-    pub(crate) fn held_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         let fields = self.fields.iter().map(|(name, value)| 64 + name.as_str().len() + value.len());
-        let varies = self.varies.iter().map(|(name, value)| 64 + name.len() + value.len());
-        256 + self.place.len() + self.content.len() + fields.sum::<usize>() + varies.sum::<usize>()
+        let varies = self.vary.iter().map(|(name, value)| 64 + name.len() + value.len());
+        256 + self.route_key.len() + self.content.len() + fields.sum::<usize>() + varies.sum::<usize>()
     }
 }
 
-fn again() -> Renewal {
-    Renewal::NotBefore(Instant::now() + RENEW_AGAIN)
+fn retry_later() -> Revalidation {
+    Revalidation::NotBefore(Instant::now() + REVALIDATION_RETRY_DELAY)
 }

@@ -1,53 +1,53 @@
 //! A response cache: one response may answer several requests.
 
-mod asker;
+mod requester;
 mod entry;
 mod fetch;
-mod flight;
-mod nested;
+mod coalesce;
+mod outer;
 mod policy;
 mod store;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use fetch::like;
-pub use store::{CacheCounts, CacheStore};
+pub(crate) use fetch::request_like;
+pub use store::{CacheStats, CacheStore};
 
-use crate::gather::{Gathered, gather};
-use crate::lasting::{Lasting, Told, spawn};
-use asker::Asker;
-use entry::{Entry, Freshness, Renewal};
-use fetch::{Fetch, Stale};
-use flight::{Flight, Landed};
+use crate::collect::{Collected, collect_body};
+use crate::detach::{DetachOnDrop, TelemetryContext, spawn_detached};
+use requester::Requester;
+use entry::{CacheEntry, Freshness, Revalidation};
+use fetch::{Fetch, StaleEntry};
+use coalesce::{CoalescedFetch, FlightOutcome};
 use http::header::{CONTENT_LOCATION, LOCATION};
 use http::{HeaderName, Method, StatusCode};
-use nested::Outer;
-use peregrine_web::in_progress::Counted;
-use peregrine_web::personal::PersonalWatch;
-use peregrine_web::precondition::{Validators, Verdict, not_modified};
+use outer::OuterCache;
+use peregrine_web::in_progress::InFlightHandle;
+use peregrine_web::personal::PrivateResponseWatch;
+use peregrine_web::precondition::{Validators, PreconditionOutcome, not_modified};
 use peregrine_web::{
-    Body, Head, IntoResponse, Middleware, Parts, Problem, Request, Response, Service,
+    Body, RequestHead, IntoResponse, Middleware, Parts, Problem, Request, Response, Service,
 };
-use policy::{Defaults, Directives, lifetime};
+use policy::{Defaults, Directives, freshness_lifetime};
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-use store::{Lead, Turn};
+use store::{FetchLeader, FlightRole};
 use tokio::time::Instant;
 
 /// The default size limit of a stored response.
 const ENTRY_BYTES_MAX: u64 = 1024 * 1024;
 /// The default time that a request waits for another one that fetches the same response.
-const WAIT_MAX: Duration = Duration::from_secs(10);
+const COALESCE_TIMEOUT: Duration = Duration::from_secs(10);
 /// A streamed response that takes longer is not stored.
-const GATHER_TIME: Duration = Duration::from_secs(5);
+const COLLECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time limit of a fetch for waiting or later requests, when no request's time limit applies.
-const FETCH_TIME: Duration = Duration::from_secs(60);
+const FETCH_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Requests with one of these fields ask for something other than the whole response, or for
 /// something that only the handler can answer.
-const LEFT_ALONE: [&str; 5] = ["range", "if-range", "if-match", "if-unmodified-since", "upgrade"];
+const BYPASS_FIELDS: [&str; 5] = ["range", "if-range", "if-match", "if-unmodified-since", "upgrade"];
 
 /// Stores responses and reuses them for later requests (RFC 9111, as a shared cache in front of the
 /// handlers).
@@ -145,15 +145,15 @@ const LEFT_ALONE: [&str; 5] = ["range", "if-range", "if-match", "if-unmodified-s
 /// such as sessions, logs and rate limits. A cache hit runs no inner middleware, so access checks
 /// belong outside. A `Cache` around another one with the same store leaves the requests that both
 /// see to the inner one.
-pub struct Cache(Rc<Settings>);
+pub struct Cache(Rc<CacheSettings>);
 
-struct Settings {
+struct CacheSettings {
     store: CacheStore,
     defaults: Defaults,
     key: Option<Key>,
-    obeys: bool,
+    honor_request_directives: bool,
     entry_bytes_max: u64,
-    wait_max: Duration,
+    coalesce_timeout: Duration,
 }
 
 type Key = Box<dyn Fn(&Parts) -> Option<String>>;
@@ -162,17 +162,17 @@ impl Cache {
     /// Creates a cache that stores responses in `store`.
     #[must_use]
     pub fn new(store: CacheStore) -> Self {
-        Self(Rc::new(Settings {
+        Self(Rc::new(CacheSettings {
             store,
             defaults: Defaults::default(),
             key: None,
-            obeys: false,
+            honor_request_directives: false,
             entry_bytes_max: ENTRY_BYTES_MAX,
-            wait_max: WAIT_MAX,
+            coalesce_timeout: COALESCE_TIMEOUT,
         }))
     }
 
-    fn set(mut self, set: impl FnOnce(&mut Settings)) -> Self {
+    fn configure(mut self, set: impl FnOnce(&mut CacheSettings)) -> Self {
         set(Rc::get_mut(&mut self.0).expect("settings are not shared before the first request"));
         self
     }
@@ -181,55 +181,55 @@ impl Cache {
     /// stored. Requests with a `Cookie` or an identified client are excluded, because their
     /// responses may be personal.
     #[must_use]
-    pub fn ttl(self, time: Duration) -> Self {
-        self.set(|settings| settings.defaults.fresh = Some(time))
+    pub fn default_ttl(self, time: Duration) -> Self {
+        self.configure(|settings| settings.defaults.ttl = Some(time))
     }
 
     /// Sets how long after expiry a response may be sent while a newer one is fetched, if the
     /// response does not say. The default is zero.
     #[must_use]
     pub fn stale_while_revalidate(self, time: Duration) -> Self {
-        self.set(|settings| settings.defaults.while_revalidate = time)
+        self.configure(|settings| settings.defaults.stale_while_revalidate = time)
     }
 
     /// Sets how long after expiry a response may be sent in place of a 500, 502, 503 or 504, if the
     /// response does not say. The default is zero.
     #[must_use]
     pub fn stale_if_error(self, time: Duration) -> Self {
-        self.set(|settings| settings.defaults.if_error = time)
+        self.configure(|settings| settings.defaults.stale_if_error = time)
     }
 
     /// Also stores responses with `Set-Cookie`, so all clients get the same cookies.
     #[must_use]
-    pub fn with_cookies(self) -> Self {
-        self.set(|settings| settings.defaults.cookies = true)
+    pub fn allow_set_cookie(self) -> Self {
+        self.configure(|settings| settings.defaults.allow_set_cookie = true)
     }
 
     /// Replaces path and query in the key of a request, for example with the path alone if the
     /// query is irrelevant. `None` bypasses the cache. Scheme and host are always part of the key.
     #[must_use]
     pub fn key(self, key: impl Fn(&Parts) -> Option<String> + 'static) -> Self {
-        self.set(|settings| settings.key = Some(Box::new(key)))
+        self.configure(|settings| settings.key = Some(Box::new(key)))
     }
 
     /// Honors `Cache-Control: no-cache`, and `max-age` below a response's age, in requests: such
     /// clients get a new response.
     #[must_use]
-    pub fn obey_clients(self) -> Self {
-        self.set(|settings| settings.obeys = true)
+    pub fn honor_request_directives(self) -> Self {
+        self.configure(|settings| settings.honor_request_directives = true)
     }
 
     /// Sets the size limit of stored responses, in bytes of content. The default is 1 MiB.
     #[must_use]
     pub fn entry_bytes_max(self, bytes: u64) -> Self {
-        self.set(|settings| settings.entry_bytes_max = bytes)
+        self.configure(|settings| settings.entry_bytes_max = bytes)
     }
 
     /// Sets how long a request waits for another one that fetches the same response, before it
     /// calls the handler itself. The default is 10 s.
     #[must_use]
-    pub fn wait_max(self, time: Duration) -> Self {
-        self.set(|settings| settings.wait_max = time)
+    pub fn coalesce_timeout(self, time: Duration) -> Self {
+        self.configure(|settings| settings.coalesce_timeout = time)
     }
 }
 
@@ -240,29 +240,29 @@ impl Middleware for Cache {
         next.call(request).await
     }
 
-    fn around<S: Service + 'static>(self: Rc<Self>, service: S) -> impl Service + 'static {
-        Cached { settings: Rc::clone(&self.0), service: Rc::new(service) }
+    fn wrap_service<S: Service + 'static>(self: Rc<Self>, service: S) -> impl Service + 'static {
+        CacheService { settings: Rc::clone(&self.0), service: Rc::new(service) }
     }
 }
 
 /// A service with a cache.
-struct Cached<S> {
-    settings: Rc<Settings>,
+struct CacheService<S> {
+    settings: Rc<CacheSettings>,
     service: Rc<S>,
 }
 
-impl<S: Service + 'static> Service for Cached<S> {
+impl<S: Service + 'static> Service for CacheService<S> {
     async fn call(&self, mut request: Request) -> Response {
         let settings = &self.settings;
         // A proxy inside drops these fields, so responses must not be stored as depending on them.
         // Middleware outside may have read them, so a response does not go without them either.
-        let has_dropped = request.parts.head.drop_nominated();
-        let Some(key) = settings.key_of(&request.parts) else {
+        let has_dropped = request.parts.head.remove_nominated_headers();
+        let Some(key) = settings.cache_key(&request.parts) else {
             return self.service.call(request).await;
         };
         match request.method() {
             Method::GET | Method::HEAD if has_dropped => self.service.call(request).await,
-            Method::GET | Method::HEAD => self.read(key, request).await,
+            Method::GET | Method::HEAD => self.serve(key, request).await,
             Method::OPTIONS | Method::TRACE | Method::CONNECT => self.service.call(request).await,
             method if method.as_str() == "QUERY" => self.service.call(request).await,
             _ => {
@@ -274,42 +274,42 @@ impl<S: Service + 'static> Service for Cached<S> {
     }
 }
 
-impl<S: Service + 'static> Cached<S> {
-    async fn read(&self, key: String, request: Request) -> Response {
+impl<S: Service + 'static> CacheService<S> {
+    async fn serve(&self, key: String, request: Request) -> Response {
         let (settings, head) = (&self.settings, request.parts.head.share());
         let connection = Rc::clone(request.parts.peek_connection());
-        let asker = Asker {
+        let asker = Requester {
             head: &head,
             connection: &connection,
-            sources: Asker::of(&request.parts).sources,
+            sources: Requester::from_parts(&request.parts).sources,
         };
-        let asks = Directives::read(head.fields_named("cache-control"));
-        let is_other = LEFT_ALONE.iter().any(|name| head.field(name).is_some());
+        let asks = Directives::parse(head.header_values("cache-control"));
+        let is_other = BYPASS_FIELDS.iter().any(|name| head.header_bytes(name).is_some());
         if is_other || asks.no_store || request.body.length() != Some(0) {
             return self.service.call(request).await;
         }
         let asks_anew =
-            settings.obeys && (asks.no_cache || head.field("pragma").is_some_and(is_no_cache));
-        let age_max = asks.max_age.filter(|_| settings.obeys);
+            settings.honor_request_directives && (asks.no_cache || head.header_bytes("pragma").is_some_and(is_no_cache));
+        let age_max = asks.max_age.filter(|_| settings.honor_request_directives);
         let is_get = head.method() == Method::GET;
-        let depth = Outer::depth(&request.parts, &settings.store);
-        Outer::take_over(&request.parts, &settings.store);
+        let depth = OuterCache::depth(&request.parts, &settings.store);
+        OuterCache::report_inner(&request.parts, &settings.store);
         loop {
             let found = settings
                 .store
-                .find(&key, asker)
+                .lookup(&key, asker)
                 .filter(|(entry, _)| !asks_anew && age_max.is_none_or(|most| entry.age() <= most));
             let found = match found {
-                Some((entry, Freshness::Fresh)) => return settings.hit(&key, &entry, &head),
-                Some((entry, Freshness::Revalidate)) => {
-                    let stale = (Arc::clone(&entry), Freshness::Revalidate);
-                    match entry.renewal(is_get && !asks.only_if_cached) {
-                        Renewal::First => Some(stale),
+                Some((entry, Freshness::Fresh)) => return settings.serve_hit(&key, &entry, &head),
+                Some((entry, Freshness::StaleWhileRevalidate)) => {
+                    let stale = (Arc::clone(&entry), Freshness::StaleWhileRevalidate);
+                    match entry.revalidation(is_get && !asks.only_if_cached) {
+                        Revalidation::Foreground => Some(stale),
                         renewal => {
-                            if renewal == Renewal::Beside && is_get {
-                                self.refresh(&key, &request.parts, stale, depth);
+                            if renewal == Revalidation::Background && is_get {
+                                self.revalidate_in_background(&key, &request.parts, stale, depth);
                             }
-                            return settings.hit(&key, &entry, &head);
+                            return settings.serve_hit(&key, &entry, &head);
                         }
                     }
                 }
@@ -326,21 +326,21 @@ impl<S: Service + 'static> Cached<S> {
             if !is_get {
                 return self.service.call(request).await;
             }
-            match settings.store.turn(&key, asker, depth) {
-                Turn::Lead(lead) => {
-                    let (flight, counted) = (Arc::clone(&lead.flight), Counted::of(&request.parts));
-                    let fetched = self.fetch(lead, found, false).answer(request.into_parts().0);
-                    let fetched = Lasting::new(fetched, counted, FETCH_TIME);
-                    return fetched.if_wanted(move || flight.waiting() > 0).await;
+            match settings.store.join_flight(&key, asker, depth) {
+                FlightRole::Leader(lead) => {
+                    let (flight, counted) = (Arc::clone(&lead.flight), InFlightHandle::new(&request.parts));
+                    let fetched = self.fetch(lead, found, false).run(request.into_parts().0);
+                    let fetched = DetachOnDrop::new(fetched, counted, FETCH_TIMEOUT);
+                    return fetched.keep_running_if(move || flight.waiters() > 0).await;
                 }
-                Turn::Wait(flight) => match settings.wait(flight).await {
-                    Some(Landed::Kept(entry)) if entry.fits(asker) => {
-                        return settings.hit(&key, &entry, &head);
+                FlightRole::Follower(flight) => match settings.wait_for_leader(flight).await {
+                    Some(FlightOutcome::Stored(entry)) if entry.matches(asker) => {
+                        return settings.serve_hit(&key, &entry, &head);
                     }
                     // The response does not fit this request, or the fetch was abandoned: try
                     // again.
-                    Some(Landed::Kept(_) | Landed::Abandoned) => {}
-                    Some(Landed::Passed) | None => return self.service.call(request).await,
+                    Some(FlightOutcome::Stored(_) | FlightOutcome::Abandoned) => {}
+                    Some(FlightOutcome::Uncacheable) | None => return self.service.call(request).await,
                 },
             }
         }
@@ -348,30 +348,30 @@ impl<S: Service + 'static> Cached<S> {
 
     /// Starts a background refresh for later requests, unless one is running or the client is at
     /// capacity.
-    fn refresh(&self, key: &str, parts: &Parts, stale: Stale, depth: u8) {
-        let Some(place) = Counted::of(parts).begin_beside() else { return };
-        let turn = self.settings.store.turn(key, Asker::of(parts), depth);
-        let Turn::Lead(lead) = turn else { return };
-        if lead.is_alone {
+    fn revalidate_in_background(&self, key: &str, parts: &Parts, stale: StaleEntry, depth: u8) {
+        let Some(place) = InFlightHandle::new(parts).try_acquire() else { return };
+        let turn = self.settings.store.join_flight(key, Requester::from_parts(parts), depth);
+        let FlightRole::Leader(lead) = turn else { return };
+        if lead.is_pass {
             return;
         }
-        let (again, _) = fetch::like(parts, parts.head.share()).into_parts();
-        let answer = self.fetch(lead, Some(stale), true).answer(again);
-        spawn(async move { drop(answer.await) }, Told::alone(), place, FETCH_TIME);
+        let (again, _) = fetch::request_like(parts, parts.head.share()).into_parts();
+        let answer = self.fetch(lead, Some(stale), true).run(again);
+        spawn_detached(async move { drop(answer.await) }, TelemetryContext::none(), place, FETCH_TIMEOUT);
     }
 
-    fn fetch(&self, lead: Lead, stale: Option<Stale>, is_beside: bool) -> Fetch<S> {
+    fn fetch(&self, lead: FetchLeader, stale: Option<StaleEntry>, is_beside: bool) -> Fetch<S> {
         let (settings, service) = (Rc::clone(&self.settings), Rc::clone(&self.service));
-        Fetch { settings, service, lead, stale, is_beside }
+        Fetch { settings, service, leader: lead, stale, is_background: is_beside }
     }
 }
 
-impl Settings {
+impl CacheSettings {
     /// The key: an origin, a space, and a target.
-    fn key_of(&self, parts: &Parts) -> Option<String> {
+    fn cache_key(&self, parts: &Parts) -> Option<String> {
         let client = parts.client();
         let mut key = client.origin().to_ascii_lowercase();
-        key.push_str(client.prefix());
+        key.push_str(client.parse_prefix());
         key.push(' ');
         match &self.key {
             Some(key_of) => key.push_str(&key_of(parts)?),
@@ -386,56 +386,56 @@ impl Settings {
         Some(key)
     }
 
-    fn hit(&self, key: &str, entry: &Entry, head: &Head) -> Response {
-        self.store.hit(key, entry.freshness() > Freshness::Fresh);
-        conditional(entry.to_response_for(head), head)
+    fn serve_hit(&self, key: &str, entry: &CacheEntry, head: &RequestHead) -> Response {
+        self.store.record_hit(key, entry.freshness() > Freshness::Fresh);
+        evaluate_conditions(entry.to_response_for(head), head)
     }
 
     /// Waits for another request's response; `None` if that takes too long.
-    async fn wait(&self, flight: Arc<Flight>) -> Option<Landed> {
+    async fn wait_for_leader(&self, flight: Arc<CoalescedFetch>) -> Option<FlightOutcome> {
         // Without a runtime, as in tests, timers do not work.
         if tokio::runtime::Handle::try_current().is_err() {
-            return Some(flight.landed().await);
+            return Some(flight.wait().await);
         }
-        tokio::time::timeout(self.wait_max, flight.landed()).await.ok()
+        tokio::time::timeout(self.coalesce_timeout, flight.wait()).await.ok()
     }
 
     /// Stores a response if permitted, and returns it with whether it was stored.
-    async fn keep(
+    async fn store_if_cacheable(
         &self,
         mut response: Response,
-        lead: Lead,
-        (mut asker, watch): (Asker<'_>, &PersonalWatch),
+        lead: FetchLeader,
+        (mut asker, watch): (Requester<'_>, &PrivateResponseWatch),
         since: Instant,
     ) -> (Response, bool) {
         let status = response.status;
         asker.head.vary_by_guards(&mut response);
-        let lifetime_for = |asker: Asker<'_>, response: &Response| {
-            let (has_credentials, is_personal) = (asker.has_credentials(), asker.is_personal());
-            lifetime(status, &response.fields, &self.defaults, has_credentials, is_personal)
+        let lifetime_for = |asker: Requester<'_>, response: &Response| {
+            let (has_credentials, is_personal) = (asker.has_credentials(), asker.is_private());
+            freshness_lifetime(status, &response.headers, &self.defaults, has_credentials, is_personal)
         };
         if lifetime_for(asker, &response).is_none() {
-            lead.pass(asker, status);
+            lead.mark_hit_for_pass(asker, status);
             return (response, false);
         }
         let body = std::mem::take(&mut response.body);
-        match gather(body, self.entry_bytes_max, Some(GATHER_TIME)).await {
-            Gathered::Whole(content) => {
+        match collect_body(body, self.entry_bytes_max, Some(COLLECT_TIMEOUT)).await {
+            Collected::Complete(content) => {
                 // The body may have read the client's identity.
                 asker.sources = watch.sources();
                 let lifetime = lifetime_for(asker, &response);
                 match lifetime {
                     Some(lifetime) => {
-                        let entry = Entry::new(&response, &content, lifetime, asker, since);
-                        lead.keep(&Arc::new(entry));
+                        let entry = CacheEntry::new(&response, &content, lifetime, asker, since);
+                        lead.store(&Arc::new(entry));
                     }
-                    None => lead.pass(asker, status),
+                    None => lead.mark_hit_for_pass(asker, status),
                 }
                 response.body = Body::from(content);
                 (response, lifetime.is_some())
             }
-            Gathered::Other(body) => {
-                lead.pass(asker, status);
+            Collected::Incomplete(body) => {
+                lead.mark_hit_for_pass(asker, status);
                 response.body = body;
                 (response, false)
             }
@@ -463,7 +463,7 @@ impl Settings {
 }
 
 fn text<'r>(response: &'r Response, name: &HeaderName) -> Option<&'r str> {
-    response.fields.get(name)?.to_str().ok()
+    response.headers.get(name)?.to_str().ok()
 }
 
 fn is_no_cache(value: &[u8]) -> bool {
@@ -471,10 +471,10 @@ fn is_no_cache(value: &[u8]) -> bool {
 }
 
 /// Answers the client's conditions from the stored response (RFC 9111, section 4.3.2).
-fn conditional(mut response: Response, head: &Head) -> Response {
+fn evaluate_conditions(mut response: Response, head: &RequestHead) -> Response {
     if response.status == StatusCode::OK
-        && Validators::of(&response.fields).judge(head) == Verdict::Known
-        && Validators::of(&response.fields) != Validators::default()
+        && Validators::from_headers(&response.headers).evaluate(head) == PreconditionOutcome::NotModified
+        && Validators::from_headers(&response.headers) != Validators::default()
     {
         not_modified(&mut response);
     }
@@ -487,7 +487,7 @@ impl fmt::Debug for Cache {
             .field("store", &self.0.store)
             .field("defaults", &self.0.defaults)
             .field("entry_bytes_max", &self.0.entry_bytes_max)
-            .field("wait_max", &self.0.wait_max)
+            .field("wait_max", &self.0.coalesce_timeout)
             .finish_non_exhaustive()
     }
 }

@@ -3,7 +3,7 @@
 use http::header::{AGE, CACHE_CONTROL, CONTENT_RANGE, EXPIRES, SET_COOKIE, TRAILER, VARY};
 use http::{HeaderName, StatusCode};
 use httpdate::parse_http_date;
-use peregrine_web::response::Fields;
+use peregrine_web::response::Headers;
 use std::time::{Duration, SystemTime};
 
 /// RFC 9111, section 1.2.2: larger numbers may be replaced by this one.
@@ -27,12 +27,12 @@ pub(crate) struct Directives {
 }
 
 impl Directives {
-    pub(crate) fn read<'v>(values: impl Iterator<Item = &'v [u8]>) -> Self {
+    pub(crate) fn parse<'v>(values: impl Iterator<Item = &'v [u8]>) -> Self {
         let mut all = Self::default();
         for value in values {
             let mut rest = value;
             while !rest.is_empty() {
-                let (one, behind) = rest.split_at(end_of_element(rest));
+                let (one, behind) = rest.split_at(list_element_end(rest));
                 all.add(one.trim_ascii());
                 rest = behind.get(1..).unwrap_or_default();
             }
@@ -40,9 +40,9 @@ impl Directives {
         all
     }
 
-    pub(crate) fn of(fields: &Fields) -> Self {
+    pub(crate) fn from_fields(fields: &Headers) -> Self {
         let named = fields.iter().filter(|(name, _)| **name == CACHE_CONTROL);
-        Self::read(named.map(|(_, value)| value.as_bytes()))
+        Self::parse(named.map(|(_, value)| value.as_bytes()))
     }
 
     fn add(&mut self, directive: &[u8]) {
@@ -50,7 +50,7 @@ impl Directives {
         let name = parts.next().unwrap_or_default().trim_ascii().to_ascii_lowercase();
         let argument = parts.next().map(<[u8]>::trim_ascii);
         let seconds = |known: Option<Duration>| {
-            let said = argument.and_then(seconds).unwrap_or_default();
+            let said = argument.and_then(parse_delta_seconds).unwrap_or_default();
             // RFC 9111 §4.2.1: of several contradicting values, the one that expires first applies.
             Some(known.map_or(said, |known| known.min(said)))
         };
@@ -75,7 +75,7 @@ impl Directives {
 }
 
 /// The end of a list element: a comma outside quotes.
-fn end_of_element(list: &[u8]) -> usize {
+fn list_element_end(list: &[u8]) -> usize {
     let (mut is_quoted, mut is_escaped) = (false, false);
     let end = list.iter().position(|byte| {
         let is_end = *byte == b',' && !is_quoted;
@@ -92,7 +92,7 @@ fn end_of_element(list: &[u8]) -> usize {
 
 /// RFC 9111, section 5.2: an argument may be quoted although it should not be. An invalid number
 /// counts as 0.
-fn seconds(argument: &[u8]) -> Option<Duration> {
+fn parse_delta_seconds(argument: &[u8]) -> Option<Duration> {
     let digits = argument.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\""));
     let digits = digits.unwrap_or(argument);
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
@@ -109,7 +109,7 @@ pub(crate) enum Audience {
     All,
     /// Clients that were not identified: the response has a lifetime, but does not say that it is
     /// for all.
-    Unknown,
+    Unidentified,
     /// Clients that cannot have been identified: only the cache's settings permit storing the
     /// response.
     Assumed,
@@ -117,41 +117,41 @@ pub(crate) enum Audience {
 
 /// How long a response may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Lifetime {
+pub(crate) struct FreshnessLifetime {
     /// The clients for which it may be used.
     pub(crate) audience: Audience,
     /// Its age on arrival.
     pub(crate) age: Duration,
     /// The age until which it is fresh.
-    pub(crate) fresh: Duration,
+    pub(crate) max_age: Duration,
     /// The additional time during which it may be used while a newer one is fetched.
-    pub(crate) while_revalidate: Duration,
+    pub(crate) stale_while_revalidate: Duration,
     /// The additional time during which it may be used in place of an error.
-    pub(crate) if_error: Duration,
+    pub(crate) stale_if_error: Duration,
 }
 
 /// The settings for responses that do not specify a lifetime.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Defaults {
-    pub(crate) fresh: Option<Duration>,
-    pub(crate) while_revalidate: Duration,
-    pub(crate) if_error: Duration,
-    pub(crate) cookies: bool,
+    pub(crate) ttl: Option<Duration>,
+    pub(crate) stale_while_revalidate: Duration,
+    pub(crate) stale_if_error: Duration,
+    pub(crate) allow_set_cookie: bool,
 }
 
 /// RFC 9110, section 15.1, and RFC 9111, section 3: the final statuses that this cache understands.
-const STATUSES: [u16; 12] = [200, 203, 204, 300, 301, 302, 307, 308, 404, 405, 410, 414];
+const CACHEABLE_STATUSES: [u16; 12] = [200, 203, 204, 300, 301, 302, 307, 308, 404, 405, 410, 414];
 
 /// Whether and how long a response to a GET request may be stored. `is_personal`: the response may
 /// be specific to the client; `has_credentials`: because the client sent credentials.
-pub(crate) fn lifetime(
+pub(crate) fn freshness_lifetime(
     status: StatusCode,
-    fields: &Fields,
+    fields: &Headers,
     defaults: &Defaults,
     has_credentials: bool,
     is_personal: bool,
-) -> Option<Lifetime> {
-    let said = Directives::of(fields);
+) -> Option<FreshnessLifetime> {
+    let said = Directives::from_fields(fields);
     let has = |name: &HeaderName| fields.get(name).is_some();
     let varies_by_all = fields.iter().any(|(name, value)| {
         *name == VARY
@@ -164,8 +164,8 @@ pub(crate) fn lifetime(
     // RFC 9111 §3: what may be stored. Responses that need validation before each use are not
     // stored.
     let is_refused = said.no_store || said.private || said.no_cache || varies_by_all;
-    let is_unfit = has(&CONTENT_RANGE) || has(&TRAILER) || (has(&SET_COOKIE) && !defaults.cookies);
-    if is_refused || is_unfit || !STATUSES.contains(&status.as_u16()) {
+    let is_unfit = has(&CONTENT_RANGE) || has(&TRAILER) || (has(&SET_COOKIE) && !defaults.allow_set_cookie);
+    if is_refused || is_unfit || !CACHEABLE_STATUSES.contains(&status.as_u16()) {
         return None;
     }
     // RFC 9111 §3.5: a response to a request with credentials is shareable only if it says so.
@@ -177,8 +177,8 @@ pub(crate) fn lifetime(
     }
     let explicit = said.s_maxage.or(said.max_age).or_else(|| expires(fields));
     // Without an explicit lifetime, a response that may be specific to a client is not shared.
-    let fresh = explicit.or(defaults.fresh.filter(|_| !is_personal && status == StatusCode::OK))?;
-    let age = fields.get(&AGE).and_then(|age| seconds(age.as_bytes().trim_ascii()));
+    let fresh = explicit.or(defaults.ttl.filter(|_| !is_personal && status == StatusCode::OK))?;
+    let age = fields.get(&AGE).and_then(|age| parse_delta_seconds(age.as_bytes().trim_ascii()));
     let age = age.unwrap_or_default();
     // RFC 9111 §4.2.4 and §5.2.2.10: these directives forbid using a stale response.
     let must_revalidate = said.must_revalidate || said.proxy_revalidate || said.s_maxage.is_some();
@@ -188,23 +188,23 @@ pub(crate) fn lifetime(
     };
     let audience = match explicit {
         _ if is_for_all => Audience::All,
-        Some(_) => Audience::Unknown,
+        Some(_) => Audience::Unidentified,
         None => Audience::Assumed,
     };
-    let lifetime = Lifetime {
+    let lifetime = FreshnessLifetime {
         audience,
         age,
-        fresh,
-        while_revalidate: stale(said.stale_while_revalidate, defaults.while_revalidate),
-        if_error: stale(said.stale_if_error, defaults.if_error),
+        max_age: fresh,
+        stale_while_revalidate: stale(said.stale_while_revalidate, defaults.stale_while_revalidate),
+        stale_if_error: stale(said.stale_if_error, defaults.stale_if_error),
     };
-    let longer = lifetime.while_revalidate.max(lifetime.if_error);
+    let longer = lifetime.stale_while_revalidate.max(lifetime.stale_if_error);
     (fresh.saturating_add(longer) > age).then_some(lifetime)
 }
 
 /// RFC 9111, section 5.3: an invalid date, such as 0, is in the past.
-fn expires(fields: &Fields) -> Option<Duration> {
-    let date = |name: &str| parse_http_date(fields.text(name)?).ok();
+fn expires(fields: &Headers) -> Option<Duration> {
+    let date = |name: &str| parse_http_date(fields.get_str(name)?).ok();
     fields.get(&EXPIRES)?;
     let now = date("date").unwrap_or_else(SystemTime::now);
     Some(date("expires").and_then(|end| end.duration_since(now).ok()).unwrap_or_default())
@@ -215,8 +215,8 @@ mod tests {
     use super::*;
     use http::HeaderValue;
 
-    fn fields(all: &[(&'static str, &'static str)]) -> Fields {
-        let mut fields = Fields::new();
+    fn fields(all: &[(&'static str, &'static str)]) -> Headers {
+        let mut fields = Headers::new();
         for (name, value) in all {
             fields.append(HeaderName::from_static(name), HeaderValue::from_static(value));
         }
@@ -226,8 +226,8 @@ mod tests {
     /// In seconds: fresh, stale while revalidating, stale if error.
     fn kept(status: u16, all: &[(&'static str, &'static str)]) -> Option<[u64; 3]> {
         let status = StatusCode::from_u16(status).expect("a status");
-        let it = lifetime(status, &fields(all), &Defaults::default(), false, false)?;
-        Some([it.fresh, it.while_revalidate, it.if_error].map(|time| time.as_secs()))
+        let it = freshness_lifetime(status, &fields(all), &Defaults::default(), false, false)?;
+        Some([it.max_age, it.stale_while_revalidate, it.stale_if_error].map(|time| time.as_secs()))
     }
 
     fn control(value: &'static str) -> Option<[u64; 3]> {
@@ -294,10 +294,10 @@ mod tests {
 
     #[test]
     fn credentials_and_cookies_make_a_response_personal() {
-        let defaults = Defaults { fresh: Some(Duration::from_secs(9)), ..Defaults::default() };
+        let defaults = Defaults { ttl: Some(Duration::from_secs(9)), ..Defaults::default() };
         let kept = |value, has_credentials, is_personal| {
             let fields = fields(&[("cache-control", value)]);
-            lifetime(StatusCode::OK, &fields, &defaults, has_credentials, is_personal).is_some()
+            freshness_lifetime(StatusCode::OK, &fields, &defaults, has_credentials, is_personal).is_some()
         };
         assert!(kept("max-age=5", false, true), "the response has a lifetime");
         assert!(!kept("max-age=5", true, true));

@@ -2,8 +2,8 @@
 
 use super::store::Fingerprint;
 use http::StatusCode;
-use peregrine_web::connection::ProxiedTls;
-use peregrine_web::{Head, Parts, Problem};
+use peregrine_web::connection::ProxyProtocolTls;
+use peregrine_web::{RequestHead, Parts, Problem};
 use sha2::{Digest, Sha256};
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -12,10 +12,10 @@ use std::fmt::Write;
 const KEY_BYTES_MAX: usize = 255;
 
 /// The key of a request; `None` if it has none.
-pub(crate) fn key_of(head: &Head) -> Result<Option<Cow<'_, str>>, Problem> {
-    let mut all = head.fields_named("idempotency-key");
+pub(crate) fn idempotency_key(head: &RequestHead) -> Result<Option<Cow<'_, str>>, Problem> {
+    let mut all = head.header_values("idempotency-key");
     let Some(value) = all.next() else { return Ok(None) };
-    let key = std::str::from_utf8(value).ok().and_then(|text| read(text.trim_ascii()));
+    let key = std::str::from_utf8(value).ok().and_then(|text| parse_key(text.trim_ascii()));
     let key = key.filter(|key| all.next().is_none() && (1..=KEY_BYTES_MAX).contains(&key.len()));
     key.map(Some).ok_or_else(|| {
         let detail = format!(
@@ -27,7 +27,7 @@ pub(crate) fn key_of(head: &Head) -> Result<Option<Cow<'_, str>>, Problem> {
 
 /// draft-ietf-httpapi-idempotency-key-header-07, section 2.1: an Item that is a String (RFC 8941,
 /// section 3.3.3). Many clients omit the quotes, which is unambiguous for tokens.
-fn read(text: &str) -> Option<Cow<'_, str>> {
+fn parse_key(text: &str) -> Option<Cow<'_, str>> {
     let Some(quoted) = text.strip_prefix('"') else {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~+/=:".contains(&byte);
         return text.bytes().all(is_plain).then_some(Cow::Borrowed(text));
@@ -49,10 +49,10 @@ fn read(text: &str) -> Option<Cow<'_, str>> {
 
 /// The name of a key in the store: scopes are separated, and the content of a scope, which may be
 /// secret, is not written to a database.
-pub(crate) fn stored_name(scope: &str, key: &str) -> String {
+pub(crate) fn storage_key(scope: &str, key: &str) -> String {
     let mut hash = Sha256::new();
-    add(&mut hash, scope.as_bytes());
-    add(&mut hash, key.as_bytes());
+    hash_part(&mut hash, scope.as_bytes());
+    hash_part(&mut hash, key.as_bytes());
     let mut name = String::with_capacity(64);
     for byte in hash.finalize() {
         // Writing to a string never fails.
@@ -65,27 +65,27 @@ pub(crate) fn stored_name(scope: &str, key: &str) -> String {
 /// fields that route guards read, the type and coding of the content, and the content. The second
 /// half covers the client's cookies and the identity of its connection, if these distinguish
 /// clients.
-pub(crate) fn fingerprint_of(parts: &Parts, content: &[u8], is_by_client: bool) -> Fingerprint {
+pub(crate) fn fingerprint(parts: &Parts, content: &[u8], is_by_client: bool) -> Fingerprint {
     let (head, mut hash) = (&parts.head, Sha256::new());
-    add(&mut hash, parts.client().host().to_ascii_lowercase().as_bytes());
-    add(&mut hash, head.method_name().as_bytes());
-    add(&mut hash, head.original_path().as_bytes());
+    hash_part(&mut hash, parts.client().host().to_ascii_lowercase().as_bytes());
+    hash_part(&mut hash, head.method_str().as_bytes());
+    hash_part(&mut hash, head.original_path().as_bytes());
     // In a mounted application, the path may have been rewritten.
-    add(&mut hash, head.path().as_bytes());
-    add(&mut hash, head.query().unwrap_or_default().as_bytes());
+    hash_part(&mut hash, head.path().as_bytes());
+    hash_part(&mut hash, head.query().unwrap_or_default().as_bytes());
     for name in ["content-type", "content-encoding"] {
-        add(&mut hash, head.field(name).unwrap_or_default());
+        hash_part(&mut hash, head.header_bytes(name).unwrap_or_default());
     }
     // Guards select among the routes of one target. A route's number may change with the next
     // version of the program, so it counts only if the guards' fields are unknown.
-    for name in &*head.guard_fields() {
-        add(&mut hash, name.as_str().as_bytes());
-        head.peek_fields_named(name.as_str()).for_each(|value| add(&mut hash, value));
+    for name in &*head.guard_header_names() {
+        hash_part(&mut hash, name.as_str().as_bytes());
+        head.peek_header_values(name.as_str()).for_each(|value| hash_part(&mut hash, value));
     }
     if head.has_opaque_guards() {
-        add(&mut hash, &head.route_path().to_be_bytes());
+        hash_part(&mut hash, &head.routes_hash().to_be_bytes());
     }
-    add(&mut hash, content);
+    hash_part(&mut hash, content);
     let mut fingerprint: Fingerprint = hash.finalize().into();
     let client = if is_by_client { client_of(parts) } else { Fingerprint::default() };
     fingerprint[HALF..].copy_from_slice(&client[HALF..]);
@@ -107,18 +107,18 @@ pub(crate) fn is_same_client(first: &Fingerprint, second: &Fingerprint) -> bool 
 fn client_of(parts: &Parts) -> Fingerprint {
     let (connection, mut hash) = (parts.peek_connection(), Sha256::new());
     // RFC 9113 §8.2.3: HTTP/2 may split the field; joined, it is the same again.
-    let cookies: Vec<_> = parts.head.peek_fields_named("cookie").collect();
-    add(&mut hash, &cookies.join(&b"; "[..]));
-    let certificate = connection.client().map(|client| client.fingerprint);
-    add(&mut hash, certificate.as_ref().map_or(&[], |fingerprint| &fingerprint[..]));
-    let proxied = connection.proxy.as_ref().and_then(|proxy| proxy.tls.as_ref());
-    add(&mut hash, &proxied.map(ProxiedTls::client_bytes).unwrap_or_default());
+    let cookies: Vec<_> = parts.head.peek_header_values("cookie").collect();
+    hash_part(&mut hash, &cookies.join(&b"; "[..]));
+    let certificate = connection.client_identity().map(|client| client.fingerprint);
+    hash_part(&mut hash, certificate.as_ref().map_or(&[], |fingerprint| &fingerprint[..]));
+    let proxied = connection.proxy_protocol.as_ref().and_then(|proxy| proxy.tls.as_ref());
+    hash_part(&mut hash, &proxied.map(ProxyProtocolTls::client_bytes).unwrap_or_default());
     hash.finalize().into()
 }
 
 /// Each part is prefixed with its length, so that different lists of parts never have the same
 /// hash.
-fn add(hash: &mut Sha256, part: &[u8]) {
+fn hash_part(hash: &mut Sha256, part: &[u8]) {
     hash.update((part.len() as u64).to_be_bytes());
     hash.update(part);
 }
@@ -143,13 +143,13 @@ mod tests {
             ("a,b", None),
             ("a\"", None),
         ] {
-            assert_eq!(read(text).as_deref(), key, "{text}");
+            assert_eq!(parse_key(text).as_deref(), key, "{text}");
         }
     }
 
     #[test]
     fn scope_and_key_do_not_run_into_each_other() {
-        assert_ne!(stored_name("a", "bc"), stored_name("ab", "c"));
-        assert_eq!(stored_name("a", "b").len(), 64);
+        assert_ne!(storage_key("a", "bc"), storage_key("ab", "c"));
+        assert_eq!(storage_key("a", "b").len(), 64);
     }
 }

@@ -1,7 +1,7 @@
 //! An in-memory store of outcomes.
 
-use super::store::{Begun, Fingerprint, IdempotencyStore, Outcome, StoreError};
-use peregrine_web::panics::contained;
+use super::store::{ClaimResult, Fingerprint, IdempotencyStore, IdempotentOutcome, IdempotencyStoreError};
+use peregrine_web::panics::catch_log_panic;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,7 @@ const BYTES_MAX: usize = 64 * 1024 * 1024;
 const ENTRY_BYTES: usize = 256;
 
 /// Requests without an identity may use one nth of the store.
-const ANONYMOUS_PART: usize = 4;
+const ANONYMOUS_SHARE_DIVISOR: usize = 4;
 
 /// Stores outcomes in memory. Clones share the store: create it outside the application's closure
 /// and clone it in, so that all workers share it. Applications that answer the same host and path
@@ -28,21 +28,21 @@ const ANONYMOUS_PART: usize = 4;
 /// this is logged once. Requests without an identity may use a quarter of the store, so that they
 /// cannot lock other clients out.
 #[derive(Clone)]
-pub struct MemoryStore(Arc<Mutex<Kept>>);
+pub struct MemoryIdempotencyStore(Arc<Mutex<MemoryStoreInner>>);
 
-struct Kept {
-    entries: HashMap<Box<str>, Entry>,
+struct MemoryStoreInner {
+    entries: HashMap<Box<str>, ClaimEntry>,
     /// For requests with an identity, and for those without.
-    shares: [Share; 2],
-    claims: u64,
+    partitions: [StorePartition; 2],
+    last_claim: u64,
     bytes_max: usize,
 }
 
 /// The part of the store for requests with, or without, an identity.
 #[derive(Default)]
-struct Share {
+struct StorePartition {
     /// The keys by expiry; the number distinguishes those with the same expiry.
-    ends: BTreeMap<(Instant, u64), Box<str>>,
+    by_expiry: BTreeMap<(Instant, u64), Box<str>>,
     /// The keys with stored responses, oldest first.
     responses: BTreeMap<u64, Box<str>>,
     bytes: usize,
@@ -52,23 +52,23 @@ struct Share {
     is_reported: bool,
 }
 
-struct Entry {
+struct ClaimEntry {
     fingerprint: Fingerprint,
     claim: u64,
     is_anonymous: bool,
     /// `None` while the request is in progress.
-    outcome: Option<Outcome>,
-    end: Instant,
+    outcome: Option<IdempotentOutcome>,
+    expires_at: Instant,
 }
 
-impl MemoryStore {
+impl MemoryIdempotencyStore {
     /// An empty store.
     #[must_use]
     pub fn new() -> Self {
-        Self(Arc::new(Mutex::new(Kept {
+        Self(Arc::new(Mutex::new(MemoryStoreInner {
             entries: HashMap::new(),
-            shares: <_>::default(),
-            claims: 0,
+            partitions: <_>::default(),
+            last_claim: 0,
             bytes_max: BYTES_MAX,
         })))
     }
@@ -80,27 +80,27 @@ impl MemoryStore {
         self
     }
 
-    fn lock(&self) -> MutexGuard<'_, Kept> {
+    fn lock(&self) -> MutexGuard<'_, MemoryStoreInner> {
         // No code under this lock panics halfway through a change.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn claim(
+    fn try_claim(
         &self,
         key: &str,
         fingerprint: &Fingerprint,
         lease: Duration,
         is_anonymous: bool,
-    ) -> Result<Begun, StoreError> {
+    ) -> Result<ClaimResult, IdempotencyStoreError> {
         let (begun, is_news) = {
             let mut kept = self.lock();
-            let begun = kept.begin(key, fingerprint, lease, is_anonymous);
+            let begun = kept.claim(key, fingerprint, lease, is_anonymous);
             let is_full = begun.is_err();
             let is_news = kept.report(is_anonymous, is_full);
             (begun, is_news)
         };
         if is_news {
-            contained(|| report(is_anonymous));
+            catch_log_panic(|| report(is_anonymous));
         }
         begun
     }
@@ -114,123 +114,123 @@ fn report(is_anonymous: bool) {
     }
 }
 
-impl Default for MemoryStore {
+impl Default for MemoryIdempotencyStore {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Kept {
-    fn begin(
+impl MemoryStoreInner {
+    fn claim(
         &mut self,
         key: &str,
         fingerprint: &Fingerprint,
         lease: Duration,
         is_anonymous: bool,
-    ) -> Result<Begun, StoreError> {
+    ) -> Result<ClaimResult, IdempotencyStoreError> {
         let now = Instant::now();
-        self.forget_ended(now);
+        self.remove_expired(now);
         if let Some(entry) = self.entries.get(key) {
             return Ok(match &entry.outcome {
-                Some(outcome) => Begun::Done(entry.fingerprint, outcome.clone()),
-                None => Begun::InProgress(entry.fingerprint),
+                Some(outcome) => ClaimResult::Completed(entry.fingerprint, outcome.clone()),
+                None => ClaimResult::InProgress(entry.fingerprint),
             });
         }
-        if !self.make_room(ENTRY_BYTES + key.len(), is_anonymous) {
-            let end = self.next_end(is_anonymous).map(|end| end.duration_since(now));
-            return Err(end.map_or(StoreError::Full, StoreError::FullFor));
+        if !self.evict(ENTRY_BYTES + key.len(), is_anonymous) {
+            let end = self.next_expiry(is_anonymous).map(|end| end.duration_since(now));
+            return Err(end.map_or(IdempotencyStoreError::Full, IdempotencyStoreError::FullFor));
         }
-        self.claims += 1;
-        let (claim, end) = (self.claims, later(now, lease));
-        let entry = Entry { fingerprint: *fingerprint, claim, is_anonymous, outcome: None, end };
+        self.last_claim += 1;
+        let (claim, end) = (self.last_claim, saturating_add(now, lease));
+        let entry = ClaimEntry { fingerprint: *fingerprint, claim, is_anonymous, outcome: None, expires_at: end };
         self.insert(key, entry);
-        Ok(Begun::Claimed(claim))
+        Ok(ClaimResult::Claimed(claim))
     }
 
-    fn finish(&mut self, key: &str, claim: u64, mut outcome: Outcome, keep_for: Duration) {
+    fn complete(&mut self, key: &str, claim: u64, mut outcome: IdempotentOutcome, keep_for: Duration) {
         if self.entries.get(key).is_none_or(|entry| entry.claim != claim) {
             return;
         }
         let Some(entry) = self.remove(key) else { return };
         let least = ENTRY_BYTES + key.len();
         // A response of more than half the capacity would evict all others.
-        let is_small = least + weight(&outcome) <= self.bytes_of(entry.is_anonymous) / 2;
-        if !is_small || !self.make_room(least + weight(&outcome), entry.is_anonymous) {
-            outcome = Outcome::Lost;
+        let is_small = least + memory_bytes(&outcome) <= self.entry_bytes(entry.is_anonymous) / 2;
+        if !is_small || !self.evict(least + memory_bytes(&outcome), entry.is_anonymous) {
+            outcome = IdempotentOutcome::NotStored;
         }
-        let end = later(Instant::now(), keep_for);
-        self.insert(key, Entry { outcome: Some(outcome), end, ..entry });
+        let end = saturating_add(Instant::now(), keep_for);
+        self.insert(key, ClaimEntry { outcome: Some(outcome), expires_at: end, ..entry });
     }
 
-    fn forget_ended(&mut self, now: Instant) {
-        for number in 0..self.shares.len() {
-            let is_over = |share: &Share| {
-                let ((end, _), key) = share.ends.first_key_value()?;
+    fn remove_expired(&mut self, now: Instant) {
+        for number in 0..self.partitions.len() {
+            let is_over = |share: &StorePartition| {
+                let ((end, _), key) = share.by_expiry.first_key_value()?;
                 (*end <= now).then(|| key.clone())
             };
-            while let Some(key) = is_over(&self.shares[number]) {
+            while let Some(key) = is_over(&self.partitions[number]) {
                 self.remove(&key);
             }
         }
     }
 
     /// How many bytes these requests may use.
-    fn bytes_of(&self, is_anonymous: bool) -> usize {
-        if is_anonymous { self.bytes_max / ANONYMOUS_PART } else { self.bytes_max }
+    fn entry_bytes(&self, is_anonymous: bool) -> usize {
+        if is_anonymous { self.bytes_max / ANONYMOUS_SHARE_DIVISOR } else { self.bytes_max }
     }
 
     fn bytes(&self) -> usize {
-        self.shares.iter().map(|share| share.bytes).sum()
+        self.partitions.iter().map(|share| share.bytes).sum()
     }
 
     /// Makes room for this many bytes by evicting responses. Returns whether there is room now.
-    fn make_room(&mut self, bytes: usize, is_anonymous: bool) -> bool {
-        let share_max = self.bytes_of(is_anonymous);
-        let keys = self.shares.each_ref().map(|share| share.bytes - share.response_bytes);
+    fn evict(&mut self, bytes: usize, is_anonymous: bool) -> bool {
+        let share_max = self.entry_bytes(is_anonymous);
+        let keys = self.partitions.each_ref().map(|share| share.bytes - share.response_bytes);
         // If evicting all responses would not suffice, keep them.
         let fits_share = !is_anonymous || keys[1] + bytes <= share_max;
         if !fits_share || keys.iter().sum::<usize>() + bytes > self.bytes_max {
             return false;
         }
-        while is_anonymous && self.shares[1].bytes + bytes > share_max {
-            self.forget_response(1);
+        while is_anonymous && self.partitions[1].bytes + bytes > share_max {
+            self.evict_response(1);
         }
         while self.bytes() + bytes > self.bytes_max {
-            let share = usize::from(!self.shares[1].responses.is_empty());
-            self.forget_response(share);
+            let share = usize::from(!self.partitions[1].responses.is_empty());
+            self.evict_response(share);
         }
         true
     }
 
     /// Evicts the oldest response of a share, and keeps its key.
-    fn forget_response(&mut self, number: usize) {
-        let share = &mut self.shares[number];
+    fn evict_response(&mut self, number: usize) {
+        let share = &mut self.partitions[number];
         let (_, key) =
             share.responses.pop_first().expect("the share's response bytes are not zero");
         let entry = self.entries.get_mut(&key).expect("every key of a share has an entry");
-        let bytes = entry.outcome.replace(Outcome::Lost).as_ref().map_or(0, weight);
+        let bytes = entry.outcome.replace(IdempotentOutcome::NotStored).as_ref().map_or(0, memory_bytes);
         share.bytes -= bytes;
         share.response_bytes -= bytes;
     }
 
     /// The expiry of the next key that would make room for such a request.
-    fn next_end(&self, is_anonymous: bool) -> Option<Instant> {
-        let first = |share: &Share| share.ends.keys().next().map(|(end, _)| *end);
+    fn next_expiry(&self, is_anonymous: bool) -> Option<Instant> {
+        let first = |share: &StorePartition| share.by_expiry.keys().next().map(|(end, _)| *end);
         let is_share_full = is_anonymous
-            && self.shares[1].bytes + ENTRY_BYTES >= self.bytes_of(true).min(self.bytes_max);
+            && self.partitions[1].bytes + ENTRY_BYTES >= self.entry_bytes(true).min(self.bytes_max);
         match is_share_full {
-            true => first(&self.shares[1]),
-            false => self.shares.iter().filter_map(first).min(),
+            true => first(&self.partitions[1]),
+            false => self.partitions.iter().filter_map(first).min(),
         }
     }
 
     /// Whether to log that a share is full. It counts as full until a quarter of it is free.
     fn report(&mut self, is_anonymous: bool, is_full: bool) -> bool {
         let (used, most) = match is_anonymous {
-            true => (self.shares[1].bytes, self.bytes_of(true)),
+            true => (self.partitions[1].bytes, self.entry_bytes(true)),
             false => (self.bytes(), self.bytes_max),
         };
-        let share = &mut self.shares[usize::from(is_anonymous)];
+        let share = &mut self.partitions[usize::from(is_anonymous)];
         if is_full {
             return !std::mem::replace(&mut share.is_reported, true);
         }
@@ -238,73 +238,73 @@ impl Kept {
         false
     }
 
-    fn insert(&mut self, key: &str, entry: Entry) {
-        let share = &mut self.shares[usize::from(entry.is_anonymous)];
-        let response = entry.outcome.as_ref().map_or(0, weight);
+    fn insert(&mut self, key: &str, entry: ClaimEntry) {
+        let share = &mut self.partitions[usize::from(entry.is_anonymous)];
+        let response = entry.outcome.as_ref().map_or(0, memory_bytes);
         share.bytes += ENTRY_BYTES + key.len() + response;
         share.response_bytes += response;
-        share.ends.insert((entry.end, entry.claim), key.into());
-        if matches!(entry.outcome, Some(Outcome::Kept(_))) {
+        share.by_expiry.insert((entry.expires_at, entry.claim), key.into());
+        if matches!(entry.outcome, Some(IdempotentOutcome::Stored(_))) {
             share.responses.insert(entry.claim, key.into());
         }
         self.entries.insert(key.into(), entry);
     }
 
-    fn remove(&mut self, key: &str) -> Option<Entry> {
+    fn remove(&mut self, key: &str) -> Option<ClaimEntry> {
         let entry = self.entries.remove(key)?;
-        let share = &mut self.shares[usize::from(entry.is_anonymous)];
-        share.ends.remove(&(entry.end, entry.claim));
+        let share = &mut self.partitions[usize::from(entry.is_anonymous)];
+        share.by_expiry.remove(&(entry.expires_at, entry.claim));
         share.responses.remove(&entry.claim);
-        let response = entry.outcome.as_ref().map_or(0, weight);
+        let response = entry.outcome.as_ref().map_or(0, memory_bytes);
         share.bytes -= ENTRY_BYTES + key.len() + response;
         share.response_bytes -= response;
         Some(entry)
     }
 }
 
-fn later(now: Instant, after: Duration) -> Instant {
+fn saturating_add(now: Instant, after: Duration) -> Instant {
     // Overflow: a century or so is as good as forever.
     now.checked_add(after).unwrap_or_else(|| now + Duration::from_secs(u64::from(u32::MAX)))
 }
 
-fn weight(outcome: &Outcome) -> usize {
+fn memory_bytes(outcome: &IdempotentOutcome) -> usize {
     match outcome {
-        Outcome::Kept(kept) => kept.held_bytes(),
-        Outcome::Lost => 0,
+        IdempotentOutcome::Stored(kept) => kept.memory_bytes(),
+        IdempotentOutcome::NotStored => 0,
     }
 }
 
-impl IdempotencyStore for MemoryStore {
-    async fn begin(
+impl IdempotencyStore for MemoryIdempotencyStore {
+    async fn claim(
         &self,
         key: &str,
         fingerprint: &Fingerprint,
         lease: Duration,
-    ) -> Result<Begun, StoreError> {
-        self.claim(key, fingerprint, lease, false)
+    ) -> Result<ClaimResult, IdempotencyStoreError> {
+        self.try_claim(key, fingerprint, lease, false)
     }
 
-    async fn begin_anonymous(
+    async fn claim_anonymous(
         &self,
         key: &str,
         fingerprint: &Fingerprint,
         lease: Duration,
-    ) -> Result<Begun, StoreError> {
-        self.claim(key, fingerprint, lease, true)
+    ) -> Result<ClaimResult, IdempotencyStoreError> {
+        self.try_claim(key, fingerprint, lease, true)
     }
 
-    async fn finish(
+    async fn complete(
         &self,
         key: &str,
         claim: u64,
-        outcome: Outcome,
+        outcome: IdempotentOutcome,
         keep_for: Duration,
-    ) -> Result<(), StoreError> {
-        self.lock().finish(key, claim, outcome, keep_for);
+    ) -> Result<(), IdempotencyStoreError> {
+        self.lock().complete(key, claim, outcome, keep_for);
         Ok(())
     }
 
-    async fn release(&self, key: &str, claim: u64) -> Result<(), StoreError> {
+    async fn release(&self, key: &str, claim: u64) -> Result<(), IdempotencyStoreError> {
         let mut kept = self.lock();
         if kept.entries.get(key).is_some_and(|entry| entry.claim == claim) {
             kept.remove(key);
@@ -313,12 +313,12 @@ impl IdempotencyStore for MemoryStore {
     }
 }
 
-impl fmt::Debug for MemoryStore {
+impl fmt::Debug for MemoryIdempotencyStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kept = self.lock();
         f.debug_struct("MemoryStore")
             .field("keys", &kept.entries.len())
-            .field("anonymous_keys", &kept.shares[1].ends.len())
+            .field("anonymous_keys", &kept.partitions[1].by_expiry.len())
             .field("bytes", &kept.bytes())
             .field("bytes_max", &kept.bytes_max)
             .finish()

@@ -6,22 +6,22 @@ mod store;
 #[cfg(test)]
 mod tests;
 
-pub use memory::MemoryStore;
-pub use store::{Begun, Fingerprint, IdempotencyStore, KeptResponse, Outcome, StoreError};
+pub use memory::MemoryIdempotencyStore;
+pub use store::{ClaimResult, Fingerprint, IdempotencyStore, StoredResponse, IdempotentOutcome, IdempotencyStoreError};
 
-use crate::gather::{Gathered, gather};
-use crate::lasting::Lasting;
+use crate::collect::{Collected, collect_body};
+use crate::detach::DetachOnDrop;
 use bytes::Bytes;
 use http::header::{RETRY_AFTER, SET_COOKIE};
 use http::{HeaderName, HeaderValue, Method, StatusCode};
-use key::{fingerprint_of, is_same_client, is_same_request, key_of, stored_name};
-use peregrine_web::account::Charge;
+use key::{fingerprint, is_same_client, is_same_request, idempotency_key, storage_key};
+use peregrine_web::account::MemoryReservation;
 use peregrine_web::extract::FromRequest;
-use peregrine_web::in_progress::Counted;
-use peregrine_web::panics::{contained, or_panic};
-use peregrine_web::personal::{IdentitySource, IdentitySources, Personal, PersonalWatch};
+use peregrine_web::in_progress::InFlightHandle;
+use peregrine_web::panics::{catch_log_panic, catch_unwind_future};
+use peregrine_web::personal::{IdentitySource, IdentitySources, PrivateResponse, PrivateResponseWatch};
 use peregrine_web::{
-    Body, Head, IntoResponse, Middleware, Parts, Problem, Request, Response, Service,
+    Body, RequestHead, IntoResponse, Middleware, Parts, Problem, Request, Response, Service,
 };
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -31,13 +31,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 /// The default retention time of an outcome: one day.
-const KEEP_FOR: Duration = Duration::from_secs(24 * 60 * 60);
+const RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
 /// The default lease: how long a request may run before its key counts as abandoned.
 const LEASE: Duration = Duration::from_secs(10 * 60);
 /// The default size limit of a stored response.
 const RESPONSE_BYTES_MAX: u64 = 256 * 1024;
 /// A streamed response that takes longer is not stored.
-const GATHER_TIME: Duration = Duration::from_secs(5);
+const COLLECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The fields that distinguish clients by default.
 const CREDENTIALS: [&str; 2] = ["authorization", "x-api-key"];
@@ -122,43 +122,43 @@ const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 /// Resources that outer middleware holds for a request, such as a session, are gone for a handler
 /// whose client has disconnected. Put `Idempotency` outside that middleware, and identify the user
 /// with [`Idempotency::scope`].
-pub struct Idempotency<S>(Rc<Settings<S>>);
+pub struct Idempotency<S>(Rc<IdempotencySettings<S>>);
 
-struct Settings<S> {
+struct IdempotencySettings<S> {
     store: S,
     methods: Vec<Method>,
     is_required: bool,
     /// `None`: by credentials.
-    scope: Option<Scope>,
-    forget: Option<Forget>,
-    keep_for: Duration,
+    scope: Option<ScopeFn>,
+    release_if: Option<ReleaseIf>,
+    retention: Duration,
     lease: Duration,
     response_bytes_max: u64,
     /// The routes whose handlers did not look for an identity when they were last called.
-    open_routes: RefCell<HashSet<u64>>,
+    anonymous_routes: RefCell<HashSet<u64>>,
 }
 
-type Scope = Box<dyn Fn(&Parts) -> String>;
-type Forget = Box<dyn Fn(&Response) -> bool>;
+type ScopeFn = Box<dyn Fn(&Parts) -> String>;
+type ReleaseIf = Box<dyn Fn(&Response) -> bool>;
 
 impl<S: IdempotencyStore> Idempotency<S> {
     /// Creates the middleware with this store for outcomes.
     #[must_use]
     pub fn new(store: S) -> Self {
-        Self(Rc::new(Settings {
+        Self(Rc::new(IdempotencySettings {
             store,
             methods: vec![Method::POST, Method::PATCH],
             is_required: false,
             scope: None,
-            forget: None,
-            keep_for: KEEP_FOR,
+            release_if: None,
+            retention: RETENTION,
             lease: LEASE,
             response_bytes_max: RESPONSE_BYTES_MAX,
-            open_routes: RefCell::default(),
+            anonymous_routes: RefCell::default(),
         }))
     }
 
-    fn set(mut self, set: impl FnOnce(&mut Settings<S>)) -> Self {
+    fn configure(mut self, set: impl FnOnce(&mut IdempotencySettings<S>)) -> Self {
         set(Rc::get_mut(&mut self.0).expect("settings are not shared before the first request"));
         self
     }
@@ -166,13 +166,13 @@ impl<S: IdempotencyStore> Idempotency<S> {
     /// Rejects requests with these methods that have no key.
     #[must_use]
     pub fn required(self) -> Self {
-        self.set(|settings| settings.is_required = true)
+        self.configure(|settings| settings.is_required = true)
     }
 
     /// Sets the methods to which keys apply.
     #[must_use]
     pub fn methods(self, methods: impl IntoIterator<Item = Method>) -> Self {
-        self.set(|settings| settings.methods = methods.into_iter().collect())
+        self.configure(|settings| settings.methods = methods.into_iter().collect())
     }
 
     /// Sets the scope of keys: the user or account. Keys of different scopes are independent. Set
@@ -182,151 +182,151 @@ impl<S: IdempotencyStore> Idempotency<S> {
     /// be executed again.
     #[must_use]
     pub fn scope(self, scope: impl Fn(&Parts) -> String + 'static) -> Self {
-        self.set(|settings| settings.scope = Some(Box::new(scope)))
+        self.configure(|settings| settings.scope = Some(Box::new(scope)))
     }
 
     /// Sets which responses free the key because nothing was done. The default is 401, 408, 425,
     /// 429, and 503 with `Retry-After`.
     #[must_use]
-    pub fn forget_if(self, forget: impl Fn(&Response) -> bool + 'static) -> Self {
-        self.set(|settings| settings.forget = Some(Box::new(forget)))
+    pub fn release_if(self, forget: impl Fn(&Response) -> bool + 'static) -> Self {
+        self.configure(|settings| settings.release_if = Some(Box::new(forget)))
     }
 
     /// Sets how long an outcome is kept. The default is a day.
     #[must_use]
-    pub fn keep_for(self, time: Duration) -> Self {
-        self.set(|settings| settings.keep_for = time)
+    pub fn retention(self, time: Duration) -> Self {
+        self.configure(|settings| settings.retention = time)
     }
 
     /// Sets how long a request may run before its key counts as abandoned because the process may
     /// have died. The default is ten minutes; it must be longer than the handler ever takes.
     #[must_use]
     pub fn lease(self, time: Duration) -> Self {
-        self.set(|settings| settings.lease = time)
+        self.configure(|settings| settings.lease = time)
     }
 
     /// Sets the size limit of stored responses, in bytes of content. The default is 256 KiB.
     #[must_use]
     pub fn response_bytes_max(self, bytes: u64) -> Self {
-        self.set(|settings| settings.response_bytes_max = bytes)
+        self.configure(|settings| settings.response_bytes_max = bytes)
     }
 }
 
 impl<S: IdempotencyStore + 'static> Middleware for Idempotency<S> {
     async fn run<N: Service>(&self, request: Request, next: &N) -> Response {
-        self.0.answer(request, next).await
+        self.0.handle(request, next).await
     }
 
-    fn around<N: Service + 'static>(self: Rc<Self>, service: N) -> impl Service + 'static {
-        Once { settings: Rc::clone(&self.0), service: Rc::new(service) }
+    fn wrap_service<N: Service + 'static>(self: Rc<Self>, service: N) -> impl Service + 'static {
+        IdempotentService { settings: Rc::clone(&self.0), service: Rc::new(service) }
     }
 }
 
 /// A service whose requests run to completion.
-struct Once<S, N> {
-    settings: Rc<Settings<S>>,
+struct IdempotentService<S, N> {
+    settings: Rc<IdempotencySettings<S>>,
     service: Rc<N>,
 }
 
-impl<S: IdempotencyStore + 'static, N: Service + 'static> Service for Once<S, N> {
+impl<S: IdempotencyStore + 'static, N: Service + 'static> Service for IdempotentService<S, N> {
     async fn call(&self, request: Request) -> Response {
         let is_meant = self.settings.methods.contains(&request.method());
-        if !is_meant || request.parts.head.field("idempotency-key").is_none() {
-            return self.settings.answer(request, &*self.service).await;
+        if !is_meant || request.parts.head.header_bytes("idempotency-key").is_none() {
+            return self.settings.handle(request, &*self.service).await;
         }
         let (settings, service) = (Rc::clone(&self.settings), Rc::clone(&self.service));
-        let (lease, counted) = (settings.lease, Counted::of(&request.parts));
-        let answer = async move { settings.answer(request, &*service).await };
-        Lasting::new(answer, counted, lease).await
+        let (lease, counted) = (settings.lease, InFlightHandle::new(&request.parts));
+        let answer = async move { settings.handle(request, &*service).await };
+        DetachOnDrop::new(answer, counted, lease).await
     }
 }
 
-impl<S: IdempotencyStore> Settings<S> {
-    async fn answer<N: Service>(&self, request: Request, next: &N) -> Response {
+impl<S: IdempotencyStore> IdempotencySettings<S> {
+    async fn handle<N: Service>(&self, request: Request, next: &N) -> Response {
         if !self.methods.contains(&request.method()) {
             return next.call(request).await;
         }
-        match key_of(&request.parts.head) {
+        match idempotency_key(&request.parts.head) {
             Ok(Some(key)) => {
                 let scope = match &self.scope {
                     Some(scope) => scope(&request.parts),
-                    None => credentials(&request.parts.head),
+                    None => credential_scope(&request.parts.head),
                 };
-                let name = stored_name(&scope, &key);
-                self.once(name, request, next).await
+                let name = storage_key(&scope, &key);
+                self.run_once(name, request, next).await
             }
-            Ok(None) if self.is_required => missing().into_response(),
+            Ok(None) if self.is_required => missing_key().into_response(),
             Ok(None) => next.call(request).await,
             Err(problem) => problem.into_response(),
         }
     }
 
     /// Answers the request that has this key.
-    async fn once<N: Service>(&self, name: String, request: Request, next: &N) -> Response {
+    async fn run_once<N: Service>(&self, name: String, request: Request, next: &N) -> Response {
         // An outer `Idempotency` has claimed the key already.
-        if request.parts.extensions().get::<Claimed>().is_some_and(|claimed| claimed.0 == name) {
+        if request.parts.extensions().get::<ClaimedKey>().is_some_and(|claimed| claimed.0 == name) {
             return next.call(request).await;
         }
         let (mut parts, body) = request.into_parts();
         let limits = body.limits();
-        let content = match whole(body, &parts).await {
+        let content = match collect_request_body(body, &parts).await {
             Ok(content) => content,
             Err(problem) => return problem.into_response(),
         };
         // Until the response, the handler may leave the content unread.
-        let _charge = Charge::of(content.len());
-        let fingerprint = fingerprint_of(&parts, &content, self.scope.is_none());
+        let _charge = MemoryReservation::new(content.len());
+        let fingerprint = fingerprint(&parts, &content, self.scope.is_none());
         let begun = match self.is_anonymous(&parts) {
-            true => self.store.begin_anonymous(&name, &fingerprint, self.lease).await,
-            false => self.store.begin(&name, &fingerprint, self.lease).await,
+            true => self.store.claim_anonymous(&name, &fingerprint, self.lease).await,
+            false => self.store.claim(&name, &fingerprint, self.lease).await,
         };
         let claim = match begun {
-            Ok(Begun::Claimed(claim)) => claim,
-            Ok(Begun::InProgress(first) | Begun::Done(first, _))
+            Ok(ClaimResult::Claimed(claim)) => claim,
+            Ok(ClaimResult::InProgress(first) | ClaimResult::Completed(first, _))
                 if !is_same_request(&first, &fingerprint) =>
             {
-                return another_request().into_response();
+                return key_reused().into_response();
             }
-            Ok(Begun::InProgress(_)) => return in_progress().into_response(),
-            Ok(Begun::Done(first, _)) if !is_same_client(&first, &fingerprint) => {
+            Ok(ClaimResult::InProgress(_)) => return request_in_progress().into_response(),
+            Ok(ClaimResult::Completed(first, _)) if !is_same_client(&first, &fingerprint) => {
                 return another_client().into_response();
             }
-            Ok(Begun::Done(_, Outcome::Lost)) => return lost().into_response(),
-            Ok(Begun::Done(_, Outcome::Kept(kept))) => {
+            Ok(ClaimResult::Completed(_, IdempotentOutcome::NotStored)) => return response_not_stored().into_response(),
+            Ok(ClaimResult::Completed(_, IdempotentOutcome::Stored(kept))) => {
                 // The store does not record which identities the handler read, so an outer cache
                 // must not share the replay.
-                Personal::served_elsewhere(&parts);
+                PrivateResponse::mark_delegated(&parts);
                 if [Method::GET, Method::HEAD].contains(&parts.head.method()) {
-                    Personal::note(&parts);
+                    PrivateResponse::mark(&parts);
                 }
                 return kept.to_response().with_header(REPLAYED, HeaderValue::from_static("true"));
             }
-            Err(StoreError::FullFor(time)) => return full(time).into_response(),
-            Err(error) => return out_of_reach(&error).into_response(),
+            Err(IdempotencyStoreError::FullFor(time)) => return store_full(time).into_response(),
+            Err(error) => return store_unavailable(&error).into_response(),
         };
         let (head, states) = (parts.head.share(), Rc::clone(parts.states()));
-        let watch = Personal::watch(&parts);
-        parts.extensions_mut().insert(Claimed(name.clone()));
-        let crowd = self.scope.is_none().then(|| Crowd::of(&parts));
+        let watch = PrivateResponse::watch(&parts);
+        parts.extensions_mut().insert(ClaimedKey(name.clone()));
+        let crowd = self.scope.is_none().then(|| SharedScope::from_parts(&parts));
         // A repeated request may accept other codings.
-        if head.field("accept-encoding").is_some() {
+        if head.header_bytes("accept-encoding").is_some() {
             parts.head.remove_fields(&["accept-encoding"]);
-            parts.head.add_field("accept-encoding", b"identity");
+            parts.head.append_header("accept-encoding", b"identity");
         }
         let body = Body::from(content).with_limits(limits);
         let request = Request::from_parts(parts, body);
         // The content may be a stream, which can panic like a handler.
-        let kept = or_panic(async {
+        let kept = catch_unwind_future(async {
             // Render problems as the application will send them.
-            let response = states.render(next.call(request).await, &head);
-            self.note_route(&head, &watch);
-            self.keep(&name, claim, response, crowd.as_ref()).await
+            let response = states.render_problem(next.call(request).await, &head);
+            self.record_route(&head, &watch);
+            self.complete(&name, claim, response, crowd.as_ref()).await
         });
         match kept.await {
             Ok(response) => response,
             Err(panic) => {
                 let response = Problem::handler_panicked().into_response();
-                drop(self.keep(&name, claim, states.render(response, &head), None).await);
+                drop(self.complete(&name, claim, states.render_problem(response, &head), None).await);
                 resume_unwind(panic)
             }
         }
@@ -338,13 +338,13 @@ impl<S: IdempotencyStore> Settings<S> {
         if let Some(scope) = &self.scope {
             return scope(parts).is_empty();
         }
-        let carries = Personal::carries_identity(parts) || Personal::is_noted(parts);
-        !carries || self.open_routes.borrow().contains(&parts.head.route_path())
+        let carries = PrivateResponse::carries_identity(parts) || PrivateResponse::is_marked(parts);
+        !carries || self.anonymous_routes.borrow().contains(&parts.head.routes_hash())
     }
 
     /// Records whether the handler of a route looks for an identity.
-    fn note_route(&self, head: &Head, watch: &PersonalWatch) {
-        let (route, mut open) = (head.route_path(), self.open_routes.borrow_mut());
+    fn record_route(&self, head: &RequestHead, watch: &PrivateResponseWatch) {
+        let (route, mut open) = (head.routes_hash(), self.anonymous_routes.borrow_mut());
         if watch.sources() == IdentitySources::default() {
             open.insert(route);
         } else {
@@ -354,52 +354,52 @@ impl<S: IdempotencyStore> Settings<S> {
 
     /// Stores the outcome, and the response unless it is about one of several clients in the same
     /// scope.
-    async fn keep(
+    async fn complete(
         &self,
         name: &str,
         claim: u64,
         mut response: Response,
-        crowd: Option<&Crowd>,
+        crowd: Option<&SharedScope>,
     ) -> Response {
-        let is_nothing = match &self.forget {
+        let is_nothing = match &self.release_if {
             Some(forget) => forget(&response),
-            None => says_that_nothing_was_done(&response),
+            None => is_retryable(&response),
         };
         if is_nothing || response.status == StatusCode::SWITCHING_PROTOCOLS {
             if let Err(error) = self.store.release(name, claim).await {
-                contained(
+                catch_log_panic(
                     || tracing::error!(target: "peregrine", %error, "an idempotency key could not be freed"),
                 );
             }
             return response;
         }
-        let outcome = if crowd.is_some_and(|crowd| crowd.is_kept_from(&response)) {
-            contained(
+        let outcome = if crowd.is_some_and(|crowd| crowd.is_private_response(&response)) {
+            catch_log_panic(
                 || tracing::error!(target: "peregrine", "a response to an idempotency key is not stored, because neither Authorization nor X-Api-Key identifies its client: set Idempotency::scope"),
             );
-            Outcome::Lost
+            IdempotentOutcome::NotStored
         } else {
             let body = std::mem::take(&mut response.body);
-            match gather(body, self.response_bytes_max, Some(GATHER_TIME)).await {
-                Gathered::Whole(content) => {
-                    let kept = KeptResponse::of(&response, &content);
+            match collect_body(body, self.response_bytes_max, Some(COLLECT_TIMEOUT)).await {
+                Collected::Complete(content) => {
+                    let kept = StoredResponse::new(&response, &content);
                     response.body = Body::from(content);
                     // The body may have read the client's identity.
-                    match crowd.is_some_and(|crowd| crowd.is_kept_from(&response)) {
-                        true => Outcome::Lost,
-                        false => Outcome::Kept(kept),
+                    match crowd.is_some_and(|crowd| crowd.is_private_response(&response)) {
+                        true => IdempotentOutcome::NotStored,
+                        false => IdempotentOutcome::Stored(kept),
                     }
                 }
-                Gathered::Other(body) => {
+                Collected::Incomplete(body) => {
                     response.body = body;
-                    Outcome::Lost
+                    IdempotentOutcome::NotStored
                 }
             }
         };
-        if let Err(error) = self.store.finish(name, claim, outcome, self.keep_for).await {
+        if let Err(error) = self.store.complete(name, claim, outcome, self.retention).await {
             // The key stays claimed until the end of its lease, so nothing is executed twice
             // before.
-            contained(
+            catch_log_panic(
                 || tracing::error!(target: "peregrine", %error, "the outcome of a request with an idempotency key could not be stored"),
             );
         }
@@ -408,8 +408,8 @@ impl<S: IdempotencyStore> Settings<S> {
 }
 
 /// The credentials of a request, which are its scope by default.
-fn credentials(head: &Head) -> String {
-    let [token, key] = CREDENTIALS.map(|name| head.peek_field(name).map(String::from_utf8_lossy));
+fn credential_scope(head: &RequestHead) -> String {
+    let [token, key] = CREDENTIALS.map(|name| head.peek_header_bytes(name).map(String::from_utf8_lossy));
     let token = token.unwrap_or_default().into_owned();
     match key {
         // No value contains a newline.
@@ -419,21 +419,21 @@ fn credentials(head: &Head) -> String {
 }
 
 /// The clients that share a scope because [`Idempotency::scope`] is not set.
-struct Crowd {
+struct SharedScope {
     has_credentials: bool,
-    watch: PersonalWatch,
+    watch: PrivateResponseWatch,
 }
 
-impl Crowd {
-    fn of(parts: &Parts) -> Self {
-        let has_credentials = CREDENTIALS.iter().any(|name| parts.head.peek_field(name).is_some());
-        Self { has_credentials, watch: Personal::watch(parts) }
+impl SharedScope {
+    fn from_parts(parts: &Parts) -> Self {
+        let has_credentials = CREDENTIALS.iter().any(|name| parts.head.peek_header_bytes(name).is_some());
+        Self { has_credentials, watch: PrivateResponse::watch(parts) }
     }
 
     /// Whether the response must not be stored because it is specific to a client. Cookies and
     /// certificates are part of the fingerprint, so they need no check here.
-    fn is_kept_from(&self, response: &Response) -> bool {
-        let sets_cookies = response.fields.get(&SET_COOKIE).is_some();
+    fn is_private_response(&self, response: &Response) -> bool {
+        let sets_cookies = response.headers.get(&SET_COOKIE).is_some();
         let is_identified = self.watch.sources().has(IdentitySource::Other);
         is_identified || (sets_cookies && !self.has_credentials)
     }
@@ -441,20 +441,20 @@ impl Crowd {
 
 /// The key under which a request is being executed.
 #[derive(Clone)]
-struct Claimed(String);
+struct ClaimedKey(String);
 
 /// 401 counts because the client was not even identified. 503 counts if it has `Retry-After`, as
 /// clients would not retry just to get the same 503 for a day.
-fn says_that_nothing_was_done(response: &Response) -> bool {
+fn is_retryable(response: &Response) -> bool {
     match response.status.as_u16() {
         401 | 408 | 425 | 429 => true,
-        503 => response.fields.get(&RETRY_AFTER).is_some(),
+        503 => response.headers.get(&RETRY_AFTER).is_some(),
         _ => false,
     }
 }
 
 /// Reads the request's content, with the size limit of extractors.
-async fn whole(body: Body, parts: &Parts) -> Result<Bytes, Problem> {
+async fn collect_request_body(body: Body, parts: &Parts) -> Result<Bytes, Problem> {
     let request = Request::new(
         parts.head.share(),
         body,
@@ -464,24 +464,24 @@ async fn whole(body: Body, parts: &Parts) -> Result<Bytes, Problem> {
     Bytes::from_request(request).await
 }
 
-fn missing() -> Problem {
+fn missing_key() -> Problem {
     let detail = "this request must have an Idempotency-Key, a string in quotes that is new for each operation, such as a UUID";
     Problem::new(StatusCode::BAD_REQUEST, "idempotency-key-missing", detail)
 }
 
-fn another_request() -> Problem {
+fn key_reused() -> Problem {
     let detail =
         "this Idempotency-Key was used for another request; use a new key for each operation";
     Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "idempotency-key-reused", detail)
 }
 
-fn in_progress() -> Problem {
+fn request_in_progress() -> Problem {
     let detail = "a request with this Idempotency-Key is in progress; send it again later";
     Problem::new(StatusCode::CONFLICT, "request-in-progress", detail)
         .with_header(RETRY_AFTER, HeaderValue::from_static("1"))
 }
 
-fn lost() -> Problem {
+fn response_not_stored() -> Problem {
     let detail =
         "the request with this Idempotency-Key was executed, but its response was not stored";
     Problem::new(StatusCode::CONFLICT, "response-not-kept", detail)
@@ -492,7 +492,7 @@ fn another_client() -> Problem {
     Problem::new(StatusCode::CONFLICT, "response-not-kept", detail)
 }
 
-fn full(time: Duration) -> Problem {
+fn store_full(time: Duration) -> Problem {
     // Rounded up, since a retry slightly too early would fail.
     let seconds = time.as_secs() + u64::from(time.subsec_nanos() > 0);
     let detail = "the server cannot store more idempotency keys; send the request again after the time in Retry-After";
@@ -500,8 +500,8 @@ fn full(time: Duration) -> Problem {
         .with_header(RETRY_AFTER, HeaderValue::from(seconds.max(1)))
 }
 
-fn out_of_reach(error: &StoreError) -> Problem {
-    contained(
+fn store_unavailable(error: &IdempotencyStoreError) -> Problem {
+    catch_log_panic(
         || tracing::error!(target: "peregrine", %error, "an idempotency key could not be looked up"),
     );
     let detail =
@@ -515,7 +515,7 @@ impl<S> fmt::Debug for Idempotency<S> {
         f.debug_struct("Idempotency")
             .field("methods", &self.0.methods)
             .field("is_required", &self.0.is_required)
-            .field("keep_for", &self.0.keep_for)
+            .field("keep_for", &self.0.retention)
             .field("lease", &self.0.lease)
             .field("response_bytes_max", &self.0.response_bytes_max)
             .finish_non_exhaustive()

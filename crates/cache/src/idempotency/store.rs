@@ -1,9 +1,9 @@
 //! The interface of stores, and the serialized form of outcomes.
 
-use crate::owned;
+use crate::compact;
 use bytes::{BufMut, Bytes};
 use http::{HeaderName, HeaderValue, StatusCode};
-use peregrine_web::respond::Uncompressed;
+use peregrine_web::response::NoCompression;
 use peregrine_web::{Body, Response};
 use std::error::Error;
 use std::fmt;
@@ -25,25 +25,25 @@ pub trait IdempotencyStore {
     ///
     /// # Errors
     /// The store is unreachable or full. The request is not executed then.
-    fn begin(
+    fn claim(
         &self,
         key: &str,
         fingerprint: &Fingerprint,
         lease: Duration,
-    ) -> impl Future<Output = Result<Begun, StoreError>>;
+    ) -> impl Future<Output = Result<ClaimResult, IdempotencyStoreError>>;
 
     /// Like `begin`, for a request without an identity. Any client can send any number of these, so
     /// a store with limited space should restrict them to a part of it. The default calls `begin`.
     ///
     /// # Errors
     /// As for `begin`.
-    fn begin_anonymous(
+    fn claim_anonymous(
         &self,
         key: &str,
         fingerprint: &Fingerprint,
         lease: Duration,
-    ) -> impl Future<Output = Result<Begun, StoreError>> {
-        self.begin(key, fingerprint, lease)
+    ) -> impl Future<Output = Result<ClaimResult, IdempotencyStoreError>> {
+        self.claim(key, fingerprint, lease)
     }
 
     /// Stores the outcome of the request that holds this claim, for this long. An expired claim has
@@ -51,46 +51,46 @@ pub trait IdempotencyStore {
     ///
     /// # Errors
     /// The store is unreachable. The key stays claimed until its lease ends.
-    fn finish(
+    fn complete(
         &self,
         key: &str,
         claim: u64,
-        outcome: Outcome,
+        outcome: IdempotentOutcome,
         keep_for: Duration,
-    ) -> impl Future<Output = Result<(), StoreError>>;
+    ) -> impl Future<Output = Result<(), IdempotencyStoreError>>;
 
     /// Removes the key, if it still has this claim: nothing was done, and the request may be sent
     /// again.
     ///
     /// # Errors
     /// As for `finish`.
-    fn release(&self, key: &str, claim: u64) -> impl Future<Output = Result<(), StoreError>>;
+    fn release(&self, key: &str, claim: u64) -> impl Future<Output = Result<(), IdempotencyStoreError>>;
 }
 
 /// The state of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Begun {
+pub enum ClaimResult {
     /// It is new. The number distinguishes this claim from others on the same key.
     Claimed(u64),
     /// A request with this fingerprint is in progress.
     InProgress(Fingerprint),
     /// A request with this fingerprint had this outcome.
-    Done(Fingerprint, Outcome),
+    Completed(Fingerprint, IdempotentOutcome),
 }
 
 /// The outcome of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum IdempotentOutcome {
     /// This response.
-    Kept(KeptResponse),
+    Stored(StoredResponse),
     /// The request was answered, but the response was not stored, for example because it was too
     /// long or streamed for too long.
-    Lost,
+    NotStored,
 }
 
 /// A stored response.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeptResponse {
+pub struct StoredResponse {
     /// The status.
     pub status: StatusCode,
     /// The header fields.
@@ -101,41 +101,41 @@ pub struct KeptResponse {
     pub is_uncompressed: bool,
 }
 
-impl KeptResponse {
-    pub(crate) fn of(response: &Response, content: &Bytes) -> Self {
-        let fields = response.fields.iter().map(owned::field).collect();
-        let is_uncompressed = Uncompressed::is_on(response);
-        Self { status: response.status, fields, content: owned::content(content), is_uncompressed }
+impl StoredResponse {
+    pub(crate) fn new(response: &Response, content: &Bytes) -> Self {
+        let fields = response.headers.iter().map(compact::compact_field).collect();
+        let is_uncompressed = NoCompression::is_set(response);
+        Self { status: response.status, fields, content: compact::compact_bytes(content), is_uncompressed }
     }
 
     pub(crate) fn to_response(&self) -> Response {
         let mut response = Response::new(self.status).with_body(Body::from(self.content.clone()));
-        response.fields.extend(self.fields.iter().cloned());
+        response.headers.extend(self.fields.iter().cloned());
         if self.is_uncompressed {
-            Uncompressed.put_on(&mut response);
+            NoCompression.apply_to(&mut response);
         }
         response
     }
 
     /// Approximate memory use.
-    pub(crate) fn held_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         let fields = self.fields.iter().map(|(name, value)| 64 + name.as_str().len() + value.len());
         self.content.len() + fields.sum::<usize>()
     }
 }
 
 /// The version of the format, in the first byte.
-const FORM: u8 = 1;
+const FORMAT_VERSION: u8 = 1;
 /// The same format for a response that must not be compressed. Versions of this crate that do not
 /// know it must not send the response.
-const FORM_UNCOMPRESSED: u8 = 2;
+const FORMAT_VERSION_UNCOMPRESSED: u8 = 2;
 
-impl Outcome {
+impl IdempotentOutcome {
     /// Serializes the outcome, for stores outside the process.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        let Self::Kept(kept) = self else { return vec![FORM, 0] };
-        let form = if kept.is_uncompressed { FORM_UNCOMPRESSED } else { FORM };
+        let Self::Stored(kept) = self else { return vec![FORMAT_VERSION, 0] };
+        let form = if kept.is_uncompressed { FORMAT_VERSION_UNCOMPRESSED } else { FORMAT_VERSION };
         let mut bytes = vec![form, 1];
         bytes.put_u16(kept.status.as_u16());
         bytes.put_u32(u32::try_from(kept.fields.len()).unwrap_or_default());
@@ -154,36 +154,36 @@ impl Outcome {
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (form, mut rest) = bytes.split_first()?;
         let is_uncompressed = match *form {
-            FORM => false,
-            FORM_UNCOMPRESSED => true,
+            FORMAT_VERSION => false,
+            FORMAT_VERSION_UNCOMPRESSED => true,
             _ => return None,
         };
-        match number::<1>(&mut rest)? {
+        match read_number::<1>(&mut rest)? {
             0 if is_uncompressed => return None,
-            0 => return rest.is_empty().then_some(Self::Lost),
+            0 => return rest.is_empty().then_some(Self::NotStored),
             1 => {}
             _ => return None,
         }
-        let status = StatusCode::from_u16(u16::try_from(number::<2>(&mut rest)?).ok()?).ok()?;
+        let status = StatusCode::from_u16(u16::try_from(read_number::<2>(&mut rest)?).ok()?).ok()?;
         let mut fields = Vec::new();
-        for _ in 0..number::<4>(&mut rest)? {
-            let name = HeaderName::from_bytes(text(&mut rest)?).ok()?;
-            fields.push((name, HeaderValue::from_bytes(text(&mut rest)?).ok()?));
+        for _ in 0..read_number::<4>(&mut rest)? {
+            let name = HeaderName::from_bytes(read_bytes(&mut rest)?).ok()?;
+            fields.push((name, HeaderValue::from_bytes(read_bytes(&mut rest)?).ok()?));
         }
         let content = Bytes::copy_from_slice(rest);
-        Some(Self::Kept(KeptResponse { status, fields, content, is_uncompressed }))
+        Some(Self::Stored(StoredResponse { status, fields, content, is_uncompressed }))
     }
 }
 
 /// A big-endian number of `N` bytes.
-fn number<const N: usize>(rest: &mut &[u8]) -> Option<u64> {
+fn read_number<const N: usize>(rest: &mut &[u8]) -> Option<u64> {
     let (number, behind) = rest.split_first_chunk::<N>()?;
     *rest = behind;
     Some(number.iter().fold(0, |all, byte| all << 8 | u64::from(*byte)))
 }
 
-fn text<'b>(rest: &mut &'b [u8]) -> Option<&'b [u8]> {
-    let length = usize::try_from(number::<4>(rest)?).ok()?;
+fn read_bytes<'b>(rest: &mut &'b [u8]) -> Option<&'b [u8]> {
+    let length = usize::try_from(read_number::<4>(rest)?).ok()?;
     let (text, behind) = rest.split_at_checked(length)?;
     *rest = behind;
     Some(text)
@@ -192,7 +192,7 @@ fn text<'b>(rest: &mut &'b [u8]) -> Option<&'b [u8]> {
 /// Why a store operation failed.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum StoreError {
+pub enum IdempotencyStoreError {
     /// The store has no room for another key until keys expire.
     Full,
     /// The store has no room for another key before this time, when one expires. The store logs
@@ -202,7 +202,7 @@ pub enum StoreError {
     Failed(Box<dyn Error + Send + Sync>),
 }
 
-impl fmt::Display for StoreError {
+impl fmt::Display for IdempotencyStoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Full | Self::FullFor(_) => f.write_str(
@@ -213,7 +213,7 @@ impl fmt::Display for StoreError {
     }
 }
 
-impl Error for StoreError {
+impl Error for IdempotencyStoreError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             Self::Full | Self::FullFor(_) => None,
@@ -228,27 +228,27 @@ mod tests {
 
     #[test]
     fn outcomes_survive_as_bytes_and_nothing_else_is_read_as_one() {
-        let kept = KeptResponse {
+        let kept = StoredResponse {
             status: StatusCode::CREATED,
             fields: vec![(http::header::LOCATION, HeaderValue::from_static("/a"))],
             content: Bytes::from_static(b"content"),
             is_uncompressed: false,
         };
-        let secret = KeptResponse { is_uncompressed: true, ..kept.clone() };
-        for outcome in [Outcome::Lost, Outcome::Kept(kept), Outcome::Kept(secret)] {
+        let secret = StoredResponse { is_uncompressed: true, ..kept.clone() };
+        for outcome in [IdempotentOutcome::NotStored, IdempotentOutcome::Stored(kept), IdempotentOutcome::Stored(secret)] {
             let bytes = outcome.to_bytes();
-            assert_eq!(Outcome::from_bytes(&bytes), Some(outcome));
+            assert_eq!(IdempotentOutcome::from_bytes(&bytes), Some(outcome));
             for length in 0..bytes.len().min(20) {
-                assert_eq!(Outcome::from_bytes(&bytes[..length]), None, "{length}");
+                assert_eq!(IdempotentOutcome::from_bytes(&bytes[..length]), None, "{length}");
             }
         }
         // The format as written before the other one existed.
-        let old = Outcome::from_bytes(&[1, 1, 0, 200, 0, 0, 0, 0, b'x']);
-        assert!(matches!(old, Some(Outcome::Kept(kept)) if !kept.is_uncompressed));
+        let old = IdempotentOutcome::from_bytes(&[1, 1, 0, 200, 0, 0, 0, 0, b'x']);
+        assert!(matches!(old, Some(IdempotentOutcome::Stored(kept)) if !kept.is_uncompressed));
         for bytes in
             [&[2, 0][..], &[1, 2], &[1, 0, 0], &[1, 1, 0, 99, 255, 255, 255, 255], &[1, 1, 0, 5]]
         {
-            assert_eq!(Outcome::from_bytes(bytes), None, "{bytes:?}");
+            assert_eq!(IdempotentOutcome::from_bytes(bytes), None, "{bytes:?}");
         }
     }
 }

@@ -4,27 +4,27 @@ mod pieces;
 mod requests;
 mod responses;
 
-use crate::Coding;
+use crate::ContentCoding;
 use std::io::{Read, Write};
 
 /// Encodes `bytes` directly with the coding's library.
-fn pack(coding: Coding, bytes: &[u8]) -> Vec<u8> {
+fn pack(coding: ContentCoding, bytes: &[u8]) -> Vec<u8> {
     match coding {
-        Coding::Zstd => zstd::stream::encode_all(bytes, 3).expect("zstd"),
-        Coding::Br => {
+        ContentCoding::Zstd => zstd::stream::encode_all(bytes, 3).expect("zstd"),
+        ContentCoding::Br => {
             let mut out = Vec::new();
             let mut writer = brotli::CompressorWriter::new(&mut out, 4096, 5, 20);
             writer.write_all(bytes).expect("brotli");
             drop(writer);
             out
         }
-        Coding::Gzip => {
+        ContentCoding::Gzip => {
             let mut writer =
                 flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
             writer.write_all(bytes).expect("gzip");
             writer.finish().expect("gzip")
         }
-        Coding::Deflate => {
+        ContentCoding::Deflate => {
             let mut writer =
                 flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::default());
             writer.write_all(bytes).expect("zlib");

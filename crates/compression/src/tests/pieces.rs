@@ -1,15 +1,15 @@
 //! Data that enters an encoder or decoder piece by piece also leaves it piece by piece.
 
 use super::{noise, text};
-use crate::coding::Coding;
-use crate::compression::Level;
-use crate::decode::Decoder;
-use crate::encode::Encoder;
+use crate::coding::ContentCoding;
+use crate::compression::CompressionLevel;
+use crate::decoder::Decoder;
+use crate::encoder::Encoder;
 
-const CODINGS: [Coding; 4] = [Coding::Gzip, Coding::Deflate, Coding::Br, Coding::Zstd];
+const CODINGS: [ContentCoding; 4] = [ContentCoding::Gzip, ContentCoding::Deflate, ContentCoding::Br, ContentCoding::Zstd];
 
 /// Sends `pieces` through an encoder and a decoder, with a flush after each.
-fn passes(coding: Coding, level: Level, pieces: &[&[u8]]) {
+fn passes(coding: ContentCoding, level: CompressionLevel, pieces: &[&[u8]]) {
     let mut encoder = Encoder::new(coding, level, None).expect("an encoder");
     let mut decoder = Decoder::new(coding).expect("a decoder");
     let mut out = Vec::new();
@@ -38,7 +38,7 @@ fn a_flush_lets_all_out_that_was_written() {
     let around = edges.iter().flat_map(|edge| [edge - 1, edge + 1, edge + 38]);
     let sizes: Vec<usize> = [0, 1, 2, 13, 200, 1_023].into_iter().chain(around).collect();
     for coding in CODINGS {
-        for level in [Level::Fast, Level::Middle, Level::Small] {
+        for level in [CompressionLevel::Fastest, CompressionLevel::Default, CompressionLevel::Best] {
             for content in [&noise, &text, &base64] {
                 let pieces: Vec<&[u8]> = sizes.iter().map(|size| &content[..*size]).collect();
                 passes(coding, level, &pieces);
@@ -50,8 +50,8 @@ fn a_flush_lets_all_out_that_was_written() {
 #[test]
 fn a_flush_lets_all_out_at_each_size_around_the_end_of_a_block() {
     let noise = noise(36_000);
-    for coding in [Coding::Gzip, Coding::Deflate] {
-        for level in [Level::Fast, Level::Middle, Level::Small] {
+    for coding in [ContentCoding::Gzip, ContentCoding::Deflate] {
+        for level in [CompressionLevel::Fastest, CompressionLevel::Default, CompressionLevel::Best] {
             for size in (31_700..36_000).step_by(89).chain(31_740..31_770) {
                 passes(coding, level, &[&noise[..size], b"more"]);
             }
@@ -72,7 +72,7 @@ fn a_decoder_holds_nothing_back() {
     let mut packed = Vec::with_capacity(content.len());
     let mut compress = Compress::new(Compression::best(), true);
     compress.compress_vec(&content, &mut packed, FlushCompress::Finish).expect("the encoder works");
-    let mut decoder = Decoder::new(Coding::Deflate).expect("a decoder");
+    let mut decoder = Decoder::new(ContentCoding::Deflate).expect("a decoder");
     let (mut expected, mut read) = (Vec::with_capacity(content.len() + 1), 0);
     let mut inflate = Decompress::new(true);
     for (number, byte) in packed.iter().enumerate() {

@@ -1,7 +1,7 @@
 use super::{noise, pack, text};
-use crate::{Coding, Decompression};
+use crate::{ContentCoding, Decompression};
 use http_body::Body as _;
-use peregrine_web::account::{held, limit};
+use peregrine_web::account::{reserved, set_limit};
 use peregrine_web::test::{TestClient, TestRequest, TestResponse};
 use peregrine_web::{App, Body, HandlerExt, Next, Request};
 use std::collections::HashMap;
@@ -16,7 +16,7 @@ fn client() -> TestClient {
         Ok::<_, peregrine_web::BodyError>(total.to_string())
     };
     App::new()
-        .with(Decompression::new())
+        .wrap(Decompression::new())
         .post("/", |text: String| text)
         .post("/small", (|text: String| text).body_limit(100))
         .post("/large", lengths.body_limit(1 << 30))
@@ -34,7 +34,7 @@ fn sent(client: &TestClient, path: &str, codings: &[&str], body: Vec<u8>) -> Tes
     let request = codings
         .iter()
         .fold(client.post(path), |request, coding| request.header("content-encoding", *coding));
-    request.body(body).send_now()
+    request.body(body).send_blocking()
 }
 
 fn kind(response: &TestResponse) -> String {
@@ -54,7 +54,7 @@ fn kind(response: &TestResponse) -> String {
 fn bodies_are_unpacked_however_they_arrive() {
     let client = client();
     let content = text(10_000);
-    for coding in Coding::ALL.iter().copied() {
+    for coding in ContentCoding::ALL.iter().copied() {
         let packed = pack(coding, content.as_bytes());
         assert_eq!(
             sent(&client, "/", &[coding.name()], packed.clone()).text(),
@@ -64,12 +64,12 @@ fn bodies_are_unpacked_however_they_arrive() {
         for size in [1, 7, 1000] {
             let pieces: Vec<_> = packed.chunks(size).map(<[u8]>::to_vec).collect();
             let request: TestRequest = client.post("/").header("content-encoding", coding.name());
-            assert_eq!(request.pieces(pieces).send_now().text(), content, "{coding} {size}");
+            assert_eq!(request.chunks(pieces).send_blocking().text(), content, "{coding} {size}");
         }
         let empty = pack(coding, b"");
         assert_eq!(sent(&client, "/", &[coding.name()], empty).text(), "");
     }
-    assert_eq!(sent(&client, "/", &["X-GZip"], pack(Coding::Gzip, b"x")).text(), "x");
+    assert_eq!(sent(&client, "/", &["X-GZip"], pack(ContentCoding::Gzip, b"x")).text(), "x");
     assert_eq!(sent(&client, "/", &[], b"plain".to_vec()).text(), "plain");
     assert_eq!(sent(&client, "/", &["identity", ""], b"plain".to_vec()).text(), "plain");
     assert_eq!(
@@ -81,15 +81,15 @@ fn bodies_are_unpacked_however_they_arrive() {
 
 #[test]
 fn handlers_do_not_see_what_was_said_of_the_packed_body() {
-    let response = sent(&client(), "/head", &["gzip"], pack(Coding::Gzip, b"x"));
+    let response = sent(&client(), "/head", &["gzip"], pack(ContentCoding::Gzip, b"x"));
     assert_eq!(response.text(), "host");
     let seen = |coding: &str, body: Vec<u8>| {
         let request = client().post("/head").header("content-encoding", coding);
         let digests = ["content-digest", "repr-digest", "content-md5", "want-content-digest"];
         let request = digests.iter().fold(request, |request, name| request.header(*name, "x"));
-        request.body(body).send_now().text()
+        request.body(body).send_blocking().text()
     };
-    assert_eq!(seen("gzip", pack(Coding::Gzip, b"x")), "host want-content-digest");
+    assert_eq!(seen("gzip", pack(ContentCoding::Gzip, b"x")), "host want-content-digest");
     let all = "host content-digest repr-digest content-md5 want-content-digest";
     assert_eq!(seen("identity", b"x".to_vec()), all, "the body is unchanged");
 }
@@ -97,7 +97,7 @@ fn handlers_do_not_see_what_was_said_of_the_packed_body() {
 #[test]
 fn codings_are_undone_from_the_last_and_are_few() {
     let client = client();
-    let twice = pack(Coding::Br, &pack(Coding::Gzip, b"content"));
+    let twice = pack(ContentCoding::Br, &pack(ContentCoding::Gzip, b"content"));
     for codings in [&["gzip, br"][..], &["gzip", "br"], &["identity, gzip ,, BR"]] {
         assert_eq!(sent(&client, "/", codings, twice.clone()).text(), "content");
     }
@@ -122,10 +122,10 @@ fn codings_are_undone_from_the_last_and_are_few() {
 fn a_bomb_is_too_large_by_its_ratio_or_by_the_limit() {
     let client = client();
     let zeros = vec![0; 20 << 20];
-    for coding in Coding::ALL.iter().copied() {
+    for coding in ContentCoding::ALL.iter().copied() {
         let bomb = pack(coding, &zeros);
         assert!(bomb.len() < 40_000, "{coding}");
-        let before = held();
+        let before = reserved();
         let response = sent(&client, "/large", &[coding.name()], bomb.clone());
         assert_eq!(kind(&response), "413 body-inflates", "{coding}");
         assert_eq!(
@@ -133,7 +133,7 @@ fn a_bomb_is_too_large_by_its_ratio_or_by_the_limit() {
             "413 body-too-large",
             "{coding}"
         );
-        assert_eq!(held(), before);
+        assert_eq!(reserved(), before);
         let twice = pack(coding, &pack(coding, &zeros));
         let codings = format!("{coding}, {coding}");
         assert_eq!(
@@ -175,14 +175,14 @@ fn a_window_larger_than_the_standard_has_is_refused_before_it_is_allocated() {
 
 #[test]
 fn others_have_their_turn_though_nothing_comes_of_a_body() {
-    let members = pack(Coding::Gzip, b"").repeat(10_000);
+    let members = pack(ContentCoding::Gzip, b"").repeat(10_000);
     let pieces = members.len() / (16 * 1024);
     let client = App::new()
-        .with(async move |mut request: Request, next: Next<'_>| {
+        .wrap(async move |mut request: Request, next: Next<'_>| {
             request.body = Body::from(members.clone());
             next.run(request).await
         })
-        .with(Decompression::new())
+        .wrap(Decompression::new())
         .post("/", async |mut body: Body| {
             let mut pauses = 0;
             std::future::poll_fn(|context| {
@@ -203,12 +203,12 @@ fn the_packed_body_is_held_to_its_limit_too() {
     let noise = noise(5000);
     let client = client().body_limit(1000);
     assert_eq!(
-        kind(&sent(&client, "/large", &["gzip"], pack(Coding::Gzip, &noise))),
+        kind(&sent(&client, "/large", &["gzip"], pack(ContentCoding::Gzip, &noise))),
         "200",
         "the route's limit is the outermost"
     );
     assert_eq!(
-        kind(&sent(&client, "/", &["gzip"], pack(Coding::Gzip, &noise))),
+        kind(&sent(&client, "/", &["gzip"], pack(ContentCoding::Gzip, &noise))),
         "413 body-too-large"
     );
 }
@@ -217,7 +217,7 @@ fn the_packed_body_is_held_to_its_limit_too() {
 fn what_breaks_off_or_is_changed_is_a_problem_and_never_a_panic() {
     let client = client();
     let content = text(600);
-    for coding in Coding::ALL.iter().copied() {
+    for coding in ContentCoding::ALL.iter().copied() {
         let packed = pack(coding, content.as_bytes());
         let outcome = |body: Vec<u8>| kind(&sent(&client, "/", &[coding.name()], body));
         for end in 1..packed.len() {
@@ -252,16 +252,16 @@ fn what_breaks_off_or_is_changed_is_a_problem_and_never_a_panic() {
 
 #[test]
 fn nothing_is_unpacked_while_there_is_no_memory() {
-    let before = held();
-    limit(Some(before + 100));
-    let _charge = peregrine_web::account::Charge::of(99);
-    let response = sent(&client(), "/", &["gzip"], pack(Coding::Gzip, b"x"));
-    limit(None);
+    let before = reserved();
+    set_limit(Some(before + 100));
+    let _charge = peregrine_web::account::MemoryReservation::new(99);
+    let response = sent(&client(), "/", &["gzip"], pack(ContentCoding::Gzip, b"x"));
+    set_limit(None);
     assert_eq!(kind(&response), "503 overloaded");
 }
 
 #[test]
 fn a_ratio_of_nothing_is_found_at_start() {
-    let app = App::new().with(Decompression::new().ratio_max(0)).post("/", || "");
+    let app = App::new().wrap(Decompression::new().ratio_max(0)).post("/", || "");
     assert!(app.build().expect_err("no body").to_string().contains("ratio_max(0)"));
 }

@@ -1,9 +1,9 @@
 use super::{noise, text, unpack, unpack_so_far};
-use crate::{Coding, Compression, Level, Uncompressed};
+use crate::{ContentCoding, Compression, CompressionLevel, NoCompression};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use http_body::{Body as HttpBody, Frame};
-use peregrine_web::account::{Charge, held, limit};
+use peregrine_web::account::{MemoryReservation, reserved, set_limit};
 use peregrine_web::extract::Path;
 use peregrine_web::test::{TestClient, TestResponse};
 use peregrine_web::{App, Body, BodyError, Problem, Response, Service};
@@ -16,21 +16,21 @@ use std::task::{Context, Poll, Waker};
 const TYPE: (&str, &str) = ("content-type", "text/plain");
 
 fn client(compression: Compression, make: impl Fn() -> Response + 'static) -> TestClient {
-    App::new().with(compression).get("/", make).test()
+    App::new().wrap(compression).get("/", make).test()
 }
 
 fn with_fields(body: impl Into<Body>, fields: &[(&'static str, &'static str)]) -> Response {
     let mut response = Response::new(StatusCode::OK).with_body(body);
     for (name, value) in fields {
         response
-            .fields
+            .headers
             .append(http::HeaderName::from_static(name), HeaderValue::from_static(value));
     }
     response
 }
 
 fn asked(client: &TestClient, accepted: &str) -> TestResponse {
-    client.get("/").header("accept-encoding", accepted).send_now()
+    client.get("/").header("accept-encoding", accepted).send_blocking()
 }
 
 /// A body in steps: a piece, a pause (`None`), and trailers at the end.
@@ -46,7 +46,7 @@ impl HttpBody for Steps {
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         match self.0.pop_front() {
             Some(Some(Ok(bytes))) => Poll::Ready(Some(Ok(Frame::data(bytes)))),
-            Some(Some(Err(text))) => Poll::Ready(Some(Err(BodyError::Failed(text.into())))),
+            Some(Some(Err(text))) => Poll::Ready(Some(Err(BodyError::Stream(text.into())))),
             Some(None) => Poll::Pending,
             None => Poll::Ready(self.1.take().map(|trailers| Ok(Frame::trailers(trailers)))),
         }
@@ -65,8 +65,8 @@ fn poll(body: &mut Body) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
 
 #[test]
 fn content_of_every_length_comes_back_as_it_was_in_every_coding_and_level() {
-    for coding in Coding::ALL {
-        for level in [Level::Fast, Level::Middle, Level::Small] {
+    for coding in ContentCoding::ALL {
+        for level in [CompressionLevel::Fastest, CompressionLevel::Default, CompressionLevel::Best] {
             for length in [1024, 5000, 32 * 1024, 32 * 1024 + 1, 700_000] {
                 let compression = Compression::new().codings([*coding]).level(level);
                 let client = client(compression, move || with_fields(text(length), &[TYPE]));
@@ -92,7 +92,7 @@ fn compressors_of_the_stock_begin_anew() {
     }
     // A compressor that was dropped halfway also goes back to the stock.
     let stream = App::new()
-        .with(Compression::new())
+        .wrap(Compression::new())
         .get("/", || with_fields(steps([Some("begun "), None]), &[TYPE]))
         .test();
     let mut body = asked(&stream, "gzip").into_response().body;
@@ -207,7 +207,7 @@ fn fields_say_what_became_of_the_content() {
 #[test]
 fn head_has_the_fields_of_get_and_nothing_is_compressed_for_it() {
     let client = client(Compression::new(), || with_fields(text(2000), &[TYPE, ("etag", "\"x\"")]));
-    let head = client.head("/").header("accept-encoding", "gzip").send_now();
+    let head = client.head("/").header("accept-encoding", "gzip").send_blocking();
     let get = asked(&client, "gzip");
     for name in ["content-encoding", "vary", "etag", "content-type"] {
         assert_eq!(head.field(name), get.field(name), "{name}");
@@ -219,7 +219,7 @@ fn head_has_the_fields_of_get_and_nothing_is_compressed_for_it() {
 fn who_accepts_nothing_of_this_is_told_so_before_the_handler_runs() {
     let calls = Rc::new(Cell::new(0));
     let counted = Rc::clone(&calls);
-    let client = client(Compression::new().codings([Coding::Gzip]), move || {
+    let client = client(Compression::new().codings([ContentCoding::Gzip]), move || {
         counted.set(counted.get() + 1);
         with_fields("short", &[])
     });
@@ -243,7 +243,7 @@ fn who_accepts_nothing_of_this_is_told_so_before_the_handler_runs() {
 
 #[test]
 fn readers_of_a_stream_get_all_there_is_whenever_it_pauses() {
-    for coding in Coding::ALL.iter().map(|coding| coding.name()) {
+    for coding in ContentCoding::ALL.iter().map(|coding| coding.name()) {
         let client = client(Compression::new(), || {
             let pieces = [
                 Some("data: one\n\n"),
@@ -306,13 +306,13 @@ fn trailers_and_failures_come_through() {
         )
     });
     let mut body = asked(&client_, "gzip").into_response().body;
-    assert!(matches!(poll(&mut body), Poll::Ready(Some(Err(BodyError::Failed(_))))));
+    assert!(matches!(poll(&mut body), Poll::Ready(Some(Err(BodyError::Stream(_))))));
     assert!(matches!(poll(&mut body), Poll::Ready(None)), "the body ends without looking complete");
 }
 
 #[test]
 fn large_content_is_compressed_in_turns() {
-    for coding in Coding::ALL.iter().map(|coding| coding.name()) {
+    for coding in ContentCoding::ALL.iter().map(|coding| coding.name()) {
         let client = client(Compression::new(), || with_fields(text(1 << 20), &[TYPE]));
         let mut body = asked(&client, coding).into_response().body;
         let (mut packed, mut pauses) = (Vec::new(), 0);
@@ -332,38 +332,38 @@ fn large_content_is_compressed_in_turns() {
 
 #[test]
 fn memory_is_charged_while_it_is_held_and_nothing_is_compressed_while_there_is_little() {
-    let before = held();
+    let before = reserved();
     let client = client(Compression::new(), || with_fields(steps([Some("text"), None]), &[TYPE]));
-    for coding in Coding::ALL.iter().map(|coding| coding.name()) {
+    for coding in ContentCoding::ALL.iter().map(|coding| coding.name()) {
         let mut body = asked(&client, coding).into_response().body;
         assert!(poll(&mut body).is_ready());
-        let now = held() - before;
+        let now = reserved() - before;
         assert!((100 << 10..4 << 20).contains(&now), "{coding}: {now}");
         drop(body);
-        assert_eq!(held(), before);
+        assert_eq!(reserved(), before);
     }
-    limit(Some(before + 1000));
-    let charge = Charge::of(900);
+    set_limit(Some(before + 1000));
+    let charge = MemoryReservation::new(900);
     let response = asked(&client, "gzip");
     assert_eq!(
         (response.field("content-encoding"), response.field("vary")),
         (None, Some("accept-encoding"))
     );
     drop(charge);
-    limit(None);
+    set_limit(None);
     assert_eq!(asked(&client, "gzip").field("content-encoding"), Some("gzip"));
 }
 
 #[test]
 fn secrets_are_kept_out_by_response_and_by_request() {
     let app = App::new()
-        .with(Compression::new().except(|head| head.path().starts_with("/secret/")))
+        .wrap(Compression::new().except(|head| head.path().starts_with("/secret/")))
         .get("/secret/{x}", |Path(_): Path<String>| text(2000))
         .get("/open", || text(2000))
-        .get("/marked", || (Uncompressed, text(2000)));
+        .get("/marked", || (NoCompression, text(2000)));
     let client = app.test();
     for (path, coding) in [("/secret/1", None), ("/open", Some("gzip")), ("/marked", None)] {
-        let response = client.get(path).header("accept-encoding", "gzip").send_now();
+        let response = client.get(path).header("accept-encoding", "gzip").send_blocking();
         assert_eq!(response.field("content-encoding"), coding, "{path}");
     }
 }
@@ -372,7 +372,7 @@ fn secrets_are_kept_out_by_response_and_by_request() {
 fn the_applications_form_of_a_problem_is_what_is_compressed() {
     let fails = || Err::<(), _>(Problem::new(StatusCode::CONFLICT, "taken", text(2000)));
     for is_own in [false, true] {
-        let app = App::new().with(Compression::new()).get("/", fails);
+        let app = App::new().wrap(Compression::new()).get("/", fails);
         let app =
             if is_own { app.on_problem(|problem, _| (problem.status, text(3000))) } else { app };
         let response = asked(&app.test(), "gzip");
@@ -389,12 +389,12 @@ fn the_applications_form_of_a_problem_is_what_is_compressed() {
 fn a_problem_in_the_applications_form_is_what_it_was_marked_as() {
     let fails = || {
         let problem = Problem::new(StatusCode::CONFLICT, "taken", text(2000));
-        let mut response = peregrine_web::respond::IntoResponse::into_response(problem);
-        response.extensions_mut().insert(Uncompressed);
+        let mut response = peregrine_web::response::IntoResponse::into_response(problem);
+        response.extensions_mut().insert(NoCompression);
         response
     };
     for is_own in [false, true] {
-        let app = App::new().with(Compression::new()).get("/", fails);
+        let app = App::new().wrap(Compression::new()).get("/", fails);
         let app =
             if is_own { app.on_problem(|problem, _| (problem.status, text(3000))) } else { app };
         assert_eq!(asked(&app.test(), "gzip").field("content-encoding"), None);
@@ -403,9 +403,9 @@ fn a_problem_in_the_applications_form_is_what_it_was_marked_as() {
 
 #[test]
 fn settings_are_checked_and_types_are_chosen() {
-    let none = App::new().with(Compression::new().codings([])).get("/", || "").build();
+    let none = App::new().wrap(Compression::new().codings([])).get("/", || "").build();
     assert!(none.expect_err("no coding").to_string().contains("Compression has no coding"));
-    let own = Compression::new().types(|essence| essence == "image/png").bytes_min(10);
+    let own = Compression::new().content_types(|essence| essence == "image/png").bytes_min(10);
     let client = client(own, || with_fields("p".repeat(50), &[("content-type", "image/PNG; x=y")]));
     assert_eq!(asked(&client, "gzip").field("content-encoding"), Some("gzip"));
 }
@@ -418,17 +418,17 @@ fn it_nests_and_compresses_once() {
             Compression::new().run(request, next).await
         }
     }
-    let client = App::new().with(Compression::new()).with(Twice).get("/", || text(2000)).test();
+    let client = App::new().wrap(Compression::new()).wrap(Twice).get("/", || text(2000)).test();
     let response = asked(&client, "gzip");
-    assert_eq!(response.fields_named("content-encoding").collect::<Vec<_>>(), ["gzip"]);
+    assert_eq!(response.header_values("content-encoding").collect::<Vec<_>>(), ["gzip"]);
     assert_eq!(unpack("gzip", &response.bytes()), text(2000).as_bytes());
 }
 
 #[test]
 fn content_that_waits_to_be_compressed_is_charged() {
     const SIZE: usize = 1 << 20;
-    let before = held();
-    for coding in Coding::ALL.iter().map(|coding| coding.name()) {
+    let before = reserved();
+    for coding in ContentCoding::ALL.iter().map(|coding| coding.name()) {
         // Content that only this response holds, whole and in one large piece.
         let whole = || Body::from(Bytes::from(noise(SIZE)));
         let piece = || Body::new(Steps([Some(Ok(Bytes::from(noise(SIZE))))].into(), None));
@@ -438,10 +438,10 @@ fn content_that_waits_to_be_compressed_is_charged() {
             let mut body = asked(&client, coding).into_response().body;
             // It yields between pieces.
             while poll(&mut body).is_pending() {}
-            assert!(held() - before >= SIZE, "{coding}: {}", held() - before);
+            assert!(reserved() - before >= SIZE, "{coding}: {}", reserved() - before);
             while !matches!(poll(&mut body), Poll::Ready(None)) {}
             drop(body);
-            assert_eq!(held(), before, "{coding}");
+            assert_eq!(reserved(), before, "{coding}");
         }
     }
 }

@@ -18,8 +18,8 @@ fn files_that_are_kept_open_make_room_for_others() {
         let path = folder.path().join(name.to_string());
         fs::write(path, vec![0; 70_000]).expect("the disk has space");
     }
-    let client = App::new().subtree("/f", Files::folder(folder.path())).test();
-    let status = |path: &str| client.get(&format!("/f/{path}")).send_now().status().as_u16();
+    let client = App::new().subtree("/f", Files::dir(folder.path())).test();
+    let status = |path: &str| client.get(&format!("/f/{path}")).send_blocking().status().as_u16();
     for name in 0..64 {
         assert_eq!(status(&name.to_string()), 200);
     }

@@ -44,7 +44,7 @@ fn client(files: Files) -> TestClient {
 
 fn get(client: &TestClient, target: &str, fields: &[(&str, &str)]) -> TestResponse {
     let request = client.get(target);
-    fields.iter().fold(request, |request, (name, value)| request.header(*name, *value)).send_now()
+    fields.iter().fold(request, |request, (name, value)| request.header(*name, *value)).send_blocking()
 }
 
 fn status(client: &TestClient, target: &str, fields: &[(&str, &str)]) -> u16 {
@@ -54,7 +54,7 @@ fn status(client: &TestClient, target: &str, fields: &[(&str, &str)]) -> u16 {
 #[test]
 fn files_are_found_by_their_paths_and_nothing_else_is() {
     let folder = folder();
-    let client = client(Files::folder(folder.path()));
+    let client = client(Files::dir(folder.path()));
     let hello = get(&client, "/f/hello.txt", &[]);
     assert_eq!((hello.status().as_u16(), hello.text()), (200, "hello, world".to_owned()));
     assert_eq!(hello.header("content-type"), Some("text/plain; charset=utf-8"));
@@ -88,10 +88,10 @@ fn files_are_found_by_their_paths_and_nothing_else_is() {
         let response = get(&client, target, &[]);
         assert_eq!((response.status().as_u16(), response.header("location")), (308, Some(place)));
     }
-    let post = client.post("/f/hello.txt").send_now();
+    let post = client.post("/f/hello.txt").send_blocking();
     assert_eq!((post.status().as_u16(), post.header("allow")), (405, Some("GET, HEAD, OPTIONS")));
     for target in ["/f/hello.txt", "/f/none", "/f", "/f/"] {
-        let options = client.options(target).send_now();
+        let options = client.options(target).send_blocking();
         assert_eq!(
             (options.status().as_u16(), options.header("allow")),
             (204, Some("GET, HEAD, OPTIONS"))
@@ -104,7 +104,7 @@ fn files_are_found_by_their_paths_and_nothing_else_is() {
 #[test]
 fn a_redirect_leads_to_no_other_host() {
     let folder = folder();
-    let client = App::new().fallback(Files::folder(folder.path())).test();
+    let client = App::new().fallback(Files::dir(folder.path())).test();
     assert_eq!(get(&client, "/hello.txt", &[]).text(), "hello, world");
     assert_eq!(get(&client, "/docs", &[]).header("location"), Some("/docs/"));
     for target in ["//docs", "///docs", "/%5cdocs", "//example.org/%2e%2e"] {
@@ -123,7 +123,7 @@ fn a_folder_that_a_handler_names_is_not_there() {
         files.serve(&request.parts, &name).await
     }
     let folder = folder();
-    let files = Files::folder(folder.path()).listing();
+    let files = Files::dir(folder.path()).directory_listing();
     let client = App::new().state(files).get("/reports/{*name}", serve).test();
     assert_eq!(get(&client, "/reports/docs/index.html", &[]).text(), "<p>docs</p>");
     for target in ["/reports/docs", "/reports/docs/", "/reports/empty", "/reports/none"] {
@@ -139,15 +139,15 @@ fn a_folder_that_a_handler_names_is_not_there() {
 #[test]
 fn a_fallback_that_is_a_folder_is_no_page() {
     let folder = folder();
-    let client = client(Files::folder(folder.path()).fallback("docs"));
+    let client = client(Files::dir(folder.path()).spa_fallback("docs"));
     assert_eq!(status(&client, "/f/none", &[("accept", "text/html")]), 404);
 }
 
 #[test]
 fn a_redirect_has_what_a_proxy_removed_from_the_path() {
     let folder = folder();
-    let client = App::new().subtree("/f", Files::folder(folder.path())).test();
-    let client = client.behind(TrustedProxies::hops(1).prefix());
+    let client = App::new().subtree("/f", Files::dir(folder.path())).test();
+    let client = client.with_trusted_proxies(TrustedProxies::hops(1).x_forwarded_prefix());
     let response = get(&client, "/f/docs?a", &[("x-forwarded-prefix", "/app")]);
     assert_eq!(response.header("location"), Some("/app/f/docs/?a"));
     assert_eq!(get(&client, "/f/docs", &[]).header("location"), Some("/f/docs/"));
@@ -162,8 +162,8 @@ fn links_are_followed_by_choice_and_never_out() {
     symlink(outside.path(), folder.path().join("out")).expect("the file system has links");
     symlink("docs", folder.path().join("in")).expect("the file system has links");
     symlink("/etc/hostname", folder.path().join("host")).expect("the file system has links");
-    let strict = client(Files::folder(folder.path()));
-    let lax = client(Files::folder(folder.path()).symlinks());
+    let strict = client(Files::dir(folder.path()));
+    let lax = client(Files::dir(folder.path()).follow_symlinks());
     for (target, status_lax) in
         [("/f/in/index.html", 200), ("/f/out/secret", 404), ("/f/host", 404), ("/f/out/", 404)]
     {
@@ -173,7 +173,7 @@ fn links_are_followed_by_choice_and_never_out() {
     // The directory itself may be a link.
     let link = outside.path().join("current");
     symlink(folder.path(), &link).expect("the file system has links");
-    assert_eq!(status(&client(Files::folder(link)), "/f/hello.txt", &[]), 200);
+    assert_eq!(status(&client(Files::dir(link)), "/f/hello.txt", &[]), 200);
 }
 
 #[cfg(unix)]
@@ -182,7 +182,7 @@ fn what_is_no_file_is_not_there() {
     let folder = folder();
     let made = std::process::Command::new("mkfifo").arg(folder.path().join("pipe")).status();
     if made.is_ok_and(|made| made.success()) {
-        let client = client(Files::folder(folder.path()));
+        let client = client(Files::dir(folder.path()));
         assert_eq!(status(&client, "/f/pipe", &[]), 404);
     }
 }
@@ -190,7 +190,7 @@ fn what_is_no_file_is_not_there() {
 #[test]
 fn ranges_are_parts_of_the_file() {
     let folder = folder();
-    let client = client(Files::folder(folder.path()));
+    let client = client(Files::dir(folder.path()));
     for (target, length) in [("/f/hello.txt", 12), ("/f/large.bin", 300_000)] {
         let whole = get(&client, target, &[]).bytes();
         for (range, at, end) in
@@ -224,7 +224,7 @@ fn ranges_are_parts_of_the_file() {
         let expected = format!("{}{}--{boundary}--\r\n", part(0, 2), part(length - 2, length));
         assert_eq!(response.text(), expected);
     }
-    let head = client.head("/f/large.bin").header("range", "bytes=0-1").send_now();
+    let head = client.head("/f/large.bin").header("range", "bytes=0-1").send_blocking();
     assert_eq!(head.status(), 200, "RFC 9110 §14.2: HEAD has no ranges");
     write(folder.path(), "nothing", "");
     assert_eq!(status(&client, "/f/nothing", &[]), 200);
@@ -234,7 +234,7 @@ fn ranges_are_parts_of_the_file() {
 #[test]
 fn conditions_are_looked_at_in_their_order() {
     let folder = folder();
-    let client = client(Files::folder(folder.path()));
+    let client = client(Files::dir(folder.path()));
     let response = get(&client, "/f/hello.txt", &[]);
     let tag = response.header("etag").expect("a tag").to_owned();
     let date = response.header("last-modified").expect("a date").to_owned();
@@ -283,7 +283,7 @@ fn conditions_are_looked_at_in_their_order() {
             assert!(response.bytes().is_empty());
         }
     }
-    let head = client.head("/f/hello.txt").header("if-none-match", &*tag).send_now();
+    let head = client.head("/f/hello.txt").header("if-none-match", &*tag).send_blocking();
     assert_eq!(head.status(), 304);
 }
 
@@ -291,8 +291,8 @@ fn conditions_are_looked_at_in_their_order() {
 fn a_change_is_noticed() {
     let folder = folder();
     let path = folder.path().join("hello.txt");
-    let never = client(Files::folder(folder.path()).cache(1 << 20, Duration::ZERO));
-    let long = client(Files::folder(folder.path()).cache(1 << 20, Duration::from_secs(3600)));
+    let never = client(Files::dir(folder.path()).memory_cache(1 << 20, Duration::ZERO));
+    let long = client(Files::dir(folder.path()).memory_cache(1 << 20, Duration::from_secs(3600)));
     let tags = |client| {
         let response = get(client, "/f/hello.txt", &[]);
         (response.header("etag").expect("a tag").to_owned(), response.text())
@@ -315,7 +315,7 @@ fn compressed_files_are_sent_to_who_takes_them() {
     write(folder.path(), "b.css", "plain");
     write(folder.path(), "c.png", "picture");
     write(folder.path(), "c.png.br", "no");
-    let client = client(Files::folder(folder.path()).precompressed());
+    let client = client(Files::dir(folder.path()).serve_precompressed());
     let mut tags = Vec::new();
     for (accepts, text, encoding) in [
         ("gzip, br, zstd", "brotli", Some("br")),
@@ -348,8 +348,8 @@ fn compressed_files_are_sent_to_who_takes_them() {
 fn pages_of_an_application_fall_back_and_its_assets_do_not() {
     let folder = folder();
     write(folder.path(), "assets/app-3f2a9c1b.js", "js");
-    let files = Files::folder(folder.path())
-        .fallback("index.html")
+    let files = Files::dir(folder.path())
+        .spa_fallback("index.html")
         .immutable_hashed_names()
         .cache_control("*.html", "no-cache");
     let client = App::new().get("/api", || "api").fallback(files).test();
@@ -381,14 +381,14 @@ fn a_folder_is_listed_by_choice() {
     let folder = folder();
     write(folder.path(), "empty/<b>.txt", "x");
     write(folder.path(), "empty/.hidden", "x");
-    let client = client(Files::folder(folder.path()).listing());
+    let client = client(Files::dir(folder.path()).directory_listing());
     let page = get(&client, "/f/empty/", &[]);
     assert_eq!(page.header("content-type"), Some("text/html; charset=utf-8"));
     assert_eq!(page.header("content-security-policy"), Some("default-src 'none'"));
     let text = page.text();
     assert!(text.contains("./sub/") && text.contains("&lt;b&gt;.txt") && !text.contains("hidden"));
     assert_eq!(get(&client, "/f/docs/", &[]).text(), "<p>docs</p>", "an index takes precedence");
-    let dots = Files::folder(folder.path()).listing().dot_files().no_index();
+    let dots = Files::dir(folder.path()).directory_listing().hidden_files().no_index();
     let dots = self::client(dots);
     assert!(get(&dots, "/f/empty/", &[]).text().contains(".hidden"));
     assert!(get(&dots, "/f/docs/", &[]).text().contains("index.html"));
@@ -399,7 +399,7 @@ fn a_folder_is_listed_by_choice() {
 fn a_response_is_of_one_file_whatever_takes_its_place() {
     let folder = folder();
     // Without a cache, so that the next request sees the new file.
-    let client = client(Files::folder(folder.path()).cache(0, Duration::ZERO));
+    let client = client(Files::dir(folder.path()).memory_cache(0, Duration::ZERO));
     let path = folder.path().join("large.bin");
     let mut request = Some(client.get("/f/large.bin"));
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
@@ -425,8 +425,8 @@ fn a_response_is_of_one_file_whatever_takes_its_place() {
 #[test]
 fn a_file_that_becomes_shorter_breaks_its_response_off() {
     let folder = folder();
-    let client = client(Files::folder(folder.path()));
-    let response = client.get("/f/large.bin").send_now();
+    let client = client(Files::dir(folder.path()));
+    let response = client.get("/f/large.bin").send_blocking();
     let mut body = response.into_response().body;
     peregrine_web::test::block_on(async {
         let file = File::options().write(true).open(folder.path().join("large.bin"));
@@ -449,7 +449,7 @@ fn a_tree_in_the_program_is_served_alike() {
     #[folder = "tests/tree"]
     struct Tree;
 
-    let files = Files::embedded::<Tree>().immutable_hashed_names().fallback("index.html");
+    let files = Files::embedded::<Tree>().immutable_hashed_names().spa_fallback("index.html");
     let client = client(files);
     let index = get(&client, "/f/", &[]);
     assert_eq!(index.text(), "<p>embedded</p>");
@@ -469,7 +469,7 @@ fn a_tree_in_the_program_is_served_alike() {
 #[test]
 fn a_large_file_that_is_written_to_in_its_place_is_another_at_once() {
     let folder = folder();
-    let cached = client(Files::folder(folder.path()).cache(1 << 20, Duration::from_secs(3600)));
+    let cached = client(Files::dir(folder.path()).memory_cache(1 << 20, Duration::from_secs(3600)));
     let before = get(&cached, "/f/large.bin", &[]);
     let tag = before.header("etag").expect("the response has a tag").to_owned();
     assert_eq!(status(&cached, "/f/large.bin", &[("if-none-match", &tag)]), 304);

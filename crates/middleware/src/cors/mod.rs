@@ -3,23 +3,23 @@
 #[cfg(test)]
 mod tests;
 
-use crate::origins::{Origins, Verdict, quoted};
+use crate::allowed_origins::{AllowedOrigins, OriginMatch, quote};
 use http::header::{
     ACCESS_CONTROL_ALLOW_CREDENTIALS, ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS,
     ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE,
 };
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 use peregrine_web::requirements::Requirements;
-use peregrine_web::{Fields, Head, IntoResponse, Middleware, Problem, Request, Response, Service};
+use peregrine_web::{Headers, RequestHead, IntoResponse, Middleware, Problem, Request, Response, Service};
 use std::time::Duration;
 
 const ANY: HeaderValue = HeaderValue::from_static("*");
 const TRUE: HeaderValue = HeaderValue::from_static("true");
 const ALLOW_PRIVATE_NETWORK: HeaderName =
     HeaderName::from_static("access-control-allow-private-network");
-const ASKED_METHOD: &str = "access-control-request-method";
-const ASKED_HEADERS: &str = "access-control-request-headers";
-const ASKED_PRIVATE_NETWORK: &str = "access-control-request-private-network";
+const REQUEST_METHOD: &str = "access-control-request-method";
+const REQUEST_HEADERS: &str = "access-control-request-headers";
+const REQUEST_PRIVATE_NETWORK: &str = "access-control-request-private-network";
 
 /// Allows pages of other origins to call the wrapped routes, by Cross-Origin Resource Sharing.
 ///
@@ -66,7 +66,7 @@ const ASKED_PRIVATE_NETWORK: &str = "access-control-request-private-network";
 #[derive(Clone, Debug)]
 #[must_use = "a middleware does nothing until it is added to an application or a scope"]
 pub struct Cors {
-    origins: Origins,
+    origins: AllowedOrigins,
     /// `None` allows the requested methods.
     methods: Option<(Vec<Method>, HeaderValue)>,
     /// `None` allows the requested fields.
@@ -81,7 +81,7 @@ impl Cors {
     /// Creates a middleware that allows no origins yet.
     pub fn new() -> Self {
         Self {
-            origins: Origins::default(),
+            origins: AllowedOrigins::default(),
             methods: None,
             headers: None,
             exposed: None,
@@ -94,14 +94,14 @@ impl Cors {
     /// Allows this origin, such as `https://app.example.com` or `http://localhost:5173`. A `*`
     /// stands for one or more labels at the beginning of a host (`https://*.example.com`), or for
     /// any port (`http://localhost:*`).
-    pub fn origin(mut self, origin: impl AsRef<str>) -> Self {
+    pub fn allow_origin(mut self, origin: impl AsRef<str>) -> Self {
         self.origins.add(origin.as_ref());
         self
     }
 
     /// Allows several origins.
-    pub fn origins<T: AsRef<str>>(self, origins: impl IntoIterator<Item = T>) -> Self {
-        origins.into_iter().fold(self, Self::origin)
+    pub fn allow_origins<T: AsRef<str>>(self, origins: impl IntoIterator<Item = T>) -> Self {
+        origins.into_iter().fold(self, Self::allow_origin)
     }
 
     /// Allows the origins for which `ask` returns true; it gets the origin as sent by the browser,
@@ -109,54 +109,54 @@ impl Cors {
     ///
     /// Compare whole origins: searching for a part of one allows `https://example.com.evil.test`.
     /// Other properties of the head that `ask` uses are not in `Vary`.
-    pub fn origin_if(mut self, ask: impl Fn(&str, &Head) -> bool + 'static) -> Self {
-        self.origins.ask(ask);
+    pub fn allow_origin_fn(mut self, ask: impl Fn(&str, &RequestHead) -> bool + 'static) -> Self {
+        self.origins.add_predicate(ask);
         self
     }
 
     /// Allows all origins, for public data. Cookies and other credentials are not sent then: in
     /// combination with [`Cors::credentials`], the application fails to build.
-    pub fn any_origin(mut self) -> Self {
-        self.origins.is_any = true;
+    pub fn allow_any_origin(mut self) -> Self {
+        self.origins.allows_any = true;
         self
     }
 
     /// Sets the methods that pages may use, in addition to GET, HEAD and POST, which need no
     /// permission.
-    pub fn methods(mut self, methods: impl IntoIterator<Item = Method>) -> Self {
+    pub fn allow_methods(mut self, methods: impl IntoIterator<Item = Method>) -> Self {
         let methods: Vec<_> = methods.into_iter().collect();
-        let value = listed(methods.iter().map(Method::as_str));
+        let value = join_header_names(methods.iter().map(Method::as_str));
         self.methods = Some((methods, value));
         self
     }
 
     /// Sets the header fields that pages may set, in addition to those that need no permission.
-    pub fn headers(mut self, names: impl IntoIterator<Item = HeaderName>) -> Self {
+    pub fn allow_headers(mut self, names: impl IntoIterator<Item = HeaderName>) -> Self {
         let names: Vec<_> = names.into_iter().collect();
-        let value = listed(names.iter().map(HeaderName::as_str));
+        let value = join_header_names(names.iter().map(HeaderName::as_str));
         self.headers = Some((names, value));
         self
     }
 
     /// Sets the response header fields that pages may read, in addition to `Cache-Control`,
     /// `Content-Type` and other basic ones.
-    pub fn expose(mut self, names: impl IntoIterator<Item = HeaderName>) -> Self {
+    pub fn expose_headers(mut self, names: impl IntoIterator<Item = HeaderName>) -> Self {
         let names: Vec<_> = names.into_iter().collect();
         self.exposed =
-            Some(listed(names.iter().map(HeaderName::as_str))).filter(|value| !value.is_empty());
+            Some(join_header_names(names.iter().map(HeaderName::as_str))).filter(|value| !value.is_empty());
         self
     }
 
     /// Allows pages to read every header field. Not with [`Cors::credentials`], for which browsers
     /// treat `*` as a name.
-    pub fn expose_any(mut self) -> Self {
+    pub fn expose_any_header(mut self) -> Self {
         self.exposed = Some(ANY);
         self
     }
 
     /// Allows pages to send cookies and other credentials of this server, and to read the
     /// responses. Requires explicit origins.
-    pub fn credentials(mut self) -> Self {
+    pub fn allow_credentials(mut self) -> Self {
         self.has_credentials = true;
         self
     }
@@ -170,63 +170,63 @@ impl Cors {
 
     /// Allows pages from the internet to call this server although it is in a private network, in
     /// browsers that ask for that (`Access-Control-Request-Private-Network`).
-    pub fn private_network(mut self) -> Self {
+    pub fn allow_private_network(mut self) -> Self {
         self.has_private_network = true;
         self
     }
 
     /// Adds the header fields to a response, according to the verdict on its request.
-    fn mark(&self, fields: &mut Fields, verdict: Verdict) {
+    fn add_headers(&self, fields: &mut Headers, verdict: OriginMatch) {
         match verdict {
             // Sent to all clients, so that a cached response fits pages of all origins.
-            Verdict::Any => fields.set(ACCESS_CONTROL_ALLOW_ORIGIN, ANY),
-            Verdict::This(origin) => {
-                fields.vary("origin");
-                fields.set(ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+            OriginMatch::Any => fields.insert(ACCESS_CONTROL_ALLOW_ORIGIN, ANY),
+            OriginMatch::Exact(origin) => {
+                fields.add_vary("origin");
+                fields.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin);
             }
-            Verdict::No => {
-                fields.vary("origin");
+            OriginMatch::NoMatch => {
+                fields.add_vary("origin");
                 fields.remove(&ACCESS_CONTROL_ALLOW_ORIGIN);
                 fields.remove(&ACCESS_CONTROL_ALLOW_CREDENTIALS);
                 return;
             }
         }
         match self.has_credentials {
-            true => fields.set(ACCESS_CONTROL_ALLOW_CREDENTIALS, TRUE),
+            true => fields.insert(ACCESS_CONTROL_ALLOW_CREDENTIALS, TRUE),
             false => fields.remove(&ACCESS_CONTROL_ALLOW_CREDENTIALS),
         }
     }
 
     /// The response to a preflight.
-    fn preflight(&self, head: &Head, method: &str) -> Response {
-        let verdict = self.origins.verdict(head);
-        let mut response = match self.permission(head, &verdict, method) {
+    fn preflight(&self, head: &RequestHead, method: &str) -> Response {
+        let verdict = self.origins.match_origin(head);
+        let mut response = match self.check_preflight(head, &verdict, method) {
             Ok(fields) => {
                 let mut response = Response::new(StatusCode::NO_CONTENT);
-                response.fields = fields;
+                response.headers = fields;
                 response
             }
             Err(problem) => problem.into_response(),
         };
-        self.mark(&mut response.fields, verdict);
-        response.fields.vary(ASKED_METHOD);
-        response.fields.vary(ASKED_HEADERS);
+        self.add_headers(&mut response.headers, verdict);
+        response.headers.add_vary(REQUEST_METHOD);
+        response.headers.add_vary(REQUEST_HEADERS);
         if self.has_private_network {
-            response.fields.vary(ASKED_PRIVATE_NETWORK);
+            response.headers.add_vary(REQUEST_PRIVATE_NETWORK);
         }
         response
     }
 
     /// The permissions of the page, as fields, or the reason for a rejection.
-    fn permission(&self, head: &Head, verdict: &Verdict, method: &str) -> Result<Fields, Problem> {
-        if *verdict == Verdict::No {
-            let origin = quoted(head.field("origin").unwrap_or_default());
+    fn check_preflight(&self, head: &RequestHead, verdict: &OriginMatch, method: &str) -> Result<Headers, Problem> {
+        if *verdict == OriginMatch::NoMatch {
+            let origin = quote(head.header_bytes("origin").unwrap_or_default());
             let detail = format!(
                 "Pages of the origin `{origin}` are not let in by this server's CORS settings."
             );
-            return Err(refused("cors-origin-refused", detail).with("origin", origin));
+            return Err(forbidden("cors-origin-refused", detail).with_member("origin", origin));
         }
-        let mut fields = Fields::new();
+        let mut fields = Headers::new();
         let methods = match &self.methods {
             None => Method::from_bytes(method.as_bytes())
                 .ok()
@@ -238,36 +238,36 @@ impl Cors {
             }
         };
         let Some(methods) = methods else {
-            let method = quoted(method.as_bytes());
+            let method = quote(method.as_bytes());
             let detail = format!(
                 "The method `{method}` is not among those that this server's CORS settings allow."
             );
-            return Err(refused("cors-method-refused", detail).with("method", method));
+            return Err(forbidden("cors-method-refused", detail).with_member("method", method));
         };
-        fields.set(ACCESS_CONTROL_ALLOW_METHODS, methods);
+        fields.insert(ACCESS_CONTROL_ALLOW_METHODS, methods);
         // Several lines of a list are one list (RFC 9110 §5.3); if one is rejected, all are.
-        for asked in head.fields_named(ASKED_HEADERS) {
-            let granted = self.granted(asked).map_err(|name| {
+        for asked in head.header_values(REQUEST_HEADERS) {
+            let granted = self.allowed_headers(asked).map_err(|name| {
                 let detail =
                     format!("This server's CORS settings do not allow the header field `{name}`.");
-                refused("cors-header-refused", detail).with("header", name)
+                forbidden("cors-header-refused", detail).with_member("header", name)
             })?;
             match (&self.headers, granted) {
                 (_, None) => {}
-                (Some(_), Some(list)) => fields.set(ACCESS_CONTROL_ALLOW_HEADERS, list),
+                (Some(_), Some(list)) => fields.insert(ACCESS_CONTROL_ALLOW_HEADERS, list),
                 (None, Some(list)) => fields.append(ACCESS_CONTROL_ALLOW_HEADERS, list),
             }
         }
-        fields.set(ACCESS_CONTROL_MAX_AGE, self.max_age.clone());
-        if self.has_private_network && head.field(ASKED_PRIVATE_NETWORK) == Some(b"true") {
-            fields.set(ALLOW_PRIVATE_NETWORK, TRUE);
+        fields.insert(ACCESS_CONTROL_MAX_AGE, self.max_age.clone());
+        if self.has_private_network && head.header_bytes(REQUEST_PRIVATE_NETWORK) == Some(b"true") {
+            fields.insert(ALLOW_PRIVATE_NETWORK, TRUE);
         }
         Ok(fields)
     }
 
     /// The field that grants a list of names, or `None` for an empty list. Fails with the first
     /// name that is not allowed.
-    fn granted(&self, asked: &[u8]) -> Result<Option<HeaderValue>, String> {
+    fn allowed_headers(&self, asked: &[u8]) -> Result<Option<HeaderValue>, String> {
         let names = asked
             .split(|byte| *byte == b',')
             .map(<[u8]>::trim_ascii)
@@ -275,14 +275,14 @@ impl Cors {
         let mut count = 0;
         for name in names {
             count += 1;
-            let known = HeaderName::from_bytes(name).map_err(|_| quoted(name))?;
+            let known = HeaderName::from_bytes(name).map_err(|_| quote(name))?;
             let is_granted = self.headers.as_ref().is_none_or(|(all, _)| all.contains(&known));
-            is_granted.then_some(()).ok_or_else(|| quoted(name))?;
+            is_granted.then_some(()).ok_or_else(|| quote(name))?;
         }
         match &self.headers {
             _ if count == 0 => Ok(None),
             Some((_, value)) => Ok(Some(value.clone())),
-            None => HeaderValue::from_bytes(asked).map(Some).map_err(|_| quoted(asked)),
+            None => HeaderValue::from_bytes(asked).map(Some).map_err(|_| quote(asked)),
         }
     }
 }
@@ -299,33 +299,33 @@ impl Middleware for Cors {
         if let Some(method) = preflight_method(&request) {
             return self.preflight(head, method);
         }
-        let verdict = self.origins.verdict(head);
+        let verdict = self.origins.match_origin(head);
         let mut response = next.call(request).await;
-        if verdict != Verdict::No
+        if verdict != OriginMatch::NoMatch
             && let Some(exposed) = &self.exposed
         {
-            response.fields.set_default(ACCESS_CONTROL_EXPOSE_HEADERS, exposed.clone());
+            response.headers.insert_if_not_present(ACCESS_CONTROL_EXPOSE_HEADERS, exposed.clone());
         }
-        self.mark(&mut response.fields, verdict);
+        self.add_headers(&mut response.headers, verdict);
         response
     }
 
     fn require(&self, requirements: &mut Requirements) {
-        for fault in &self.origins.faults {
-            requirements.fault(format!("Cors: {fault}"));
+        for fault in &self.origins.config_errors {
+            requirements.config_error(format!("Cors: {fault}"));
         }
-        if self.origins.is_empty() && self.origins.faults.is_empty() {
+        if self.origins.is_empty() && self.origins.config_errors.is_empty() {
             requirements
-                .fault("Cors allows no origins; add .origin(\"https://..\") or .any_origin()");
+                .config_error("Cors allows no origins; add .origin(\"https://..\") or .any_origin()");
         }
-        if self.has_credentials && self.origins.is_any {
-            requirements.fault(
+        if self.has_credentials && self.origins.allows_any {
+            requirements.config_error(
                 "Cors has any_origin() and credentials(): every page could act as its visitor; name the origins, \
                  or leave the credentials out",
             );
         }
         if self.has_credentials && self.exposed.as_ref() == Some(&ANY) {
-            requirements.fault(
+            requirements.config_error(
                 "Cors has expose_any() and credentials(), for which browsers take `*` as the name of one field; \
                  name the fields with expose(..)",
             );
@@ -336,20 +336,20 @@ impl Middleware for Cors {
 /// The requested method, if the request is a preflight for a path that has a route.
 fn preflight_method(request: &Request) -> Option<&str> {
     let head = &request.parts.head;
-    if head.method_name() != "OPTIONS" {
+    if head.method_str() != "OPTIONS" {
         return None;
     }
-    let method = head.field_text(ASKED_METHOD)?;
-    head.field("origin")?;
+    let method = head.header(REQUEST_METHOD)?;
+    head.header_bytes("origin")?;
     let router = request.parts.states().router()?;
-    (!router.methods(head.path().as_bytes()).is_empty()).then_some(method)
+    (!router.allowed_methods(head.path().as_bytes()).is_empty()).then_some(method)
 }
 
-fn refused(kind: &'static str, detail: String) -> Problem {
+fn forbidden(kind: &'static str, detail: String) -> Problem {
     Problem::new(StatusCode::FORBIDDEN, kind, detail)
 }
 
-fn listed<'n>(names: impl Iterator<Item = &'n str>) -> HeaderValue {
+fn join_header_names<'n>(names: impl Iterator<Item = &'n str>) -> HeaderValue {
     let names: Vec<_> = names.collect();
     HeaderValue::from_str(&names.join(", ")).expect("names are tokens")
 }

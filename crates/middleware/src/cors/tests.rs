@@ -7,11 +7,11 @@ const PAGE: &str = "https://app.test";
 
 fn client(cors: Cors) -> TestClient {
     let fails = || Err::<(), _>(Problem::new(StatusCode::CONFLICT, "taken", "no"));
-    App::new().with(cors).get("/", || "here").put("/", || "put").post("/taken", fails).test()
+    App::new().wrap(cors).get("/", || "here").put("/", || "put").post("/taken", fails).test()
 }
 
 fn strict() -> Cors {
-    Cors::new().origin(PAGE)
+    Cors::new().allow_origin(PAGE)
 }
 
 /// The fields of CORS, and `Vary`, as lines.
@@ -33,7 +33,7 @@ fn preflight(client: &TestClient, path: &str, fields: &[(&str, &str)]) -> TestRe
     fields
         .iter()
         .fold(client.options(path), |request, (name, value)| request.header(*name, *value))
-        .send_now()
+        .send_blocking()
 }
 
 const ASKS_PUT: &[(&str, &str)] = &[("origin", PAGE), ("access-control-request-method", "PUT")];
@@ -50,7 +50,7 @@ fn every_answer_is_marked_problems_too() {
         (Method::POST, "/taken", 409),
         (Method::GET, "/nowhere", 404),
     ] {
-        let response = client.request(method.clone(), path).header("origin", PAGE).send_now();
+        let response = client.request(method.clone(), path).header("origin", PAGE).send_blocking();
         let expected = ["allow-origin: https://app.test", "vary: origin"];
         assert_eq!(
             (response.status().as_u16(), shown(&response)),
@@ -64,7 +64,7 @@ fn every_answer_is_marked_problems_too() {
                 Some(origin) => request.header("origin", origin),
                 None => request,
             };
-            let response = request.send_now();
+            let response = request.send_blocking();
             assert_eq!(
                 (response.status().as_u16(), shown(&response)),
                 (status, vec!["vary: origin".into()]),
@@ -76,20 +76,20 @@ fn every_answer_is_marked_problems_too() {
 
 #[test]
 fn with_any_origin_all_answers_are_the_same_for_all() {
-    let client = client(Cors::new().any_origin().expose([ETAG]));
+    let client = client(Cors::new().allow_any_origin().expose_headers([ETAG]));
     for origin in [Some(PAGE), Some("null"), None] {
         let request = client.get("/");
         let request =
             origin.into_iter().fold(request, |request, origin| request.header("origin", origin));
-        assert_eq!(shown(&request.send_now()), ["allow-origin: *", "expose-headers: etag"]);
+        assert_eq!(shown(&request.send_blocking()), ["allow-origin: *", "expose-headers: etag"]);
     }
 }
 
 #[test]
 fn a_preflight_is_answered_for_every_path_that_has_a_route_and_no_handler_runs() {
-    let cors = strict().credentials().max_age(Duration::from_secs(60));
+    let cors = strict().allow_credentials().max_age(Duration::from_secs(60));
     let never = || -> &'static str { panic!("a preflight has no handler") };
-    let app = App::new().with(cors).put("/a", never).options("/b", never).any("/c/{x}", never);
+    let app = App::new().wrap(cors).put("/a", never).options("/b", never).any("/c/{x}", never);
     let client = app.test();
     for path in ["/a", "/b", "/c/1"] {
         let response = preflight(&client, path, ASKS_PUT);
@@ -117,8 +117,8 @@ fn a_preflight_is_answered_for_every_path_that_has_a_route_and_no_handler_runs()
 fn a_preflight_is_answered_by_the_scope_of_the_method_that_it_asks_for() {
     let purge = || Method::from_bytes(b"PURGE").expect("a method");
     let app = App::new()
-        .scope("/a", |scope| scope.with(Cors::new().any_origin()).get("/x", || "open"))
-        .scope("/a", |scope| scope.with(strict()).put("/x", || "put").on(purge(), "/x", || ""))
+        .scope("/a", |scope| scope.wrap(Cors::new().allow_any_origin()).get("/x", || "open"))
+        .scope("/a", |scope| scope.wrap(strict()).put("/x", || "put").on(purge(), "/x", || ""))
         .scope("/a", |scope| scope.delete("/x", || "for nobody else"));
     let client = app.test();
     let allowed = |origin: &str, method: &str| {
@@ -139,9 +139,9 @@ fn a_preflight_is_answered_by_the_scope_of_the_method_that_it_asks_for() {
 #[test]
 fn a_preflight_passes_what_is_less_specific_and_answers_any_method() {
     let app = App::new()
-        .scope("/files", |scope| scope.with(Cors::new().any_origin()).any("/{*rest}", || "open"))
+        .scope("/files", |scope| scope.wrap(Cors::new().allow_any_origin()).any("/{*rest}", || "open"))
         .put("/files/secret", || "for nobody else")
-        .scope("/files", |scope| scope.with(strict()).put("/named", || "named"));
+        .scope("/files", |scope| scope.wrap(strict()).put("/named", || "named"));
     let client = app.test();
     let allowed = |path: &str, origin: &'static str| {
         let response = preflight(&client, path, &[("origin", origin), ASKS_PUT[1]]);
@@ -162,7 +162,7 @@ fn who_answers_options_by_name_answers_preflights() {
                 HeaderValue::from_static("https://by-hand.test"),
             )
         })
-        .scope("/a", |scope| scope.with(strict()).put("/x", || "put"));
+        .scope("/a", |scope| scope.wrap(strict()).put("/x", || "put"));
     let response = preflight(&app.test(), "/a/x", ASKS_PUT);
     assert_eq!(response.field("access-control-allow-origin"), Some("https://by-hand.test"));
 }
@@ -171,16 +171,16 @@ fn who_answers_options_by_name_answers_preflights() {
 fn a_preflight_of_a_guarded_route_is_answered_by_its_scope() {
     let puts = || vec![Method::PUT];
     let app = App::new()
-        .scope("/a", |scope| scope.when(guard::methods(puts())).with(strict()).any("/x", || "put"))
-        .scope("/a", |scope| scope.with(Cors::new().any_origin()).any("/x", || "all others"))
+        .scope("/a", |scope| scope.when(guard::methods(puts())).wrap(strict()).any("/x", || "put"))
+        .scope("/a", |scope| scope.wrap(Cors::new().allow_any_origin()).any("/x", || "all others"))
         .scope("/b", |scope| {
-            scope.when(guard::header("x-version", "2")).with(strict()).put("/x", || "second")
+            scope.when(guard::header("x-version", "2")).wrap(strict()).put("/x", || "second")
         })
         .scope("/c", |scope| {
-            scope.when(guard::host("one.test")).with(Cors::new().any_origin()).put("/x", || "one")
+            scope.when(guard::host("one.test")).wrap(Cors::new().allow_any_origin()).put("/x", || "one")
         })
         .scope("/c", |scope| {
-            scope.when(guard::host("two.test")).with(strict()).put("/x", || "two")
+            scope.when(guard::host("two.test")).wrap(strict()).put("/x", || "two")
         });
     let client = app.test();
     let allowed = |path: &str, fields: &[(&str, &str)]| {
@@ -210,7 +210,7 @@ fn options_that_is_no_preflight_is_answered_as_ever() {
 
 #[test]
 fn what_is_asked_for_is_granted_unless_there_is_a_list() {
-    let listed = || strict().methods([Method::PUT]).headers([AUTHORIZATION, CONTENT_TYPE]);
+    let listed = || strict().allow_methods([Method::PUT]).allow_headers([AUTHORIZATION, CONTENT_TYPE]);
     const REFUSED: &str = "";
     for (is_listed, method, headers, granted) in [
         (false, "PUT", &[][..], "PUT|"),
@@ -237,7 +237,7 @@ fn what_is_asked_for_is_granted_unless_there_is_a_list() {
         let mut fields = vec![("origin", PAGE), ("access-control-request-method", method)];
         fields.extend(headers.iter().map(|value| ("access-control-request-headers", *value)));
         let response = preflight(&client, "/", &fields);
-        let values = |name| response.fields_named(name).collect::<Vec<_>>().join("|");
+        let values = |name| response.header_values(name).collect::<Vec<_>>().join("|");
         let methods = values("access-control-allow-methods");
         let seen = match response.status().as_u16() {
             204 => format!("{methods}|{}", values("access-control-allow-headers")),
@@ -277,7 +277,7 @@ fn a_private_network_is_opened_by_choice_only() {
     let mut asked = ASKS_PUT.to_vec();
     asked.push(("access-control-request-private-network", "true"));
     let name = "access-control-allow-private-network";
-    let open = client(strict().private_network());
+    let open = client(strict().allow_private_network());
     let response = preflight(&open, "/", &asked);
     assert_eq!(response.field(name), Some("true"));
     assert!(shown(&response).contains(&"vary: access-control-request-private-network".to_owned()));
@@ -287,17 +287,17 @@ fn a_private_network_is_opened_by_choice_only() {
 
 #[test]
 fn a_function_may_decide_and_what_the_handler_says_gives_way() {
-    let cors = Cors::new().origin_if(|origin, head| origin == "null" && head.path() == "/");
+    let cors = Cors::new().allow_origin_fn(|origin, head| origin == "null" && head.path() == "/");
     let own = [
         ("access-control-allow-origin", "*"),
         ("access-control-allow-credentials", "true"),
         ("vary", "Origin"),
     ];
-    let client = App::new().with(cors).get("/", move || own).get("/b", move || own).test();
-    let response = client.get("/").header("origin", "null").send_now();
+    let client = App::new().wrap(cors).get("/", move || own).get("/b", move || own).test();
+    let response = client.get("/").header("origin", "null").send_blocking();
     assert_eq!(shown(&response), ["allow-origin: null", "vary: Origin"]);
     for (path, origin) in [("/b", "null"), ("/", PAGE)] {
-        assert_eq!(shown(&client.get(path).header("origin", origin).send_now()), ["vary: Origin"]);
+        assert_eq!(shown(&client.get(path).header("origin", origin).send_blocking()), ["vary: Origin"]);
     }
 }
 
@@ -305,13 +305,13 @@ fn a_function_may_decide_and_what_the_handler_says_gives_way() {
 fn settings_that_contradict_each_other_are_found_at_start() {
     for (cors, word) in [
         (Cors::new(), "allows no origins"),
-        (Cors::new().any_origin().credentials(), "every page could act as its visitor"),
-        (strict().credentials().expose_any(), "as the name of one field"),
-        (strict().origin("https://a.test/"), "not even a slash"),
-        (Cors::new().origins(["*"]), "any_origin()"),
+        (Cors::new().allow_any_origin().allow_credentials(), "every page could act as its visitor"),
+        (strict().allow_credentials().expose_any_header(), "as the name of one field"),
+        (strict().allow_origin("https://a.test/"), "not even a slash"),
+        (Cors::new().allow_origins(["*"]), "any_origin()"),
     ] {
         let error = App::new()
-            .with(cors)
+            .wrap(cors)
             .get("/", || "")
             .build()
             .expect_err("an invalid setting")
@@ -322,7 +322,7 @@ fn settings_that_contradict_each_other_are_found_at_start() {
 
 #[test]
 fn whatever_is_sent_no_other_origin_is_let_in() {
-    let client = client(Cors::new().origin(PAGE).origin("https://*.app.test:*"));
+    let client = client(Cors::new().allow_origin(PAGE).allow_origin("https://*.app.test:*"));
     let seeds = ["https://app.test", "https://x.app.test:1", "null", "https://app.test:443"];
     let bytes = b"\x80/:.*@ ,%a\\0";
     for seed in seeds {
@@ -330,7 +330,7 @@ fn whatever_is_sent_no_other_origin_is_let_in() {
             for byte in bytes {
                 let mut origin = seed.as_bytes().to_vec();
                 origin.insert(at, *byte);
-                let response = client.get("/").header("origin", origin.clone()).send_now();
+                let response = client.get("/").header("origin", origin.clone()).send_blocking();
                 let Some(answer) = response.field("access-control-allow-origin") else { continue };
                 assert_eq!(answer.as_bytes(), origin.trim_ascii(), "the origin is echoed");
                 let host = answer.strip_prefix("https://").expect("the same scheme");

@@ -6,16 +6,16 @@ mod token;
 
 pub use token::{CsrfKey, CsrfToken};
 
-use crate::origins::{Origins, quoted};
+use crate::allowed_origins::{AllowedOrigins, quote};
 use http::header::{CACHE_CONTROL, SET_COOKIE};
 use http::{HeaderValue, StatusCode};
-use peregrine_web::held::holding;
-use peregrine_web::origin::is_same;
+use peregrine_web::held::with_task_local;
+use peregrine_web::origin::is_same_origin;
 use peregrine_web::requirements::Requirements;
-use peregrine_web::{Body, Head, IntoResponse, Middleware, Problem, Request, Response, Service};
+use peregrine_web::{Body, RequestHead, IntoResponse, Middleware, Problem, Request, Response, Service};
 use std::fmt;
 use std::rc::Rc;
-use token::{ISSUED, Issued, Tokens};
+use token::{ISSUED, CurrentToken, TokenSigner};
 
 /// The largest form in which a token is searched, in bytes.
 pub const FORM_BYTES_MAX: u64 = 1 << 20;
@@ -60,14 +60,14 @@ pub const FORM_BYTES_MAX: u64 = 1 << 20;
 #[derive(Clone, Default)]
 #[must_use = "a middleware does nothing until it is added to an application or a scope"]
 pub struct Csrf {
-    trusted: Origins,
+    trusted_origins: AllowedOrigins,
     is_same_site_trusted: bool,
-    exempt: Option<Exempt>,
-    tokens: Option<Rc<Tokens>>,
+    exempt: Option<ExemptFn>,
+    tokens: Option<Rc<TokenSigner>>,
     bound_to: Option<String>,
 }
 
-type Exempt = Rc<dyn Fn(&Head) -> bool>;
+type ExemptFn = Rc<dyn Fn(&RequestHead) -> bool>;
 
 impl Csrf {
     /// Creates a middleware that trusts no other origins and requires no token.
@@ -77,8 +77,8 @@ impl Csrf {
 
     /// Trusts requests of this origin, such as `https://app.example.com`; `*` as in
     /// [`Cors::origin`](crate::Cors::origin).
-    pub fn trust(mut self, origin: impl AsRef<str>) -> Self {
-        self.trusted.add(origin.as_ref());
+    pub fn trust_origin(mut self, origin: impl AsRef<str>) -> Self {
+        self.trusted_origins.add(origin.as_ref());
         self
     }
 
@@ -92,7 +92,7 @@ impl Csrf {
 
     /// Exempts requests that do not use the visitor's authority, such as those of webhooks, which
     /// are signed, or those with a bearer token.
-    pub fn exempt(mut self, is_exempt: impl Fn(&Head) -> bool + 'static) -> Self {
+    pub fn exempt_if(mut self, is_exempt: impl Fn(&RequestHead) -> bool + 'static) -> Self {
         self.exempt = Some(Rc::new(is_exempt));
         self
     }
@@ -104,14 +104,14 @@ impl Csrf {
     ///
     /// All workers, and all instances, need the same key.
     pub fn tokens(mut self, key: CsrfKey) -> Self {
-        self.tokens = Some(Rc::new(Tokens { key, bound_to: self.bound_to.clone() }));
+        self.tokens = Some(Rc::new(TokenSigner { key, bound_to: self.bound_to.clone() }));
         self
     }
 
     /// Makes tokens valid only together with this cookie's value, such as the session's: a login,
     /// which changes it, invalidates earlier tokens, and attackers cannot plant their own token.
     /// Without such a cookie, tokens are for visitors without one.
-    pub fn bound_to_cookie(mut self, name: impl Into<String>) -> Self {
+    pub fn bind_tokens_to_cookie(mut self, name: impl Into<String>) -> Self {
         self.bound_to = Some(name.into());
         if let Some(tokens) = &mut self.tokens {
             Rc::make_mut(tokens).bound_to.clone_from(&self.bound_to);
@@ -120,34 +120,34 @@ impl Csrf {
     }
 
     /// Decides without a token, if possible. `Ok(false)` means that a token is required.
-    fn judge(&self, request: &Request) -> Result<bool, Problem> {
+    fn check_without_token(&self, request: &Request) -> Result<bool, Problem> {
         let head = &request.parts.head;
-        let is_safe = matches!(head.method_name(), "GET" | "HEAD" | "OPTIONS" | "TRACE" | "QUERY");
+        let is_safe = matches!(head.method_str(), "GET" | "HEAD" | "OPTIONS" | "TRACE" | "QUERY");
         if is_safe || self.exempt.as_ref().is_some_and(|is_exempt| is_exempt(head)) {
             return Ok(true);
         }
-        let (origin, site) = (head.field("origin"), head.field("sec-fetch-site"));
-        if origin.is_some_and(|origin| self.trusted.has(origin, head)) {
+        let (origin, site) = (head.header_bytes("origin"), head.header_bytes("sec-fetch-site"));
+        if origin.is_some_and(|origin| self.trusted_origins.contains(origin, head)) {
             return Ok(true);
         }
         match (site, origin) {
             (Some(b"same-origin" | b"none"), _) => Ok(true),
             (Some(b"same-site"), _) if self.is_same_site_trusted => Ok(true),
             (Some(site), _) => {
-                let site = quoted(site);
+                let site = quote(site);
                 let detail = format!(
                     "The browser says that another site sent this request (Sec-Fetch-Site: {site}). It has to come from a \
                      page of this server, or of an origin that it trusts."
                 );
-                Err(refused("csrf-cross-site", detail).with("site", site))
+                Err(forbidden("csrf-cross-site", detail).with_member("site", site))
             }
-            (None, Some(origin)) if is_own(request, origin) => Ok(true),
+            (None, Some(origin)) if is_own_origin(request, origin) => Ok(true),
             (None, Some(origin)) => {
-                let (origin, own) = (quoted(origin), request.client().origin());
+                let (origin, own) = (quote(origin), request.client().origin());
                 let detail = format!(
                     "The request comes from a page of {origin}, which is neither {own} nor an origin that this server trusts."
                 );
-                Err(refused("csrf-origin", detail).with("origin", origin))
+                Err(forbidden("csrf-origin", detail).with_member("origin", origin))
             }
             (None, None) => Ok(self.tokens.is_none()),
         }
@@ -155,45 +155,45 @@ impl Csrf {
 }
 
 /// Returns whether the request comes from a page of this server's own origin.
-fn is_own(request: &Request, origin: &[u8]) -> bool {
+fn is_own_origin(request: &Request, origin: &[u8]) -> bool {
     let client = request.client();
     std::str::from_utf8(origin)
-        .is_ok_and(|origin| is_same(origin, &client.host(), client.is_secure()))
+        .is_ok_and(|origin| is_same_origin(origin, &client.host(), client.is_secure()))
 }
 
 /// Checks the token in the head or in the form. Returns the request unchanged.
-async fn check_token(tokens: &Tokens, request: Request) -> Result<Request, Problem> {
-    let kept = tokens.of_cookie(&request.parts.head, request.client().is_secure());
-    let sent = request.parts.head.field(token::FIELD).map(<[u8]>::to_vec);
+async fn check_token(tokens: &TokenSigner, request: Request) -> Result<Request, Problem> {
+    let kept = tokens.token_in_cookie(&request.parts.head, request.client().is_secure());
+    let sent = request.parts.head.header_bytes(token::HEADER).map(<[u8]>::to_vec);
     let (request, sent) = match sent {
         Some(sent) => (request, Some(sent)),
-        None if is_form(&request.parts.head) => from_form(request).await?,
+        None if is_form(&request.parts.head) => token_from_form(request).await?,
         None => (request, None),
     };
     let Some(sent) = sent else {
         let detail = "The request has neither Sec-Fetch-Site nor Origin, as a browser's would, so it needs this server's \
                       token: in the field X-CSRF-Token, or in the form's field csrf_token.";
-        return Err(refused("csrf-token-missing", detail.to_owned()));
+        return Err(forbidden("csrf-token-missing", detail.to_owned()));
     };
-    let is_valid = kept.is_some_and(|kept| kept.is_sent_as(&sent));
+    let is_valid = kept.is_some_and(|kept| kept.matches(&sent));
     if !is_valid {
         let detail = "The token is not the one in this browser's cookie, or not this server's, or for another session. Load the \
                       page again, and send what it has.";
-        return Err(refused("csrf-token-invalid", detail.to_owned()));
+        return Err(forbidden("csrf-token-invalid", detail.to_owned()));
     }
     Ok(request)
 }
 
-fn is_form(head: &Head) -> bool {
+fn is_form(head: &RequestHead) -> bool {
     let essence =
-        head.field("content-type").and_then(|value| value.split(|byte| *byte == b';').next());
+        head.header_bytes("content-type").and_then(|value| value.split(|byte| *byte == b';').next());
     essence.is_some_and(|essence| {
         essence.trim_ascii().eq_ignore_ascii_case(b"application/x-www-form-urlencoded")
     })
 }
 
 /// Reads the token from the request's form. The body is complete afterwards.
-async fn from_form(request: Request) -> Result<(Request, Option<Vec<u8>>), Problem> {
+async fn token_from_form(request: Request) -> Result<(Request, Option<Vec<u8>>), Problem> {
     let (parts, body) = request.into_parts();
     let limits = body.limits();
     let bytes = body.collect(FORM_BYTES_MAX).await?;
@@ -202,17 +202,17 @@ async fn from_form(request: Request) -> Result<(Request, Option<Vec<u8>>), Probl
         bytes.split(|byte| *byte == b'&').find_map(|pair| pair.strip_prefix(name.as_bytes()));
     let sent = sent.map(<[u8]>::to_vec);
     // When it is read again, the same limits apply.
-    let body = Body::buffer(bytes).with_limits(limits);
+    let body = Body::from_pooled(bytes).with_limits(limits);
     Ok((Request::from_parts(parts, body), sent))
 }
 
-fn refused(kind: &'static str, detail: String) -> Problem {
+fn forbidden(kind: &'static str, detail: String) -> Problem {
     Problem::new(StatusCode::FORBIDDEN, kind, detail)
 }
 
 impl Middleware for Csrf {
     async fn run<S: Service>(&self, mut request: Request, next: &S) -> Response {
-        match (self.judge(&request), &self.tokens) {
+        match (self.check_without_token(&request), &self.tokens) {
             (Err(problem), _) => return problem.into_response(),
             (Ok(false), Some(tokens)) => match check_token(tokens, request).await {
                 Ok(checked) => request = checked,
@@ -222,26 +222,26 @@ impl Middleware for Csrf {
         }
         let Some(tokens) = &self.tokens else { return next.call(request).await };
         let is_secure = request.client().is_secure();
-        let issued = Issued { tokens: Rc::clone(tokens), is_secure, token: None };
-        let (mut response, issued) = holding(&ISSUED, issued, request, next).await;
+        let issued = CurrentToken { tokens: Rc::clone(tokens), is_secure, token: None };
+        let (mut response, issued) = with_task_local(&ISSUED, issued, request, next).await;
         if let Some((token, is_new)) = issued.and_then(|issued| issued.token) {
             if is_new {
-                response.fields.append(SET_COOKIE, token.set_cookie(is_secure));
+                response.headers.append(SET_COOKIE, token.set_cookie(is_secure));
             }
             // A shared cache would send one token and its cookie to all visitors.
-            response.fields.vary("cookie");
-            response.fields.set_default(CACHE_CONTROL, HeaderValue::from_static("private"));
+            response.headers.add_vary("cookie");
+            response.headers.insert_if_not_present(CACHE_CONTROL, HeaderValue::from_static("private"));
         }
         response
     }
 
     fn require(&self, requirements: &mut Requirements) {
-        for fault in &self.trusted.faults {
-            requirements.fault(format!("Csrf: {fault}"));
+        for fault in &self.trusted_origins.config_errors {
+            requirements.config_error(format!("Csrf: {fault}"));
         }
         if self.bound_to.is_some() && self.tokens.is_none() {
             requirements
-                .fault("Csrf has bound_to_cookie(..) and no tokens to bind; add .tokens(key)");
+                .config_error("Csrf has bound_to_cookie(..) and no tokens to bind; add .tokens(key)");
         }
     }
 }
@@ -249,7 +249,7 @@ impl Middleware for Csrf {
 impl fmt::Debug for Csrf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Csrf")
-            .field("trusted", &self.trusted)
+            .field("trusted", &self.trusted_origins)
             .field("tokens", &self.tokens)
             .finish_non_exhaustive()
     }

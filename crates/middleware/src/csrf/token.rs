@@ -1,26 +1,26 @@
 //! Signed tokens, for browsers that do not report where a request comes from.
 
-use crate::random::{Hex, random};
+use crate::random::{Hex, random_bytes};
 use hmac::{Hmac, Mac};
 use http::{HeaderValue, StatusCode};
 use peregrine_web::extract::FromRequestParts;
-use peregrine_web::panics::contained;
-use peregrine_web::personal::Personal;
-use peregrine_web::{Head, Parts, Problem};
+use peregrine_web::panics::catch_log_panic;
+use peregrine_web::personal::PrivateResponse;
+use peregrine_web::{RequestHead, Parts, Problem};
 use sha2::Sha256;
 use std::cell::Cell;
 use std::fmt;
 use std::rc::Rc;
 use subtle::ConstantTimeEq;
 
-pub(super) const FIELD: &str = "x-csrf-token";
+pub(super) const HEADER: &str = "x-csrf-token";
 pub(super) const FORM_FIELD: &str = "csrf_token";
 /// Browsers accept this cookie only from this host, over TLS.
 const COOKIE_SECURE: &str = "__Host-csrf";
 const COOKIE_PLAIN: &str = "csrf";
 
-const NUMBER_BYTES: usize = 16;
-const TOKEN_BYTES: usize = NUMBER_BYTES + 32;
+const NONCE_BYTES: usize = 16;
+const TOKEN_BYTES: usize = NONCE_BYTES + 32;
 /// The minimum length of a key, in bytes.
 const KEY_BYTES_MIN: usize = 32;
 
@@ -53,30 +53,30 @@ impl fmt::Debug for CsrfKey {
 
 /// Creates and verifies tokens.
 #[derive(Clone, Debug)]
-pub(super) struct Tokens {
+pub(super) struct TokenSigner {
     pub(super) key: CsrfKey,
     pub(super) bound_to: Option<String>,
 }
 
-impl Tokens {
+impl TokenSigner {
     /// The token in the request's cookie, if this server has signed it. Over TLS the plain cookie
     /// is ignored: any host of the same site can plant one, with a token that was signed for
     /// another visitor.
-    pub(super) fn of_cookie(&self, head: &Head, is_secure: bool) -> Option<Token> {
-        let token = Token(unhex(head.cookie(cookie_name(is_secure))?)?);
-        let mac = self.mac(&token.0[..NUMBER_BYTES], head);
-        mac.verify_slice(&token.0[NUMBER_BYTES..]).is_ok().then_some(token)
+    pub(super) fn token_in_cookie(&self, head: &RequestHead, is_secure: bool) -> Option<Token> {
+        let token = Token(decode_hex(head.cookie(cookie_name(is_secure))?)?);
+        let mac = self.mac(&token.0[..NONCE_BYTES], head);
+        mac.verify_slice(&token.0[NONCE_BYTES..]).is_ok().then_some(token)
     }
 
-    fn make(&self, head: &Head) -> Token {
+    fn issue(&self, head: &RequestHead) -> Token {
         let mut token = [0; TOKEN_BYTES];
-        token[..NUMBER_BYTES].copy_from_slice(&random::<NUMBER_BYTES>());
-        let mac = self.mac(&token[..NUMBER_BYTES], head).finalize().into_bytes();
-        token[NUMBER_BYTES..].copy_from_slice(&mac);
+        token[..NONCE_BYTES].copy_from_slice(&random_bytes::<NONCE_BYTES>());
+        let mac = self.mac(&token[..NONCE_BYTES], head).finalize().into_bytes();
+        token[NONCE_BYTES..].copy_from_slice(&mac);
         Token(token)
     }
 
-    fn mac(&self, number: &[u8], head: &Head) -> Hmac<Sha256> {
+    fn mac(&self, number: &[u8], head: &RequestHead) -> Hmac<Sha256> {
         let mut mac = Hmac::<Sha256>::new_from_slice(&self.key.0).expect("a key of any length");
         mac.update(b"peregrine csrf 1");
         mac.update(number);
@@ -93,11 +93,11 @@ pub(super) struct Token([u8; TOKEN_BYTES]);
 
 impl Token {
     /// Returns whether the page sent this token: as in the cookie, or masked.
-    pub(super) fn is_sent_as(&self, sent: &[u8]) -> bool {
-        if let Some(plain) = unhex::<TOKEN_BYTES>(sent) {
+    pub(super) fn matches(&self, sent: &[u8]) -> bool {
+        if let Some(plain) = decode_hex::<TOKEN_BYTES>(sent) {
             return self.0.ct_eq(&plain).into();
         }
-        let Some(masked) = unhex::<{ 2 * TOKEN_BYTES }>(sent) else { return false };
+        let Some(masked) = decode_hex::<{ 2 * TOKEN_BYTES }>(sent) else { return false };
         let (mask, masked) = masked.split_at(TOKEN_BYTES);
         let mut plain = [0; TOKEN_BYTES];
         plain
@@ -116,8 +116,8 @@ impl Token {
 }
 
 /// The token of the request that is being polled.
-pub(super) struct Issued {
-    pub(super) tokens: Rc<Tokens>,
+pub(super) struct CurrentToken {
+    pub(super) tokens: Rc<TokenSigner>,
     /// Whether the client uses TLS.
     pub(super) is_secure: bool,
     /// The token, and whether it is new.
@@ -125,7 +125,7 @@ pub(super) struct Issued {
 }
 
 thread_local! {
-    pub(super) static ISSUED: Cell<Option<Issued>> = const { Cell::new(None) };
+    pub(super) static ISSUED: Cell<Option<CurrentToken>> = const { Cell::new(None) };
 }
 
 /// The token that forms and scripts of this visitor must send. As a handler argument it requires a
@@ -154,12 +154,12 @@ thread_local! {
 #[derive(Clone, Copy)]
 pub struct CsrfToken(Token);
 
-fn current(head: &Head) -> Option<CsrfToken> {
+fn current(head: &RequestHead) -> Option<CsrfToken> {
     let mut issued = ISSUED.take()?;
     let (tokens, is_secure) = (&issued.tokens, issued.is_secure);
-    let (token, _) = *issued.token.get_or_insert_with(|| match tokens.of_cookie(head, is_secure) {
+    let (token, _) = *issued.token.get_or_insert_with(|| match tokens.token_in_cookie(head, is_secure) {
         Some(token) => (token, false),
-        None => (tokens.make(head), true),
+        None => (tokens.issue(head), true),
     });
     ISSUED.set(Some(issued));
     Some(CsrfToken(token))
@@ -168,9 +168,9 @@ fn current(head: &Head) -> Option<CsrfToken> {
 impl FromRequestParts for CsrfToken {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
         // A page that contains it is for one visitor only.
-        Personal::note(parts);
+        PrivateResponse::mark(parts);
         current(&parts.head).ok_or_else(|| {
-            contained(|| {
+            catch_log_panic(|| {
                 tracing::error!(target: "peregrine",
                 "the handler needs a CSRF token; add `.with(Csrf::new().tokens(key))` around it")
             });
@@ -183,7 +183,7 @@ impl FromRequestParts for CsrfToken {
     async fn optional_from_request_parts(parts: &mut Parts) -> Result<Option<Self>, Problem> {
         let token = current(&parts.head);
         if token.is_some() {
-            Personal::note(parts);
+            PrivateResponse::mark(parts);
         }
         Ok(token)
     }
@@ -191,7 +191,7 @@ impl FromRequestParts for CsrfToken {
 
 impl fmt::Display for CsrfToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mask: [u8; TOKEN_BYTES] = random();
+        let mask: [u8; TOKEN_BYTES] = random_bytes();
         let mut masked = self.0.0;
         masked.iter_mut().zip(mask).for_each(|(byte, mask)| *byte ^= mask);
         write!(f, "{}{}", Hex(&mask), Hex(&masked))
@@ -209,7 +209,7 @@ fn cookie_name(is_secure: bool) -> &'static str {
 }
 
 /// Parses exactly `N` hexadecimal bytes.
-fn unhex<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
+fn decode_hex<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
     if text.len() != 2 * N {
         return None;
     }

@@ -54,7 +54,7 @@ const KEYWORDS: [&str; 9] = [
 pub struct Csp {
     directives: Vec<(String, Vec<String>)>,
     pub(super) is_report_only: bool,
-    pub(super) faults: Vec<String>,
+    pub(super) config_errors: Vec<String>,
 }
 
 macro_rules! directives {
@@ -126,7 +126,7 @@ impl Csp {
         let is_name =
             !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-');
         if !is_name {
-            self.faults.push(format!(
+            self.config_errors.push(format!(
                 "`{name}` is not a directive name: use lowercase letters and hyphens only"
             ));
         }
@@ -135,7 +135,7 @@ impl Csp {
             match check(source.as_ref()) {
                 Ok(()) => all.push(source.as_ref().to_owned()),
                 Err(reason) => {
-                    self.faults.push(format!("`{}` of {name}: {reason}", source.as_ref()))
+                    self.config_errors.push(format!("`{}` of {name}: {reason}", source.as_ref()))
                 }
             }
         }
@@ -155,8 +155,8 @@ impl Csp {
     }
 
     /// The errors in the complete policy.
-    pub(super) fn wrong(&self) -> Vec<String> {
-        let mut faults = self.faults.clone();
+    pub(super) fn validate(&self) -> Vec<String> {
+        let mut faults = self.config_errors.clone();
         for (name, sources) in &self.directives {
             if sources.len() > 1 && sources.iter().any(|source| source == "'none'") {
                 faults.push(format!("{name} has 'none' beside other sources, so that 'none' has no effect; leave it out"));

@@ -15,8 +15,8 @@ use http::header::{
     STRICT_TRANSPORT_SECURITY, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
 use http::{HeaderName, HeaderValue};
-use nonce::{ASKED, Asked};
-use peregrine_web::held::holding;
+use nonce::{ASKED, NonceState};
+use peregrine_web::held::with_task_local;
 use peregrine_web::requirements::Requirements;
 use peregrine_web::{Middleware, Request, Response, Service};
 use std::time::Duration;
@@ -83,12 +83,12 @@ pub struct SecurityHeaders {
     csp: Option<Csp>,
     frame_ancestors: Vec<String>,
     referrer_policy: Option<HeaderValue>,
-    opener_policy: Option<HeaderValue>,
-    resource_policy: Option<HeaderValue>,
-    embedder_policy: Option<HeaderValue>,
-    permissions: PermissionsPolicy,
+    cross_origin_opener_policy: Option<HeaderValue>,
+    cross_origin_resource_policy: Option<HeaderValue>,
+    cross_origin_embedder_policy: Option<HeaderValue>,
+    permissions_policy: PermissionsPolicy,
     hsts: Option<Hsts>,
-    faults: Vec<String>,
+    config_errors: Vec<String>,
     /// The fields that do not depend on the request.
     ready: Vec<(HeaderName, HeaderValue)>,
     has_nonce: bool,
@@ -110,29 +110,29 @@ impl SecurityHeaders {
             csp: Some(Csp::new().base_uri(["'self'"]).object_src(["'none'"])),
             frame_ancestors: vec!["'none'".to_owned()],
             referrer_policy: Some(value("strict-origin-when-cross-origin")),
-            opener_policy: Some(value("same-origin")),
-            resource_policy: Some(value("same-origin")),
-            embedder_policy: None,
-            permissions: PermissionsPolicy::new(),
+            cross_origin_opener_policy: Some(value("same-origin")),
+            cross_origin_resource_policy: Some(value("same-origin")),
+            cross_origin_embedder_policy: None,
+            permissions_policy: PermissionsPolicy::new(),
             hsts: Some(Hsts { age: YEAR, has_subdomains: false, is_preload: false }),
-            faults: Vec::new(),
+            config_errors: Vec::new(),
             ready: Vec::new(),
             has_nonce: false,
         }
-        .prepared()
+        .render()
     }
 
     /// Sets the content security policy. [`SecurityHeaders::frame_ancestors`] is added to it,
     /// unless it has such a directive.
     pub fn csp(mut self, csp: Csp) -> Self {
         self.csp = Some(csp);
-        self.prepared()
+        self.render()
     }
 
     /// Disables the content security policy.
     pub fn without_csp(mut self) -> Self {
         self.csp = None;
-        self.prepared()
+        self.render()
     }
 
     /// Sets which pages may frame this one: `["'none'"]` (the default), `["'self'"]`, or sources
@@ -140,7 +140,7 @@ impl SecurityHeaders {
     pub fn frame_ancestors<T: AsRef<str>>(mut self, sources: impl IntoIterator<Item = T>) -> Self {
         self.frame_ancestors =
             sources.into_iter().map(|source| source.as_ref().to_owned()).collect();
-        self.prepared()
+        self.render()
     }
 
     /// Sets how much of a page's address is sent to other sites. An empty text disables the field.
@@ -155,78 +155,78 @@ impl SecurityHeaders {
             "strict-origin-when-cross-origin",
             "unsafe-url",
         ];
-        self.referrer_policy = self.chosen("referrer_policy", policy, &ALL);
-        self.prepared()
+        self.referrer_policy = self.validate("referrer_policy", policy, &ALL);
+        self.render()
     }
 
     /// Sets whether windows of other origins keep a reference to this one: `same-origin`,
     /// `same-origin-allow-popups` (for logins in a window of another site),
     /// `noopener-allow-popups`, `unsafe-none`. An empty text disables the field.
-    pub fn opener_policy(mut self, policy: &str) -> Self {
+    pub fn cross_origin_opener_policy(mut self, policy: &str) -> Self {
         const ALL: [&str; 4] =
             ["same-origin", "same-origin-allow-popups", "noopener-allow-popups", "unsafe-none"];
-        self.opener_policy = self.chosen("opener_policy", policy, &ALL);
-        self.prepared()
+        self.cross_origin_opener_policy = self.validate("opener_policy", policy, &ALL);
+        self.render()
     }
 
     /// Sets which pages may embed this response: `same-origin`, `same-site`, `cross-origin`. An
     /// empty text disables the field.
-    pub fn resource_policy(mut self, policy: &str) -> Self {
-        self.resource_policy =
-            self.chosen("resource_policy", policy, &["same-origin", "same-site", "cross-origin"]);
-        self.prepared()
+    pub fn cross_origin_resource_policy(mut self, policy: &str) -> Self {
+        self.cross_origin_resource_policy =
+            self.validate("resource_policy", policy, &["same-origin", "same-site", "cross-origin"]);
+        self.render()
     }
 
     /// Sets whether the page loads only resources that allow it: `require-corp`, `credentialless`,
     /// `unsafe-none`. An empty text disables the field.
-    pub fn embedder_policy(mut self, policy: &str) -> Self {
-        self.embedder_policy = self.chosen(
+    pub fn cross_origin_embedder_policy(mut self, policy: &str) -> Self {
+        self.cross_origin_embedder_policy = self.validate(
             "embedder_policy",
             policy,
             &["require-corp", "credentialless", "unsafe-none"],
         );
-        self.prepared()
+        self.render()
     }
 
     /// Sets the browser features that the page, and frames in it, may use.
-    pub fn permissions(mut self, policy: PermissionsPolicy) -> Self {
-        self.permissions = policy;
-        self.prepared()
+    pub fn permissions_policy(mut self, policy: PermissionsPolicy) -> Self {
+        self.permissions_policy = policy;
+        self.render()
     }
 
     /// Sets how long browsers must use TLS, also for the hosts below this one if `has_subdomains`.
     /// Zero cancels an earlier value.
     pub fn hsts(mut self, age: Duration, has_subdomains: bool) -> Self {
         self.hsts = Some(Hsts { age, has_subdomains, is_preload: false });
-        self.prepared()
+        self.render()
     }
 
     /// Requires TLS for two years, with subdomains and the keyword for inclusion in the browsers'
     /// preload lists. This is hard to undo.
     pub fn hsts_preload(mut self) -> Self {
         self.hsts = Some(Hsts { age: 2 * YEAR, has_subdomains: true, is_preload: true });
-        self.prepared()
+        self.render()
     }
 
     /// Disables `Strict-Transport-Security`.
     pub fn without_hsts(mut self) -> Self {
         self.hsts = None;
-        self.prepared()
+        self.render()
     }
 
-    fn chosen(&mut self, setting: &str, policy: &str, all: &[&'static str]) -> Option<HeaderValue> {
+    fn validate(&mut self, setting: &str, policy: &str, all: &[&'static str]) -> Option<HeaderValue> {
         if policy.is_empty() {
             return None;
         }
         let known = all.iter().find(|known| **known == policy);
         if known.is_none() {
-            self.faults.push(format!("{setting}(\"{policy}\") is not one of {}", all.join(", ")));
+            self.config_errors.push(format!("{setting}(\"{policy}\") is not one of {}", all.join(", ")));
         }
         known.map(|known| HeaderValue::from_static(known))
     }
 
     /// The policy with the frame ancestors.
-    fn whole_csp(&self) -> Option<Csp> {
+    fn full_csp(&self) -> Option<Csp> {
         let csp = self.csp.clone()?;
         if csp.has("frame-ancestors") || self.frame_ancestors.is_empty() {
             return Some(csp);
@@ -235,7 +235,7 @@ impl SecurityHeaders {
     }
 
     /// Renders everything that does not depend on the request.
-    fn prepared(mut self) -> Self {
+    fn render(mut self) -> Self {
         let value = HeaderValue::from_static;
         self.ready.clear();
         self.ready.push((X_CONTENT_TYPE_OPTIONS, value("nosniff")));
@@ -247,34 +247,34 @@ impl SecurityHeaders {
         }
         for (name, policy) in [
             (REFERRER_POLICY, &self.referrer_policy),
-            (OPENER_POLICY, &self.opener_policy),
-            (RESOURCE_POLICY, &self.resource_policy),
-            (EMBEDDER_POLICY, &self.embedder_policy),
-            (PERMISSIONS_POLICY, &self.permissions.value()),
+            (OPENER_POLICY, &self.cross_origin_opener_policy),
+            (RESOURCE_POLICY, &self.cross_origin_resource_policy),
+            (EMBEDDER_POLICY, &self.cross_origin_embedder_policy),
+            (PERMISSIONS_POLICY, &self.permissions_policy.value()),
         ] {
             self.ready.extend(policy.clone().map(|policy| (name, policy)));
         }
         self.has_nonce = self.csp.as_ref().is_some_and(Csp::has_nonce);
-        let csp = self.whole_csp();
+        let csp = self.full_csp();
         let csp = csp.and_then(|csp| Some((csp_name(&csp), csp.value(None)?)));
         self.ready.extend(csp);
         self
     }
 
-    fn mark(&self, response: &mut Response, is_secure: bool, asked: Option<Asked>) {
-        if let Some(Asked::Yes(nonce)) = asked
-            && let Some(csp) = self.whole_csp()
+    fn add_headers(&self, response: &mut Response, is_secure: bool, asked: Option<NonceState>) {
+        if let Some(NonceState::Used(nonce)) = asked
+            && let Some(csp) = self.full_csp()
             && let Some(policy) = csp.value(Some(&nonce))
         {
-            response.fields.set_default(csp_name(&csp), policy);
+            response.headers.insert_if_not_present(csp_name(&csp), policy);
             // `private` alone, as set for sessions and tokens, still allows the browser to cache
             // the page.
-            let said = response.fields.get(&CACHE_CONTROL);
+            let said = response.headers.get(&CACHE_CONTROL);
             if said.is_none_or(|said| said == "private") {
-                response.fields.set(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+                response.headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
             }
         }
-        response.fields.set_defaults(&self.ready);
+        response.headers.insert_all_if_not_present(&self.ready);
         if let Some(Hsts { age, has_subdomains, is_preload }) = self.hsts.filter(|_| is_secure) {
             let value = match (age, has_subdomains) {
                 (YEAR, false) => HeaderValue::from_static("max-age=31536000"),
@@ -285,7 +285,7 @@ impl SecurityHeaders {
                     HeaderValue::try_from(text).expect("a number and words")
                 }
             };
-            response.fields.set_default(STRICT_TRANSPORT_SECURITY, value);
+            response.headers.insert_if_not_present(STRICT_TRANSPORT_SECURITY, value);
         }
     }
 }
@@ -304,17 +304,17 @@ impl Middleware for SecurityHeaders {
     async fn run<S: Service>(&self, request: Request, next: &S) -> Response {
         let is_secure = self.hsts.is_some() && request.client().is_secure();
         let (mut response, asked) = match self.has_nonce {
-            true => holding(&ASKED, Asked::No, request, next).await,
+            true => with_task_local(&ASKED, NonceState::Unused, request, next).await,
             false => (next.call(request).await, None),
         };
-        self.mark(&mut response, is_secure, asked);
+        self.add_headers(&mut response, is_secure, asked);
         response
     }
 
     fn require(&self, requirements: &mut Requirements) {
-        let csp = self.whole_csp().map(|csp| csp.wrong()).unwrap_or_default();
-        for fault in csp.iter().chain(&self.permissions.faults).chain(&self.faults) {
-            requirements.fault(format!("SecurityHeaders: {fault}"));
+        let csp = self.full_csp().map(|csp| csp.validate()).unwrap_or_default();
+        for fault in csp.iter().chain(&self.permissions_policy.config_errors).chain(&self.config_errors) {
+            requirements.config_error(format!("SecurityHeaders: {fault}"));
         }
     }
 }

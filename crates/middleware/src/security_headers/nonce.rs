@@ -1,10 +1,10 @@
 //! The nonce of a response, created on first use.
 
-use crate::random::{Hex, random};
+use crate::random::{Hex, random_bytes};
 use http::StatusCode;
 use peregrine_web::extract::FromRequestParts;
-use peregrine_web::panics::contained;
-use peregrine_web::personal::Personal;
+use peregrine_web::panics::catch_log_panic;
+use peregrine_web::personal::PrivateResponse;
 use peregrine_web::{Parts, Problem};
 use std::cell::Cell;
 use std::fmt;
@@ -23,30 +23,30 @@ pub struct CspNonce([u8; 16]);
 
 /// The state of the nonce of the request that is being polled.
 #[derive(Clone, Copy)]
-pub(super) enum Asked {
-    No,
-    Yes(CspNonce),
+pub(super) enum NonceState {
+    Unused,
+    Used(CspNonce),
 }
 
 thread_local! {
-    pub(super) static ASKED: Cell<Option<Asked>> = const { Cell::new(None) };
+    pub(super) static ASKED: Cell<Option<NonceState>> = const { Cell::new(None) };
 }
 
 fn current() -> Option<CspNonce> {
     let nonce = match ASKED.get()? {
-        Asked::Yes(nonce) => nonce,
-        Asked::No => CspNonce(random()),
+        NonceState::Used(nonce) => nonce,
+        NonceState::Unused => CspNonce(random_bytes()),
     };
-    ASKED.set(Some(Asked::Yes(nonce)));
+    ASKED.set(Some(NonceState::Used(nonce)));
     Some(nonce)
 }
 
 impl FromRequestParts for CspNonce {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
         // A page that contains it is for one request only.
-        Personal::note(parts);
+        PrivateResponse::mark(parts);
         current().ok_or_else(|| {
-            contained(|| tracing::error!(target: "peregrine",
+            catch_log_panic(|| tracing::error!(target: "peregrine",
                 "the handler needs a nonce; add `.with(SecurityHeaders::new().csp(..))` around it, with NONCE in the policy"));
             let detail = "the server lacks something that it needs for this request; its log says what";
             Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "missing-csp-nonce", detail)
@@ -56,7 +56,7 @@ impl FromRequestParts for CspNonce {
     async fn optional_from_request_parts(parts: &mut Parts) -> Result<Option<Self>, Problem> {
         let nonce = current();
         if nonce.is_some() {
-            Personal::note(parts);
+            PrivateResponse::mark(parts);
         }
         Ok(nonce)
     }

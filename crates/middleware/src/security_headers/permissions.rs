@@ -18,7 +18,7 @@ use peregrine_web::origin::Origin;
 #[must_use]
 pub struct PermissionsPolicy {
     features: Vec<(String, String)>,
-    pub(super) faults: Vec<String>,
+    pub(super) config_errors: Vec<String>,
 }
 
 impl PermissionsPolicy {
@@ -41,7 +41,7 @@ impl PermissionsPolicy {
     ) -> Self {
         let is_name = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
         if feature.is_empty() || !feature.bytes().all(is_name) {
-            self.faults.push(format!(
+            self.config_errors.push(format!(
                 "`{feature}` is not a feature name: use lowercase letters, digits and hyphens only"
             ));
         }
@@ -50,10 +50,10 @@ impl PermissionsPolicy {
             match origin.as_ref() {
                 word @ ("self" | "src" | "*") => all.push(word.to_owned()),
                 // Browsers also accept an origin with a star in its host.
-                text if Origin::read(text).is_some() && text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\') => {
+                text if Origin::parse(text).is_some() && text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\') => {
                     all.push(format!("\"{text}\""));
                 }
-                text => self.faults.push(format!("`{text}` of {feature} is neither self, src, * nor an origin such as https://video.example")),
+                text => self.config_errors.push(format!("`{text}` of {feature} is neither self, src, * nor an origin such as https://video.example")),
             }
         }
         let allowed = if all.iter().any(|one| one == "*") {

@@ -1,7 +1,7 @@
 use super::*;
 use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::extract::{FromRequestParts, Path};
-use peregrine_web::respond::Html;
+use peregrine_web::response::Html;
 use peregrine_web::test::{TestClient, TestResponse};
 use peregrine_web::{App, HandlerExt, Next, Problem, TrustedProxies};
 use std::collections::HashSet;
@@ -11,7 +11,7 @@ const POLICY: &str = "content-security-policy";
 
 fn client(headers: SecurityHeaders) -> TestClient {
     App::new()
-        .with(headers)
+        .wrap(headers)
         .get("/", || "plain")
         .get("/page", page)
         .get("/{x}", |Path(_): Path<u8>| "")
@@ -31,7 +31,7 @@ fn nonce_of(response: &TestResponse) -> Option<String> {
 fn the_defaults_are_on_every_answer_and_give_way_to_the_response() {
     let client = client(SecurityHeaders::new());
     for (path, status) in [("/", 200), ("/nowhere/at/all", 404), ("/300", 400)] {
-        let response = client.get(path).send_now();
+        let response = client.get(path).send_blocking();
         assert_eq!(response.status(), status);
         for (name, value) in [
             (POLICY, Some("base-uri 'self'; object-src 'none'; frame-ancestors 'none'")),
@@ -49,7 +49,7 @@ fn the_defaults_are_on_every_answer_and_give_way_to_the_response() {
         }
     }
     let own = || [(POLICY, "default-src 'none'"), ("x-frame-options", "SAMEORIGIN")];
-    let response = App::new().with(SecurityHeaders::new()).get("/", own).test().get("/").send_now();
+    let response = App::new().wrap(SecurityHeaders::new()).get("/", own).test().get("/").send_blocking();
     assert_eq!(
         (response.field(POLICY), response.field("x-frame-options")),
         (Some("default-src 'none'"), Some("SAMEORIGIN"))
@@ -62,7 +62,7 @@ fn a_page_with_a_nonce_is_not_stored_though_a_session_made_it_private() {
     {
         let page = move |nonce: CspNonce| ([("cache-control", own)], nonce.to_string());
         let headers = SecurityHeaders::new().csp(Csp::strict());
-        let response = App::new().with(headers).get("/", page).test().get("/").send_now();
+        let response = App::new().wrap(headers).get("/", page).test().get("/").send_blocking();
         assert_eq!(response.field("cache-control"), Some(expected));
     }
 }
@@ -71,16 +71,16 @@ fn a_page_with_a_nonce_is_not_stored_though_a_session_made_it_private() {
 fn tls_is_promised_where_the_client_speaks_it_behind_trusted_proxies_too() {
     let tls = || ConnectionInfo { tls: Some(Arc::default()), ..ConnectionInfo::default() };
     let hsts = |client: &TestClient, forwarded: &str| {
-        let response = client.get("/").header("x-forwarded-proto", forwarded).send_now();
+        let response = client.get("/").header("x-forwarded-proto", forwarded).send_blocking();
         response.field("strict-transport-security").map(str::to_owned)
     };
     let year = Some("max-age=31536000".to_owned());
     let make = || client(SecurityHeaders::new());
     assert_eq!(hsts(&make(), "https"), None, "the proxy is not trusted");
-    assert_eq!(hsts(&make().on(tls()), "http"), year);
-    let proxied = make().behind(TrustedProxies::hops(1));
+    assert_eq!(hsts(&make().with_connection(tls()), "http"), year);
+    let proxied = make().with_trusted_proxies(TrustedProxies::hops(1));
     assert_eq!((hsts(&proxied, "https"), hsts(&proxied, "http")), (year, None));
-    let proxied = make().on(tls()).behind(TrustedProxies::hops(1));
+    let proxied = make().with_connection(tls()).with_trusted_proxies(TrustedProxies::hops(1));
     assert_eq!(hsts(&proxied, "http"), None, "the client does not use TLS");
     for (headers, expected) in [
         (
@@ -94,7 +94,7 @@ fn tls_is_promised_where_the_client_speaks_it_behind_trusted_proxies_too() {
         ),
         (SecurityHeaders::new().without_hsts(), None),
     ] {
-        assert_eq!(hsts(&client(headers).on(tls()), "").as_deref(), expected);
+        assert_eq!(hsts(&client(headers).with_connection(tls()), "").as_deref(), expected);
     }
 }
 
@@ -103,20 +103,20 @@ fn a_nonce_is_made_for_who_asks_and_never_twice() {
     let client = client(SecurityHeaders::new().csp(Csp::strict()));
     let mut seen = HashSet::new();
     for _ in 0..100 {
-        let response = client.get("/page").send_now();
+        let response = client.get("/page").send_blocking();
         let nonce = nonce_of(&response).expect("a nonce");
         assert_eq!(response.text(), format!("<script nonce=\"{nonce}\">"));
         assert_eq!(response.field("cache-control"), Some("no-store"));
         assert!(nonce.len() == 32 && seen.insert(nonce));
     }
-    let plain = client.get("/").send_now();
+    let plain = client.get("/").send_blocking();
     let policy =
         "script-src 'strict-dynamic'; object-src 'none'; base-uri 'none'; frame-ancestors 'none'";
     assert_eq!((plain.field(POLICY), plain.field("cache-control")), (Some(policy), None));
     let only = Csp::new().style_src([NONCE]);
     let client = super::tests::client(SecurityHeaders::new().csp(only));
     let expected = Some("style-src 'none'; frame-ancestors 'none'");
-    assert_eq!(client.get("/").send_now().field(POLICY), expected, "no source allows nothing");
+    assert_eq!(client.get("/").send_blocking().field(POLICY), expected, "no source allows nothing");
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn requests_that_wait_beside_each_other_have_nonces_of_their_own() {
         assert_eq!(first, second);
         Ok(first.to_string())
     }
-    let client = App::new().with(SecurityHeaders::new().csp(Csp::strict())).get("/", twice).test();
+    let client = App::new().wrap(SecurityHeaders::new().csp(Csp::strict())).get("/", twice).test();
     let (mut one, mut other) = (pin!(client.get("/").send()), pin!(client.get("/").send()));
     let mut context = Context::from_waker(Waker::noop());
     assert!(
@@ -162,7 +162,7 @@ fn middleware_may_ask_and_without_a_policy_there_is_none() {
         )
     }
     let app = |headers| {
-        App::new().with(headers).with(ask).get("/", page.run_to_end()).test().get("/").send_now()
+        App::new().wrap(headers).wrap(ask).get("/", page.run_to_completion()).test().get("/").send_blocking()
     };
     let response = app(SecurityHeaders::new().csp(Csp::strict()));
     assert_eq!(response.field("x-nonce").map(str::to_owned), nonce_of(&response));
@@ -180,7 +180,7 @@ fn a_policy_that_only_reports_has_its_own_field() {
         .report_to("main")
         .upgrade_insecure_requests()
         .report_only();
-    let response = client(SecurityHeaders::new().csp(csp)).get("/").send_now();
+    let response = client(SecurityHeaders::new().csp(csp)).get("/").send_blocking();
     let expected =
         "default-src 'self'; report-to main; upgrade-insecure-requests; frame-ancestors 'none'";
     assert_eq!(response.field("content-security-policy-report-only"), Some(expected));
@@ -205,26 +205,26 @@ fn what_browsers_would_not_understand_is_found_at_start() {
         (new().csp(Csp::new().img_src(["'none'", "data:"])), "beside other sources"),
         (new().frame_ancestors(["none"]), "keywords have quotes"),
         (new().referrer_policy("never"), "is not one of no-referrer"),
-        (new().opener_policy("x"), "opener_policy"),
-        (new().resource_policy("x"), "resource_policy"),
-        (new().embedder_policy("x\n"), "embedder_policy"),
-        (new().permissions(PermissionsPolicy::new().deny("Camera")), "not a feature name"),
-        (new().permissions(PermissionsPolicy::new().allow("camera", ["a.test"])), "neither self"),
+        (new().cross_origin_opener_policy("x"), "opener_policy"),
+        (new().cross_origin_resource_policy("x"), "resource_policy"),
+        (new().cross_origin_embedder_policy("x\n"), "embedder_policy"),
+        (new().permissions_policy(PermissionsPolicy::new().deny("Camera")), "not a feature name"),
+        (new().permissions_policy(PermissionsPolicy::new().allow("camera", ["a.test"])), "neither self"),
         (
-            new().permissions(PermissionsPolicy::new().allow("camera", ["https://a\"b"])),
+            new().permissions_policy(PermissionsPolicy::new().allow("camera", ["https://a\"b"])),
             "neither self",
         ),
     ] {
         let error =
-            App::new().with(headers).get("/", || "").build().expect_err("wrong").to_string();
+            App::new().wrap(headers).get("/", || "").build().expect_err("wrong").to_string();
         assert!(error.contains("SecurityHeaders: ") && error.contains(word), "{word}: {error}");
     }
     let all = new()
         .referrer_policy("")
-        .opener_policy("")
-        .resource_policy("")
-        .embedder_policy("require-corp");
-    let response = client(all.frame_ancestors(["https://portal.test"])).get("/").send_now();
+        .cross_origin_opener_policy("")
+        .cross_origin_resource_policy("")
+        .cross_origin_embedder_policy("require-corp");
+    let response = client(all.frame_ancestors(["https://portal.test"])).get("/").send_blocking();
     assert_eq!(response.field("cross-origin-embedder-policy"), Some("require-corp"));
     for name in [
         "referrer-policy",

@@ -7,7 +7,7 @@ use axum::routing::post;
 use bytes::Bytes;
 use futures_core::Stream;
 use http_body_util::BodyExt;
-use peregrine::cache::{Idempotency, MemoryStore};
+use peregrine::cache::{Idempotency, MemoryIdempotencyStore};
 use peregrine::compression::Decompression;
 use peregrine::middleware::BodyLimit;
 use peregrine_mount::{Mount, into_tower, tower};
@@ -36,7 +36,7 @@ fn router() -> Router {
 /// A middleware of the application's that reads the body.
 async fn look(request: Request, next: Next<'_>) -> Response {
     let (parts, body) = request.into_parts();
-    let (limits, limit) = (body.limits(), body.whole_limit());
+    let (limits, limit) = (body.limits(), body.buffer_limit());
     match body.into_bytes(limit).await {
         Ok(bytes) => {
             let body = Body::from(bytes).with_limits(limits);
@@ -62,8 +62,8 @@ impl Stream for Pieces {
 fn send(client: &TestClient, is_stream: bool, hundreds: usize) -> TestResponse {
     let request = client.post("/").header("idempotency-key", "\"a\"");
     match is_stream {
-        true => request.stream(Pieces(hundreds)).send_now(),
-        false => request.body(vec![b'x'; hundreds * 100]).send_now(),
+        true => request.stream(Pieces(hundreds)).send_blocking(),
+        false => request.body(vec![b'x'; hundreds * 100]).send_blocking(),
     }
 }
 
@@ -82,13 +82,13 @@ fn a_mounted_service_takes_bodies_of_any_size() {
 fn middleware_around_it_reads_no_more_than_the_server_allows() {
     type MakeApp = fn() -> App;
     let around: [(&str, MakeApp); 4] = [
-        ("idempotency", || App::new().with(Idempotency::new(MemoryStore::new()))),
+        ("idempotency", || App::new().wrap(Idempotency::new(MemoryIdempotencyStore::new()))),
         ("within decompression", || {
-            App::new().with(Decompression::new()).with(Idempotency::new(MemoryStore::new()))
+            App::new().wrap(Decompression::new()).wrap(Idempotency::new(MemoryIdempotencyStore::new()))
         }),
-        ("its own", || App::new().with(look)),
+        ("its own", || App::new().wrap(look)),
         ("its own, and idempotency", || {
-            App::new().with(look).with(Idempotency::new(MemoryStore::new()))
+            App::new().wrap(look).wrap(Idempotency::new(MemoryIdempotencyStore::new()))
         }),
     ];
     for (name, around) in around {
@@ -103,35 +103,35 @@ fn middleware_around_it_reads_no_more_than_the_server_allows() {
 #[test]
 fn what_comes_of_a_small_body_by_decompression_is_limited_too() {
     let packed = {
-        let app = App::new().with(peregrine::compression::Compression::new());
+        let app = App::new().wrap(peregrine::compression::Compression::new());
         let numbers: String = (0..300).map(|number| format!("{number} ")).collect();
         let client = app.get("/", move || numbers.repeat(10)).test();
-        client.get("/").header("accept-encoding", "gzip").send_now().bytes().to_vec()
+        client.get("/").header("accept-encoding", "gzip").send_blocking().bytes().to_vec()
     };
     assert!(packed.len() as u64 <= LIMIT, "{}", packed.len());
-    let once = || Idempotency::new(MemoryStore::new());
+    let once = || Idempotency::new(MemoryIdempotencyStore::new());
     let mounted = |app: App| app.mount("/", router()).test().body_limit(LIMIT);
     let send = |client: &TestClient, key: bool| {
         let request = client.post("/").header("content-encoding", "gzip").body(packed.clone());
         match key {
-            true => request.header("idempotency-key", "\"a\"").send_now(),
-            false => request.send_now(),
+            true => request.header("idempotency-key", "\"a\"").send_blocking(),
+            false => request.send_blocking(),
         }
     };
-    let client = mounted(App::new().with(Decompression::new()).with(once()));
+    let client = mounted(App::new().wrap(Decompression::new()).wrap(once()));
     assert_eq!(send(&client, true).status(), 413);
     assert_eq!(send(&client, false).text(), "10900", "the service itself has no limit");
     // `Idempotency` reads the small body, and a middleware inside it reads the large one.
-    let client = mounted(App::new().with(once()).with(Decompression::new()).with(look));
+    let client = mounted(App::new().wrap(once()).wrap(Decompression::new()).wrap(look));
     assert_eq!(send(&client, true).status(), 413);
 }
 
 #[test]
 fn a_limit_that_was_set_counts_for_middleware_as_for_the_service() {
-    let once = || Idempotency::new(MemoryStore::new());
+    let once = || Idempotency::new(MemoryIdempotencyStore::new());
     for app in [
-        App::new().with(once()).mount("/", tower(router()).body_limit(5000)),
-        App::new().with(BodyLimit::new(5000)).with(once()).mount("/", router()),
+        App::new().wrap(once()).mount("/", tower(router()).body_limit(5000)),
+        App::new().wrap(BodyLimit::new(5000)).wrap(once()).mount("/", router()),
     ] {
         let client = app.test().body_limit(LIMIT);
         assert_eq!(send(&client, true, 51).status(), 413);
@@ -142,7 +142,7 @@ fn a_limit_that_was_set_counts_for_middleware_as_for_the_service() {
 #[test]
 fn an_application_under_another_server_is_bound_by_its_own_limit() {
     use tower::ServiceExt;
-    let app = App::new().with(Idempotency::new(MemoryStore::new())).mount("/", router());
+    let app = App::new().wrap(Idempotency::new(MemoryIdempotencyStore::new())).mount("/", router());
     let service = into_tower(app).expect("the application is valid").body_limit(LIMIT);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime").block_on(async {

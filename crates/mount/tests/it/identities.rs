@@ -6,7 +6,7 @@ use axum::routing::{get, post};
 use axum::{Extension, Router};
 use http::HeaderMap;
 use http_body_util::BodyExt;
-use peregrine::cache::{Cache, CacheStore, Idempotency, MemoryStore};
+use peregrine::cache::{Cache, CacheStore, Idempotency, MemoryIdempotencyStore};
 use peregrine_mount::{Mount, into_tower, layer, spawn_tower, tower};
 use peregrine_web::App;
 use peregrine_web::connection::{ClientIdentity, ConnectionInfo, TlsInfo};
@@ -22,7 +22,7 @@ const FOR_A_MINUTE: [(&str, &str); 1] = [("cache-control", "max-age=60")];
 /// The client's name in the request.
 fn name_in(fields: &HeaderMap, info: Option<&ConnectionInfo>) -> String {
     let field = ["cookie", "authorization", "x-api-key"].iter().find_map(|name| fields.get(*name));
-    let certificate = info.and_then(ConnectionInfo::client).map(|client| client.subject.clone());
+    let certificate = info.and_then(ConnectionInfo::client_identity).map(|client| client.subject.clone());
     let field = field.and_then(|value| value.to_str().ok()).map(str::to_owned);
     field.or(certificate).unwrap_or("nobody".to_owned())
 }
@@ -47,7 +47,7 @@ fn identify<B>(mut request: http::Request<B>) -> http::Request<B> {
 /// A native handler inside a layer that identifies the client, as those of tower-sessions and
 /// axum-login do.
 fn layered(app: App) -> App {
-    app.with(layer(MapRequestLayer::new(identify)).extension(ConnectionInfo::clone))
+    app.wrap(layer(MapRequestLayer::new(identify)).extension(ConnectionInfo::clone))
         .get("/page", |Ours(Name(name)): Ours<Name>| (FOR_A_MINUTE, name))
         .post("/pay", |Ours(Name(name)): Ours<Name>| name)
 }
@@ -75,7 +75,7 @@ fn kinds(around: impl Fn() -> App) -> [(&'static str, &'static str, TestClient);
 fn connection(name: &str) -> ConnectionInfo {
     let fingerprint = std::array::from_fn(|_| name.as_bytes()[0]);
     let client = ClientIdentity { subject: name.to_owned(), fingerprint, ..<_>::default() };
-    let tls = TlsInfo { client: Some(Arc::new(client)), ..TlsInfo::default() };
+    let tls = TlsInfo { client_identity: Some(Arc::new(client)), ..TlsInfo::default() };
     ConnectionInfo { tls: Some(Arc::new(tls)), ..ConnectionInfo::default() }
 }
 
@@ -83,18 +83,18 @@ const WAYS: [&str; 4] = ["cookie", "authorization", "x-api-key", "certificate"];
 
 fn ask(client: &TestClient, way: &str, path: &str, name: Option<&str>) -> TestResponse {
     match name {
-        None => client.get(path).send_now(),
+        None => client.get(path).send_blocking(),
         Some(name) if way == "certificate" => {
-            client.clone().on(connection(name)).get(path).send_now()
+            client.clone().with_connection(connection(name)).get(path).send_blocking()
         }
-        Some(name) => client.get(path).header(way, name).send_now(),
+        Some(name) => client.get(path).header(way, name).send_blocking(),
     }
 }
 
 #[test]
 fn each_client_of_a_mount_is_given_its_own_page_from_behind_a_cache() {
     for way in WAYS {
-        for (kind, below, client) in kinds(|| App::new().with(Cache::new(CacheStore::new()))) {
+        for (kind, below, client) in kinds(|| App::new().wrap(Cache::new(CacheStore::new()))) {
             let path = format!("{below}/page");
             for name in [Some("ali"), Some("bob"), None, Some("ali"), None] {
                 let page = ask(&client, way, &path, name);
@@ -111,11 +111,11 @@ fn each_client_of_a_mount_is_given_its_own_page_from_behind_a_cache() {
 
 #[test]
 fn a_key_of_one_client_of_a_mount_carries_nothing_to_another() {
-    let around = || App::new().with(Idempotency::new(MemoryStore::new()));
+    let around = || App::new().wrap(Idempotency::new(MemoryIdempotencyStore::new()));
     for (kind, below, client) in kinds(around) {
         let pay = |name: &str| {
             let request = client.post(&format!("{below}/pay")).header("idempotency-key", "\"a\"");
-            request.header("cookie", name).send_now()
+            request.header("cookie", name).send_blocking()
         };
         assert_eq!(pay("ali").text(), "ali", "{kind}");
         let replayed = pay("ali");
@@ -130,23 +130,23 @@ fn a_key_of_one_client_of_a_mount_carries_nothing_to_another() {
 #[test]
 fn a_client_that_a_mounted_application_identifies_by_itself_is_told_apart_outside() {
     let find = async |request: peregrine_web::Request, next: peregrine_web::Next<'_>| {
-        peregrine_web::personal::Personal::note(&request.parts);
+        peregrine_web::personal::PrivateResponse::mark(&request.parts);
         next.run(request).await
     };
     let name = |request: peregrine_web::Request| {
         (FOR_A_MINUTE, request.header("x-customer").unwrap_or("nobody").to_owned())
     };
-    let inner = App::new().with(find).get("/page", name).post("/pay", name);
+    let inner = App::new().wrap(find).get("/page", name).post("/pay", name);
     let inner = tower(into_tower(inner).expect("the application is valid"));
-    let app = App::new().with(Cache::new(CacheStore::new()));
-    let client = app.with(Idempotency::new(MemoryStore::new())).mount("/", inner).test();
+    let app = App::new().wrap(Cache::new(CacheStore::new()));
+    let client = app.wrap(Idempotency::new(MemoryIdempotencyStore::new())).mount("/", inner).test();
     for customer in ["ali", "bob"] {
-        let page = client.get("/page").header("x-customer", customer).send_now();
+        let page = client.get("/page").header("x-customer", customer).send_blocking();
         assert_eq!(page.text(), customer);
     }
     let pay = |customer: &str| {
         let request = client.post("/pay").header("idempotency-key", "\"a\"");
-        request.header("x-customer", customer).send_now().status().as_u16()
+        request.header("x-customer", customer).send_blocking().status().as_u16()
     };
     assert_eq!((pay("ali"), pay("bob")), (200, 409));
 }
@@ -155,7 +155,7 @@ fn a_client_that_a_mounted_application_identifies_by_itself_is_told_apart_outsid
 fn neighbours(store: &CacheStore) -> TestClient {
     let one = |name: &'static str| {
         let changed = || "changed";
-        let app = App::new().with(Cache::new(store.clone()));
+        let app = App::new().wrap(Cache::new(store.clone()));
         let app = app.get("/page", move || (FOR_A_MINUTE, name)).post("/page", changed);
         tower(into_tower(app).expect("the application is valid"))
     };
@@ -173,12 +173,12 @@ fn neighbours(store: &CacheStore) -> TestClient {
 fn applications_that_share_a_store_keep_their_pages_apart() {
     let store = CacheStore::new();
     let client = neighbours(&store);
-    let new = |path: &str| client.get(path).header("x-version", "2").send_now();
+    let new = |path: &str| client.get(path).header("x-version", "2").send_blocking();
     for age in [None, Some("0")] {
         for (path, expected) in
             [("/a/page", "a"), ("/b/page", "b"), ("/deep/a/page", "deep"), ("/v/page", "one")]
         {
-            let page = client.get(path).send_now();
+            let page = client.get(path).send_blocking();
             assert_eq!((page.text().as_str(), page.header("age")), (expected, age), "{path}");
         }
         assert_eq!(
@@ -186,8 +186,8 @@ fn applications_that_share_a_store_keep_their_pages_apart() {
             ("two", Some("0"))
         );
     }
-    let is_kept = |path: &str| client.get(path).send_now().header("age").is_some();
-    assert_eq!(client.post("/a/page").send_now().status(), 200);
+    let is_kept = |path: &str| client.get(path).send_blocking().header("age").is_some();
+    assert_eq!(client.post("/a/page").send_blocking().status(), 200);
     assert_eq!((is_kept("/a/page"), is_kept("/b/page")), (false, true));
     store.invalidate("/b/page");
     assert_eq!(
@@ -195,19 +195,19 @@ fn applications_that_share_a_store_keep_their_pages_apart() {
         (true, false),
         "by the path that clients request"
     );
-    store.invalidate_below("/deep");
+    store.invalidate_prefix("/deep");
     assert_eq!((is_kept("/deep/a/page"), is_kept("/a/page")), (false, true));
 }
 
 #[test]
 fn applications_that_share_a_store_of_keys_carry_out_each_request_once() {
-    let store = MemoryStore::new();
+    let store = MemoryIdempotencyStore::new();
     let one = |name: &'static str| {
-        let app = App::new().with(Idempotency::new(store.clone())).post("/pay", move || name);
+        let app = App::new().wrap(Idempotency::new(store.clone())).post("/pay", move || name);
         tower(into_tower(app).expect("the application is valid"))
     };
     let client = App::new().mount("/a", one("a")).mount("/b", one("b")).test();
-    let pay = |path: &str| client.post(path).header("idempotency-key", "\"a\"").send_now();
+    let pay = |path: &str| client.post(path).header("idempotency-key", "\"a\"").send_blocking();
     assert_eq!((pay("/a/pay").text(), pay("/a/pay").text()), ("a".to_owned(), "a".to_owned()));
     assert_eq!(pay("/b/pay").status(), 422, "it is a different request");
 }
@@ -216,7 +216,7 @@ fn applications_that_share_a_store_of_keys_carry_out_each_request_once() {
 fn a_guard_around_services_at_the_root_keeps_their_pages_apart() {
     let store = CacheStore::new();
     let one = |name: &'static str| {
-        let app = App::new().with(Cache::new(store.clone()));
+        let app = App::new().wrap(Cache::new(store.clone()));
         let app = app.get("/page", move || (FOR_A_MINUTE, name));
         tower(into_tower(app).expect("the application is valid"))
     };
@@ -226,8 +226,8 @@ fn a_guard_around_services_at_the_root_keeps_their_pages_apart() {
         .mount("/", one("one"))
         .test();
     for age in [None, Some("0")] {
-        let old = client.get("/page").send_now();
-        let new = client.get("/page").header("x-version", "2").send_now();
+        let old = client.get("/page").send_blocking();
+        let new = client.get("/page").header("x-version", "2").send_blocking();
         assert_eq!((old.text().as_str(), old.header("age")), ("one", age));
         assert_eq!((new.text().as_str(), new.header("age")), ("two", age));
     }
@@ -253,7 +253,7 @@ where
 fn under_another_server_each_client_is_given_its_own_page() {
     let app = || {
         App::new()
-            .with(Cache::new(CacheStore::new()))
+            .wrap(Cache::new(CacheStore::new()))
             .get("/page", |Ours(Name(name)): Ours<Name>| (FOR_A_MINUTE, name))
             .get("/own", |fields: HeaderMap| (FOR_A_MINUTE, name_in(&fields, None)))
     };

@@ -3,11 +3,11 @@
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, StatusCode, header};
 use http_body_util::BodyExt;
-use peregrine_mount::{Inner, SendBody, layer};
-use peregrine_web::connection::{ConnectionInfo, Peer, TlsInfo};
+use peregrine_mount::{NextService, SendBody, layer};
+use peregrine_web::connection::{ConnectionInfo, ConnectionAddr, TlsInfo};
 use peregrine_web::extract::{Extension, Interim, Path, State};
 use peregrine_web::middleware::{Next, optional};
-use peregrine_web::upgrade::OnUpgrade;
+use peregrine_web::upgrade::UpgradeHandler;
 use peregrine_web::{App, HandlerExt, Request, Response};
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
@@ -49,7 +49,7 @@ fn the_layers_of_tower_http_work_around_handlers_that_are_not_send() {
         .layer(CorsLayer::permissive())
         .layer(CompressionLayer::new())
         .layer(TimeoutLayer::with_status_code(StatusCode::GATEWAY_TIMEOUT, Duration::from_secs(5)));
-    let client = App::new().with(layer(layers)).get("/{name}", handler).test();
+    let client = App::new().wrap(layer(layers)).get("/{name}", handler).test();
     in_runtime(async {
         let mut response = client
             .get("/abc")
@@ -79,15 +79,15 @@ fn the_layers_of_tower_http_work_around_handlers_that_are_not_send() {
 fn a_layer_is_around_what_follows_it_in_its_scope_and_around_the_404_of_all() {
     let stamp = |value| SetRequestHeaderLayer::appending(NAME, HeaderValue::from_static(value));
     let show = |request: Request| {
-        let all = request.parts.head.fields_named("x-name");
+        let all = request.parts.head.header_values("x-name");
         let all: Vec<_> = all.map(|value| String::from_utf8_lossy(value).into_owned()).collect();
         all.join(",")
     };
     let app = App::new()
         .get("/before", show)
-        .with(layer(stamp("outer")))
+        .wrap(layer(stamp("outer")))
         .get("/after", show)
-        .scope("/scope", |scope| scope.with(layer(stamp("inner"))).get("/{id}", show))
+        .scope("/scope", |scope| scope.wrap(layer(stamp("inner"))).get("/{id}", show))
         .get("/beside", show)
         .fallback(show);
     let client = app.test();
@@ -98,7 +98,7 @@ fn a_layer_is_around_what_follows_it_in_its_scope_and_around_the_404_of_all() {
         ("/beside", "outer"),
         ("/nowhere", "outer"),
     ] {
-        assert_eq!(client.get(path).send_now().text(), expected, "{path}");
+        assert_eq!(client.get(path).send_blocking().text(), expected, "{path}");
     }
 }
 
@@ -112,14 +112,14 @@ fn what_a_layer_leaves_alone_stays_as_it_was() {
     let state: Rc<str> = "state".into();
     let app = App::new()
         .state(state)
-        .with(layer(TraceLayer::new_for_http()))
-        .with(layer(SetRequestHeaderLayer::overriding(NAME, HeaderValue::from_static("long"))))
+        .wrap(layer(TraceLayer::new_for_http()))
+        .wrap(layer(SetRequestHeaderLayer::overriding(NAME, HeaderValue::from_static("long"))))
         .get("/items/{id}", all);
     let client = app.test();
     let expected = r#"7 state /items/{id} /items/7 Some("x=y")"#;
-    assert_eq!(client.get("/items/7?x=y").send_now().text(), expected);
+    assert_eq!(client.get("/items/7?x=y").send_blocking().text(), expected);
     let repeated = client.get("/items/7?x=y").header("a", "1").header("b", "2").header("a", "3");
-    assert_eq!(repeated.send_now().text(), expected);
+    assert_eq!(repeated.send_blocking().text(), expected);
 }
 
 #[test]
@@ -130,9 +130,9 @@ fn interim_responses_go_around_a_layer_whatever_it_changes() {
     }
     let change = SetRequestHeaderLayer::overriding(NAME, HeaderValue::from_static("changed"));
     let leave = SetRequestHeaderLayer::overriding(NAME, HeaderValue::from_static("same"));
-    for app in [App::new().with(layer(change)), App::new().with(layer(leave))] {
+    for app in [App::new().wrap(layer(change)), App::new().wrap(layer(leave))] {
         let client = app.get("/", hint).test();
-        let response = client.get("/").header("x-name", "same").send_now();
+        let response = client.get("/").header("x-name", "same").send_blocking();
         let statuses: Vec<_> = response.interim().iter().map(|(status, _)| *status).collect();
         assert_eq!((statuses, response.text()), (vec![StatusCode::EARLY_HINTS], "page".into()));
     }
@@ -146,10 +146,10 @@ fn extensions_and_bodies_go_through() {
         (if is_uuid { StatusCode::CREATED } else { StatusCode::BAD_REQUEST }, body)
     }
     let id = SetRequestIdLayer::new(NAME, MakeRequestUuid);
-    let client = App::new().with(layer(id)).post("/", echo).test();
-    let response = client.post("/").body("abc").send_now();
+    let client = App::new().wrap(layer(id)).post("/", echo).test();
+    let response = client.post("/").body("abc").send_blocking();
     assert_eq!((response.status().as_u16(), response.text().as_str()), (201, "abc"));
-    let response = client.post("/").pieces(["a", "b", "c"]).send_now();
+    let response = client.post("/").chunks(["a", "b", "c"]).send_blocking();
     assert_eq!((response.status().as_u16(), response.text().as_str()), (201, "abc"));
 }
 
@@ -158,7 +158,7 @@ fn a_limit_of_a_layer_and_that_of_a_route_both_count() {
     let small = async |body: Bytes| body;
     let app = App::new()
         .post("/route", small.body_limit(3))
-        .with(layer(RequestBodyLimitLayer::new(10)))
+        .wrap(layer(RequestBodyLimitLayer::new(10)))
         .post("/layer", small.body_limit(100))
         .post("/both", small.body_limit(3));
     let client = app.test();
@@ -171,14 +171,14 @@ fn a_limit_of_a_layer_and_that_of_a_route_both_count() {
         ("/both", 4, 413),
     ] {
         let body = "x".repeat(length);
-        let response = client.post(path).body(body.clone()).send_now();
+        let response = client.post(path).body(body.clone()).send_blocking();
         assert_eq!(response.status(), status, "{path} {length}");
     }
     // A stream over the route's limit is rejected too, although the layer changed the body's type.
-    let response = client.post("/both").pieces(["xx", "xx"]).send_now();
+    let response = client.post("/both").chunks(["xx", "xx"]).send_blocking();
     assert_eq!(response.status(), 413);
     // A stream over the layer's limit gives a 413 too, not a 500.
-    let response = client.post("/layer").pieces(["x".repeat(9), "xx".to_owned()]).send_now();
+    let response = client.post("/layer").chunks(["x".repeat(9), "xx".to_owned()]).send_blocking();
     assert_eq!(response.status(), 413);
 }
 
@@ -189,7 +189,7 @@ fn a_layer_without_room_makes_requests_wait_or_sheds_them() {
         "slept"
     }
     in_runtime(async {
-        let waits = App::new().with(layer(ConcurrencyLimitLayer::new(2))).get("/", sleep).test();
+        let waits = App::new().wrap(layer(ConcurrencyLimitLayer::new(2))).get("/", sleep).test();
         let start = tokio::time::Instant::now();
         let calls: Vec<_> = (0..6).map(|_| waits.get("/").send()).collect();
         for response in join_all(calls).await {
@@ -200,7 +200,7 @@ fn a_layer_without_room_makes_requests_wait_or_sheds_them() {
         let shed = ServiceBuilder::new()
             .layer(LoadShedLayer::new())
             .layer(GlobalConcurrencyLimitLayer::new(2));
-        let sheds = App::new().with(layer(shed)).get("/", sleep).test();
+        let sheds = App::new().wrap(layer(shed)).get("/", sleep).test();
         let calls: Vec<_> = (0..6).map(|_| sheds.get("/").send()).collect();
         let responses = join_all(calls).await;
         let refused = responses.iter().filter(|response| response.status() == 500);
@@ -238,39 +238,39 @@ fn a_layer_may_be_optional_and_inside_a_middleware_of_its_own() {
         layer(tower_http::set_header::SetResponseHeaderLayer::appending(NAME, value))
     };
     let app = App::new()
-        .with(optional(Some(stamp())))
+        .wrap(optional(Some(stamp())))
         .get("/one", || "")
-        .with(Always(stamp()))
+        .wrap(Always(stamp()))
         .get("/two", || "");
     let client = app.test();
-    assert_eq!(client.get("/one").send_now().fields_named("x-name").count(), 1);
-    assert_eq!(client.get("/two").send_now().fields_named("x-name").count(), 2);
+    assert_eq!(client.get("/one").send_blocking().header_values("x-name").count(), 1);
+    assert_eq!(client.get("/two").send_blocking().header_values("x-name").count(), 2);
     let none = optional((false).then(stamp));
-    let client = App::new().with(none).get("/", || "").test();
-    assert_eq!(client.get("/").send_now().field("x-name"), None);
+    let client = App::new().wrap(none).get("/", || "").test();
+    assert_eq!(client.get("/").send_blocking().field("x-name"), None);
 }
 
 #[test]
 fn a_middleware_of_ours_and_a_layer_nest_in_the_order_given() {
     let ours = async |request: Request, next: Next<'_>| {
         let response = next.run(request).await;
-        let order = response.fields.get(&NAME).map_or("none", |_| "layer first");
+        let order = response.headers.get(&NAME).map_or("none", |_| "layer first");
         response.with_field(header::VIA, HeaderValue::from_static(order))
     };
     let stamp = HeaderValue::from_static("1");
     let stamp = tower_http::set_header::SetResponseHeaderLayer::overriding(NAME, stamp);
-    let client = App::new().with(ours).with(layer(stamp)).get("/", || "").test();
-    assert_eq!(client.get("/").send_now().field("via"), Some("layer first"));
+    let client = App::new().wrap(ours).wrap(layer(stamp)).get("/", || "").test();
+    assert_eq!(client.get("/").send_blocking().field("via"), Some("layer first"));
 }
 
 #[test]
 fn an_upgrade_goes_through_a_layer() {
     let upgrade = || {
-        let echo = OnUpgrade::new(|_| async {});
+        let echo = UpgradeHandler::new(|_| async {});
         Response::new(StatusCode::SWITCHING_PROTOCOLS).with_upgrade(echo)
     };
-    let app = App::new().with(layer(TraceLayer::new_for_http())).get("/", upgrade);
-    let mut response = app.test().get("/").send_now().into_response();
+    let app = App::new().wrap(layer(TraceLayer::new_for_http())).get("/", upgrade);
+    let mut response = app.test().get("/").send_blocking().into_response();
     assert!(response.take_upgrade().is_some());
 }
 
@@ -278,7 +278,7 @@ fn an_upgrade_goes_through_a_layer() {
 fn a_layer_that_rewrites_the_path_leaves_no_parameters_of_this_or_another_request() {
     fn show(request: Request) -> String {
         let parts = &request.parts;
-        let values = parts.path_values().map(|values| {
+        let values = parts.path_parameters().map(|values| {
             let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
             values.iter().map(|(name, value)| format!("{name}={}", text(value))).collect()
         });
@@ -296,16 +296,16 @@ fn a_layer_that_rewrites_the_path_leaves_no_parameters_of_this_or_another_reques
         request
     });
     // Heads that are kept for a while, so that several are reused later.
-    let kept: Rc<RefCell<Vec<peregrine_web::Head>>> = Rc::default();
+    let kept: Rc<RefCell<Vec<peregrine_web::RequestHead>>> = Rc::default();
     let keeper = Rc::clone(&kept);
     let keep = move |request: Request| keeper.borrow_mut().push(request.parts.head.share());
     let app = App::new()
         .get("/keep/{name}/{id}", keep)
-        .with(layer(rewrite))
+        .wrap(layer(rewrite))
         .get("/acct/{name}/doc/{id}", show)
         .get("/static", show);
     let client = app.test();
-    let get = |path: &str| client.get(path).send_now().text();
+    let get = |path: &str| client.get(path).send_blocking().text();
     for _ in 0..3 {
         for _ in 0..5 {
             get("/keep/alice/7");
@@ -323,20 +323,20 @@ fn a_layer_may_change_a_field_of_the_largest_head_that_the_server_accepts() {
     let limits = peregrine_proto::Limits::DEFAULT;
     let show = |request: Request| {
         let head = &request.parts.head;
-        let name = head.field_text("x-name").unwrap_or("none");
-        format!("{name} {}", head.fields().count())
+        let name = head.header("x-name").unwrap_or("none");
+        format!("{name} {}", head.headers().count())
     };
     let stamp = SetRequestHeaderLayer::appending(NAME, HeaderValue::from_static("added"));
-    let client = App::new().with(layer(stamp)).get("/", show).test();
+    let client = App::new().wrap(layer(stamp)).get("/", show).test();
     // One of the fields is Host.
     let mut many = client.get("/");
     for number in 0..limits.fields_max - 1 {
         many = many.header("x-other", number.to_string());
     }
-    assert_eq!(many.send_now().text(), format!("added {}", limits.fields_max + 1));
+    assert_eq!(many.send_blocking().text(), format!("added {}", limits.fields_max + 1));
     let long = "v".repeat(limits.field_bytes_max - 100);
     let response =
-        client.get("/").header("x-one", long.as_str()).header("x-two", long.as_str()).send_now();
+        client.get("/").header("x-one", long.as_str()).header("x-two", long.as_str()).send_blocking();
     assert_eq!(response.text(), "added 4");
 }
 
@@ -344,15 +344,15 @@ fn a_layer_may_change_a_field_of_the_largest_head_that_the_server_accepts() {
 fn a_head_that_a_layer_makes_too_long_is_the_peers_fault_and_what_it_spoils_is_not() {
     let (long, value) = ("v".repeat(16_000), HeaderValue::from_str(&"v".repeat(40_000)));
     let stamp = SetRequestHeaderLayer::appending(NAME, value.expect("a value"));
-    let client = App::new().with(layer(stamp)).get("/", || "").test();
-    assert_eq!(client.get("/").send_now().status(), 200);
+    let client = App::new().wrap(layer(stamp)).get("/", || "").test();
+    assert_eq!(client.get("/").send_blocking().status(), 200);
     let response =
-        client.get("/").header("x-one", long.as_str()).header("x-two", &long[100..]).send_now();
+        client.get("/").header("x-one", long.as_str()).header("x-two", &long[100..]).send_blocking();
     assert_eq!(response.status(), 431);
 
     let stamp = SetRequestHeaderLayer::overriding(header::HOST, HeaderValue::from_static("a b"));
-    let client = App::new().with(layer(stamp)).get("/", || "").test();
-    assert_eq!(client.get("/").send_now().status(), 500);
+    let client = App::new().wrap(layer(stamp)).get("/", || "").test();
+    assert_eq!(client.get("/").send_blocking().status(), 500);
 }
 
 #[test]
@@ -362,10 +362,10 @@ fn a_layer_that_changes_a_field_leaves_the_form_of_the_target() {
         format!("{} {} {}", head.authority(), head.uri(), head.path())
     };
     let stamp = SetRequestHeaderLayer::appending(NAME, HeaderValue::from_static("added"));
-    let client = App::new().get("/plain", show).with(layer(stamp)).get("/layer", show).test();
+    let client = App::new().get("/plain", show).wrap(layer(stamp)).get("/layer", show).test();
     for path in ["/plain", "/layer"] {
         let target = format!("http://a.example{path}?query");
-        let response = client.get(&target).header("host", "b.example").send_now();
+        let response = client.get(&target).header("host", "b.example").send_blocking();
         assert_eq!(response.text(), format!("a.example {target} {path}"));
     }
 }
@@ -423,7 +423,7 @@ fn said(text: String) -> Result<http::Response<SendBody>, Infallible> {
 
 /// Cancels the first attempt after a second, and responds with the text of the second attempt.
 async fn tries_twice(
-    mut inner: Inner,
+    mut inner: NextService,
     request: Asked,
 ) -> Result<http::Response<SendBody>, Infallible> {
     let (first, second) = again(request);
@@ -434,7 +434,7 @@ async fn tries_twice(
 
 /// Makes three attempts concurrently, each in its own task, and responds with their texts.
 async fn tries_at_once(
-    mut inner: Inner,
+    mut inner: NextService,
     request: Asked,
 ) -> Result<http::Response<SendBody>, Infallible> {
     let (first, rest) = again(request);
@@ -450,9 +450,9 @@ async fn tries_at_once(
 #[test]
 fn each_attempt_of_a_layer_that_tries_again_gets_its_own_response() {
     let tries =
-        || layer(layer_fn(|inner: Inner| service_fn(move |r| tries_twice(inner.clone(), r))));
-    let (around, dropped_around) = numbered(App::new().with(tries()));
-    let (inside, dropped_inside) = numbered(App::new().with(Always(tries())));
+        || layer(layer_fn(|inner: NextService| service_fn(move |r| tries_twice(inner.clone(), r))));
+    let (around, dropped_around) = numbered(App::new().wrap(tries()));
+    let (inside, dropped_inside) = numbered(App::new().wrap(Always(tries())));
     in_runtime(async {
         assert_eq!(around.test().get("/").send().await.text(), "2");
         assert_eq!(dropped_around.get(), 2);
@@ -464,9 +464,9 @@ fn each_attempt_of_a_layer_that_tries_again_gets_its_own_response() {
 #[test]
 fn attempts_of_a_layer_run_side_by_side() {
     let tries =
-        || layer(layer_fn(|inner: Inner| service_fn(move |r| tries_at_once(inner.clone(), r))));
-    let (around, _) = numbered(App::new().with(tries()));
-    let (inside, _) = numbered(App::new().with(Always(tries())));
+        || layer(layer_fn(|inner: NextService| service_fn(move |r| tries_at_once(inner.clone(), r))));
+    let (around, _) = numbered(App::new().wrap(tries()));
+    let (inside, _) = numbered(App::new().wrap(Always(tries())));
     let local = tokio::task::LocalSet::new();
     in_runtime(local.run_until(async {
         let start = tokio::time::Instant::now();
@@ -481,7 +481,7 @@ fn a_call_that_a_layer_keeps_beyond_its_request_is_a_500() {
     let kept = Rc::new(RefCell::new(None));
     let keeps = {
         let kept = Rc::clone(&kept);
-        layer(layer_fn(move |inner: Inner| {
+        layer(layer_fn(move |inner: NextService| {
             let kept = Rc::clone(&kept);
             service_fn(move |request: Asked| {
                 let mut inner = inner.clone();
@@ -494,7 +494,7 @@ fn a_call_that_a_layer_keeps_beyond_its_request_is_a_500() {
             })
         }))
     };
-    let (app, _) = numbered(App::new().with(Always(keeps)));
+    let (app, _) = numbered(App::new().wrap(Always(keeps)));
     in_runtime(async {
         assert_eq!(app.test().get("/").send().await.text(), "kept");
         let call = kept.take().expect("the layer kept its call");
@@ -508,7 +508,7 @@ fn a_layer_is_told_of_the_connection_as_mounted_services_are() {
     #[derive(Clone)]
     struct Address(SocketAddr);
     let sees = || {
-        layer(layer_fn(|_: Inner| {
+        layer(layer_fn(|_: NextService| {
             service_fn(|request: Asked| {
                 let extensions = request.extensions();
                 let info = extensions.get::<ConnectionInfo>().cloned().unwrap_or_default();
@@ -523,22 +523,22 @@ fn a_layer_is_told_of_the_connection_as_mounted_services_are() {
     let peer = SocketAddr::from(([192, 0, 2, 7], 4711));
     let tls = TlsInfo { server_name: Some("a.test".to_owned()), ..TlsInfo::default() };
     let over_tls = ConnectionInfo {
-        peer: Peer::Tcp(peer),
+        peer: ConnectionAddr::Tcp(peer),
         tls: Some(Arc::new(tls)),
         ..ConnectionInfo::default()
     };
     let unix = ConnectionInfo {
-        peer: Peer::Unix { path: None, credentials: None },
+        peer: ConnectionAddr::Unix { path: None, credentials: None },
         ..ConnectionInfo::default()
     };
     for (info, expected) in [
         (over_tls, r#"192.0.2.7:4711 Some(192.0.2.7:4711) Some("a.test")"#),
         (unix, "unix:(unnamed) None None"),
     ] {
-        let around = App::new().with(sees()).get("/", || "").test().on(info.clone());
-        assert_eq!(around.get("/").send_now().text(), expected);
-        let inside = App::new().with(Always(sees())).get("/", || "").test().on(info);
-        assert_eq!(inside.get("/").send_now().text(), expected);
+        let around = App::new().wrap(sees()).get("/", || "").test().with_connection(info.clone());
+        assert_eq!(around.get("/").send_blocking().text(), expected);
+        let inside = App::new().wrap(Always(sees())).get("/", || "").test().with_connection(info);
+        assert_eq!(inside.get("/").send_blocking().text(), expected);
     }
 }
 
@@ -553,10 +553,10 @@ fn what_a_layer_is_told_does_not_replace_what_another_middleware_put_there() {
     };
     let noop = layer(tower::layer::util::Identity::new()).connect_info(Address);
     let handler = async |Extension(address): Extension<Address>| address.0.to_string();
-    let app = App::new().with(trusts_a_proxy).with(noop).get("/", handler);
-    let peer = Peer::Tcp(SocketAddr::from(([192, 0, 2, 7], 4711)));
-    let client = app.test().on(ConnectionInfo { peer, ..ConnectionInfo::default() });
-    assert_eq!(client.get("/").send_now().text(), "203.0.113.1:1");
+    let app = App::new().wrap(trusts_a_proxy).wrap(noop).get("/", handler);
+    let peer = ConnectionAddr::Tcp(SocketAddr::from(([192, 0, 2, 7], 4711)));
+    let client = app.test().with_connection(ConnectionInfo { peer, ..ConnectionInfo::default() });
+    assert_eq!(client.get("/").send_blocking().text(), "203.0.113.1:1");
 }
 
 #[test]
@@ -568,7 +568,7 @@ fn the_response_that_a_layer_chooses_comes_with_its_own_upgrade() {
         }
     }
     async fn takes_the_first(
-        mut inner: Inner,
+        mut inner: NextService,
         request: Asked,
     ) -> Result<http::Response<SendBody>, Infallible> {
         let (first, second) = again(request);
@@ -581,13 +581,13 @@ fn the_response_that_a_layer_chooses_comes_with_its_own_upgrade() {
     let upgrade = move || {
         attempts.set(attempts.get() + 1);
         let guard = Dropped(attempts.get(), Rc::clone(&counts));
-        let protocol = OnUpgrade::new(async move |_| drop(guard));
+        let protocol = UpgradeHandler::new(async move |_| drop(guard));
         Response::new(StatusCode::SWITCHING_PROTOCOLS).with_upgrade(protocol)
     };
     let chooses =
-        layer(layer_fn(|inner: Inner| service_fn(move |r| takes_the_first(inner.clone(), r))));
-    let client = App::new().with(chooses).get("/", upgrade).test();
-    let mut response = client.get("/").send_now().into_response();
+        layer(layer_fn(|inner: NextService| service_fn(move |r| takes_the_first(inner.clone(), r))));
+    let client = App::new().wrap(chooses).get("/", upgrade).test();
+    let mut response = client.get("/").send_blocking().into_response();
     let chosen = response.take_upgrade();
     assert_eq!(*dropped.borrow(), [2]);
     drop(chosen);

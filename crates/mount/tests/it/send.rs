@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
 use http_body_util::BodyExt;
-use peregrine_mount::{Inner, Layered, SendBody, layer};
+use peregrine_mount::{NextService, LayerMiddleware, SendBody, layer};
 use peregrine_web::extract::Extension;
 use peregrine_web::test::TestClient;
 use peregrine_web::{App, Body, Handler, IntoResponse, Middleware, Request, Response, Service};
@@ -43,23 +43,23 @@ where
 }
 
 /// A layer made from an async function whose future must be `Send`, as in tower-sessions.
-fn sending<F, R>(function: F) -> Layered<impl tower::Layer<Inner, Service = Sending<F>> + Clone>
+fn sending<F, R>(function: F) -> LayerMiddleware<impl tower::Layer<NextService, Service = Sending<F>> + Clone>
 where
-    F: Fn(Inner, Asked) -> R + Clone + Send + Sync + 'static,
+    F: Fn(NextService, Asked) -> R + Clone + Send + Sync + 'static,
     R: Future<Output = Answered> + Send + 'static,
 {
-    layer(layer_fn(move |inner: Inner| Sending { inner, function: function.clone() }))
+    layer(layer_fn(move |inner: NextService| Sending { inner, function: function.clone() }))
 }
 
 #[derive(Clone)]
 struct Sending<F> {
-    inner: Inner,
+    inner: NextService,
     function: F,
 }
 
 impl<F, R> tower::Service<Asked> for Sending<F>
 where
-    F: Fn(Inner, Asked) -> R,
+    F: Fn(NextService, Asked) -> R,
     R: Future<Output = Answered> + Send + 'static,
 {
     type Response = Answered;
@@ -93,11 +93,11 @@ where
     Args: 'static,
     Via: 'static,
 {
-    let around = App::new().with(make()).post("/", handler.clone()).test();
-    [around, App::new().with(Always(make())).post("/", handler).test()]
+    let around = App::new().wrap(make()).post("/", handler.clone()).test();
+    [around, App::new().wrap(Always(make())).post("/", handler).test()]
 }
 
-async fn call(mut inner: Inner, request: Asked) -> Answered {
+async fn call(mut inner: NextService, request: Asked) -> Answered {
     let Ok(response) = inner.call(request).await;
     response
 }
@@ -179,7 +179,7 @@ fn a_layer_that_wants_send_is_around_a_handler_that_is_not() {
             assert_eq!(empty.text(), format!("{} 0", number + 1));
             let whole = client.post("/").body("abc").send().await;
             assert_eq!(whole.text(), format!("{} 3", number + 2));
-            let pieces = client.post("/").pieces(["ab", "cd"]).send().await;
+            let pieces = client.post("/").chunks(["ab", "cd"]).send().await;
             assert_eq!(pieces.text(), format!("{} 4", number + 3));
         }
     });
@@ -204,7 +204,7 @@ fn extensions_go_both_ways() {
         response
     };
     for client in clients(layer, handler) {
-        let response = client.post("/").send_now();
+        let response = client.post("/").send_blocking();
         assert_eq!((response.header("x-mark"), response.text().as_str()), (Some("out"), "in"));
     }
 }
@@ -231,7 +231,7 @@ fn a_call_that_goes_to_another_thread_runs_its_handler_at_home() {
     in_runtime(async {
         for client in clients(all, handler).into_iter().chain(clients(rest, handler)) {
             assert_eq!(client.post("/").body("abc").send().await.text(), "abc");
-            let mut response = client.post("/").pieces(["ab", "cd"]).send().await;
+            let mut response = client.post("/").chunks(["ab", "cd"]).send().await;
             assert_eq!(response.collect().await.expect("a whole body"), "abcd");
         }
     });
@@ -251,7 +251,7 @@ fn bodies_may_be_read_on_another_thread() {
     in_runtime(async {
         for client in clients(layer, async |body: Body| body) {
             for pieces in [&["ab", "cd"][..], &["abc"], &[]] {
-                let response = client.post("/").pieces(pieces.to_vec()).send().await;
+                let response = client.post("/").chunks(pieces.to_vec()).send().await;
                 assert_eq!(response.text(), pieces.concat());
             }
         }
@@ -277,7 +277,7 @@ fn a_body_that_moves_to_another_thread_and_back_is_read_to_its_end() {
     };
     in_runtime(async {
         for client in clients(layer, async |body: Bytes| body) {
-            let response = client.post("/").pieces(["ab", "cd", "ef", "gh"]).send().await;
+            let response = client.post("/").chunks(["ab", "cd", "ef", "gh"]).send().await;
             assert_eq!(response.text(), "abcdefgh");
         }
     });
@@ -315,13 +315,13 @@ fn nothing_is_read_ahead_of_who_reads_here_or_elsewhere() {
             })
         };
         let counts = Arc::clone(&made);
-        let handler = move || Body::stream(Counted(100, Arc::clone(&counts)));
+        let handler = move || Body::from_stream(Counted(100, Arc::clone(&counts)));
         in_runtime(async {
             for client in clients(layer, handler) {
                 asked.store(0, Ordering::SeqCst);
                 made.store(0, Ordering::SeqCst);
                 let pieces = Large(100, Arc::clone(&asked));
-                let mut response = client.post("/").pieces(pieces).send().await;
+                let mut response = client.post("/").chunks(pieces).send().await;
                 assert_eq!(made.load(Ordering::SeqCst), 2);
                 for count in 3..10 {
                     response.chunk().await.expect("a piece").expect("no error");
@@ -369,7 +369,7 @@ fn a_call_that_is_dropped_on_another_thread_drops_its_handler_at_home() {
                 pending::<()>().await;
             }
         };
-        let client = App::new().with(gives_up).post("/", handler).test();
+        let client = App::new().wrap(gives_up).post("/", handler).test();
         in_runtime(async {
             assert_eq!(client.post("/").send().await.text(), "true", "{is_begun_here}");
         });
@@ -404,7 +404,7 @@ fn a_request_that_ends_takes_its_handler_along_and_fails_who_waits_elsewhere() {
         }
     });
     let handler = move || handler();
-    let client = App::new().with(waits).post("/", handler).test();
+    let client = App::new().wrap(waits).post("/", handler).test();
     in_runtime(async {
         let request = client.post("/").send();
         tokio::select! {
@@ -503,7 +503,7 @@ fn a_buffer_of_tower_is_a_layer_as_others_are() {
         let make = || layer(BufferLayer::<Asked>::new(4));
         for client in clients(make, async |body: Bytes| body) {
             assert_eq!(client.post("/").body("abc").send().await.text(), "abc");
-            assert_eq!(client.post("/").pieces(["ab", "cd"]).send().await.text(), "abcd");
+            assert_eq!(client.post("/").chunks(["ab", "cd"]).send().await.text(), "abcd");
         }
     });
 }
@@ -513,7 +513,7 @@ fn a_request_is_never_taken_for_one_of_another_thread() {
     // While a request of this thread is inside the layer, the other thread has one with the same
     // number and calls the inner service with this thread's request.
     let lends = || {
-        sending(async |inner: Inner, request: Asked| {
+        sending(async |inner: NextService, request: Asked| {
             let ours = Arc::new(Mutex::new(Some((inner, request))));
             let (sender, answer) = oneshot::channel();
             std::thread::spawn(move || {
@@ -521,7 +521,7 @@ fn a_request_is_never_taken_for_one_of_another_thread() {
                     let (inner, request) = ours.lock().expect("no panic").take().expect("one call");
                     call(inner, request)
                 });
-                let client = App::new().with(borrows).get("/", || "theirs").test();
+                let client = App::new().wrap(borrows).get("/", || "theirs").test();
                 drop(sender.send(in_runtime(async { client.get("/").send().await.text() })));
             });
             Answered::new(answer.await.expect("a response").into())
@@ -572,7 +572,7 @@ fn a_body_that_is_kept_beyond_its_request_ends_with_an_error_here_and_elsewhere(
         let clients = clients(keeps, || "never");
         in_runtime(async {
             for client in clients {
-                drop(client.post("/").pieces(["a", "b"]).send().await);
+                drop(client.post("/").chunks(["a", "b"]).send().await);
                 let mut body = kept.lock().expect("no panic").pop().expect("one body");
                 let late = async move { body.frame().await.is_some_and(|frame| frame.is_err()) };
                 assert!(if is_here { late.await } else { elsewhere(late).await });

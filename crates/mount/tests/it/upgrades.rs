@@ -8,8 +8,8 @@ use http::{Request, StatusCode};
 use hyper::rt::{Read, ReadBuf, Write};
 use peregrine_mount::tower;
 use peregrine_web::App;
-use peregrine_web::pipe::{PIPE_BYTES_MAX, Writer, pipe};
-use peregrine_web::upgrade::{OnUpgrade, Outgoing, Upgraded};
+use peregrine_web::pipe::{DEFAULT_PIPE_BYTES_MAX, PipeWriter, pipe};
+use peregrine_web::upgrade::{UpgradeHandler, SendBuffer, Upgraded};
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
@@ -38,7 +38,7 @@ type Protocol = Pin<Box<dyn Future<Output = ()>>>;
 /// The upgrade to `protocol` of a mounted service, which runs it in a tokio task.
 async fn promised<F>(
     protocol: impl FnOnce(Theirs) -> F + Clone + Send + Sync + 'static,
-) -> OnUpgrade
+) -> UpgradeHandler
 where
     F: Future<Output = ()> + Send + 'static,
 {
@@ -61,14 +61,14 @@ where
 /// The server's side of an upgraded connection.
 struct Connection {
     protocol: Protocol,
-    incoming: Writer,
-    outgoing: Outgoing,
+    incoming: PipeWriter,
+    outgoing: SendBuffer,
 }
 
 impl Connection {
-    fn begin(upgrade: OnUpgrade) -> Self {
-        let (incoming, reader) = pipe(PIPE_BYTES_MAX, None);
-        let outgoing = Outgoing::default();
+    fn begin(upgrade: UpgradeHandler) -> Self {
+        let (incoming, reader) = pipe(DEFAULT_PIPE_BYTES_MAX, None);
+        let outgoing = SendBuffer::default();
         let protocol = upgrade.run(Upgraded::new(reader, outgoing.clone()));
         Self { protocol, incoming, outgoing }
     }
@@ -86,7 +86,7 @@ impl Connection {
             tokio::task::yield_now().await;
         }
         let mut sent = Vec::new();
-        let _ = self.outgoing.poll_take(&mut Context::from_waker(Waker::noop()), &mut sent);
+        let _ = self.outgoing.poll_drain(&mut Context::from_waker(Waker::noop()), &mut sent);
         (is_over, sent)
     }
 }
@@ -175,7 +175,7 @@ fn what_was_received_before_the_end_is_read_before_the_error() {
     };
     in_runtime(async move {
         let mut connection = Connection::begin(promised(reads_late).await);
-        connection.incoming.push(Bytes::from_static(b"last words"));
+        connection.incoming.send(Bytes::from_static(b"last words"));
         connection.go_on().await;
         drop(connection);
         for _ in 0..5 {

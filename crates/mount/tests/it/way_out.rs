@@ -5,7 +5,7 @@ use bytes::Bytes;
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt, Empty, Full};
 use peregrine_mount::{Mount, into_make_service, into_tower, spawn_tower};
-use peregrine_web::connection::{ConnectionInfo, Peer};
+use peregrine_web::connection::{ConnectionInfo, ConnectionAddr};
 use peregrine_web::extract::Path;
 use peregrine_web::sse::{Event, Sse};
 use peregrine_web::{App, Body, HandlerExt};
@@ -108,7 +108,7 @@ fn a_request_that_breaks_a_rule_of_http_is_refused() {
 fn facts_about_the_connection_are_taken_from_the_extensions() {
     in_runtime(async {
         let service = into_tower(app()).expect("the application is valid");
-        let peer = Peer::Tcp("192.0.2.1:9".parse().expect("an address"));
+        let peer = ConnectionAddr::Tcp("192.0.2.1:9".parse().expect("an address"));
         let mut request = get("/peer");
         request.extensions_mut().insert(ConnectionInfo { peer, ..ConnectionInfo::default() });
         let response = service.oneshot(request).await.expect("cannot fail");

@@ -1,6 +1,6 @@
 //! Forms in handlers: fields, files, limits, and malformed input.
 
-use peregrine_multipart::{Limits, Multipart, MultipartForm, Upload};
+use peregrine_multipart::{MultipartLimits, Multipart, MultipartForm, UploadedFile};
 use peregrine_web::test::{TestClient, TestResponse};
 use peregrine_web::{App, HandlerExt, Problem};
 use serde::Deserialize;
@@ -20,12 +20,12 @@ fn form(fields: &[(&str, &str)]) -> String {
 }
 
 fn post(client: &TestClient, form: impl Into<String>) -> TestResponse {
-    client.post("/").header("content-type", TYPE).body(form.into()).send_now()
+    client.post("/").header("content-type", TYPE).body(form.into()).send_blocking()
 }
 
 fn in_pieces(client: &TestClient, form: &str, size: usize) -> TestResponse {
     let pieces: Vec<Vec<u8>> = form.as_bytes().chunks(size).map(<[u8]>::to_vec).collect();
-    client.post("/").header("content-type", TYPE).pieces(pieces).send_now()
+    client.post("/").header("content-type", TYPE).chunks(pieces).send_blocking()
 }
 
 #[derive(Debug, Deserialize)]
@@ -38,10 +38,10 @@ struct All {
     #[serde(default, rename = "tag")]
     tags: Vec<String>,
     kind: Option<Kind>,
-    photo: Upload,
+    photo: UploadedFile,
     #[serde(default)]
-    more: Vec<Upload>,
-    notes: Option<Upload>,
+    more: Vec<UploadedFile>,
+    notes: Option<UploadedFile>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -140,13 +140,13 @@ fn files_keep_their_place_in_flattened_structs_and_maps() {
     #[derive(Deserialize)]
     struct Inner {
         text: String,
-        file: Upload,
+        file: UploadedFile,
     }
     async fn flat(MultipartForm(form): MultipartForm<Outer>) -> String {
         let Outer { a, inner: Inner { text, file } } = form;
         format!("{a} {text} {:?}", file.as_slice().map(String::from_utf8_lossy))
     }
-    type Map = std::collections::BTreeMap<String, Upload>;
+    type Map = std::collections::BTreeMap<String, UploadedFile>;
     async fn map(MultipartForm(form): MultipartForm<Map>) -> String {
         form.iter().map(|(name, file)| format!("{name}:{} ", file.len())).collect()
     }
@@ -201,14 +201,14 @@ fn what_is_no_form_is_refused() {
         ("multipart/form-data; boundary=a@b", 400, "invalid-multipart"),
     ] {
         let request = client.post("/").header("content-type", content_type).body(whole.clone());
-        let response = request.send_now();
+        let response = request.send_blocking();
         assert_eq!(response.status(), status, "{content_type}: {}", response.text());
         assert_eq!(response.json::<Value>()["type"], format!("/problems/{kind}"));
     }
-    assert_eq!(client.post("/").body(whole.clone()).send_now().status(), 415);
+    assert_eq!(client.post("/").body(whole.clone()).send_blocking().status(), 415);
     let quoted = "Multipart/Form-Data; charset=utf-8; BOUNDARY=\"b\"";
     let request = client.post("/").header("content-type", quoted).body(whole.clone());
-    assert_eq!(request.send_now().text(), "a=1 ");
+    assert_eq!(request.send_blocking().text(), "a=1 ");
 
     refused(&client, "", 400, "incomplete-multipart", "ended before");
     refused(&client, &whole[..whole.len() - 4], 400, "incomplete-multipart", "ended before");
@@ -220,8 +220,8 @@ fn what_is_no_form_is_refused() {
 
 #[test]
 fn a_passed_limit_is_named_with_the_field() {
-    let limits = Limits { fields_max: 2, field_bytes_max: 3, ..Limits::DEFAULT };
-    let client = App::new().with(limits).post("/", sizes).test();
+    let limits = MultipartLimits { fields_max: 2, field_bytes_max: 3, ..MultipartLimits::DEFAULT };
+    let client = App::new().wrap(limits).post("/", sizes).test();
     let large = form(&[("name=a", "123"), ("name=b", "1234")]);
     let problem = refused(&client, &large, 413, "multipart-too-large", "3 bytes");
     assert_eq!((&problem["limit"], &problem["field"]), (&3.into(), &"b".into()));
@@ -238,7 +238,7 @@ fn a_handler_may_choose_its_limits_and_watch_the_progress() {
     async fn watched(form: Multipart) -> Result<String, Problem> {
         let seen = Rc::new(RefCell::new(Vec::new()));
         let sink = Rc::clone(&seen);
-        let limits = Limits { field_bytes_max: 8, ..Limits::DEFAULT };
+        let limits = MultipartLimits { field_bytes_max: 8, ..MultipartLimits::DEFAULT };
         let mut form = form.with_limits(limits).on_progress(move |progress| {
             sink.borrow_mut().push(progress);
         });
@@ -273,7 +273,7 @@ fn a_field_that_is_not_read_is_passed_over_and_an_absent_form_is_none() {
     let client = App::new().post("/", names).test();
     let body = form(&[("name=a", &"x".repeat(100)), ("name=b", ""), ("name=c; filename=c", "1")]);
     assert_eq!(in_pieces(&client, &body, 9).text(), "abc");
-    assert_eq!(client.post("/").send_now().text(), "none");
+    assert_eq!(client.post("/").send_blocking().text(), "none");
 }
 
 #[test]
@@ -290,7 +290,7 @@ fn text_must_be_utf8_and_say_so_if_it_says_anything() {
     assert_eq!((&problem["status"], &problem["field"]), (&415.into(), &"a".into()));
     let mut wrong = form(&[("name=a", "?")]).into_bytes();
     *wrong.iter_mut().find(|byte| **byte == b'?').expect("the body has a question mark") = 0xff;
-    let response = client.post("/").header("content-type", TYPE).body(wrong).send_now();
+    let response = client.post("/").header("content-type", TYPE).body(wrong).send_blocking();
     assert_eq!(response.status(), 400);
 }
 
@@ -301,12 +301,12 @@ fn content(bytes: usize) -> String {
 
 #[test]
 fn a_large_file_is_kept_on_disk_and_is_the_same_whoever_reads_it() {
-    async fn check(MultipartForm(all): MultipartForm<std::collections::BTreeMap<String, Upload>>) {
+    async fn check(MultipartForm(all): MultipartForm<std::collections::BTreeMap<String, UploadedFile>>) {
         let (large, small) = (&all["large"], &all["small"]);
         assert!(small.is_in_memory() && !large.is_in_memory());
         assert_eq!(large.bytes().await.expect("the file can be read"), content(1_000_000));
         let folder = tempfile::tempdir().expect("a directory");
-        let name = large.safe_name().expect("the file has a name");
+        let name = large.sanitized_file_name().expect("the file has a name");
         assert_eq!(name, "x");
         let path = folder.path().join(&name);
         for upload in [large, small] {
@@ -330,21 +330,21 @@ fn a_large_file_is_kept_on_disk_and_is_the_same_whoever_reads_it() {
     // With a runtime, other threads do the work.
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     let pieces: Vec<Vec<u8>> = body.as_bytes().chunks(4093).map(<[u8]>::to_vec).collect();
-    let request = client.post("/").header("content-type", TYPE).pieces(pieces);
+    let request = client.post("/").header("content-type", TYPE).chunks(pieces);
     assert_eq!(runtime.block_on(request.send()).status(), 200);
 }
 
 /// Each field is small, but their total exceeds the worker's memory limit.
 #[test]
 fn a_form_that_is_more_than_the_worker_may_hold_is_refused() {
-    use peregrine_web::account::{held, limit};
+    use peregrine_web::account::{reserved, set_limit};
 
     #[derive(Deserialize)]
     struct Texts {
         #[serde(rename = "text")]
         texts: Vec<String>,
         #[serde(default, rename = "file")]
-        files: Vec<Upload>,
+        files: Vec<UploadedFile>,
     }
     let count = async |MultipartForm(form): MultipartForm<Texts>| {
         format!("{} and {}", form.texts.len(), form.files.len())
@@ -354,15 +354,15 @@ fn a_form_that_is_more_than_the_worker_may_hold_is_refused() {
     let texts = vec![("name=\"text\"", &*content); 20];
     let mut files = vec![("name=\"file\"; filename=\"a\"", &*content); 20];
     files.push(("name=\"text\"", "a"));
-    let before = held();
+    let before = reserved();
     for (fields, told) in [(texts, "20 and 0"), (files, "1 and 20")] {
         for pieces in [100, 5_000, 1_000_000] {
             assert_eq!(in_pieces(&client, &form(&fields), pieces).text(), told);
-            limit(Some(before + 100_000));
+            set_limit(Some(before + 100_000));
             let refused = in_pieces(&client, &form(&fields), pieces);
-            limit(None);
+            set_limit(None);
             assert_eq!(refused.status(), 503, "{told} in pieces of {pieces}");
-            assert_eq!(held(), before);
+            assert_eq!(reserved(), before);
         }
     }
 }

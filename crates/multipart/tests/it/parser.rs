@@ -3,10 +3,10 @@
 use bytes::Bytes;
 use peregrine_multipart::fuzz::{fuzz_one, seeds};
 use peregrine_multipart::parser::{Event, Parser};
-use peregrine_multipart::{Limits, PartHead, Reject};
+use peregrine_multipart::{MultipartLimits, PartHeaders, MultipartError};
 use proptest::prelude::*;
 
-fn parse_within(limits: &Limits, form: &str) -> Result<Vec<Event>, Reject> {
+fn parse_within(limits: &MultipartLimits, form: &str) -> Result<Vec<Event>, MultipartError> {
     let mut parser = Parser::new(b"b", limits)?;
     let (mut input, mut events) = (Bytes::from(form.to_owned()), Vec::new());
     while let Some(event) = parser.receive(&mut input)? {
@@ -15,8 +15,8 @@ fn parse_within(limits: &Limits, form: &str) -> Result<Vec<Event>, Reject> {
     parser.finish().map(|()| events)
 }
 
-fn parse(form: &str) -> Result<Vec<Event>, Reject> {
-    parse_within(&Limits::DEFAULT, form)
+fn parse(form: &str) -> Result<Vec<Event>, MultipartError> {
+    parse_within(&MultipartLimits::DEFAULT, form)
 }
 
 /// The name, file name and content of each part.
@@ -24,7 +24,7 @@ fn parts(form: &str) -> Vec<(String, Option<String>, String)> {
     let mut parts: Vec<(String, Option<String>, String)> = Vec::new();
     for event in parse(form).unwrap_or_else(|reject| panic!("{form:?}: {reject}")) {
         match event {
-            Event::Part(head) => {
+            Event::PartStart(head) => {
                 let file_name = head.file_name().map(str::to_owned);
                 parts.push((head.name().to_owned(), file_name, String::new()));
             }
@@ -38,10 +38,10 @@ fn parts(form: &str) -> Vec<(String, Option<String>, String)> {
     parts
 }
 
-fn head(disposition: &str) -> Result<PartHead, Reject> {
+fn head(disposition: &str) -> Result<PartHeaders, MultipartError> {
     let form = format!("--b\r\nContent-Disposition: {disposition}\r\n\r\n\r\n--b--");
     match parse(&form)?.swap_remove(0) {
-        Event::Part(head) => Ok(head),
+        Event::PartStart(head) => Ok(head),
         other => panic!("{other:?}"),
     }
 }
@@ -63,7 +63,7 @@ fn content_is_what_stands_between_delimiters() {
     ] {
         let form = format!("{A}{content}");
         if content.contains(" \t--") {
-            assert_eq!(parse(&form), Err(Reject::InvalidDelimiter));
+            assert_eq!(parse(&form), Err(MultipartError::InvalidDelimiter));
             continue;
         }
         assert_eq!(parts(&form), [("a".to_owned(), None, meant.to_owned())], "{content:?}");
@@ -90,43 +90,43 @@ fn names_are_read_as_browsers_and_others_write_them() {
     }
     let twice = head("form-data; name=a\r\nContent-Type: a/b\r\nContent-Type: c/d")
         .expect("the part is valid");
-    assert_eq!(twice.content_type().map(str::as_bytes), twice.header("content-type"));
+    assert_eq!(twice.content_type().map(str::as_bytes), twice.parse_header("content-type"));
 }
 
 #[test]
 fn what_breaks_a_rule_is_refused_and_the_rule_is_named() {
     for (disposition, reject) in [
-        ("attachment; name=a", Reject::NoDisposition),
-        ("form-data", Reject::NoName),
-        ("form-data; filename=a", Reject::NoName),
-        ("form-data; name=a; name=b", Reject::InvalidDisposition),
-        ("form-data; name=\"a", Reject::InvalidDisposition),
-        ("form-data; name", Reject::InvalidDisposition),
-        ("form-data; name=\"a\"b", Reject::InvalidDisposition),
-        ("form-data; name=a; filename*=latin1''a", Reject::InvalidDisposition),
-        ("form-data; name=a; filename*=utf-8''%ff", Reject::InvalidDisposition),
-        ("form-data; name=a; filename*=utf-8''b; filename*=utf-8''c", Reject::InvalidDisposition),
-        ("form-data; name=a\rb", Reject::InvalidLine),
-        ("form-data; name=a\0b", Reject::InvalidHeader),
-        ("form-data; name=a\r\nContent-Disposition: form-data; name=b", Reject::NoDisposition),
-        ("form-data; name=a\r\nContent-Transfer-Encoding: base64", Reject::Encoded),
-        ("form-data; name=a\r\nno header", Reject::InvalidHeader),
-        ("form-data; name=a\r\n: nothing", Reject::InvalidHeader),
-        ("form-data; name=a\r\n folded: x", Reject::InvalidHeader),
-        ("form-data; name=a\nX: y", Reject::InvalidLine),
+        ("attachment; name=a", MultipartError::MissingContentDisposition),
+        ("form-data", MultipartError::MissingName),
+        ("form-data; filename=a", MultipartError::MissingName),
+        ("form-data; name=a; name=b", MultipartError::InvalidContentDisposition),
+        ("form-data; name=\"a", MultipartError::InvalidContentDisposition),
+        ("form-data; name", MultipartError::InvalidContentDisposition),
+        ("form-data; name=\"a\"b", MultipartError::InvalidContentDisposition),
+        ("form-data; name=a; filename*=latin1''a", MultipartError::InvalidContentDisposition),
+        ("form-data; name=a; filename*=utf-8''%ff", MultipartError::InvalidContentDisposition),
+        ("form-data; name=a; filename*=utf-8''b; filename*=utf-8''c", MultipartError::InvalidContentDisposition),
+        ("form-data; name=a\rb", MultipartError::InvalidHeaderLine),
+        ("form-data; name=a\0b", MultipartError::InvalidHeader),
+        ("form-data; name=a\r\nContent-Disposition: form-data; name=b", MultipartError::MissingContentDisposition),
+        ("form-data; name=a\r\nContent-Transfer-Encoding: base64", MultipartError::UnsupportedTransferEncoding),
+        ("form-data; name=a\r\nno header", MultipartError::InvalidHeader),
+        ("form-data; name=a\r\n: nothing", MultipartError::InvalidHeader),
+        ("form-data; name=a\r\n folded: x", MultipartError::InvalidHeader),
+        ("form-data; name=a\nX: y", MultipartError::InvalidHeaderLine),
     ] {
         assert_eq!(head(disposition).map(drop), Err(reject), "{disposition:?}");
     }
     let form = format!("{A}1\r\n--b--");
     for end in 0..form.len() {
-        assert_eq!(parse(&form[..end]), Err(Reject::Incomplete), "{:?}", &form[..end]);
+        assert_eq!(parse(&form[..end]), Err(MultipartError::Incomplete), "{:?}", &form[..end]);
     }
-    assert_eq!(parse("--b\r\n\r\n1\r\n--b--"), Err(Reject::NoDisposition));
-    assert_eq!(parse("--b\r\r\n"), Err(Reject::InvalidDelimiter));
-    assert_eq!(parse("--b-\r\n"), Err(Reject::InvalidDelimiter));
+    assert_eq!(parse("--b\r\n\r\n1\r\n--b--"), Err(MultipartError::MissingContentDisposition));
+    assert_eq!(parse("--b\r\r\n"), Err(MultipartError::InvalidDelimiter));
+    assert_eq!(parse("--b-\r\n"), Err(MultipartError::InvalidDelimiter));
     for boundary in ["", "a ", "a\r", "ü", &"x".repeat(71)] {
-        let refused = Parser::new(boundary.as_bytes(), &Limits::DEFAULT).map(drop);
-        assert_eq!(refused, Err(Reject::InvalidBoundary), "{boundary:?}");
+        let refused = Parser::new(boundary.as_bytes(), &MultipartLimits::DEFAULT).map(drop);
+        assert_eq!(refused, Err(MultipartError::InvalidBoundary), "{boundary:?}");
     }
 }
 
@@ -136,32 +136,32 @@ fn every_limit_may_be_reached_and_not_passed() {
     let field_twice = format!("{A}123\r\n{A}123\r\n--b--");
     let file_twice = format!("{file}1234\r\n{file}1234\r\n--b--");
     let headers = A.replace("\r\n\r\n", "\r\nX: y\r\n\r\n") + "\r\n--b--";
-    let d = Limits::DEFAULT;
-    let at = Limits {
+    let d = MultipartLimits::DEFAULT;
+    let at = MultipartLimits {
         fields_max: 2,
         files_max: 2,
         field_bytes_max: 3,
         file_bytes_max: 4,
-        all_bytes_max: 8,
-        headers_max: 2,
+        total_bytes_max: 8,
+        part_headers_max: 2,
         ..d
     };
     for form in [&field_twice, &file_twice, &headers] {
         assert!(parse_within(&at, form).is_ok(), "{form}");
     }
     for (limits, form, reject) in [
-        (Limits { fields_max: 1, ..d }, &field_twice, Reject::TooManyFields(1)),
-        (Limits { files_max: 1, ..d }, &file_twice, Reject::TooManyFiles(1)),
-        (Limits { field_bytes_max: 2, ..d }, &field_twice, Reject::FieldTooLarge(2)),
-        (Limits { file_bytes_max: 3, ..d }, &file_twice, Reject::FileTooLarge(3)),
-        (Limits { all_bytes_max: 5, ..d }, &field_twice, Reject::AllTooLarge(5)),
-        (Limits { headers_max: 1, ..d }, &headers, Reject::TooManyHeaders(1)),
-        (Limits { head_bytes_max: 20, ..d }, &headers, Reject::HeadTooLong(20)),
+        (MultipartLimits { fields_max: 1, ..d }, &field_twice, MultipartError::TooManyFields(1)),
+        (MultipartLimits { files_max: 1, ..d }, &file_twice, MultipartError::TooManyFiles(1)),
+        (MultipartLimits { field_bytes_max: 2, ..d }, &field_twice, MultipartError::FieldTooLarge(2)),
+        (MultipartLimits { file_bytes_max: 3, ..d }, &file_twice, MultipartError::FileTooLarge(3)),
+        (MultipartLimits { total_bytes_max: 5, ..d }, &field_twice, MultipartError::TotalTooLarge(5)),
+        (MultipartLimits { part_headers_max: 1, ..d }, &headers, MultipartError::TooManyPartHeaders(1)),
+        (MultipartLimits { part_headers_bytes_max: 20, ..d }, &headers, MultipartError::PartHeadersTooLarge(20)),
     ] {
         assert_eq!(parse_within(&limits, form), Err(reject));
         assert_eq!(reject.status(), 413);
     }
-    let long = Limits { head_bytes_max: 60, ..d };
+    let long = MultipartLimits { part_headers_bytes_max: 60, ..d };
     let beside = |count: usize| "x".repeat(count);
     assert!(parse_within(&long, &format!("{}\r\n{A}1\r\n--b--", beside(58))).is_ok());
     for form in [
@@ -169,7 +169,7 @@ fn every_limit_may_be_reached_and_not_passed() {
         format!("{A}1\r\n--b--{}", beside(61)),
         format!("--b{}\r\n", " ".repeat(61)),
     ] {
-        assert_eq!(parse_within(&long, &form), Err(Reject::HeadTooLong(60)));
+        assert_eq!(parse_within(&long, &form), Err(MultipartError::PartHeadersTooLarge(60)));
     }
 }
 

@@ -1,7 +1,7 @@
 //! The command `contract`: compares the OpenAPI documents of two versions of an API.
 #![forbid(unsafe_code)]
 
-use peregrine_openapi::diff::{Change, astray, diff};
+use peregrine_openapi::diff::{Change, find_dangling_ref, diff};
 use serde_json::{Value, json};
 use std::env;
 use std::fs;
@@ -73,9 +73,9 @@ fn in_json(changes: &[Change]) -> String {
     let one = |change: &Change| {
         json!({
             "breaking": change.is_breaking,
-            "place": change.place,
+            "place": change.location,
             "rule": change.rule,
-            "what": change.what,
+            "what": change.message,
         })
     };
     format!("{:#}\n", changes.iter().map(one).collect::<Value>())
@@ -102,7 +102,7 @@ fn read(path: &str) -> Result<Value, String> {
     let value: Value = serde_json::from_str(&text)
         .map_err(|error| format!("{path} is not JSON: {error}; convert YAML documents first"))?;
     match value.get("openapi").and_then(Value::as_str) {
-        Some(version) if version.starts_with("3.") => match astray(&value) {
+        Some(version) if version.starts_with("3.") => match find_dangling_ref(&value) {
             None => Ok(value),
             Some(reference) if reference.starts_with('#') => Err(format!(
                 "{path} refers to `{reference}`, which is not in it, so it cannot be compared"

@@ -32,18 +32,18 @@
 //!
 //! Start with [`diff`]; `schema.rs` compares schemas.
 
-mod parts;
+mod normalize;
 mod reference;
 mod schema;
 
-use crate::template::Template;
-use reference::resolved;
-use schema::Comparison;
+use crate::path_template::PathTemplate;
+use reference::resolve_ref;
+use schema::SchemaDiff;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::fmt;
 
-pub use reference::astray;
+pub use reference::find_dangling_ref;
 
 /// One change.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,17 +51,17 @@ pub struct Change {
     /// Whether it breaks clients.
     pub is_breaking: bool,
     /// The location: the operation, and the part of it.
-    pub place: String,
+    pub location: String,
     /// The rule that applies.
     pub rule: &'static str,
     /// The change in words.
-    pub what: String,
+    pub message: String,
 }
 
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let word = if self.is_breaking { "breaking" } else { "harmless" };
-        write!(f, "{word}: {}: {} [{}]", self.place, self.what, self.rule)
+        write!(f, "{word}: {}: {} [{}]", self.location, self.message, self.rule)
     }
 }
 
@@ -78,43 +78,43 @@ impl fmt::Display for Change {
 /// ```
 #[must_use]
 pub fn diff(old: &Value, new: &Value) -> Vec<Change> {
-    let mut report = Report::default();
+    let mut report = ChangeList::default();
     let (before, after) = (paths(old), paths(new));
     for (shape, (path, item)) in &before {
         match after.get(shape) {
-            None => report.breaks(path, "path-removed", "it was removed"),
+            None => report.breaking(path, "path-removed", "it was removed"),
             Some((new_path, new_item)) => {
-                Compared { old, new, report: &mut report }.item((path, item), (new_path, new_item));
+                DocumentDiff { old, new, report: &mut report }.compare_path_item((path, item), (new_path, new_item));
             }
         }
     }
     for (shape, (path, _)) in &after {
         if !before.contains_key(shape) {
-            report.passes(path, "path-added", "it was added");
+            report.compatible(path, "path-added", "it was added");
         }
     }
-    schemes(old, new, &mut report);
+    compare_security_schemes(old, new, &mut report);
     let mut changes = report.0;
-    changes.sort_by(|one, two| (!one.is_breaking, &one.place).cmp(&(!two.is_breaking, &two.place)));
+    changes.sort_by(|one, two| (!one.is_breaking, &one.location).cmp(&(!two.is_breaking, &two.location)));
     changes.dedup();
     changes
 }
 
 /// The changes found so far.
 #[derive(Default)]
-struct Report(Vec<Change>);
+struct ChangeList(Vec<Change>);
 
-impl Report {
-    fn say(&mut self, is_breaking: bool, place: &str, rule: &'static str, what: impl Into<String>) {
-        self.0.push(Change { is_breaking, place: place.to_owned(), rule, what: what.into() });
+impl ChangeList {
+    fn add(&mut self, is_breaking: bool, place: &str, rule: &'static str, what: impl Into<String>) {
+        self.0.push(Change { is_breaking, location: place.to_owned(), rule, message: what.into() });
     }
 
-    fn breaks(&mut self, place: &str, rule: &'static str, what: impl Into<String>) {
-        self.say(true, place, rule, what);
+    fn breaking(&mut self, place: &str, rule: &'static str, what: impl Into<String>) {
+        self.add(true, place, rule, what);
     }
 
-    fn passes(&mut self, place: &str, rule: &'static str, what: impl Into<String>) {
-        self.say(false, place, rule, what);
+    fn compatible(&mut self, place: &str, rule: &'static str, what: impl Into<String>) {
+        self.add(false, place, rule, what);
     }
 }
 
@@ -124,7 +124,7 @@ const METHODS: [&str; 8] = ["get", "put", "post", "delete", "options", "head", "
 fn paths(document: &Value) -> BTreeMap<String, (String, Value)> {
     let paths = document.get("paths").and_then(Value::as_object).into_iter().flatten();
     paths
-        .map(|(path, item)| (Template::of(path).shape, (path.clone(), resolved(document, item))))
+        .map(|(path, item)| (PathTemplate::from_pattern(path).normalized, (path.clone(), resolve_ref(document, item))))
         .collect()
 }
 
@@ -140,98 +140,98 @@ fn is_set(value: &Value, name: &str) -> bool {
 }
 
 /// Two documents during a comparison.
-struct Compared<'d> {
+struct DocumentDiff<'d> {
     old: &'d Value,
     new: &'d Value,
-    report: &'d mut Report,
+    report: &'d mut ChangeList,
 }
 
-impl Compared<'_> {
-    fn item(&mut self, (path, old): (&str, &Value), (new_path, new): (&str, &Value)) {
+impl DocumentDiff<'_> {
+    fn compare_path_item(&mut self, (path, old): (&str, &Value), (new_path, new): (&str, &Value)) {
         for method in METHODS {
             let place = format!("{} {path}", method.to_ascii_uppercase());
             match (old.get(method), new.get(method)) {
                 (Some(_), None) => {
-                    self.report.breaks(&place, "operation-removed", "it was removed");
+                    self.report.breaking(&place, "operation-removed", "it was removed");
                 }
-                (None, Some(_)) => self.report.passes(&place, "operation-added", "it was added"),
+                (None, Some(_)) => self.report.compatible(&place, "operation-added", "it was added"),
                 (None, None) => {}
                 (Some(before), Some(after)) => {
                     let before_parameters = parameters(self.old, path, old, before);
                     let after_parameters = parameters(self.new, new_path, new, after);
-                    self.parameters(&place, &before_parameters, &after_parameters);
-                    self.bodies(&place, before, after);
-                    self.responses(&place, before, after);
-                    self.security(&place, before, after);
-                    self.rest(&place, before, after);
+                    self.compare_parameters(&place, &before_parameters, &after_parameters);
+                    self.compare_bodies(&place, before, after);
+                    self.compare_responses(&place, before, after);
+                    self.compare_security(&place, before, after);
+                    self.compare_metadata(&place, before, after);
                 }
             }
         }
     }
 
-    fn parameters(&mut self, place: &str, before: &Parameters, after: &Parameters) {
+    fn compare_parameters(&mut self, place: &str, before: &Parameters, after: &Parameters) {
         for (key, old) in before {
-            let place = format!("{place} {} parameter `{}`", key.0, text(old, "name"));
+            let place = format!("{place} {} parameter `{}`", key.0, str_member(old, "name"));
             let Some(new) = after.get(key) else {
-                self.report.breaks(&place, "parameter-removed", "it is no longer read");
+                self.report.breaking(&place, "parameter-removed", "it is no longer read");
                 continue;
             };
             match (is_set(old, "required"), is_set(new, "required")) {
                 (false, true) => {
-                    self.report.breaks(&place, "parameter-required", "it is now required")
+                    self.report.breaking(&place, "parameter-required", "it is now required")
                 }
                 (true, false) => {
-                    self.report.passes(&place, "parameter-optional", "it is now optional")
+                    self.report.compatible(&place, "parameter-optional", "it is now optional")
                 }
                 _ => {}
             }
-            if written(old) != written(new) {
-                self.report.breaks(&place, "parameter-changed", "its serialization changed");
+            if serialization_style(old) != serialization_style(new) {
+                self.report.breaking(&place, "parameter-changed", "its serialization changed");
             }
-            self.schemas(&place, Side::Request, old.get("schema"), new.get("schema"));
+            self.compare_schemas(&place, DiffSide::Request, old.get("schema"), new.get("schema"));
             if old.get("content").is_some() && new.get("content").is_some() {
-                self.contents(&place, Side::Request, old, new);
+                self.compare_content(&place, DiffSide::Request, old, new);
             }
         }
         for (key, new) in after {
             if !before.contains_key(key) {
-                let place = format!("{place} {} parameter `{}`", key.0, text(new, "name"));
+                let place = format!("{place} {} parameter `{}`", key.0, str_member(new, "name"));
                 let is_required = is_set(new, "required");
                 let what =
                     if is_required { "it was added and is required" } else { "it was added" };
-                self.report.say(is_required, &place, "parameter-added", what);
+                self.report.add(is_required, &place, "parameter-added", what);
             }
         }
     }
 
-    fn bodies(&mut self, place: &str, before: &Value, after: &Value) {
+    fn compare_bodies(&mut self, place: &str, before: &Value, after: &Value) {
         let place = format!("{place} body");
         let body = |document, operation: &Value| {
-            operation.get("requestBody").map(|body| resolved(document, body))
+            operation.get("requestBody").map(|body| resolve_ref(document, body))
         };
         match (body(self.old, before), body(self.new, after)) {
             (None, None) => {}
             (None, Some(new)) if is_set(&new, "required") => {
-                self.report.breaks(&place, "body-required", "it was added and is required");
+                self.report.breaking(&place, "body-required", "it was added and is required");
             }
-            (None, Some(_)) => self.report.passes(&place, "body-added", "it was added"),
-            (Some(_), None) => self.report.breaks(&place, "body-removed", "it is no longer read"),
+            (None, Some(_)) => self.report.compatible(&place, "body-added", "it was added"),
+            (Some(_), None) => self.report.breaking(&place, "body-removed", "it is no longer read"),
             (Some(old), Some(new)) => {
                 match (is_set(&old, "required"), is_set(&new, "required")) {
                     (false, true) => {
-                        self.report.breaks(&place, "body-required", "it is now required")
+                        self.report.breaking(&place, "body-required", "it is now required")
                     }
                     (true, false) => {
-                        self.report.passes(&place, "body-optional", "it is now optional")
+                        self.report.compatible(&place, "body-optional", "it is now optional")
                     }
                     _ => {}
                 }
-                self.contents(&place, Side::Request, &old, &new);
+                self.compare_content(&place, DiffSide::Request, &old, &new);
             }
         }
     }
 
-    fn contents(&mut self, place: &str, side: Side, old: &Value, new: &Value) {
+    fn compare_content(&mut self, place: &str, side: DiffSide, old: &Value, new: &Value) {
         let after = new.get("content").cloned().unwrap_or_else(|| json!({}));
         for (media_type, content) in members(old, "content") {
             let place = format!("{place} {media_type}");
@@ -239,18 +239,18 @@ impl Compared<'_> {
             let wide = [format!("{kind}/*"), "*/*".to_owned()];
             match (after.get(media_type), wide.iter().find_map(|name| after.get(name))) {
                 (Some(found), _) => {
-                    self.schemas(&place, side, content.get("schema"), found.get("schema"));
+                    self.compare_schemas(&place, side, content.get("schema"), found.get("schema"));
                 }
-                (None, Some(found)) if side == Side::Request => {
-                    self.schemas(&place, side, content.get("schema"), found.get("schema"));
+                (None, Some(found)) if side == DiffSide::Request => {
+                    self.compare_schemas(&place, side, content.get("schema"), found.get("schema"));
                 }
                 // A wildcard media type need not include this one.
-                _ => self.report.breaks(&place, "media-type-removed", "it was removed"),
+                _ => self.report.breaking(&place, "media-type-removed", "it was removed"),
             }
         }
         for (media_type, _) in members(new, "content") {
             if old.get("content").is_none_or(|content| content.get(media_type).is_none()) {
-                self.report.passes(
+                self.report.compatible(
                     &format!("{place} {media_type}"),
                     "media-type-added",
                     "it was added",
@@ -259,7 +259,7 @@ impl Compared<'_> {
         }
     }
 
-    fn responses(&mut self, place: &str, before: &Value, after: &Value) {
+    fn compare_responses(&mut self, place: &str, before: &Value, after: &Value) {
         for (status, old) in members(before, "responses") {
             let place = format!("{place} response {status}");
             let class = format!("{}XX", status.chars().next().unwrap_or_default());
@@ -268,23 +268,23 @@ impl Compared<'_> {
                 .find_map(|status| after.get("responses")?.get(status));
             let Some(found) = found else {
                 let is_failure = status.starts_with(['4', '5']) || status == "default";
-                self.report.say(!is_failure, &place, "response-removed", "it was removed");
+                self.report.add(!is_failure, &place, "response-removed", "it was removed");
                 continue;
             };
-            let (old, new) = (resolved(self.old, old), resolved(self.new, found));
-            self.contents(&place, Side::Response, &old, &new);
+            let (old, new) = (resolve_ref(self.old, old), resolve_ref(self.new, found));
+            self.compare_content(&place, DiffSide::Response, &old, &new);
             for (name, _) in members(&old, "headers") {
                 let is_there =
                     members(&new, "headers").any(|(one, _)| one.eq_ignore_ascii_case(name));
                 if !is_there {
                     let place = format!("{place} header `{name}`");
-                    self.report.breaks(&place, "header-removed", "it was removed");
+                    self.report.breaking(&place, "header-removed", "it was removed");
                 }
             }
         }
         for (status, _) in members(after, "responses") {
             if before.get("responses").is_none_or(|all| all.get(status).is_none()) {
-                self.report.passes(
+                self.report.compatible(
                     &format!("{place} response {status}"),
                     "response-added",
                     "it was added",
@@ -293,65 +293,65 @@ impl Compared<'_> {
         }
     }
 
-    fn schemas(&mut self, place: &str, side: Side, old: Option<&Value>, new: Option<&Value>) {
+    fn compare_schemas(&mut self, place: &str, side: DiffSide, old: Option<&Value>, new: Option<&Value>) {
         let anything = Value::Bool(true);
         let (old, new) = (old.unwrap_or(&anything), new.unwrap_or(&anything));
-        let mut comparison = Comparison::new(self.old, self.new, side);
+        let mut comparison = SchemaDiff::new(self.old, self.new, side);
         comparison.compare(old, new);
         for change in comparison.into_changes() {
-            let place = if change.place.is_empty() {
+            let place = if change.location.is_empty() {
                 place.to_owned()
             } else {
-                format!("{place} {}", change.place)
+                format!("{place} {}", change.location)
             };
-            self.report.0.push(Change { place, ..change });
+            self.report.0.push(Change { location: place, ..change });
         }
     }
 
-    fn security(&mut self, place: &str, before: &Value, after: &Value) {
-        let (old, new) = (ways(self.old, before), ways(self.new, after));
-        if old == new || is_open(&old) && is_open(&new) {
+    fn compare_security(&mut self, place: &str, before: &Value, after: &Value) {
+        let (old, new) = (security_alternatives(self.old, before), security_alternatives(self.new, after));
+        if old == new || allows_anonymous(&old) && allows_anonymous(&new) {
             return;
         }
-        if is_open(&new) {
-            self.report.passes(place, "security-removed", "no credentials are required any more");
-        } else if is_open(&old) {
-            self.report.breaks(place, "security-added", "credentials are now required");
+        if allows_anonymous(&new) {
+            self.report.compatible(place, "security-removed", "no credentials are required any more");
+        } else if allows_anonymous(&old) {
+            self.report.breaking(place, "security-added", "credentials are now required");
         } else {
-            for way in old.iter().filter(|way| !new.iter().any(|new| is_enough(way, new))) {
+            for way in old.iter().filter(|way| !new.iter().any(|new| satisfies(way, new))) {
                 let names: Vec<_> = way.keys().map(String::as_str).collect();
                 let what = format!("`{}` is no longer sufficient", names.join("` with `"));
-                self.report.breaks(place, "security-changed", what);
+                self.report.breaking(place, "security-changed", what);
             }
         }
     }
 
-    fn rest(&mut self, place: &str, before: &Value, after: &Value) {
+    fn compare_metadata(&mut self, place: &str, before: &Value, after: &Value) {
         if !is_set(before, "deprecated") && is_set(after, "deprecated") {
-            self.report.passes(place, "deprecated", "it is now deprecated");
+            self.report.compatible(place, "deprecated", "it is now deprecated");
         }
-        let (old, new) = (text(before, "operationId"), text(after, "operationId"));
+        let (old, new) = (str_member(before, "operationId"), str_member(after, "operationId"));
         if !old.is_empty() && old != new {
             let now = if new.is_empty() { "none".to_owned() } else { format!("`{new}`") };
-            self.report.passes(place, "id-changed", format!("its ID was `{old}` and is now {now}"));
+            self.report.compatible(place, "id-changed", format!("its ID was `{old}` and is now {now}"));
         }
     }
 }
 
 /// The side whose message is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
+pub(crate) enum DiffSide {
     Request,
     Response,
 }
 
 /// How a parameter is serialized, with the defaults of OpenAPI 3.1, Parameter Object.
-fn written(parameter: &Value) -> (&str, bool, bool, bool) {
-    let usual = match text(parameter, "in") {
+fn serialization_style(parameter: &Value) -> (&str, bool, bool, bool) {
+    let usual = match str_member(parameter, "in") {
         "query" | "cookie" => "form",
         _ => "simple",
     };
-    let style = match text(parameter, "style") {
+    let style = match str_member(parameter, "style") {
         "" => usual,
         style => style,
     };
@@ -363,11 +363,11 @@ fn written(parameter: &Value) -> (&str, bool, bool, bool) {
 type Parameters = BTreeMap<(String, String), Value>;
 
 fn parameters(document: &Value, path: &str, item: &Value, operation: &Value) -> Parameters {
-    let names = Template::of(path).names;
+    let names = PathTemplate::from_pattern(path).parameters;
     let lists = [item, operation].into_iter().filter_map(|of| of.get("parameters")?.as_array());
-    let all = lists.flatten().map(|parameter| resolved(document, parameter));
+    let all = lists.flatten().map(|parameter| resolve_ref(document, parameter));
     all.map(|parameter| {
-        let (place, name) = (text(&parameter, "in"), text(&parameter, "name"));
+        let (place, name) = (str_member(&parameter, "in"), str_member(&parameter, "name"));
         let key = match place {
             "path" => names
                 .iter()
@@ -381,23 +381,23 @@ fn parameters(document: &Value, path: &str, item: &Value, operation: &Value) -> 
     .collect()
 }
 
-fn text<'v>(value: &'v Value, name: &str) -> &'v str {
+fn str_member<'v>(value: &'v Value, name: &str) -> &'v str {
     value.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
 /// The alternative security requirements of an operation.
-fn ways(document: &Value, operation: &Value) -> Vec<Map<String, Value>> {
+fn security_alternatives(document: &Value, operation: &Value) -> Vec<Map<String, Value>> {
     let ways = operation.get("security").or_else(|| document.get("security"));
     let ways = ways.and_then(Value::as_array).into_iter().flatten();
     ways.filter_map(Value::as_object).cloned().collect()
 }
 
-fn is_open(ways: &[Map<String, Value>]) -> bool {
+fn allows_anonymous(ways: &[Map<String, Value>]) -> bool {
     ways.is_empty() || ways.iter().any(Map::is_empty)
 }
 
 /// Whether credentials that satisfy `old` also satisfy `new`.
-fn is_enough(old: &Map<String, Value>, new: &Map<String, Value>) -> bool {
+fn satisfies(old: &Map<String, Value>, new: &Map<String, Value>) -> bool {
     new.iter().all(|(name, scopes)| {
         let had = old.get(name).and_then(Value::as_array);
         let mut scopes = scopes.as_array().into_iter().flatten();
@@ -405,7 +405,7 @@ fn is_enough(old: &Map<String, Value>, new: &Map<String, Value>) -> bool {
     })
 }
 
-fn schemes(old: &Value, new: &Value, report: &mut Report) {
+fn compare_security_schemes(old: &Value, new: &Value, report: &mut ChangeList) {
     let all = |document: &Value| {
         document.pointer("/components/securitySchemes").cloned().unwrap_or_else(|| json!({}))
     };
@@ -422,7 +422,7 @@ fn schemes(old: &Value, new: &Value, report: &mut Report) {
         };
         if essence(scheme) != essence(now) {
             let place = format!("security scheme `{name}`");
-            report.breaks(&place, "security-scheme-changed", "the scheme changed");
+            report.breaking(&place, "security-scheme-changed", "the scheme changed");
         }
     }
 }

@@ -3,22 +3,22 @@
 use serde_json::Value;
 
 /// The target of a reference within `document`, or the value itself.
-pub(super) fn resolved(document: &Value, value: &Value) -> Value {
+pub(super) fn resolve_ref(document: &Value, value: &Value) -> Value {
     let mut value = value;
     for _ in 0..16 {
         let Some(reference) = value.get("$ref").and_then(Value::as_str) else { break };
-        let Some(found) = target(document, reference) else { break };
+        let Some(found) = ref_target(document, reference) else { break };
         value = found;
     }
     value.clone()
 }
 
-fn target<'d>(document: &'d Value, reference: &str) -> Option<&'d Value> {
-    document.pointer(&decoded(reference.strip_prefix('#')?))
+fn ref_target<'d>(document: &'d Value, reference: &str) -> Option<&'d Value> {
+    document.pointer(&decode_fragment(reference.strip_prefix('#')?))
 }
 
 /// RFC 6901, section 6: a pointer in a fragment is percent-encoded.
-fn decoded(text: &str) -> String {
+fn decode_fragment(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((first, after)) = rest.split_first() {
@@ -42,7 +42,7 @@ fn decoded(text: &str) -> String {
 /// A reference without a target in `document`, such as one to another file. Its target is unknown,
 /// and [`diff`](super::diff) treats it as allowing anything.
 #[must_use]
-pub fn astray(document: &Value) -> Option<&str> {
+pub fn find_dangling_ref(document: &Value) -> Option<&str> {
     /// Members that contain arbitrary values, not schemas.
     const VALUES: [&str; 6] = ["const", "default", "enum", "example", "examples", "value"];
     let mut open = vec![document];
@@ -50,7 +50,7 @@ pub fn astray(document: &Value) -> Option<&str> {
         match value {
             Value::Object(members) => {
                 if let Some(Value::String(reference)) = members.get("$ref")
-                    && target(document, reference).is_none()
+                    && ref_target(document, reference).is_none()
                 {
                     return Some(reference);
                 }

@@ -9,8 +9,8 @@
 //! combined. Each alternative of one schema must be within an alternative of the other. Keywords
 //! that are not understood (`not`, `if`, `patternProperties` and others) must not change.
 
-use super::parts::parts;
-use super::{Change, Side};
+use super::normalize::disjuncts;
+use super::{Change, DiffSide};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 
@@ -21,7 +21,7 @@ pub(super) const DEPTH_MAX: usize = 32;
 const PAIRS_MAX: usize = 100_000;
 
 /// Keywords that are not understood and must not change.
-const OPAQUE: [&str; 10] = [
+const UNINTERPRETED_KEYWORDS: [&str; 10] = [
     "not",
     "if",
     "then",
@@ -35,7 +35,7 @@ const OPAQUE: [&str; 10] = [
 ];
 
 /// Bounds, and whether each is a lower bound.
-const BOUNDS: [(&str, bool); 10] = [
+const BOUND_KEYWORDS: [(&str, bool); 10] = [
     ("minimum", true),
     ("exclusiveMinimum", true),
     ("minLength", true),
@@ -48,21 +48,21 @@ const BOUNDS: [(&str, bool); 10] = [
     ("maxProperties", false),
 ];
 
-pub(super) struct Comparison<'d> {
+pub(super) struct SchemaDiff<'d> {
     old: &'d Value,
     new: &'d Value,
-    side: Side,
+    side: DiffSide,
     changes: Vec<Change>,
     /// References that are being or were compared.
-    seen: BTreeSet<(String, String)>,
+    visited_refs: BTreeSet<(String, String)>,
     path: Vec<String>,
     pairs: usize,
 }
 
-impl<'d> Comparison<'d> {
-    pub(super) fn new(old: &'d Value, new: &'d Value, side: Side) -> Self {
+impl<'d> SchemaDiff<'d> {
+    pub(super) fn new(old: &'d Value, new: &'d Value, side: DiffSide) -> Self {
         let (changes, seen, path) = <_>::default();
-        Self { old, new, side, changes, seen, path, pairs: 0 }
+        Self { old, new, side, changes, visited_refs: seen, path, pairs: 0 }
     }
 
     pub(super) fn into_changes(mut self) -> Vec<Change> {
@@ -80,44 +80,44 @@ impl<'d> Comparison<'d> {
         }
         let name = |schema: &Value| schema.get("$ref").and_then(Value::as_str).map(str::to_owned);
         if let (Some(old), Some(new)) = (name(old), name(new))
-            && !self.seen.insert((old, new))
+            && !self.visited_refs.insert((old, new))
         {
             return;
         }
         let (before, after) =
-            (parts(self.old, old, &mut Vec::new()), parts(self.new, new, &mut Vec::new()));
+            (disjuncts(self.old, old, &mut Vec::new()), disjuncts(self.new, new, &mut Vec::new()));
         let (small, big) = match self.side {
-            Side::Request => (&before, &after),
-            Side::Response => (&after, &before),
+            DiffSide::Request => (&before, &after),
+            DiffSide::Response => (&after, &before),
         };
         for part in small {
-            self.within_one(part, big);
+            self.check_subset_of_any(part, big);
         }
-        self.properties_that_went(&before, &after);
+        self.report_removed_properties(&before, &after);
     }
 
     /// Checks that `part` is within one of `all`; otherwise, reports the differences to the closest
     /// one.
-    fn within_one(&mut self, part: &Value, all: &[Value]) {
+    fn check_subset_of_any(&mut self, part: &Value, all: &[Value]) {
         // A constant has no references, so it means the same in both documents.
         if part.get("const").is_some() && all.contains(part) {
             return;
         }
         let mut closest: Option<Vec<Change>> = None;
-        let begun = self.seen.clone();
+        let begun = self.visited_refs.clone();
         for other in all {
             self.pairs += 1;
             if self.pairs > PAIRS_MAX {
                 return;
             }
             let changes = std::mem::take(&mut self.changes);
-            self.within(part, other);
+            self.check_subset(part, other);
             let found = std::mem::replace(&mut self.changes, changes);
             let count = |found: &[Change]| {
                 // A different type is further away than any other difference.
                 let far = found
                     .iter()
-                    .filter(|change| change.place == self.place() && change.what.contains("type"))
+                    .filter(|change| change.location == self.location() && change.message.contains("type"))
                     .count();
                 (far, found.iter().filter(|change| change.is_breaking).count())
             };
@@ -129,55 +129,55 @@ impl<'d> Comparison<'d> {
                 break;
             }
             // Comparisons in a rejected attempt do not count.
-            self.seen.clone_from(&begun);
+            self.visited_refs.clone_from(&begun);
         }
         match closest {
             Some(found) => self.changes.extend(found),
-            None => self.differ("nothing is allowed", "nothing was allowed"),
+            None => self.report_difference("nothing is allowed", "nothing was allowed"),
         }
     }
 
-    fn within(&mut self, small: &Value, big: &Value) {
-        if !self.is_of_type(small, big) {
+    fn check_subset(&mut self, small: &Value, big: &Value) {
+        if !self.check_type(small, big) {
             return;
         }
         let value = small.get("const");
         if value.is_none() {
             if let Some(value) = big.get("const") {
-                self.differ(
+                self.report_difference(
                     &format!("only {value} is accepted"),
                     &format!("it is not always {value}"),
                 );
             }
-            self.bounds(small, big);
-            self.formats(small, big);
+            self.check_bounds(small, big);
+            self.check_formats(small, big);
         } else if big.get("const").is_none() {
-            self.value_within(value.unwrap_or(&Value::Null), big);
+            self.check_value(value.unwrap_or(&Value::Null), big);
         } else if big.get("const").is_some_and(|other| Some(other) != value) {
             let value = value.map(Value::to_string).unwrap_or_default();
-            self.differ(
+            self.report_difference(
                 &format!("{value} is no longer accepted"),
                 &format!("it may now be {value}"),
             );
         }
-        self.objects(small, big);
-        self.lists(small, big);
-        for key in OPAQUE {
+        self.check_objects(small, big);
+        self.check_arrays(small, big);
+        for key in UNINTERPRETED_KEYWORDS {
             if small.get(key) != big.get(key) {
                 let what = format!("`{key}` changed, with unknown effect");
-                self.differ(&what, &what);
+                self.report_difference(&what, &what);
             }
         }
     }
 
     /// If the types differ, no further differences are reported.
-    fn is_of_type(&mut self, small: &Value, big: &Value) -> bool {
+    fn check_type(&mut self, small: &Value, big: &Value) -> bool {
         let Some(allowed) = type_of(big) else { return true };
         let given = type_of(small);
         let fits = given == Some(allowed) || given == Some("integer") && allowed == "number";
         if !fits {
             let given = given.unwrap_or("anything");
-            self.differ(
+            self.report_difference(
                 &format!("the type `{given}` is no longer accepted, only `{allowed}`"),
                 &format!("it may now be of the type `{given}`, besides `{allowed}`"),
             );
@@ -186,7 +186,7 @@ impl<'d> Comparison<'d> {
     }
 
     /// Checks one value against a schema. Rules that cannot be checked here count as violated.
-    fn value_within(&mut self, value: &Value, big: &Value) {
+    fn check_value(&mut self, value: &Value, big: &Value) {
         #[expect(clippy::cast_precision_loss, reason = "lengths and counts are small")]
         let size = match value {
             Value::String(text) => Some(text.chars().count() as f64),
@@ -200,7 +200,7 @@ impl<'d> Comparison<'d> {
             Value::Object(_) => "Properties",
             _ => "imum",
         };
-        let mut broken: Vec<&str> = BOUNDS
+        let mut broken: Vec<&str> = BOUND_KEYWORDS
             .iter()
             .filter(|(key, is_least)| {
                 let limit = big.get(*key).and_then(Value::as_f64).filter(|_| key.ends_with(kind));
@@ -215,27 +215,27 @@ impl<'d> Comparison<'d> {
             })
             .map(|(key, _)| *key)
             .collect();
-        if let (Some((least, most)), Value::Number(_), Some(number)) = (range(big), value, size) {
+        if let (Some((least, most)), Value::Number(_), Some(number)) = (format_range(big), value, size) {
             broken.extend((number < least || number > most).then_some("format"));
         } else if value.is_string() {
             broken.extend(["pattern", "format"].into_iter().filter(|key| big.get(*key).is_some()));
         }
         for key in broken {
-            self.differ(
+            self.report_difference(
                 &format!("{value} may violate `{key}`, which was added"),
                 &format!("it may now be {value}, which may violate `{key}`"),
             );
         }
     }
 
-    fn bounds(&mut self, small: &Value, big: &Value) {
-        for (key, is_least) in BOUNDS {
+    fn check_bounds(&mut self, small: &Value, big: &Value) {
+        for (key, is_least) in BOUND_KEYWORDS {
             let Some(limit) = big.get(key).and_then(Value::as_f64) else { continue };
             let said = |key: &str| small.get(key).and_then(Value::as_f64);
             let own = said(key).or_else(|| match key {
                 // The range of a format, or an exclusive bound, implies a bound.
-                "minimum" => said("exclusiveMinimum").or(range(small).map(|(least, _)| least)),
-                "maximum" => said("exclusiveMaximum").or(range(small).map(|(_, most)| most)),
+                "minimum" => said("exclusiveMinimum").or(format_range(small).map(|(least, _)| least)),
+                "maximum" => said("exclusiveMaximum").or(format_range(small).map(|(_, most)| most)),
                 "exclusiveMinimum" => said("minimum").filter(|least| *least > limit),
                 "exclusiveMaximum" => said("maximum").filter(|most| *most < limit),
                 // Lengths are never negative.
@@ -246,7 +246,7 @@ impl<'d> Comparison<'d> {
                 own.is_some_and(|own| if is_least { own >= limit } else { own <= limit });
             if !is_within {
                 let was = own.map_or("none".to_owned(), |own| own.to_string());
-                self.differ(
+                self.report_difference(
                     &format!("`{key}` is now {limit} and was {was}"),
                     &format!("`{key}` was {limit} and is now {was}"),
                 );
@@ -256,7 +256,7 @@ impl<'d> Comparison<'d> {
             let Some(rule) = big.get(key).filter(|rule| **rule != json!(false)) else { continue };
             if small.get(key) != Some(rule) {
                 let own = small.get(key).map_or("none".to_owned(), Value::to_string);
-                self.differ(
+                self.report_difference(
                     &format!("`{key}` is now {rule} and was {own}"),
                     &format!("`{key}` was {rule} and is now {own}"),
                 );
@@ -264,7 +264,7 @@ impl<'d> Comparison<'d> {
         }
     }
 
-    fn formats(&mut self, small: &Value, big: &Value) {
+    fn check_formats(&mut self, small: &Value, big: &Value) {
         let format =
             |schema: &Value| schema.get("format").and_then(Value::as_str).map(str::to_owned);
         let Some(wanted) = format(big) else { return };
@@ -272,20 +272,20 @@ impl<'d> Comparison<'d> {
         if own.as_ref() == Some(&wanted) || own.as_deref() == Some("float") && wanted == "double" {
             return;
         }
-        if let (Some((least, most)), Some((own_least, own_most))) = (range(big), range(small))
+        if let (Some((least, most)), Some((own_least, own_most))) = (format_range(big), format_range(small))
             && own_least >= least
             && own_most <= most
         {
             return;
         }
         let own = own.unwrap_or_else(|| "none".to_owned());
-        self.differ(
+        self.report_difference(
             &format!("`format` is now `{wanted}` and was `{own}`"),
             &format!("`format` was `{wanted}` and is now `{own}`"),
         );
     }
 
-    fn objects(&mut self, small: &Value, big: &Value) {
+    fn check_objects(&mut self, small: &Value, big: &Value) {
         let more = |schema: &Value| {
             schema.get("additionalProperties").cloned().unwrap_or(Value::Bool(true))
         };
@@ -301,57 +301,57 @@ impl<'d> Comparison<'d> {
         let (own, others) = (of(small), of(big));
         for (name, schema) in &own {
             match others.get(name) {
-                Some(other) => self.inside(name, schema, other),
-                None if big_more == json!(false) => self.at(name, |it| {
-                    it.differ(
+                Some(other) => self.descend(name, schema, other),
+                None if big_more == json!(false) => self.with_path(name, |it| {
+                    it.report_difference(
                         "it is no longer allowed",
                         "it may now be present, where no other property was allowed",
                     );
                 }),
-                None if big_more.is_object() => self.inside(name, schema, &big_more),
+                None if big_more.is_object() => self.descend(name, schema, &big_more),
                 None => {}
             }
         }
         for name in required(big).difference(&required(small)) {
             // Removed properties are reported as such.
-            if self.side == Side::Request || own.contains_key(*name) {
-                self.at(name, |it| {
-                    it.differ("it is now required", "it is no longer always present")
+            if self.side == DiffSide::Request || own.contains_key(*name) {
+                self.with_path(name, |it| {
+                    it.report_difference("it is now required", "it is no longer always present")
                 });
             }
         }
         let is_object = type_of(small).is_none_or(|kind| kind == "object");
         if is_object && small_more != big_more {
             if big_more == json!(false) {
-                self.differ(
+                self.report_difference(
                     "other properties are no longer allowed",
                     "other properties may now be present",
                 );
             } else if big_more.is_object() && small_more != json!(false) {
-                self.inside("*", &small_more, &big_more);
+                self.descend("*", &small_more, &big_more);
             }
         }
     }
 
-    fn lists(&mut self, small: &Value, big: &Value) {
+    fn check_arrays(&mut self, small: &Value, big: &Value) {
         if type_of(small).is_some_and(|kind| kind != "array") {
             return;
         }
         let anything = Value::Bool(true);
         if let Some(items) = big.get("items") {
-            self.inside("[]", small.get("items").unwrap_or(&anything), items);
+            self.descend("[]", small.get("items").unwrap_or(&anything), items);
         }
         let first = |schema: &Value| {
             schema.get("prefixItems").and_then(Value::as_array).cloned().unwrap_or_default()
         };
         let own = first(small);
         for (place, item) in first(big).iter().enumerate() {
-            self.inside(&format!("[{place}]"), own.get(place).unwrap_or(&anything), item);
+            self.descend(&format!("[{place}]"), own.get(place).unwrap_or(&anything), item);
         }
     }
 
     /// Reports properties that only the old schema has, and those that only the new one has.
-    fn properties_that_went(&mut self, before: &[Value], after: &[Value]) {
+    fn report_removed_properties(&mut self, before: &[Value], after: &[Value]) {
         let names = |parts: &[Value]| -> BTreeSet<String> {
             let properties = parts.iter().filter_map(|part| part.get("properties")?.as_object());
             properties.flat_map(|properties| properties.keys().cloned()).collect()
@@ -365,26 +365,26 @@ impl<'d> Comparison<'d> {
         }
         for name in old.difference(&new) {
             let what = match self.side {
-                Side::Request => "it is no longer read",
-                Side::Response => "it is no longer sent",
+                DiffSide::Request => "it is no longer read",
+                DiffSide::Response => "it is no longer sent",
             };
-            self.at(name, |it| it.push(true, "property-removed", what));
+            self.with_path(name, |it| it.push(true, "property-removed", what));
         }
         for name in new.difference(&old) {
-            self.at(name, |it| it.push(false, "property-added", "it was added"));
+            self.with_path(name, |it| it.push(false, "property-added", "it was added"));
         }
     }
 
     /// Compares the schemas of a member.
-    fn inside(&mut self, name: &str, small: &Value, big: &Value) {
+    fn descend(&mut self, name: &str, small: &Value, big: &Value) {
         let (small, big) = (small.clone(), big.clone());
-        self.at(name, |it| match it.side {
-            Side::Request => it.compare(&small, &big),
-            Side::Response => it.compare(&big, &small),
+        self.with_path(name, |it| match it.side {
+            DiffSide::Request => it.compare(&small, &big),
+            DiffSide::Response => it.compare(&big, &small),
         });
     }
 
-    fn at(&mut self, name: &str, work: impl FnOnce(&mut Self)) {
+    fn with_path(&mut self, name: &str, work: impl FnOnce(&mut Self)) {
         self.path.push(name.to_owned());
         work(self);
         self.path.pop();
@@ -392,18 +392,18 @@ impl<'d> Comparison<'d> {
 
     /// Reports that the smaller schema allows something that the bigger one does not, in words for
     /// requests and responses.
-    fn differ(&mut self, request: &str, response: &str) {
+    fn report_difference(&mut self, request: &str, response: &str) {
         match self.side {
-            Side::Request => self.push(true, "narrowed", request),
-            Side::Response => self.push(true, "widened", response),
+            DiffSide::Request => self.push(true, "narrowed", request),
+            DiffSide::Response => self.push(true, "widened", response),
         }
     }
 
     fn push(&mut self, is_breaking: bool, rule: &'static str, what: &str) {
-        self.changes.push(Change { is_breaking, place: self.place(), rule, what: what.to_owned() });
+        self.changes.push(Change { is_breaking, location: self.location(), rule, message: what.to_owned() });
     }
 
-    fn place(&self) -> String {
+    fn location(&self) -> String {
         self.path.iter().map(|name| format!("/{name}")).collect()
     }
 }
@@ -427,7 +427,7 @@ fn required(schema: &Value) -> BTreeSet<&str> {
 }
 
 /// The range of an integer format.
-fn range(schema: &Value) -> Option<(f64, f64)> {
+fn format_range(schema: &Value) -> Option<(f64, f64)> {
     #[expect(
         clippy::cast_precision_loss,
         reason = "which of two formats is wider can be told from less"

@@ -1,12 +1,12 @@
 //! Documents of whole applications, validated against the official OpenAPI schema.
 
 use crate::{
-    Api, DescribeExt, Document, HasOpenApi, OpenApi, OpenApiError, Parameter, SecurityScheme,
-    Status, describe,
+    ApiScope, DescribeExt, Document, OpenApiExt, OpenApi, OpenApiError, Parameter, SecurityScheme,
+    WithStatus, api_scope,
 };
 use http::{Method, StatusCode};
 use peregrine_web::extract::{Form, Json, Path, Query, State};
-use peregrine_web::respond::{Html, IntoResponse, Redirect};
+use peregrine_web::response::{Html, IntoResponse, Redirect};
 use peregrine_web::sse::{LastEventId, Sse};
 use peregrine_web::{App, HandlerExt, Problem, Response, Scope};
 use schemars::JsonSchema;
@@ -76,9 +76,9 @@ fn paths_queries_bodies_and_results_are_told_by_their_types() {
         Query(_): Query<Page>,
         State(_): State<u8>,
         Json(bird): Json<Bird>,
-    ) -> Result<Status<201, Json<Bird>>, Problem> {
+    ) -> Result<WithStatus<201, Json<Bird>>, Problem> {
         let _ = (flock, id);
-        Ok(Status(Json(bird)))
+        Ok(WithStatus(Json(bird)))
     }
     let app = App::new().state(1u8).put("/{flock}/birds/{id}", put.described());
     let operation = operation(app, "/{flock}/birds/{id}");
@@ -133,7 +133,7 @@ fn every_shape_of_result_has_its_statuses() {
     }
     assert_eq!(statuses(App::new().get("/x", (|| "a").described())), ["200"]);
     assert_eq!(statuses(App::new().get("/x", (|| ()).described())), ["200"]);
-    assert_eq!(statuses(App::new().get("/x", (|| Status::<204, _>(())).described())), ["204"]);
+    assert_eq!(statuses(App::new().get("/x", (|| WithStatus::<204, _>(())).described())), ["204"]);
     assert_eq!(statuses(App::new().get("/x", (|| Redirect::to("/")).described())), ["3XX"]);
     assert_eq!(statuses(App::new().get("/x", dynamic.described())), ["default"]);
     assert_eq!(statuses(App::new().get("/x", opaque.described())), ["default"]);
@@ -328,11 +328,11 @@ fn routes_that_are_left_out_are_listed_and_an_error_where_all_are_asked_for() {
             && document.operation("POST", "/some").is_none()
     );
 
-    let Err(OpenApiError::Build(error)) = app().add(api().all_described()).openapi() else {
+    let Err(OpenApiError::Build(error)) = app().add(api().require_descriptions()).openapi() else {
         panic!("the application must not build")
     };
     let text = error.to_string();
-    assert_eq!(error.faults.len(), 4, "{text}");
+    assert_eq!(error.errors.len(), 4, "{text}");
     assert!(
         text.contains("GET /plain (")
             && text.contains("tests/mod.rs:")
@@ -344,18 +344,18 @@ fn routes_that_are_left_out_are_listed_and_an_error_where_all_are_asked_for() {
 
 #[test]
 fn scopes_say_what_holds_for_all_of_their_routes_and_a_route_has_the_last_word() {
-    fn birds(api: Api) -> Api {
+    fn birds(api: ApiScope) -> ApiScope {
         api.tag("birds")
             .security("token")
             .get("/", || "all")
-            .get("/open", (|| "open").describe(|it| it.no_security().tag("more").id("open")))
+            .get("/open", (|| "open").describe(|it| it.no_security().tag("more").operation_id("open")))
             .scope("/keys", |api| api.security("key").get("/", || "keys"))
-            .plain(|scope: Scope| scope.get("/plain", (|| "plain").described()))
+            .undescribed(|scope: Scope| scope.get("/plain", (|| "plain").described()))
     }
     let inner = App::new().get("/merged", (|| "merged").named("merged").described());
     let app = App::new()
-        .scope("/birds", describe(birds))
-        .scope("/other", |scope| scope.noted(crate::for_all(|it| it.tag("other"))).merge(inner))
+        .scope("/birds", api_scope(birds))
+        .scope("/other", |scope| scope.noted(crate::operation_defaults(|it| it.tag("other"))).merge(inner))
         .add(
             api()
                 .tag("birds", "All about birds.")
@@ -364,8 +364,8 @@ fn scopes_say_what_holds_for_all_of_their_routes_and_a_route_has_the_last_word()
                     "token",
                     SecurityScheme::bearer("JWT").description("From the login."),
                 )
-                .security_scheme("key", SecurityScheme::header("X-Key"))
-                .security("token"),
+                .security_scheme("key", SecurityScheme::api_key_header("X-Key"))
+                .default_security("token"),
         );
     let document = document(app);
     let at = |path: &str| document.operation("GET", path).expect(path).clone();
@@ -399,9 +399,9 @@ fn what_cannot_be_true_is_a_fault_of_the_application() {
             && text.contains(".security_scheme(\"tokn\", ..)"),
         "{text}"
     );
-    let text = wrong(App::new().add(api().security("key")));
+    let text = wrong(App::new().add(api().default_security("key")));
     assert!(text.contains("the application requires the security scheme `key`"), "{text}");
-    let one = |it: &'static str| (|| ()).describe(move |operation| operation.id(it));
+    let one = |it: &'static str| (|| ()).describe(move |operation| operation.operation_id(it));
     let text = wrong(App::new().get("/x", one("a")).get("/y", one("a")).add(api()));
     assert!(text.contains("both have the id `a`"), "{text}");
 }
@@ -424,11 +424,11 @@ fn routes_with_one_name_have_ids_by_their_methods() {
 
 #[test]
 fn a_route_of_several_paths_may_have_one_id() {
-    let any = (|| ()).described_by(|it| it.id("files").methods([Method::GET]));
+    let any = (|| ()).described_manually(|it| it.operation_id("files").methods([Method::GET]));
     let app = App::new()
         .subtree("/files", any)
-        .get("/birds/{id?}", (|| ()).describe(|it| it.id("birds")))
-        .get("/x", (|| ()).describe(|it| it.id("birds_2")));
+        .get("/birds/{id?}", (|| ()).describe(|it| it.operation_id("birds")))
+        .get("/x", (|| ()).describe(|it| it.operation_id("birds_2")));
     let document = document(app.add(api()));
     let mut ids: Vec<_> = document.value()["paths"]
         .as_object()
@@ -452,9 +452,9 @@ fn who_may_come_without_credentials_is_let_in_without() {
             Ok(Self)
         }
     }
-    impl crate::DescribeArgument for Token {
+    impl crate::OperationInput for Token {
         fn describe(operation: &mut crate::Operation) {
-            operation.security("token").response(103, "A hint.").problems(&[401]);
+            operation.security("token").response(103, "A hint.").problem_statuses(&[401]);
         }
     }
     let api = api().security_scheme("token", SecurityScheme::bearer(""));
@@ -486,13 +486,13 @@ fn what_stands_around_a_route_refuses_in_its_document() {
         }
 
         fn require(&self, requirements: &mut peregrine_web::requirements::Requirements) {
-            requirements.refusal(401, "Nobody is there.");
-            requirements.refusal(429, "Too often.");
+            requirements.problem(401, "Nobody is there.");
+            requirements.problem(429, "Too often.");
         }
     }
     let own = (|| "own").describe(|it| it.problem(429, "Far too often."));
     let app = App::new().get("/outside", (|| "all").described()).scope("/inside", |scope| {
-        scope.with(Door).get("/", (|| "some").described()).get("/own", own)
+        scope.wrap(Door).get("/", (|| "some").described()).get("/own", own)
     });
     let document = document(app.add(api()));
     let text = |path: &str, status: &str| {
@@ -516,18 +516,18 @@ fn what_stands_around_a_route_refuses_in_its_document() {
 fn every_form_of_content_and_every_credential_is_told() {
     use peregrine_auth::{ApiKey, BasicAuth, BearerToken, Jwt, User};
     use peregrine_web::extract::{
-        Accept, Cbor, FastJson, MessagePack, NdJson, Preconditions, Protobuf,
+        Accept, Cbor, SimdJson, MessagePack, NdJson, Preconditions, Protobuf,
     };
     let credentials = |_: BasicAuth, _: BearerToken, _: ApiKey| ();
     let app = App::new()
         .post("/pack", (|bird: MessagePack<Bird>| bird).described())
         .post("/cbor", (|bird: Cbor<Bird>| bird).described())
-        .post("/fast", (|bird: FastJson<Bird>| bird).described())
+        .post("/fast", (|bird: SimdJson<Bird>| bird).described())
         .post("/proto", (|name: Protobuf<String>| name).described())
         .post("/lines", (|_: NdJson<Bird>| ()).described())
         .put("/state", (|_: Preconditions, _: Accept, _: User<u8>| ()).described())
         .get("/credentials", credentials.described())
-        .get("/jwt", (|| ()).describe(|it| it.argument::<Jwt<Bird>>()));
+        .get("/jwt", (|| ()).describe(|it| it.input::<Jwt<Bird>>()));
     let document = document(app.add(api()));
     let of = |method: &str, path: &str| document.operation(method, path).expect("one").clone();
     for (path, media_type, has_schema) in [
@@ -560,10 +560,10 @@ fn every_form_of_content_and_every_credential_is_told() {
 
 #[test]
 fn the_page_finds_its_files_with_a_slash_behind_it_too() {
-    let app = App::new().slash_policy(peregrine_web::SlashPolicy::Ignore);
+    let app = App::new().trailing_slash(peregrine_web::TrailingSlash::Ignore);
     let client = app.scope("/v1", |scope| scope.add(api())).test();
     for (path, folder) in [("/v1/docs", "docs/"), ("/v1/docs/", "")] {
-        let text = client.get(path).send_now().text();
+        let text = client.get(path).send_blocking().text();
         assert!(text.contains(&format!("src=\"{folder}page.js\"")), "{path} {text}");
         let up = if folder.is_empty() { "../" } else { "" };
         assert!(text.contains(&format!("content=\"{up}openapi.json\"")), "{path} {text}");
@@ -576,23 +576,23 @@ fn the_document_is_sent_once_to_who_has_it() {
     let paths = ["/openapi.json", "/docs", "/docs/page.css", "/docs/page.js"];
     let mut tags: Vec<String> = Vec::new();
     for path in paths {
-        let first = client.get(path).send_now();
+        let first = client.get(path).send_blocking();
         let tag = first.header("etag").unwrap_or_else(|| panic!("{path}")).to_owned();
-        let second = client.get(path).header("if-none-match", tag.as_str()).send_now();
+        let second = client.get(path).header("if-none-match", tag.as_str()).send_blocking();
         assert_eq!((second.status().as_u16(), second.header("etag")), (304, Some(tag.as_str())));
         assert!(second.bytes().is_empty() && second.header("content-type").is_none());
-        let other = client.get(path).header("if-none-match", "\"other\"").send_now();
+        let other = client.get(path).header("if-none-match", "\"other\"").send_blocking();
         assert_eq!((other.status().as_u16(), other.bytes()), (200, first.bytes()));
-        assert_eq!(client.get(path).header("if-match", "\"other\"").send_now().status(), 412);
-        assert_eq!(client.head(path).send_now().header("etag"), Some(tag.as_str()));
+        assert_eq!(client.get(path).header("if-match", "\"other\"").send_blocking().status(), 412);
+        assert_eq!(client.head(path).send_blocking().header("etag"), Some(tag.as_str()));
         assert!(!tags.contains(&tag));
         tags.push(tag);
     }
     // The same document has the same tag in every worker, and another document has another tag.
     let again = App::new().get("/birds", (|| "all").described()).add(api()).test();
-    assert_eq!(again.get(paths[0]).send_now().header("etag"), Some(tags[0].as_str()));
+    assert_eq!(again.get(paths[0]).send_blocking().header("etag"), Some(tags[0].as_str()));
     let more = App::new().get("/fish", (|| "all").described()).add(api()).test();
-    assert_ne!(more.get(paths[0]).send_now().header("etag"), Some(tags[0].as_str()));
+    assert_ne!(more.get(paths[0]).send_blocking().header("etag"), Some(tags[0].as_str()));
 }
 
 #[test]
@@ -605,7 +605,7 @@ fn what_types_do_not_know_is_said_beside() {
             .description("Puts *one*.")
             .deprecated()
             .parameter(Parameter::header("X-Trace").description("Where from.").example("one", "a"))
-            .parameter(Parameter::cookie("theme").of::<Option<Kind>>())
+            .parameter(Parameter::cookie("theme").schema::<Option<Kind>>())
             .body_example("kite", json!({ "name": "a", "kind": "kite" }))
             .body_description("A bird.")
             .response_example(200, "kite", json!({ "name": "a", "weight": null, "kind": "kite" }))
@@ -632,8 +632,8 @@ fn services_and_hidden_results_are_described_by_hand() {
     async fn opaque(Query(_): Query<Page>) -> impl IntoResponse {
         "a"
     }
-    let opaque = opaque.described_by(|it| {
-        it.argument::<Query<Page>>().answers::<Json<Bird>>().answers_with::<Json<u8>>(202, "Later.")
+    let opaque = opaque.described_manually(|it| {
+        it.input::<Query<Page>>().output::<Json<Bird>>().output_with_status::<Json<u8>>(202, "Later.")
     });
     let operation = operation(App::new().get("/x", opaque), "/x");
     assert_eq!(operation["parameters"].as_array().map(Vec::len), Some(4));
@@ -685,7 +685,7 @@ fn the_page_and_the_document_are_served_where_they_are_wanted() {
             scope.merge(inner().add(OpenApi::new("A <b>", "1").server("https://x.example/v1")))
         })
         .test();
-    let page = client.get("/v1/docs").send_now();
+    let page = client.get("/v1/docs").send_blocking();
     assert_eq!(page.header("content-type"), Some("text/html; charset=utf-8"));
     let policy = page.header("content-security-policy").expect("a policy").to_owned();
     assert!(
@@ -709,16 +709,16 @@ fn the_page_and_the_document_are_served_where_they_are_wanted() {
         "{text}"
     );
     assert_eq!(
-        client.get("/v1/docs/page.js").send_now().header("content-type"),
+        client.get("/v1/docs/page.js").send_blocking().header("content-type"),
         Some("text/javascript; charset=utf-8")
     );
-    assert_eq!(client.get("/v1/docs/page.css").send_now().status(), 200);
-    let document: Value = client.get("/v1/openapi.json").send_now().json();
+    assert_eq!(client.get("/v1/docs/page.css").send_blocking().status(), 200);
+    let document: Value = client.get("/v1/openapi.json").send_blocking().json();
     assert!(document["paths"]["/v1/birds"].is_object(), "the paths are those of the application");
 
-    let client = inner().add(api().json_at("/api.json").without_page()).test();
-    assert_eq!(client.get("/api.json").send_now().status(), 200);
-    assert_eq!(client.get("/docs").send_now().status(), 404);
+    let client = inner().add(api().json_path("/api.json").without_ui()).test();
+    assert_eq!(client.get("/api.json").send_blocking().status(), 200);
+    assert_eq!(client.get("/docs").send_blocking().status(), 404);
 }
 
 #[test]
@@ -730,7 +730,7 @@ fn problems_may_have_a_form_of_their_own() {
     }
     let app = App::new()
         .get("/x", (|_: Query<Page>| ()).described())
-        .add(api().problems_as::<Failure>("application/json"));
+        .add(api().problem_schema::<Failure>("application/json"));
     let document = document(app);
     let refusal =
         &document.operation("GET", "/x").expect("it exists")["responses"]["400"]["content"];
@@ -754,11 +754,11 @@ fn types_of_one_name_are_told_apart_by_a_name_of_their_own() {
             wingspan: u32,
         }
     }
-    let routes = |api: crate::Api| {
+    let routes = |api: crate::ApiScope| {
         api.add(|api| api.tag("a").post("/a", async |_: Json<users::Change>| ()))
             .add(|api| api.post("/b", async |_: Json<birds::Change>| ()))
     };
-    let document = document(App::new().add(crate::describe(routes)).add(api()));
+    let document = document(App::new().add(crate::api_scope(routes)).add(api()));
     let schemas = document.value()["components"]["schemas"].as_object().expect("there are some");
     let names: Vec<_> = schemas.keys().filter(|name| name.contains("Change")).collect();
     assert_eq!(names, ["Change", "UserChange"]);
@@ -772,7 +772,7 @@ fn types_of_one_name_are_told_apart_by_a_name_of_their_own() {
 #[test]
 fn validated_values_and_files_are_told_with_their_rules() {
     use garde::Validate;
-    use peregrine_multipart::{MultipartForm, Upload};
+    use peregrine_multipart::{MultipartForm, UploadedFile};
     use peregrine_validate::Valid;
 
     #[derive(Deserialize, JsonSchema, Validate)]
@@ -788,7 +788,7 @@ fn validated_values_and_files_are_told_with_their_rules() {
     #[expect(dead_code, reason = "only its schema is used")]
     struct Sighting {
         bird: String,
-        photo: Upload,
+        photo: UploadedFile,
     }
     async fn create(Valid(Json(_)): Valid<Json<Account>>) {}
     async fn report(MultipartForm(_): MultipartForm<Sighting>) {}

@@ -1,20 +1,20 @@
 //! The settings of the admin listener, and where it listens.
 
 use crate::error::Error;
-use crate::listen::bind::Place;
-use crate::listen::listener::Source;
-use crate::listen::listeners::{AdminEntrance, Entrances};
-use crate::listen::socket_file::FileOwner;
-use peregrine_admin::internal::{Administering, Views};
+use crate::listen::bind::ListenAddr;
+use crate::listen::listener::ListenSource;
+use crate::listen::listeners::{AdminListener, Listeners};
+use crate::listen::socket_file::SocketFileOwner;
+use peregrine_admin::internal::{RunningAdmin, AdminState};
 use peregrine_driver::Socket;
-use peregrine_restart::internal::Heir;
-use peregrine_server::Order;
+use peregrine_restart::internal::InheritedListeners;
+use peregrine_server::Lifecycle;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch as watched;
 
 /// The default of [`Admin::live_within`].
-pub(crate) const LIVE_WITHIN: Duration = Duration::from_secs(30);
+pub(crate) const DEFAULT_LIVENESS_THRESHOLD: Duration = Duration::from_secs(30);
 
 /// Configures the admin listener ([`Server::admin`](crate::Server::admin)). Its pages are:
 ///
@@ -46,54 +46,54 @@ pub(crate) const LIVE_WITHIN: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub struct Admin {
     /// `None` if the application serves the pages.
-    source: Option<Source>,
-    owner: FileOwner,
-    live_within: Duration,
+    source: Option<ListenSource>,
+    owner: SocketFileOwner,
+    liveness_threshold: Duration,
 }
 
 impl Admin {
     /// Listens at `address`, such as `127.0.0.1:9000` or `unix:/run/app/admin.sock`. Port 0 takes
     /// any free port; [`Running::admin_place`](crate::Running::admin_place) returns it.
-    pub fn at(address: impl Into<String>) -> Self {
-        Self::from_source(Source::Address(address.into()))
+    pub fn bind(address: impl Into<String>) -> Self {
+        Self::from_source(ListenSource::Address(address.into()))
     }
 
     /// Uses a listener that was bound elsewhere, for example by a service manager.
-    pub fn on(listener: impl Into<Socket>) -> Self {
-        Self::from_source(Source::Bound(listener.into()))
+    pub fn from_socket(listener: impl Into<Socket>) -> Self {
+        Self::from_source(ListenSource::Bound(listener.into()))
     }
 
     /// Listens on the sockets called `name` from a service manager; see
     /// [`Server::activated`](crate::Server::activated).
     #[cfg(all(target_os = "linux", feature = "restart"))]
     pub fn activated(name: impl Into<String>) -> Self {
-        Self::from_source(Source::Activated(name.into(), None))
+        Self::from_source(ListenSource::Activated(name.into(), None))
     }
 
     /// Like [`activated`](Self::activated), but listens at `address` if no sockets at all were
     /// passed to this process.
     #[cfg(all(target_os = "linux", feature = "restart"))]
     pub fn activated_or(name: impl Into<String>, address: impl Into<String>) -> Self {
-        Self::from_source(Source::Activated(name.into(), Some(address.into())))
+        Self::from_source(ListenSource::Activated(name.into(), Some(address.into())))
     }
 
-    fn from_source(source: Source) -> Self {
-        Self { source: Some(source), owner: FileOwner::default(), live_within: LIVE_WITHIN }
+    fn from_source(source: ListenSource) -> Self {
+        Self { source: Some(source), owner: SocketFileOwner::default(), liveness_threshold: DEFAULT_LIVENESS_THRESHOLD }
     }
 
     /// Opens no listener: requests are measured, and the application serves the pages itself
     /// ([`app`](crate::admin::app)). The pages then do not respond while workers are blocked or at
     /// their limits.
-    pub fn mounted() -> Self {
-        Self { source: None, owner: FileOwner::default(), live_within: LIVE_WITHIN }
+    pub fn without_listener() -> Self {
+        Self { source: None, owner: SocketFileOwner::default(), liveness_threshold: DEFAULT_LIVENESS_THRESHOLD }
     }
 
     /// Sets how long a handler may block a worker's thread, without suspending at an `await`,
     /// before `/livez` responds with 503. The default is 30 s. If failed liveness probes restart
     /// the server, set it to more than the slowest handler needs.
     #[must_use]
-    pub fn live_within(mut self, time: Duration) -> Self {
-        self.live_within = time;
+    pub fn liveness_threshold(mut self, time: Duration) -> Self {
+        self.liveness_threshold = time;
         self
     }
 
@@ -122,45 +122,45 @@ impl Admin {
     }
 
     /// Creates the data that workers publish.
-    pub(crate) fn views(&self, workers: usize, orders: watched::Receiver<Order>) -> Arc<Views> {
-        Views::begin(workers, orders, self.live_within)
+    pub(crate) fn new_state(&self, workers: usize, orders: watched::Receiver<Lifecycle>) -> Arc<AdminState> {
+        AdminState::start(workers, orders, self.liveness_threshold)
     }
 
     /// Opens the listener, or inherits it if `heir` has it.
-    pub(crate) fn open(
+    pub(crate) fn bind_listener(
         self,
-        all: &mut Entrances,
-        heir: &mut Option<Heir>,
-    ) -> Result<Option<AdminEntrance>, Error> {
-        self.owner.check(self.source.as_ref().and_then(Source::address))?;
-        self.source.map(|source| all.open_admin(source, &self.owner, heir)).transpose()
+        all: &mut Listeners,
+        heir: &mut Option<InheritedListeners>,
+    ) -> Result<Option<AdminListener>, Error> {
+        self.owner.validate(self.source.as_ref().and_then(ListenSource::own_address))?;
+        self.source.map(|source| all.bind_admin(source, &self.owner, heir)).transpose()
     }
 }
 
-impl AdminEntrance {
+impl AdminListener {
     /// Serves the pages on a new thread.
-    pub(crate) fn start(self, views: &Arc<Views>) -> Result<(Administering, Place), Error> {
-        let Self { listens, place, shared, is_inherited } = self;
-        let admin = Administering::start(listens, shared, is_inherited, views);
+    pub(crate) fn start(self, views: &Arc<AdminState>) -> Result<(RunningAdmin, ListenAddr), Error> {
+        let Self { listeners: listens, address: place, sharing: shared, is_inherited } = self;
+        let admin = RunningAdmin::start(listens, shared, is_inherited, views);
         Ok((admin.map_err(Error::Worker)?, place))
     }
 }
 
 impl From<&str> for Admin {
     fn from(address: &str) -> Self {
-        Self::at(address)
+        Self::bind(address)
     }
 }
 
 impl From<String> for Admin {
     fn from(address: String) -> Self {
-        Self::at(address)
+        Self::bind(address)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::{DriverChoice, Limits, Place, Server};
+    use crate::{DriverChoice, Limits, ListenAddr, Server};
     use peregrine_server::OverloadLimits;
     use std::io::{Read, Write};
     use std::net::{SocketAddr, TcpStream};
@@ -195,7 +195,7 @@ mod tests {
         let running = server.start(move || crate::App::new().get("/block", block));
         let running = running.expect("the server starts");
         let public = running.http_address().expect("an HTTP listener");
-        let Some(&Place::Tcp(admin)) = running.admin_place() else { panic!("not a TCP address") };
+        let Some(&ListenAddr::Tcp(admin)) = running.admin_address() else { panic!("not a TCP address") };
         let until = |is_refusing: bool| {
             let line =
                 format!("peregrine_worker_overloaded{{worker=\"0\"}} {}", u8::from(is_refusing));
@@ -218,6 +218,6 @@ mod tests {
             is_over.store(true, Ordering::Relaxed);
         });
         until(false);
-        running.shut_down().expect("a clean shutdown");
+        running.graceful_shutdown().expect("a clean shutdown");
     }
 }

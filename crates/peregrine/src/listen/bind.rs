@@ -1,12 +1,12 @@
 //! Binds listen addresses, and distributes their sockets over the workers.
 
 use crate::error::Error;
-use crate::listen::socket_file::FileOwner;
+use crate::listen::socket_file::SocketFileOwner;
 use peregrine_driver::{Socket, SocketOptions};
 #[cfg(unix)]
-use peregrine_restart::internal::Identity;
-use peregrine_restart::internal::{Inherited, Secrets};
-use peregrine_server::Shared;
+use peregrine_restart::internal::FileId;
+use peregrine_restart::internal::{InheritedListener, TicketSecrets};
+use peregrine_server::SocketSharing;
 use socket2::{Domain, Protocol, SockAddr, Type};
 use std::fmt;
 use std::io;
@@ -16,18 +16,18 @@ use std::path::{Path, PathBuf};
 /// Whether the kernel distributes connections evenly among sockets with `SO_REUSEPORT`. On macOS
 /// and the BSDs the last socket gets all of them, and Windows has no such option: there, all
 /// workers accept from one queue.
-const DISTRIBUTES: bool = cfg!(any(target_os = "linux", target_os = "android"));
+const REUSEPORT_BALANCES: bool = cfg!(any(target_os = "linux", target_os = "android"));
 
 /// The address that a server listens on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum ListenAddr {
     /// A TCP socket with this address.
     Tcp(SocketAddr),
     /// A Unix domain socket at this path.
     Unix(PathBuf),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ListenAddr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(address) => address.fmt(f),
@@ -39,50 +39,50 @@ impl fmt::Display for Place {
 /// The sockets of one listen address. Each has its own accept queue in the kernel. There may be
 /// more or fewer sockets than workers.
 #[derive(Debug)]
-pub(crate) struct Bound {
-    pub(crate) place: Place,
+pub(crate) struct BoundSockets {
+    pub(crate) address: ListenAddr,
     pub(crate) sockets: Vec<Socket>,
     /// Removes the file of a Unix socket when the server has ended.
-    pub(crate) file: Option<SocketFile>,
-    pub(crate) shared: Shared,
+    pub(crate) socket_file: Option<UnixSocketFile>,
+    pub(crate) sharing: SocketSharing,
     /// Whether the application or a service manager created the sockets and may keep them open.
-    pub(crate) is_foreign: bool,
+    pub(crate) is_external: bool,
     /// The secrets with which the previous process encrypted session tickets.
-    pub(crate) secrets: Secrets,
+    pub(crate) ticket_secrets: TicketSecrets,
 }
 
-impl Bound {
-    fn own(place: Place, sockets: Vec<Socket>) -> Self {
+impl BoundSockets {
+    fn owned(place: ListenAddr, sockets: Vec<Socket>) -> Self {
         Self {
-            place,
+            address: place,
             sockets,
-            file: None,
-            shared: Shared::default(),
-            is_foreign: false,
-            secrets: Secrets::default(),
+            socket_file: None,
+            sharing: SocketSharing::default(),
+            is_external: false,
+            ticket_secrets: TicketSecrets::default(),
         }
     }
 
     /// The sockets that the previous process passed on.
-    pub(crate) fn inherited(one: Inherited) -> io::Result<Self> {
+    pub(crate) fn inherited(one: InheritedListener) -> io::Result<Self> {
         let first = one.sockets.first().ok_or(io::ErrorKind::NotFound)?;
-        let place = place_of(first)?;
+        let place = local_addr(first)?;
         #[cfg(unix)]
-        let file = match (&place, one.file) {
-            (Place::Unix(path), Some(identity)) => {
-                Some(SocketFile { path: path.clone(), identity, shared: one.shared.clone() })
+        let file = match (&place, one.file_id) {
+            (ListenAddr::Unix(path), Some(identity)) => {
+                Some(UnixSocketFile { path: path.clone(), file_id: identity, sharing: one.sharing.clone() })
             }
             _ => None,
         };
         #[cfg(not(unix))]
         let file = None;
-        let Inherited { sockets, shared, is_foreign, secrets, .. } = one;
-        Ok(Self { place, sockets, file, shared, is_foreign, secrets })
+        let InheritedListener { sockets, sharing: shared, is_external: is_foreign, ticket_secrets: secrets, .. } = one;
+        Ok(Self { address: place, sockets, socket_file: file, sharing: shared, is_external: is_foreign, ticket_secrets: secrets })
     }
 
     /// Duplicates the sockets and distributes them over the workers: returns one list for each of
     /// the `workers`. Each list has at least one socket, and each socket is in at least one list.
-    pub(crate) fn deal(&self, workers: usize) -> io::Result<Vec<Vec<Socket>>> {
+    pub(crate) fn distribute(&self, workers: usize) -> io::Result<Vec<Vec<Socket>>> {
         let count = self.sockets.len();
         // If the queues cannot be distributed evenly, all workers accept from all of them.
         let is_even = count.is_multiple_of(workers);
@@ -90,7 +90,7 @@ impl Bound {
         let of = |worker| {
             let queues = self.sockets.iter().enumerate();
             let own = queues.filter(move |(queue, _)| is_for(worker, *queue));
-            own.map(|(_, socket)| duplicate(socket)).collect()
+            own.map(|(_, socket)| try_clone(socket)).collect()
         };
         (0..workers).map(of).collect()
     }
@@ -99,39 +99,39 @@ impl Bound {
 /// The file of a Unix domain socket. Dropping this removes the file, unless another file has
 /// replaced it or another process has the socket too.
 #[derive(Debug)]
-pub(crate) struct SocketFile {
+pub(crate) struct UnixSocketFile {
     #[cfg(unix)]
     pub(crate) path: PathBuf,
     #[cfg(unix)]
-    pub(crate) identity: Identity,
+    pub(crate) file_id: FileId,
     #[cfg(unix)]
-    pub(crate) shared: Shared,
+    pub(crate) sharing: SocketSharing,
 }
 
 /// The files of Unix domain sockets, which are removed when this is dropped.
-pub(crate) type SocketFiles = Vec<SocketFile>;
+pub(crate) type UnixSocketFiles = Vec<UnixSocketFile>;
 
 #[cfg(unix)]
-impl SocketFile {
+impl UnixSocketFile {
     /// The file of the socket that was just bound to `path`.
-    fn of(path: &Path, shared: Shared) -> io::Result<Self> {
-        let identity = identity(&std::fs::symlink_metadata(path)?);
-        Ok(Self { path: path.to_path_buf(), identity, shared })
+    fn new(path: &Path, shared: SocketSharing) -> io::Result<Self> {
+        let identity = file_id(&std::fs::symlink_metadata(path)?);
+        Ok(Self { path: path.to_path_buf(), file_id: identity, sharing: shared })
     }
 }
 
 #[cfg(unix)]
-fn identity(metadata: &std::fs::Metadata) -> Identity {
+fn file_id(metadata: &std::fs::Metadata) -> FileId {
     use std::os::unix::fs::MetadataExt;
     (metadata.dev(), metadata.ino(), metadata.mtime(), metadata.mtime_nsec())
 }
 
-impl Drop for SocketFile {
+impl Drop for UnixSocketFile {
     fn drop(&mut self) {
         #[cfg(unix)]
-        if !self.shared.is_so()
+        if !self.sharing.is_shared()
             && std::fs::symlink_metadata(&self.path)
-                .is_ok_and(|found| identity(&found) == self.identity)
+                .is_ok_and(|found| file_id(&found) == self.file_id)
         {
             let _ = std::fs::remove_file(&self.path);
         }
@@ -141,17 +141,17 @@ impl Drop for SocketFile {
 /// Listens at `address`, with one socket per worker where that is possible.
 pub(crate) fn bind(
     address: &str,
-    owner: &FileOwner,
+    owner: &SocketFileOwner,
     workers: usize,
     options: &SocketOptions,
-) -> Result<Bound, Error> {
+) -> Result<BoundSockets, Error> {
     let bind = |cause| Error::Bind { address: address.to_owned(), cause };
     if let Some(path) = address.strip_prefix("unix:") {
         return bind_unix(Path::new(path), owner, options);
     }
     let all = address
         .to_socket_addrs()
-        .map_err(|cause| Error::Address { address: address.to_owned(), cause })?;
+        .map_err(|cause| Error::InvalidAddress { address: address.to_owned(), cause })?;
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for candidate in all {
         match bind_tcp(candidate, workers, options) {
@@ -162,9 +162,9 @@ pub(crate) fn bind(
     Err(bind(last))
 }
 
-fn bind_tcp(address: SocketAddr, workers: usize, options: &SocketOptions) -> io::Result<Bound> {
+fn bind_tcp(address: SocketAddr, workers: usize, options: &SocketOptions) -> io::Result<BoundSockets> {
     // All workers share one socket where several are impossible or not wanted.
-    let workers = if DISTRIBUTES && !options.one_queue { workers } else { 1 };
+    let workers = if REUSEPORT_BALANCES && !options.shared_accept_queue { workers } else { 1 };
     // A socket with SO_REUSEPORT could also be bound to a port on which another process of this
     // user already listens, and would silently take half of its connections. So the first socket is
     // bound without the option, which fails if the port is in use, and is closed before the others
@@ -172,10 +172,10 @@ fn bind_tcp(address: SocketAddr, workers: usize, options: &SocketOptions) -> io:
     // the option and stays open, so that no other process can take the port before the other
     // sockets are bound.
     let is_any_port = address.port() == 0;
-    let first = listener(address, is_any_port && workers > 1, options)?;
+    let first = bind_socket(address, is_any_port && workers > 1, options)?;
     let address = first.local_addr()?;
     if workers == 1 {
-        return Ok(Bound::own(Place::Tcp(address), vec![Socket::Tcp(first)]));
+        return Ok(BoundSockets::owned(ListenAddr::Tcp(address), vec![Socket::Tcp(first)]));
     }
     let mut sockets = Vec::with_capacity(workers);
     if is_any_port {
@@ -184,12 +184,12 @@ fn bind_tcp(address: SocketAddr, workers: usize, options: &SocketOptions) -> io:
         drop(first);
     }
     while sockets.len() < workers {
-        sockets.push(Socket::Tcp(listener(address, true, options)?));
+        sockets.push(Socket::Tcp(bind_socket(address, true, options)?));
     }
-    Ok(Bound::own(Place::Tcp(address), sockets))
+    Ok(BoundSockets::owned(ListenAddr::Tcp(address), sockets))
 }
 
-fn listener(
+fn bind_socket(
     address: SocketAddr,
     is_shared: bool,
     options: &SocketOptions,
@@ -232,35 +232,35 @@ fn backlog(options: &SocketOptions) -> i32 {
 
 /// Binds one socket, which all workers share: Unix domain sockets do not support SO_REUSEPORT.
 #[cfg(unix)]
-fn bind_unix(path: &Path, owner: &FileOwner, options: &SocketOptions) -> Result<Bound, Error> {
+fn bind_unix(path: &Path, owner: &SocketFileOwner, options: &SocketOptions) -> Result<BoundSockets, Error> {
     use std::os::unix::net::UnixListener;
     let failed = |cause| Error::Bind { address: format!("unix:{}", path.display()), cause };
     let owner = owner.resolve(path)?;
-    make_way(path).map_err(failed)?;
+    remove_stale_socket(path).map_err(failed)?;
     // No buffer sizes are set: connections of Unix domain sockets do not inherit them.
     let socket = socket2::Socket::new(Domain::UNIX, Type::STREAM, None).map_err(failed)?;
     let address = SockAddr::unix(path).map_err(failed)?;
     socket.bind(&address).map_err(failed)?;
     // From here on, dropping `file` on an error removes the file.
-    let shared = Shared::default();
-    let file = SocketFile::of(path, shared.clone()).map_err(failed)?;
+    let shared = SocketSharing::default();
+    let file = UnixSocketFile::new(path, shared.clone()).map_err(failed)?;
     // Before `listen`: otherwise, a peer could connect before the file's mode excludes it.
     owner.apply(path)?;
     socket.listen(backlog(options)).map_err(failed)?;
     socket.set_nonblocking(true).map_err(failed)?;
     let sockets = vec![Socket::Unix(UnixListener::from(socket))];
-    let bound = Bound::own(Place::Unix(path.to_path_buf()), sockets);
-    Ok(Bound { file: Some(file), shared, ..bound })
+    let bound = BoundSockets::owned(ListenAddr::Unix(path.to_path_buf()), sockets);
+    Ok(BoundSockets { socket_file: Some(file), sharing: shared, ..bound })
 }
 
 /// Removes the socket file that a killed server has left at `path`.
 #[cfg(unix)]
-fn make_way(path: &Path) -> io::Result<()> {
+fn remove_stale_socket(path: &Path) -> io::Result<()> {
     use std::os::unix::fs::FileTypeExt;
     if let Ok(found) = std::fs::symlink_metadata(path) {
         // Connecting to a file of another type is refused too. The type is checked, so that only
         // sockets are removed.
-        let is_stale = found.file_type().is_socket() && is_refused(path)?;
+        let is_stale = found.file_type().is_socket() && is_stale(path)?;
         if !is_stale {
             return Err(io::ErrorKind::AddrInUse.into());
         }
@@ -271,7 +271,7 @@ fn make_way(path: &Path) -> io::Result<()> {
 
 /// Whether no process listens at `path`. Does not block if a process listens but does not accept.
 #[cfg(unix)]
-fn is_refused(path: &Path) -> io::Result<bool> {
+fn is_stale(path: &Path) -> io::Result<bool> {
     let socket = socket2::Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
     let connected = socket.connect(&SockAddr::unix(path)?);
@@ -279,23 +279,23 @@ fn is_refused(path: &Path) -> io::Result<bool> {
 }
 
 #[cfg(not(unix))]
-fn bind_unix(path: &Path, _: &FileOwner, _: &SocketOptions) -> Result<Bound, Error> {
+fn bind_unix(path: &Path, _: &SocketFileOwner, _: &SocketOptions) -> Result<BoundSockets, Error> {
     let cause = io::Error::new(io::ErrorKind::Unsupported, "this system has no Unix sockets");
     Err(Error::Bind { address: format!("unix:{}", path.display()), cause })
 }
 
 /// Wraps a listener that was bound outside of this server and may remain in use elsewhere.
-pub(crate) fn adopt(listener: Socket) -> Result<Bound, Error> {
+pub(crate) fn from_socket(listener: Socket) -> Result<BoundSockets, Error> {
     let failed = |cause| Error::Bind { address: "(a listener bound elsewhere)".to_owned(), cause };
     // On a blocking socket, a driver may accept connections ahead of the server. If the server
     // stops listening, such a connection would be lost.
-    unblock(&listener).map_err(failed)?;
-    let place = place_of(&listener).map_err(failed)?;
-    let shared = Shared::from(true);
-    Ok(Bound { shared, is_foreign: true, ..Bound::own(place, vec![listener]) })
+    set_nonblocking(&listener).map_err(failed)?;
+    let place = local_addr(&listener).map_err(failed)?;
+    let shared = SocketSharing::from(true);
+    Ok(BoundSockets { sharing: shared, is_external: true, ..BoundSockets::owned(place, vec![listener]) })
 }
 
-fn unblock(listener: &Socket) -> io::Result<()> {
+fn set_nonblocking(listener: &Socket) -> io::Result<()> {
     match listener {
         Socket::Tcp(listener) => listener.set_nonblocking(true),
         #[cfg(unix)]
@@ -303,19 +303,19 @@ fn unblock(listener: &Socket) -> io::Result<()> {
     }
 }
 
-pub(crate) fn place_of(listener: &Socket) -> io::Result<Place> {
+pub(crate) fn local_addr(listener: &Socket) -> io::Result<ListenAddr> {
     Ok(match listener {
-        Socket::Tcp(listener) => Place::Tcp(listener.local_addr()?),
+        Socket::Tcp(listener) => ListenAddr::Tcp(listener.local_addr()?),
         #[cfg(unix)]
         Socket::Unix(listener) => {
             let path = listener.local_addr()?.as_pathname().map(Path::to_path_buf);
             // Sockets with a name in Linux's abstract namespace have no path.
-            Place::Unix(path.unwrap_or_else(|| PathBuf::from("(unnamed)")))
+            ListenAddr::Unix(path.unwrap_or_else(|| PathBuf::from("(unnamed)")))
         }
     })
 }
 
-pub(crate) fn duplicate(listener: &Socket) -> io::Result<Socket> {
+pub(crate) fn try_clone(listener: &Socket) -> io::Result<Socket> {
     match listener {
         Socket::Tcp(listener) => listener.try_clone().map(Socket::Tcp),
         #[cfg(unix)]
@@ -327,8 +327,8 @@ pub(crate) fn duplicate(listener: &Socket) -> io::Result<Socket> {
 mod tests {
     use super::*;
 
-    fn bind(address: &str, workers: usize) -> Result<Bound, Error> {
-        super::bind(address, &FileOwner::default(), workers, &SocketOptions::default())
+    fn bind(address: &str, workers: usize) -> Result<BoundSockets, Error> {
+        super::bind(address, &SocketFileOwner::default(), workers, &SocketOptions::default())
     }
 
     #[test]
@@ -348,7 +348,7 @@ mod tests {
     #[test]
     fn a_port_that_another_socket_has_is_refused_though_ports_are_shared() {
         let taken = bind("127.0.0.1:0", 2).expect("any free port");
-        let error = bind(&taken.place.to_string(), 2).expect_err("the port is taken");
+        let error = bind(&taken.address.to_string(), 2).expect_err("the port is taken");
         let text = error.to_string();
         assert!(text.contains("another process listens there"), "{text}");
     }
@@ -357,17 +357,17 @@ mod tests {
     fn all_workers_listen_on_the_port_that_the_first_was_given() {
         let bound = bind("127.0.0.1:0", 3).expect("any free port");
         for socket in &bound.sockets {
-            assert_eq!(place_of(socket).expect("bound"), bound.place);
+            assert_eq!(local_addr(socket).expect("bound"), bound.address);
         }
     }
 
     #[test]
     fn with_one_queue_all_workers_take_from_it() {
-        let options = SocketOptions { one_queue: true, ..SocketOptions::default() };
+        let options = SocketOptions { shared_accept_queue: true, ..SocketOptions::default() };
         let bound =
-            super::bind("127.0.0.1:0", &FileOwner::default(), 3, &options).expect("any free port");
+            super::bind("127.0.0.1:0", &SocketFileOwner::default(), 3, &options).expect("any free port");
         assert_eq!(bound.sockets.len(), 1);
-        let dealt = bound.deal(3).expect("descriptors are available");
+        let dealt = bound.distribute(3).expect("descriptors are available");
         assert!(dealt.iter().all(|own| own.len() == 1), "{dealt:?}");
     }
 
@@ -381,7 +381,7 @@ mod tests {
             ..SocketOptions::default()
         };
         for address in ["127.0.0.1:0", "[::1]:0"] {
-            let Ok(bound) = super::bind(address, &FileOwner::default(), 2, &options) else {
+            let Ok(bound) = super::bind(address, &SocketFileOwner::default(), 2, &options) else {
                 // This machine may not have IPv6.
                 assert_eq!(address, "[::1]:0");
                 continue;
@@ -418,13 +418,13 @@ mod tests {
         ] {
             let one = |_| Socket::Tcp(TcpListener::bind("127.0.0.1:0").expect("a free port"));
             let sockets: Vec<_> = (0..queues).map(one).collect();
-            let places: Vec<_> = sockets.iter().map(|one| place_of(one).expect("bound")).collect();
-            let bound = Bound::own(places[0].clone(), sockets);
+            let places: Vec<_> = sockets.iter().map(|one| local_addr(one).expect("bound")).collect();
+            let bound = BoundSockets::owned(places[0].clone(), sockets);
             let number = |socket| {
-                let place = place_of(&socket).expect("bound");
+                let place = local_addr(&socket).expect("bound");
                 places.iter().position(|known| *known == place).expect("a known address")
             };
-            let dealt = bound.deal(workers).expect("descriptors are available").into_iter();
+            let dealt = bound.distribute(workers).expect("descriptors are available").into_iter();
             let dealt = dealt.map(|own| own.into_iter().map(number).collect::<Vec<_>>());
             assert_eq!(dealt.collect::<Vec<_>>(), expected, "{queues} for {workers}");
         }
@@ -437,7 +437,7 @@ mod tests {
         let address = format!("unix:{}", folder.path().join("s").display());
         let live = bind(&address, 1).expect("free");
         assert!(bind(&address, 1).is_err());
-        let stale = Bound { file: None, ..live };
+        let stale = BoundSockets { socket_file: None, ..live };
         drop(stale.sockets);
         bind(&address, 1).expect("the previous listener is closed");
     }
@@ -506,13 +506,13 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("s");
         let listener = std::os::unix::net::UnixListener::bind(&path).expect("a new path");
-        let file = identity(&std::fs::symlink_metadata(&path).expect("the file exists"));
+        let file = file_id(&std::fs::symlink_metadata(&path).expect("the file exists"));
         for is_own in [false, true] {
             let socket = Socket::Unix(listener.try_clone().expect("free descriptors"));
-            let shared = Shared::from(!is_own);
-            let (sockets, secrets) = (vec![socket], Secrets::default());
-            let one = Inherited { sockets, file: Some(file), shared, is_foreign: false, secrets };
-            drop(Bound::inherited(one).expect("a bound socket"));
+            let shared = SocketSharing::from(!is_own);
+            let (sockets, secrets) = (vec![socket], TicketSecrets::default());
+            let one = InheritedListener { sockets, file_id: Some(file), sharing: shared, is_external: false, ticket_secrets: secrets };
+            drop(BoundSockets::inherited(one).expect("a bound socket"));
             assert_eq!(path.exists(), !is_own);
         }
     }
@@ -524,13 +524,13 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("s");
         let address = format!("unix:{}", path.display());
-        let bind = |owner: FileOwner| super::bind(&address, &owner, 1, &SocketOptions::default());
+        let bind = |owner: SocketFileOwner| super::bind(&address, &owner, 1, &SocketOptions::default());
         let own = std::fs::metadata(folder.path()).expect("a directory");
         let is_root = own.uid() == 0;
         // Only root can change the owner of a file.
         let (user, group) = if is_root { (12_345, 54_321) } else { (own.uid(), own.gid()) };
         for mode in [0o600, 0o660, 0o777, 0] {
-            let owner = FileOwner {
+            let owner = SocketFileOwner {
                 mode: Some(mode),
                 user: Some(user.to_string()),
                 group: Some(group.to_string()),
@@ -545,13 +545,13 @@ mod tests {
             (None, Some("no-such-group"), "has no group `no-such-group`"),
         ] {
             let (user, group) = (user.map(str::to_owned), group.map(str::to_owned));
-            let error = bind(FileOwner { mode: None, user, group }).expect_err("no such name");
+            let error = bind(SocketFileOwner { mode: None, user, group }).expect_err("no such name");
             let text = error.to_string();
             assert!(text.contains(expected) && text.contains(&address), "{text}");
             assert!(!path.exists(), "an error leaves nothing behind");
         }
         if is_root {
-            let owner = FileOwner { user: Some("root".to_owned()), ..FileOwner::default() };
+            let owner = SocketFileOwner { user: Some("root".to_owned()), ..SocketFileOwner::default() };
             let _bound = bind(owner).expect("permitted");
             assert_eq!(std::fs::metadata(&path).expect("a file").uid(), 0);
         }

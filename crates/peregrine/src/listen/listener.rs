@@ -1,16 +1,16 @@
 //! [`Listener`]: one listen address and the settings of its connections.
 
 use crate::error::Error;
-use crate::listen::socket_file::FileOwner;
+use crate::listen::socket_file::SocketFileOwner;
 use peregrine_driver::Socket;
-use peregrine_restart::internal::Secrets;
-use peregrine_server::{Limits, Listen, Live, ProxyProtocol, Shared};
+use peregrine_restart::internal::TicketSecrets;
+use peregrine_server::{Limits, BoundListener, ReloadableConfig, ProxyProtocol, SocketSharing};
 #[cfg(feature = "tls")]
 use peregrine_tls::TicketKeys;
-use peregrine_tls::Tls;
+use peregrine_tls::TlsConfig;
 use peregrine_web::TrustedProxies;
 #[cfg(feature = "tls")]
-use peregrine_web::panics::contained;
+use peregrine_web::panics::catch_log_panic;
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -31,19 +31,19 @@ use tokio::sync::watch;
 #[derive(Debug)]
 #[must_use = "a listener does nothing until it is passed to `Server::listen`"]
 pub struct Listener {
-    source: Source,
-    owner: FileOwner,
-    tls: Option<Tls>,
+    source: ListenSource,
+    owner: SocketFileOwner,
+    tls: Option<TlsConfig>,
     limits: Option<Limits>,
     proxy_protocol: Option<ProxyProtocol>,
-    proxies: Option<TrustedProxies>,
+    trusted_proxies: Option<TrustedProxies>,
     /// The settings that can change while the server runs.
-    live: Option<watch::Receiver<Live>>,
+    updates: Option<watch::Receiver<ReloadableConfig>>,
 }
 
 /// The source of a listener's sockets.
 #[derive(Debug)]
-pub(crate) enum Source {
+pub(crate) enum ListenSource {
     Address(String),
     /// A socket that was bound elsewhere.
     Bound(Socket),
@@ -52,9 +52,9 @@ pub(crate) enum Source {
     Activated(String, Option<String>),
 }
 
-impl Source {
+impl ListenSource {
     /// The address that this process binds itself, if it may have to.
-    pub(crate) fn address(&self) -> Option<&str> {
+    pub(crate) fn own_address(&self) -> Option<&str> {
         match self {
             Self::Address(address) => Some(address),
             Self::Bound(_) => None,
@@ -67,39 +67,39 @@ impl Source {
 impl Listener {
     /// Listens for plain HTTP at `address`: `127.0.0.1:8080`, `[::]:80`, `localhost:3000`, or
     /// `unix:/run/app.sock`. Port 0 selects any free port.
-    pub fn at(address: impl Into<String>) -> Self {
-        Self::new(Source::Address(address.into()))
+    pub fn bind(address: impl Into<String>) -> Self {
+        Self::new(ListenSource::Address(address.into()))
     }
 
     /// Listens on the sockets called `name` that a service manager created; see
     /// [`Server::activated`](crate::Server::activated).
     #[cfg(all(target_os = "linux", feature = "restart"))]
     pub fn activated(name: impl Into<String>) -> Self {
-        Self::new(Source::Activated(name.into(), None))
+        Self::new(ListenSource::Activated(name.into(), None))
     }
 
     /// Like [`activated`](Self::activated), but listens at `address` if this process was given no
     /// sockets at all.
     #[cfg(all(target_os = "linux", feature = "restart"))]
     pub fn activated_or(name: impl Into<String>, address: impl Into<String>) -> Self {
-        Self::new(Source::Activated(name.into(), Some(address.into())))
+        Self::new(ListenSource::Activated(name.into(), Some(address.into())))
     }
 
     /// The current `rate_slack` of this listener's own limits, if it has any.
     pub(crate) fn rate_slack(&self) -> Option<Duration> {
-        let live = self.live.as_ref().map(|live| live.borrow().limits.rate_slack);
+        let live = self.updates.as_ref().map(|live| live.borrow().limits.rate_slack);
         live.or_else(|| self.limits.as_ref().map(|limits| limits.rate_slack))
     }
 
-    fn new(source: Source) -> Self {
+    fn new(source: ListenSource) -> Self {
         Self {
             source,
-            owner: FileOwner::default(),
+            owner: SocketFileOwner::default(),
             tls: None,
             limits: None,
             proxy_protocol: None,
-            proxies: None,
-            live: None,
+            trusted_proxies: None,
+            updates: None,
         }
     }
 
@@ -128,7 +128,7 @@ impl Listener {
 
     /// Speaks HTTPS. Requires the feature `tls`, which is on by default.
     #[cfg(feature = "tls")]
-    pub fn tls(mut self, tls: Tls) -> Self {
+    pub fn tls(mut self, tls: TlsConfig) -> Self {
         self.tls = Some(tls);
         self
     }
@@ -153,33 +153,33 @@ impl Listener {
     /// Sets the trusted proxies for this listener, in place of the server's
     /// ([`Server::trusted_proxies`](crate::Server::trusted_proxies)).
     pub fn trusted_proxies(mut self, proxies: impl Into<TrustedProxies>) -> Self {
-        self.proxies = Some(proxies.into());
+        self.trusted_proxies = Some(proxies.into());
         self
     }
 
     /// Takes limits and trusted proxies from the latest value of this channel.
     #[cfg(feature = "config")]
-    pub(crate) fn live(mut self, live: watch::Receiver<Live>) -> Self {
-        self.follow(live);
+    pub(crate) fn with_updates(mut self, live: watch::Receiver<ReloadableConfig>) -> Self {
+        self.set_updates(live);
         self
     }
 
     /// Like [`live`](Self::live), on a reference.
     #[cfg(feature = "config")]
-    pub(crate) fn follow(&mut self, live: watch::Receiver<Live>) {
-        self.live = Some(live);
+    pub(crate) fn set_updates(&mut self, live: watch::Receiver<ReloadableConfig>) {
+        self.updates = Some(live);
     }
 
     /// The limits and trusted proxies that the program set for this listener; `None` if they come
     /// from a channel ([`live`](Self::live)).
     #[cfg(feature = "config")]
-    pub(crate) fn own(&self) -> Option<(Option<Limits>, Option<TrustedProxies>)> {
-        self.live.is_none().then(|| (self.limits.clone(), self.proxies.clone()))
+    pub(crate) fn own_settings(&self) -> Option<(Option<Limits>, Option<TrustedProxies>)> {
+        self.updates.is_none().then(|| (self.limits.clone(), self.trusted_proxies.clone()))
     }
 
     /// The TLS settings, if it speaks TLS.
     #[cfg(feature = "tls")]
-    pub(crate) fn certificates(&self) -> Option<&Tls> {
+    pub(crate) fn certificates(&self) -> Option<&TlsConfig> {
         self.tls.as_ref()
     }
 
@@ -188,55 +188,55 @@ impl Listener {
     }
 
     /// Checks the settings and separates them from the source. `proxies` are those of the server.
-    pub(crate) fn parts(
+    pub(crate) fn into_parts(
         self,
         proxies: Option<&TrustedProxies>,
-    ) -> Result<(Source, Settings), Error> {
-        let proxies = self.proxies.or_else(|| proxies.cloned());
+    ) -> Result<(ListenSource, ListenerSettings), Error> {
+        let proxies = self.trusted_proxies.or_else(|| proxies.cloned());
         let place = || match &self.source {
-            Source::Address(address) => address.clone(),
-            Source::Bound(_) => "(a listener bound elsewhere)".to_owned(),
+            ListenSource::Address(address) => address.clone(),
+            ListenSource::Bound(_) => "(a listener bound elsewhere)".to_owned(),
             #[cfg(all(target_os = "linux", feature = "restart"))]
-            Source::Activated(name, _) => name.clone(),
+            ListenSource::Activated(name, _) => name.clone(),
         };
         let faults = [
-            ("PROXY protocol", self.proxy_protocol.as_ref().and_then(ProxyProtocol::fault)),
-            ("trusted proxies", proxies.as_ref().and_then(TrustedProxies::fault)),
+            ("PROXY protocol", self.proxy_protocol.as_ref().and_then(ProxyProtocol::config_error)),
+            ("trusted proxies", proxies.as_ref().and_then(TrustedProxies::config_error)),
         ];
         for (what, fault) in faults {
             if let Some(fault) = fault {
                 return Err(Error::Config(format!("{what} of {}: {fault}", place())));
             }
         }
-        self.owner.check(self.source.address())?;
-        let Self { source, owner, tls, limits, proxy_protocol, live, .. } = self;
-        Ok((source, Settings { owner, tls, limits, proxy_protocol, proxies, live }))
+        self.owner.validate(self.source.own_address())?;
+        let Self { source, owner, tls, limits, proxy_protocol, updates: live, .. } = self;
+        Ok((source, ListenerSettings { owner, tls, limits, proxy_protocol, trusted_proxies: proxies, updates: live }))
     }
 }
 
 /// The settings of a listener's connections, on every worker.
-pub struct Settings {
-    pub(crate) owner: FileOwner,
-    tls: Option<Tls>,
+pub struct ListenerSettings {
+    pub(crate) owner: SocketFileOwner,
+    tls: Option<TlsConfig>,
     limits: Option<Limits>,
     proxy_protocol: Option<ProxyProtocol>,
-    proxies: Option<TrustedProxies>,
-    live: Option<watch::Receiver<Live>>,
+    trusted_proxies: Option<TrustedProxies>,
+    updates: Option<watch::Receiver<ReloadableConfig>>,
 }
 
-impl Settings {
+impl ListenerSettings {
     /// Whether connections use TLS.
     pub fn is_tls(&self) -> bool {
         self.tls.is_some()
     }
 
     /// Lets clients resume TLS sessions that they started with the previous process.
-    pub(crate) fn inherit(&self, Secrets(secrets): &Secrets) {
+    pub(crate) fn inherit_ticket_secrets(&self, TicketSecrets(secrets): &TicketSecrets) {
         #[cfg(feature = "tls")]
-        if let (Some(keys), false) = (self.tickets(), secrets.is_empty())
-            && let Err(error) = keys.inherit(secrets.iter().copied())
+        if let (Some(keys), false) = (self.ticket_keys(), secrets.is_empty())
+            && let Err(error) = keys.replace_random_keys(secrets.iter().copied())
         {
-            contained(
+            catch_log_panic(
                 || tracing::warn!(target: "peregrine", %error, "cannot use the old ticket keys"),
             );
         }
@@ -245,45 +245,45 @@ impl Settings {
     }
 
     #[cfg(feature = "tls")]
-    pub(crate) fn tickets(&self) -> Option<TicketKeys> {
-        self.tls.as_ref().and_then(Tls::ticket_keys)
+    pub(crate) fn ticket_keys(&self) -> Option<TicketKeys> {
+        self.tls.as_ref().and_then(TlsConfig::ticket_keys)
     }
 
     /// The listener of one worker on this socket.
-    pub fn listen<S>(&self, socket: S, shared: Shared) -> Listen<S> {
-        Listen {
+    pub fn bound_listener<S>(&self, socket: S, shared: SocketSharing) -> BoundListener<S> {
+        BoundListener {
             tls: self.tls.clone(),
-            shared,
+            sharing: shared,
             limits: self.limits.clone(),
             proxy_protocol: self.proxy_protocol.clone(),
-            proxies: self.proxies.clone(),
-            live: self.live.clone(),
-            ..Listen::on(socket)
+            trusted_proxies: self.trusted_proxies.clone(),
+            updates: self.updates.clone(),
+            ..BoundListener::new(socket)
         }
     }
 }
 
 impl From<&str> for Listener {
     fn from(address: &str) -> Self {
-        Self::at(address)
+        Self::bind(address)
     }
 }
 
 impl From<String> for Listener {
     fn from(address: String) -> Self {
-        Self::at(address)
+        Self::bind(address)
     }
 }
 
 impl From<&String> for Listener {
     fn from(address: &String) -> Self {
-        Self::at(address)
+        Self::bind(address)
     }
 }
 
 impl From<SocketAddr> for Listener {
     fn from(address: SocketAddr) -> Self {
-        Self::at(address.to_string())
+        Self::bind(address.to_string())
     }
 }
 
@@ -306,14 +306,14 @@ impl From<std::os::unix::net::UnixListener> for Listener {
 /// A socket that was bound elsewhere, for example by a service manager. All workers share it.
 impl From<Socket> for Listener {
     fn from(socket: Socket) -> Self {
-        Self::new(Source::Bound(socket))
+        Self::new(ListenSource::Bound(socket))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::listen::listeners::Entrances;
+    use crate::listen::listeners::Listeners;
     use peregrine_driver::SocketOptions;
     use peregrine_web::App;
 
@@ -324,15 +324,15 @@ mod tests {
 
     #[test]
     fn settings_that_cannot_be_meant_are_told_at_the_start_with_their_place() {
-        let at = |settings| Listener::at("127.0.0.1:0").proxy_protocol(settings);
+        let at = |settings| Listener::bind("127.0.0.1:0").proxy_protocol(settings);
         for (listener, expected) in [
             (at(ProxyProtocol::optional()), ".from("),
-            (at(ProxyProtocol::required().from([""; 0])), ".from("),
-            (at(ProxyProtocol::required().from(["10.0.0.0/33"])), "`10.0.0.0/33`"),
-            (Listener::at("127.0.0.1:0").trusted_proxies(["proxy.local"]), "`proxy.local`"),
-            (Listener::at("127.0.0.1:0").trusted_proxies(TrustedProxies::hops(0)), "0 hops"),
-            (Listener::at("127.0.0.1:0").unix_mode(0o600), "is not a Unix domain socket"),
-            (Listener::at("127.0.0.1:0").unix_group("www"), "is not a Unix domain socket"),
+            (at(ProxyProtocol::required().trust([""; 0])), ".from("),
+            (at(ProxyProtocol::required().trust(["10.0.0.0/33"])), "`10.0.0.0/33`"),
+            (Listener::bind("127.0.0.1:0").trusted_proxies(["proxy.local"]), "`proxy.local`"),
+            (Listener::bind("127.0.0.1:0").trusted_proxies(TrustedProxies::hops(0)), "0 hops"),
+            (Listener::bind("127.0.0.1:0").unix_mode(0o600), "is not a Unix domain socket"),
+            (Listener::bind("127.0.0.1:0").unix_group("www"), "is not a Unix domain socket"),
         ] {
             let text = fault(crate::Server::bind(listener));
             assert!(text.contains(expected) && text.contains("127.0.0.1:0"), "{text}");
@@ -349,10 +349,10 @@ mod tests {
         let all = [Listener::from("127.0.0.1:0"), (&text).into(), address.into(), bound.into()];
         for (listener, is_shared) in all.into_iter().zip([false, false, false, true]) {
             let all =
-                Entrances::open(vec![listener], None, 2, &SocketOptions::default(), &mut None)
+                Listeners::bind(vec![listener], None, 2, &SocketOptions::default(), &mut None)
                     .expect("the port is free");
-            for plan in all.plans {
-                let shared: Vec<_> = plan.iter().map(|listen| listen.shared.is_so()).collect();
+            for plan in all.per_worker {
+                let shared: Vec<_> = plan.iter().map(|listen| listen.sharing.is_shared()).collect();
                 assert_eq!(shared, [is_shared], "each worker has one listener");
             }
         }

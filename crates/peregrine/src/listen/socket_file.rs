@@ -6,7 +6,7 @@ use std::path::Path;
 
 /// The attributes of a Unix domain socket's file. `None` keeps the system's default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct FileOwner {
+pub(crate) struct SocketFileOwner {
     pub(crate) mode: Option<u32>,
     /// A user name or numeric id.
     pub(crate) user: Option<String>,
@@ -14,10 +14,10 @@ pub(crate) struct FileOwner {
     pub(crate) group: Option<String>,
 }
 
-impl FileOwner {
+impl SocketFileOwner {
     /// Returns an error if the mode is invalid, or if an attribute is set although this server does
     /// not create a Unix domain socket at `address`. `None` stands for a socket bound elsewhere.
-    pub(crate) fn check(&self, address: Option<&str>) -> Result<(), Error> {
+    pub(crate) fn validate(&self, address: Option<&str>) -> Result<(), Error> {
         if let Some(mode) = self.mode.filter(|mode| *mode > 0o777) {
             let text = format!("the mode {mode:o} of a socket's file must be from 0 to 777");
             return Err(Error::Config(text));
@@ -37,16 +37,16 @@ impl FileOwner {
 /// A mode and the numeric ids of a user and a group, each of them optional.
 #[cfg(unix)]
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Resolved {
+pub(crate) struct ResolvedOwner {
     mode: Option<u32>,
     user: Option<u32>,
     group: Option<u32>,
 }
 
 #[cfg(unix)]
-impl FileOwner {
+impl SocketFileOwner {
     /// Looks up the names of the user and the group.
-    pub(crate) fn resolve(&self, path: &Path) -> Result<Resolved, Error> {
+    pub(crate) fn resolve(&self, path: &Path) -> Result<ResolvedOwner, Error> {
         use nix::unistd::{Group, User};
         let place = path.display();
         let number = |what: &str, name: &String, found: nix::Result<Option<u32>>| match found {
@@ -70,7 +70,7 @@ impl FileOwner {
             let found = Group::from_name(name).map(|group| group.map(|group| group.gid.as_raw()));
             number("group", name, found)
         };
-        Ok(Resolved {
+        Ok(ResolvedOwner {
             mode: self.mode,
             user: self.user.as_ref().map(user).transpose()?.flatten(),
             group: self.group.as_ref().map(group).transpose()?.flatten(),
@@ -79,7 +79,7 @@ impl FileOwner {
 }
 
 #[cfg(unix)]
-impl Resolved {
+impl ResolvedOwner {
     /// Applies these attributes to the file of a bound socket that does not listen yet. Until it
     /// listens, it refuses all connections, whatever the file's mode is.
     pub(crate) fn apply(self, path: &Path) -> Result<(), Error> {

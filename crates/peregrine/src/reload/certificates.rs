@@ -2,10 +2,10 @@
 //! their files for changes.
 
 #[cfg(feature = "tls-watch")]
-use super::file_watcher::Files;
-use crate::runtime::handle::{Reload, Reloading};
-use peregrine_tls::Tls;
-use peregrine_web::panics::contained;
+use super::file_watcher::FileWatcher;
+use crate::runtime::handle::{ReloadFn, ReloadGuard};
+use peregrine_tls::TlsConfig;
+use peregrine_web::panics::catch_log_panic;
 use std::collections::HashMap;
 use std::io;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -14,70 +14,70 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// The interval between two checks whether a certificate is about to expire.
-const LOOK_PAUSE: Duration = Duration::from_secs(60 * 60);
+const EXPIRY_CHECK_INTERVAL: Duration = Duration::from_secs(60 * 60);
 
 /// The minimum interval between two identical warnings.
-const WARNING_PAUSE: Duration = Duration::from_secs(24 * 60 * 60);
+const WARNING_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The interval at which watched files are polled, for systems that do not report changes.
 #[cfg(feature = "tls-watch")]
-const FILES_PAUSE: Duration = Duration::from_secs(60);
+const FILE_POLL_INTERVAL: Duration = Duration::from_secs(60);
 
 /// How long there must be no change before the files are read, because a certificate and its key
 /// are usually replaced one after the other.
 #[cfg(feature = "tls-watch")]
-const QUIET: Duration = Duration::from_millis(300);
+const DEBOUNCE: Duration = Duration::from_millis(300);
 
 /// After this time the files are read even if they keep changing.
 #[cfg(feature = "tls-watch")]
-const QUIET_MAX: Duration = Duration::from_secs(5);
+const DEBOUNCE_MAX: Duration = Duration::from_secs(5);
 
 /// An event that wakes the thread.
 #[derive(Debug)]
-pub(crate) enum Wake {
+pub(crate) enum ReloaderEvent {
     /// A reload was requested.
-    Reload(Reloading),
+    Reload(ReloadGuard),
     /// A watched directory has changed.
     #[cfg(feature = "tls-watch")]
-    Touched,
+    FilesChanged,
     /// The server has ended.
-    End,
+    Stop,
 }
 
 /// The state of the certificate thread.
-pub(crate) struct Keeper {
-    all: Vec<Tls>,
+pub(crate) struct CertificateReloader {
+    tls_configs: Vec<TlsConfig>,
     #[cfg(feature = "tls-watch")]
-    watches: bool,
+    watches_files: bool,
     #[cfg(feature = "tls-watch")]
-    files: Option<Files>,
+    file_watcher: Option<FileWatcher>,
     /// When each warning was logged last.
-    told: HashMap<String, Instant>,
+    warned_at: HashMap<String, Instant>,
 }
 
-impl Keeper {
+impl CertificateReloader {
     /// A thread for these certificates. Duplicates are dropped.
-    pub(crate) fn of<'t>(listeners: impl Iterator<Item = &'t Tls>) -> Self {
-        let mut all: Vec<Tls> = Vec::new();
+    pub(crate) fn new<'t>(listeners: impl Iterator<Item = &'t TlsConfig>) -> Self {
+        let mut all: Vec<TlsConfig> = Vec::new();
         for tls in listeners {
-            if !all.iter().any(|known| known.is_same(tls)) {
+            if !all.iter().any(|known| known.ptr_eq(tls)) {
                 all.push(tls.clone());
             }
         }
         Self {
-            all,
+            tls_configs: all,
             #[cfg(feature = "tls-watch")]
-            watches: false,
+            watches_files: false,
             #[cfg(feature = "tls-watch")]
-            files: None,
-            told: HashMap::new(),
+            file_watcher: None,
+            warned_at: HashMap::new(),
         }
     }
 
     /// Also watches the files.
     #[cfg(feature = "tls-watch")]
-    pub(crate) fn watching(self) -> Self {
-        Self { watches: true, ..self }
+    pub(crate) fn watch_files(self) -> Self {
+        Self { watches_files: true, ..self }
     }
 
     /// Starts the thread. Returns the function that requests a reload, or `None` if there are no
@@ -85,85 +85,85 @@ impl Keeper {
     ///
     /// # Errors
     /// The system cannot start another thread.
-    pub(crate) fn start(mut self) -> io::Result<Option<Arc<Reload>>> {
-        if self.all.is_empty() {
+    pub(crate) fn start(mut self) -> io::Result<Option<Arc<ReloadFn>>> {
+        if self.tls_configs.is_empty() {
             return Ok(None);
         }
         self.warn(Instant::now());
         let (sender, wakes) = mpsc::channel();
         #[cfg(feature = "tls-watch")]
-        if self.watches {
+        if self.watches_files {
             let touched = sender.clone();
             let touch = move || {
-                let _ = touched.send(Wake::Touched);
+                let _ = touched.send(ReloaderEvent::FilesChanged);
             };
-            self.files = Some(Files::watch(touch));
-            self.look_at_files();
+            self.file_watcher = Some(FileWatcher::watch(touch));
+            self.check_files();
             // The files may have changed between the first read and the start of the watch.
             self.reload();
         }
-        let end = EndOnDrop(Mutex::new(sender));
+        let end = StopOnDrop(Mutex::new(sender));
         let keep = move || self.run(&wakes);
         thread::Builder::new().name("peregrine-keeper".to_owned()).spawn(keep)?;
-        Ok(Some(Arc::new(move |one| end.tell(Wake::Reload(one)))))
+        Ok(Some(Arc::new(move |one| end.send(ReloaderEvent::Reload(one)))))
     }
 
-    fn run(mut self, wakes: &mpsc::Receiver<Wake>) {
-        let mut next_look = Instant::now() + LOOK_PAUSE;
+    fn run(mut self, wakes: &mpsc::Receiver<ReloaderEvent>) {
+        let mut next_look = Instant::now() + EXPIRY_CHECK_INTERVAL;
         loop {
             let pause = next_look.saturating_duration_since(Instant::now());
-            match wakes.recv_timeout(pause.min(self.pause())) {
+            match wakes.recv_timeout(pause.min(self.wait_timeout())) {
                 // Dropping `_one` reports that the reload is complete.
-                Ok(Wake::Reload(_one)) => contained(|| self.reload()),
+                Ok(ReloaderEvent::Reload(_one)) => catch_log_panic(|| self.reload()),
                 #[cfg(feature = "tls-watch")]
-                Ok(Wake::Touched) => {
-                    let asked = await_quiet(wakes);
-                    contained(|| self.look_at_files());
+                Ok(ReloaderEvent::FilesChanged) => {
+                    let asked = debounce(wakes);
+                    catch_log_panic(|| self.check_files());
                     match asked {
-                        Some(asked) if !asked.is_empty() => contained(|| self.reload()),
+                        Some(asked) if !asked.is_empty() => catch_log_panic(|| self.reload()),
                         Some(_) => {}
                         None => return,
                     }
                 }
-                Ok(Wake::End) | Err(RecvTimeoutError::Disconnected) => return,
+                Ok(ReloaderEvent::Stop) | Err(RecvTimeoutError::Disconnected) => return,
                 Err(RecvTimeoutError::Timeout) => {
                     #[cfg(feature = "tls-watch")]
-                    contained(|| self.look_at_files());
+                    catch_log_panic(|| self.check_files());
                     let now = Instant::now();
                     if now >= next_look {
-                        next_look = now + LOOK_PAUSE;
-                        contained(|| self.look(now));
+                        next_look = now + EXPIRY_CHECK_INTERVAL;
+                        catch_log_panic(|| self.check_due_reloads(now));
                     }
                 }
             }
         }
     }
 
-    fn pause(&self) -> Duration {
+    fn wait_timeout(&self) -> Duration {
         #[cfg(feature = "tls-watch")]
-        if self.watches {
-            return FILES_PAUSE;
+        if self.watches_files {
+            return FILE_POLL_INTERVAL;
         }
-        LOOK_PAUSE
+        EXPIRY_CHECK_INTERVAL
     }
 
     /// Reloads all certificates. `Tls::reload` logs the results.
     fn reload(&mut self) {
-        for tls in &self.all {
+        for tls in &self.tls_configs {
             let _ = tls.reload();
         }
         // Updates the stamps, so that the changes just read do not cause another reload.
         #[cfg(feature = "tls-watch")]
-        if let Some(files) = &mut self.files {
-            for tls in &self.all {
+        if let Some(files) = &mut self.file_watcher {
+            for tls in &self.tls_configs {
                 files.have_changed(&tls.files());
             }
         }
         self.warn(Instant::now());
     }
 
-    fn look(&mut self, now: Instant) {
-        for tls in &self.all {
+    fn check_due_reloads(&mut self, now: Instant) {
+        for tls in &self.tls_configs {
             if tls.is_reload_due() {
                 let _ = tls.reload();
             }
@@ -172,10 +172,10 @@ impl Keeper {
     }
 
     #[cfg(feature = "tls-watch")]
-    fn look_at_files(&mut self) {
-        let Some(files) = &mut self.files else { return };
-        files.follow(self.all.iter().flat_map(Tls::files));
-        for tls in &self.all {
+    fn check_files(&mut self) {
+        let Some(files) = &mut self.file_watcher else { return };
+        files.set_files(self.tls_configs.iter().flat_map(TlsConfig::files));
+        for tls in &self.tls_configs {
             if files.have_changed(&tls.files()) {
                 let _ = tls.reload();
             }
@@ -184,10 +184,10 @@ impl Keeper {
 
     /// Logs each warning, unless it was logged within [`WARNING_PAUSE`].
     fn warn(&mut self, now: Instant) {
-        self.told.retain(|_, told| now.saturating_duration_since(*told) < WARNING_PAUSE);
-        for warning in self.all.iter().flat_map(|tls| tls.status().warnings) {
-            self.told.entry(warning.to_string()).or_insert_with_key(|warning| {
-                contained(|| tracing::warn!(target: "peregrine", "{warning}"));
+        self.warned_at.retain(|_, told| now.saturating_duration_since(*told) < WARNING_INTERVAL);
+        for warning in self.tls_configs.iter().flat_map(|tls| tls.status().warnings) {
+            self.warned_at.entry(warning.to_string()).or_insert_with_key(|warning| {
+                catch_log_panic(|| tracing::warn!(target: "peregrine", "{warning}"));
                 now
             });
         }
@@ -197,13 +197,13 @@ impl Keeper {
 /// Waits until the files have not changed for [`QUIET`]. Returns the reloads that were requested in
 /// the meantime, or `None` if the server has ended.
 #[cfg(feature = "tls-watch")]
-fn await_quiet(wakes: &mpsc::Receiver<Wake>) -> Option<Vec<Reloading>> {
+fn debounce(wakes: &mpsc::Receiver<ReloaderEvent>) -> Option<Vec<ReloadGuard>> {
     let (began, mut asked) = (Instant::now(), Vec::new());
-    while began.elapsed() < QUIET_MAX {
-        match wakes.recv_timeout(QUIET) {
-            Ok(Wake::Touched) => {}
-            Ok(Wake::Reload(one)) => asked.push(one),
-            Ok(Wake::End) | Err(RecvTimeoutError::Disconnected) => return None,
+    while began.elapsed() < DEBOUNCE_MAX {
+        match wakes.recv_timeout(DEBOUNCE) {
+            Ok(ReloaderEvent::FilesChanged) => {}
+            Ok(ReloaderEvent::Reload(one)) => asked.push(one),
+            Ok(ReloaderEvent::Stop) | Err(RecvTimeoutError::Disconnected) => return None,
             Err(RecvTimeoutError::Timeout) => break,
         }
     }
@@ -211,16 +211,16 @@ fn await_quiet(wakes: &mpsc::Receiver<Wake>) -> Option<Vec<Reloading>> {
 }
 
 /// Ends the thread when the server does.
-struct EndOnDrop(Mutex<mpsc::Sender<Wake>>);
+struct StopOnDrop(Mutex<mpsc::Sender<ReloaderEvent>>);
 
-impl EndOnDrop {
-    fn tell(&self, wake: Wake) {
+impl StopOnDrop {
+    fn send(&self, wake: ReloaderEvent) {
         let _ = self.0.lock().unwrap_or_else(PoisonError::into_inner).send(wake);
     }
 }
 
-impl Drop for EndOnDrop {
+impl Drop for StopOnDrop {
     fn drop(&mut self) {
-        self.tell(Wake::End);
+        self.send(ReloaderEvent::Stop);
     }
 }

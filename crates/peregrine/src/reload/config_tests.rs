@@ -1,6 +1,6 @@
 //! Tests what a reload changes, and what it leaves unchanged.
 
-use super::config::{Began, Configured};
+use super::config::{InitialSettings, ConfigReloader};
 use crate::{DriverChoice, Limits, Server, SocketOptions, TrustedProxies};
 use peregrine_settings::ServerConfig;
 use peregrine_settings::internal::layers;
@@ -21,26 +21,26 @@ fn began<'s>(
     proxies: Option<&'s TrustedProxies>,
     workers: Option<NonZeroUsize>,
     sockets: &'s SocketOptions,
-) -> Began<'s> {
+) -> InitialSettings<'s> {
     let driver = DriverChoice::Auto;
     let count = workers.map_or(1, NonZeroUsize::get);
-    Began { limits, proxies, workers, count, pin_workers: false, driver, sockets, quiet: true }
+    InitialSettings { limits, trusted_proxies: proxies, workers, worker_count: count, pin_workers: false, driver, sockets, quiet: true }
 }
 
 #[test]
 fn a_reload_names_what_changed_and_what_needs_a_restart() {
     let (_folder, path) = file("workers = 2\n[listeners.a]\naddress = '127.0.0.1:0'\n");
     let none: [(&str, &str); 0] = [];
-    let layers = layers().file(&path).variables(none);
-    let config = ServerConfig::read(ServerConfig::default(), layers).expect("valid config");
-    let mut configured = Configured::new(config.clone());
+    let layers = layers().file(&path).env_vars(none);
+    let config = ServerConfig::from_layers(ServerConfig::default(), layers).expect("valid config");
+    let mut configured = ConfigReloader::new(config.clone());
     let (live, mut changed) =
-        tokio::sync::watch::channel(config.live("a", &config.listeners["a"]).expect("it is valid"));
-    configured.follow("a", live);
-    configured.begin(&began(&config.limits, None, config.workers, &SocketOptions::default()));
+        tokio::sync::watch::channel(config.to_reloadable("a", &config.listeners["a"]).expect("it is valid"));
+    configured.add_listener("a", live);
+    configured.initialize(&began(&config.limits, None, config.workers, &SocketOptions::default()));
     let mut read = |text: &str| {
         std::fs::write(&path, text).expect("the file exists");
-        configured.read().map_err(|error| error.to_string())
+        configured.reread().map_err(|error| error.to_string())
     };
     let listener = "[listeners.a]\naddress = '127.0.0.1:0'\n";
 
@@ -82,7 +82,7 @@ fn a_reload_names_what_changed_and_what_needs_a_restart() {
          [\"::1\"]"
     );
     let live = changed.borrow_and_update().clone();
-    assert_eq!(live.proxies, Some(["::1"].into()));
+    assert_eq!(live.trusted_proxies, Some(["::1"].into()));
     assert_eq!(live.limits, Limits::default());
 }
 
@@ -96,12 +96,12 @@ fn what_workers_take_on_waits_for_no_restart_though_a_listener_has_limits_of_its
     };
     let (_folder, path) = file(&text(5));
     let none: [(&str, &str); 0] = [];
-    let layers = layers().file(&path).variables(none);
-    let config = ServerConfig::read(ServerConfig::default(), layers).expect("valid config");
-    let mut configured = Configured::new(config.clone());
-    configured.begin(&began(&config.limits, None, None, &SocketOptions::default()));
+    let layers = layers().file(&path).env_vars(none);
+    let config = ServerConfig::from_layers(ServerConfig::default(), layers).expect("valid config");
+    let mut configured = ConfigReloader::new(config.clone());
+    configured.initialize(&began(&config.limits, None, None, &SocketOptions::default()));
     std::fs::write(&path, text(6)).expect("the file exists");
-    let told = configured.read().expect("valid config");
+    let told = configured.reread().expect("valid config");
     assert!(told.contains("limits.overload.requests_max 5 -> 6"), "{told}");
     assert!(!told.contains("a restart is needed"), "{told}");
     let shown = configured.text();
@@ -114,25 +114,25 @@ fn what_the_program_sets_after_the_tree_stays() {
     let (_folder, path) =
         file("[limits]\nidle_timeout = '5s'\n[listeners.a]\naddress = '127.0.0.1:0'\n");
     let none: [(&str, &str); 0] = [];
-    let layers = layers().file(&path).variables(none);
-    let config = ServerConfig::read(ServerConfig::default(), layers).expect("valid config");
-    let mut configured = Configured::new(config.clone());
-    let first = config.live("a", &config.listeners["a"]).expect("valid config");
+    let layers = layers().file(&path).env_vars(none);
+    let config = ServerConfig::from_layers(ServerConfig::default(), layers).expect("valid config");
+    let mut configured = ConfigReloader::new(config.clone());
+    let first = config.to_reloadable("a", &config.listeners["a"]).expect("valid config");
     let (live, changed) = tokio::sync::watch::channel(first);
-    configured.follow("a", live);
+    configured.add_listener("a", live);
     let limits = Limits { idle_timeout: Duration::from_secs(9), ..Limits::default() };
     let proxies = ["10.0.0.0/8"].into();
     let sockets = SocketOptions { backlog: 7, ..SocketOptions::default() };
-    configured.begin(&began(&limits, Some(&proxies), None, &sockets));
+    configured.initialize(&began(&limits, Some(&proxies), None, &sockets));
     std::fs::write(
         &path,
         "[limits]\nidle_timeout = '6s'\n[listeners.a]\naddress = '127.0.0.1:0'\n",
     )
     .expect("the file exists");
-    let text = configured.read().expect("valid config");
+    let text = configured.reread().expect("valid config");
     assert_eq!(text, "peregrine: configuration reloaded: nothing changed");
     let live = changed.borrow().clone();
-    assert_eq!((live.limits, live.proxies), (limits, Some(proxies)));
+    assert_eq!((live.limits, live.trusted_proxies), (limits, Some(proxies)));
     let shown = configured.text();
     let shown = shown.lock().expect("not poisoned");
     assert!(
@@ -146,18 +146,18 @@ fn what_the_program_sets_after_the_tree_stays() {
 fn what_the_program_sets_stays_though_the_tree_said_the_same_at_first() {
     let (_folder, path) = file("[listeners.a]\naddress = '127.0.0.1:0'\n");
     let none: [(&str, &str); 0] = [];
-    let layers = layers().file(&path).variables(none);
-    let config = ServerConfig::read(ServerConfig::default(), layers).expect("valid config");
+    let layers = layers().file(&path).env_vars(none);
+    let config = ServerConfig::from_layers(ServerConfig::default(), layers).expect("valid config");
     let server = Server::from_config(config).expect("valid config");
     let mut server = server.limits(Limits::default());
-    let configured = server.configured_mut().expect("built from a configuration");
+    let configured = server.config_reloader_mut().expect("built from a configuration");
     let sockets = SocketOptions::default();
-    configured.begin(&began(&Limits::default(), None, None, &sockets));
+    configured.initialize(&began(&Limits::default(), None, None, &sockets));
     std::fs::write(
         &path,
         "[listeners.a]\naddress = '127.0.0.1:0'\n[limits]\nidle_timeout = '5s'\n",
     )
     .expect("the file exists");
-    let text = configured.read().expect("valid config");
+    let text = configured.reread().expect("valid config");
     assert_eq!(text, "peregrine: configuration reloaded: nothing changed");
 }

@@ -7,7 +7,7 @@
 
 use notify::event::{AccessKind, AccessMode};
 use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
-use peregrine_web::panics::contained;
+use peregrine_web::panics::catch_log_panic;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, Metadata};
 use std::path::{Path, PathBuf};
@@ -16,62 +16,62 @@ use std::time::SystemTime;
 /// The maximum number of links to follow, the same as in Linux.
 const LINKS_MAX: usize = 40;
 
-pub(crate) struct Files {
+pub(crate) struct FileWatcher {
     /// `None` if the system does not report file changes.
     watcher: Option<RecommendedWatcher>,
-    folders: BTreeSet<PathBuf>,
+    directories: BTreeSet<PathBuf>,
     /// The stamp of each file at the last check; `None` if it did not exist.
-    stamps: BTreeMap<PathBuf, Option<Stamp>>,
+    stamps: BTreeMap<PathBuf, Option<FileStamp>>,
 }
 
 /// Identifies a version of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stamp {
+struct FileStamp {
     modified: Option<SystemTime>,
-    bytes: u64,
+    len: u64,
     /// Device and inode number, which change if another file replaces this one.
-    identity: (u64, u64),
+    file_id: (u64, u64),
 }
 
-impl Files {
+impl FileWatcher {
     /// Calls `wake` when a watched directory changes.
     pub(crate) fn watch(wake: impl Fn() + Send + 'static) -> Self {
         let notice = move |event: notify::Result<notify::Event>| {
             // Reading a file is an event too, but not a change. An error may hide a change.
-            if !event.is_ok_and(|event| is_read(event.kind)) {
+            if !event.is_ok_and(|event| is_access(event.kind)) {
                 wake();
             }
         };
         let watcher = notify::recommended_watcher(notice)
             .inspect_err(|error| {
-                contained(|| {
+                catch_log_panic(|| {
                     tracing::warn!(target: "peregrine", %error,
                     "changed certificates are noticed up to a minute late, because the system \
                      does not report file changes")
                 });
             })
             .ok();
-        Self { watcher, folders: BTreeSet::new(), stamps: BTreeMap::new() }
+        Self { watcher, directories: BTreeSet::new(), stamps: BTreeMap::new() }
     }
 
     /// Watches the directories of these files, and stops watching all others.
-    pub(crate) fn follow(&mut self, files: impl Iterator<Item = PathBuf>) {
+    pub(crate) fn set_files(&mut self, files: impl Iterator<Item = PathBuf>) {
         let Some(watcher) = &mut self.watcher else { return };
-        let wanted: BTreeSet<_> = files.flat_map(|file| folders_of(&file)).collect();
-        for folder in self.folders.difference(&wanted) {
+        let wanted: BTreeSet<_> = files.flat_map(|file| watched_directories(&file)).collect();
+        for folder in self.directories.difference(&wanted) {
             // Fails if the directory was removed, and its watch with it.
             let _ = watcher.unwatch(folder);
         }
         let mut watched = BTreeSet::new();
         for folder in wanted {
             // The watch is renewed, because another directory may now have this path.
-            if self.folders.contains(&folder) {
+            if self.directories.contains(&folder) {
                 let _ = watcher.unwatch(&folder);
             }
             match watcher.watch(&folder, RecursiveMode::NonRecursive) {
                 Ok(()) => drop(watched.insert(folder)),
                 Err(error) => {
-                    contained(|| {
+                    catch_log_panic(|| {
                         tracing::warn!(target: "peregrine", folder = %folder.display(), %error,
                         "changed certificates are noticed up to a minute late, because their \
                          directory cannot be watched")
@@ -79,7 +79,7 @@ impl Files {
                 }
             }
         }
-        self.folders = watched;
+        self.directories = watched;
     }
 
     /// Whether one of these files has changed since the last call. A file that is checked for the
@@ -87,7 +87,7 @@ impl Files {
     pub(crate) fn have_changed(&mut self, files: &[PathBuf]) -> bool {
         let mut have_changed = false;
         for file in files {
-            let stamp = fs::metadata(file).ok().map(|found| Stamp::of(&found));
+            let stamp = fs::metadata(file).ok().map(|found| FileStamp::new(&found));
             let before = self.stamps.insert(file.clone(), stamp);
             have_changed |= before.is_some_and(|before| before != stamp);
         }
@@ -95,7 +95,7 @@ impl Files {
     }
 }
 
-fn is_read(kind: EventKind) -> bool {
+fn is_access(kind: EventKind) -> bool {
     match kind {
         EventKind::Access(AccessKind::Close(AccessMode::Write)) => false,
         EventKind::Access(_) => true,
@@ -103,8 +103,8 @@ fn is_read(kind: EventKind) -> bool {
     }
 }
 
-impl Stamp {
-    fn of(found: &Metadata) -> Self {
+impl FileStamp {
+    fn new(found: &Metadata) -> Self {
         #[cfg(unix)]
         let identity = {
             use std::os::unix::fs::MetadataExt;
@@ -112,12 +112,12 @@ impl Stamp {
         };
         #[cfg(not(unix))]
         let identity = (0, 0);
-        Self { modified: found.modified().ok(), bytes: found.len(), identity }
+        Self { modified: found.modified().ok(), len: found.len(), file_id: identity }
     }
 }
 
 /// The directories in which an entry changes when the file is replaced.
-fn folders_of(file: &Path) -> BTreeSet<PathBuf> {
+fn watched_directories(file: &Path) -> BTreeSet<PathBuf> {
     let mut folders = BTreeSet::new();
     let mut places = vec![std::path::absolute(file).unwrap_or_else(|_| file.to_owned())];
     let mut links = 0;
@@ -142,7 +142,7 @@ fn folders_of(file: &Path) -> BTreeSet<PathBuf> {
 
 #[cfg(all(test, unix))]
 mod tests {
-    use super::{Files, folders_of};
+    use super::{FileWatcher, watched_directories};
     use std::collections::BTreeSet;
     use std::fs;
     use std::os::unix::fs::symlink;
@@ -157,26 +157,26 @@ mod tests {
         fs::write(mount.join("..2026/tls.crt"), "").unwrap();
         symlink("..2026", mount.join("..data")).unwrap();
         symlink("..data/tls.crt", mount.join("tls.crt")).unwrap();
-        let found = folders_of(&mount.join("tls.crt"));
+        let found = watched_directories(&mount.join("tls.crt"));
         assert!(found.contains(&mount) && found.contains(&mount.join("..2026")), "{found:?}");
         // Like certbot: live/a.pem -> ../archive/a1.pem.
         for folder in ["live", "archive"] {
             fs::create_dir(root.join(folder)).unwrap();
         }
         symlink("../archive/a1.pem", root.join("live/a.pem")).unwrap();
-        let found = folders_of(&root.join("live/a.pem"));
+        let found = watched_directories(&root.join("live/a.pem"));
         assert!(found.contains(&root.join("live")), "{found:?}");
         // A cycle of links is not followed forever.
         symlink("b", root.join("a")).unwrap();
         symlink("a", root.join("b")).unwrap();
-        assert_eq!(folders_of(&root.join("a")), BTreeSet::from([root]));
+        assert_eq!(watched_directories(&root.join("a")), BTreeSet::from([root]));
     }
 
     #[test]
     fn a_file_that_was_written_replaced_or_removed_has_changed_once() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.pem");
-        let mut files = Files::watch(|| {});
+        let mut files = FileWatcher::watch(|| {});
         let mut has_changed = || files.have_changed(std::slice::from_ref(&path));
         assert!(!has_changed(), "the first check of a file, which does not exist yet");
         fs::write(&path, "one").unwrap();

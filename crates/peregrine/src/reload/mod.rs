@@ -10,44 +10,44 @@ mod config_tests;
 mod file_watcher;
 
 #[cfg(feature = "tls")]
-pub(crate) use self::certificates::Keeper;
+pub(crate) use self::certificates::CertificateReloader;
 #[cfg(feature = "config")]
-pub(crate) use self::config::{Began, Configured};
+pub(crate) use self::config::{InitialSettings, ConfigReloader};
 
-use crate::runtime::handle::Reload;
-use peregrine_admin::internal::Logging;
+use crate::runtime::handle::ReloadFn;
+use peregrine_admin::internal::StartedAccessLog;
 use peregrine_server::OverloadLimits;
 use std::io;
 use std::sync::Arc;
 use tokio::sync::watch;
 
 /// The reloaders, before they are started.
-pub(crate) struct Readers {
+pub(crate) struct Reloaders {
     #[cfg(feature = "tls")]
-    pub(crate) keeper: Keeper,
+    pub(crate) certificates: CertificateReloader,
     #[cfg(feature = "config")]
-    pub(crate) configured: Option<Configured>,
+    pub(crate) config: Option<ConfigReloader>,
 }
 
-impl Readers {
+impl Reloaders {
     /// The channel through which a reload changes the workers' overload limits.
     pub(crate) fn overload(&self) -> Option<watch::Receiver<OverloadLimits>> {
         #[cfg(feature = "config")]
-        return self.configured.as_ref().and_then(Configured::overload);
+        return self.config.as_ref().and_then(ConfigReloader::overload);
         #[cfg(not(feature = "config"))]
         None
     }
 
     /// Lets a reload change this access log.
     #[cfg(feature = "config")]
-    pub(crate) fn logging_at(mut self, logging: Option<&Logging>) -> Self {
-        let place = || logging.and_then(Logging::place);
-        self.configured = self.configured.map(|configured| configured.logging_at(place()));
+    pub(crate) fn with_log_control(mut self, logging: Option<&StartedAccessLog>) -> Self {
+        let place = || logging.and_then(StartedAccessLog::control);
+        self.config = self.config.map(|configured| configured.with_log_control(place()));
         self
     }
 
     #[cfg(not(feature = "config"))]
-    pub(crate) fn logging_at(self, _: Option<&Logging>) -> Self {
+    pub(crate) fn logging_at(self, _: Option<&StartedAccessLog>) -> Self {
         self
     }
 
@@ -56,13 +56,13 @@ impl Readers {
     ///
     /// # Errors
     /// The system cannot start another thread.
-    pub(crate) fn start(self) -> io::Result<Option<Arc<Reload>>> {
+    pub(crate) fn start(self) -> io::Result<Option<Arc<ReloadFn>>> {
         #[cfg(feature = "tls")]
-        let reload = self.keeper.start()?;
+        let reload = self.certificates.start()?;
         #[cfg(not(feature = "tls"))]
         let reload = None;
         #[cfg(feature = "config")]
-        let reload = match self.configured {
+        let reload = match self.config {
             Some(configured) => configured.start(reload)?,
             None => reload,
         };

@@ -1,15 +1,15 @@
 //! The messages that a server prints or logs for its operator.
 
 use crate::error::Error;
-use crate::listen::bind::Place;
-use crate::runtime::report::Stopped;
-use peregrine_web::panics::contained;
+use crate::listen::bind::ListenAddr;
+use crate::runtime::report::ShutdownReport;
+use peregrine_web::panics::catch_log_panic;
 use std::io::{self, Write as _};
 
 /// Logs a message if a `tracing` subscriber enables it, else prints it, unless the server is quiet.
-pub(crate) fn tell(text: &str, quiet: bool) {
+pub(crate) fn report(text: &str, quiet: bool) {
     if tracing::enabled!(target: "peregrine", tracing::Level::INFO) {
-        contained(|| tracing::info!(target: "peregrine", "{text}"));
+        catch_log_panic(|| tracing::info!(target: "peregrine", "{text}"));
     } else if !quiet {
         print_line(text);
     }
@@ -23,30 +23,30 @@ fn print_line(text: &str) {
 
 /// Logs or prints an error that does not end the server.
 #[cfg(any(all(target_os = "linux", feature = "restart"), feature = "config"))]
-pub(crate) fn complain(text: &str, quiet: bool) {
+pub(crate) fn report_error(text: &str, quiet: bool) {
     if tracing::enabled!(target: "peregrine", tracing::Level::ERROR) {
-        contained(|| tracing::error!(target: "peregrine", "{text}"));
+        catch_log_panic(|| tracing::error!(target: "peregrine", "{text}"));
     } else if !quiet {
         print_line(text);
     }
 }
 
 /// Reports the final counters. Returns an error if a worker did not end.
-pub(crate) fn report(stopped: &Stopped, quiet: bool) -> Result<(), Error> {
-    tell(&stopped.to_string(), quiet);
+pub(crate) fn report_shutdown(stopped: &ShutdownReport, quiet: bool) -> Result<(), Error> {
+    report(&stopped.to_string(), quiet);
     let numbered = stopped.workers.iter().enumerate();
     let blocked: Vec<_> = numbered.filter(|(_, worker)| worker.is_none()).collect();
     if blocked.is_empty() {
         return Ok(());
     }
-    Err(Error::Blocked(blocked.into_iter().map(|(number, _)| number).collect()))
+    Err(Error::WorkersBlocked(blocked.into_iter().map(|(number, _)| number).collect()))
 }
 
 /// A listen address as a URL; `is_tls` selects the scheme.
-pub(crate) fn url(place: &Place, is_tls: bool) -> String {
+pub(crate) fn url(place: &ListenAddr, is_tls: bool) -> String {
     let scheme = if is_tls { "https" } else { "http" };
     match place {
-        Place::Tcp(address) => format!("{scheme}://{address}"),
-        Place::Unix(path) => format!("{scheme}+unix:{}", path.display()),
+        ListenAddr::Tcp(address) => format!("{scheme}://{address}"),
+        ListenAddr::Unix(path) => format!("{scheme}+unix:{}", path.display()),
     }
 }

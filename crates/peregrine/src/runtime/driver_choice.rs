@@ -3,11 +3,11 @@
 use crate::error::Error;
 use peregrine_driver::Options;
 #[cfg(all(target_os = "linux", feature = "uring"))]
-use peregrine_driver_uring::Prepared;
+use peregrine_driver_uring::PreparedRing;
 use std::env;
 
 /// The environment variable that overrides the application's choice.
-const VARIABLE: &str = "PEREGRINE_DRIVER";
+const ENV_VAR: &str = "PEREGRINE_DRIVER";
 
 /// The driver that a server should use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,26 +24,26 @@ pub enum DriverChoice {
 }
 
 /// The driver of all workers, and a readable reason.
-pub(crate) struct Chosen {
+pub(crate) struct SelectedDriver {
     /// One per worker, all for the same driver.
-    pub(crate) seats: Vec<Seat>,
+    pub(crate) drivers: Vec<PreparedDriver>,
     pub(crate) reason: String,
 }
 
 /// The resources of one worker's driver. Created before any worker's thread starts: if the kernel
 /// refuses an io_uring to one worker, all workers can still use tokio.
-pub(crate) enum Seat {
+pub(crate) enum PreparedDriver {
     Tokio,
     #[cfg(all(target_os = "linux", feature = "uring"))]
-    Uring(Box<Prepared>),
+    Uring(Box<PreparedRing>),
 }
 
 impl DriverChoice {
     /// Chooses by the environment variable, else by `self` and by what the kernel allows.
-    pub(crate) fn choose(self, workers: &[Options]) -> Result<Chosen, Error> {
-        match env::var(VARIABLE) {
-            Ok(word) => Self::parse(&word)?.seat(workers),
-            Err(_) => self.seat(workers),
+    pub(crate) fn choose(self, workers: &[Options]) -> Result<SelectedDriver, Error> {
+        match env::var(ENV_VAR) {
+            Ok(word) => Self::parse(&word)?.prepare(workers),
+            Err(_) => self.prepare(workers),
         }
     }
 
@@ -53,12 +53,12 @@ impl DriverChoice {
             "tokio" => Ok(Self::Tokio),
             "auto" | "" => Ok(Self::Auto),
             _ => Err(Error::Config(format!(
-                "{VARIABLE}={word} is not a driver: use uring, tokio or auto"
+                "{ENV_VAR}={word} is not a driver: use uring, tokio or auto"
             ))),
         }
     }
 
-    fn seat(self, workers: &[Options]) -> Result<Chosen, Error> {
+    fn prepare(self, workers: &[Options]) -> Result<SelectedDriver, Error> {
         let refusal = match self {
             Self::Tokio => None,
             Self::Auto | Self::Uring => match uring(workers) {
@@ -73,26 +73,26 @@ impl DriverChoice {
             (_, Some(refusal)) => format!("tokio, because io_uring is refused: {refusal}"),
             (_, None) => "tokio (as requested)".to_owned(),
         };
-        Ok(Chosen { seats: workers.iter().map(|_| Seat::Tokio).collect(), reason })
+        Ok(SelectedDriver { drivers: workers.iter().map(|_| PreparedDriver::Tokio).collect(), reason })
     }
 }
 
 /// Prepares an io_uring for each worker, or returns why that is not possible.
 #[cfg(all(target_os = "linux", feature = "uring"))]
-fn uring(workers: &[Options]) -> Result<Chosen, String> {
+fn uring(workers: &[Options]) -> Result<SelectedDriver, String> {
     let (features, rings) =
         peregrine_driver_uring::prepare(workers).map_err(|refusal| refusal.to_string())?;
-    let seats = rings.into_iter().map(|ring| Seat::Uring(Box::new(ring))).collect();
-    Ok(Chosen { seats, reason: format!("io_uring ({features})") })
+    let seats = rings.into_iter().map(|ring| PreparedDriver::Uring(Box::new(ring))).collect();
+    Ok(SelectedDriver { drivers: seats, reason: format!("io_uring ({features})") })
 }
 
 #[cfg(all(not(target_os = "linux"), feature = "uring"))]
-fn uring(_: &[Options]) -> Result<Chosen, String> {
-    Err(peregrine_driver_uring::Refusal::NotLinux.to_string())
+fn uring(_: &[Options]) -> Result<SelectedDriver, String> {
+    Err(peregrine_driver_uring::ProbeError::NotLinux.to_string())
 }
 
 #[cfg(not(feature = "uring"))]
-fn uring(_: &[Options]) -> Result<Chosen, String> {
+fn uring(_: &[Options]) -> Result<SelectedDriver, String> {
     Err("this program was built without peregrine's feature `uring`".to_owned())
 }
 
@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn tokio_runs_wherever_it_is_asked_for() {
         let workers = [Options::default(), Options::default()];
-        let chosen = DriverChoice::Tokio.seat(&workers).expect("always possible");
-        assert!(matches!(chosen.seats[..], [Seat::Tokio, Seat::Tokio]), "{}", chosen.reason);
+        let chosen = DriverChoice::Tokio.prepare(&workers).expect("always possible");
+        assert!(matches!(chosen.drivers[..], [PreparedDriver::Tokio, PreparedDriver::Tokio]), "{}", chosen.reason);
     }
 }

@@ -2,69 +2,69 @@
 //! send to the thread that waits for the server to end.
 
 use crate::error::Error;
-use crate::runtime::console::tell;
-use crate::runtime::signals::{Hears, Signals, Wish};
-use peregrine_admin::internal::Place;
-pub(crate) use peregrine_restart::internal::Reloading;
-use peregrine_restart::internal::{Restart, UpgradeHost};
-use peregrine_server::{Order, Report};
-use peregrine_web::panics::contained;
+use crate::runtime::console::report;
+use crate::runtime::signals::{HandledSignals, Signals, SignalAction};
+use peregrine_admin::internal::LogControl;
+pub(crate) use peregrine_restart::internal::ReloadGuard;
+use peregrine_restart::internal::{RestartState, UpgradeHost};
+use peregrine_server::{Lifecycle, WorkerReport};
+use peregrine_web::panics::catch_log_panic;
 use std::fmt;
 use std::sync::{Arc, OnceLock, Weak, mpsc};
 use tokio::sync::watch as watched;
 
 /// Shuts down or reloads a running server, from any thread.
 #[derive(Clone)]
-pub struct Handle {
-    orders: watched::Sender<Order>,
-    news: mpsc::Sender<News>,
+pub struct ServerHandle {
+    lifecycle: watched::Sender<Lifecycle>,
+    events: mpsc::Sender<ServerEvent>,
     /// Reloads certificates and settings, if there are any.
-    reload: Arc<OnceLock<Weak<Reload>>>,
-    logs: Arc<OnceLock<Place>>,
-    restart: Arc<Restart>,
+    reload: Arc<OnceLock<Weak<ReloadFn>>>,
+    access_log: Arc<OnceLock<LogControl>>,
+    restart: Arc<RestartState>,
 }
 
 /// Reloads certificates and settings on another thread, which drops the [`Reloading`] when it is
 /// done.
-pub(crate) type Reload = dyn Fn(Reloading) + Send + Sync;
+pub(crate) type ReloadFn = dyn Fn(ReloadGuard) + Send + Sync;
 
 /// An event for the thread that waits for the server to end.
-pub(crate) enum News {
+pub(crate) enum ServerEvent {
     /// There is a new order.
-    Ordered,
+    LifecycleChanged,
     /// A worker has its application and accepts connections.
-    Ready(usize),
+    WorkerReady(usize),
     /// A worker's thread is about to end. Sent whatever the cause.
-    Ended(Ended),
+    WorkerExited(WorkerExit),
 }
 
 /// The result of a worker's thread.
-pub(crate) struct Ended {
-    pub(crate) number: usize,
-    pub(crate) result: Result<Report, Error>,
+pub(crate) struct WorkerExit {
+    pub(crate) worker: usize,
+    pub(crate) result: Result<WorkerReport, Error>,
 }
 
 /// A handle and its events. Created before the server starts, so that the start can be aborted.
-pub(crate) struct Orders {
-    pub(crate) handle: Handle,
-    pub(crate) news: mpsc::Receiver<News>,
+pub(crate) struct ControlChannel {
+    pub(crate) handle: ServerHandle,
+    pub(crate) events: mpsc::Receiver<ServerEvent>,
 }
 
-impl Orders {
+impl ControlChannel {
     pub(crate) fn new() -> Self {
-        let (orders, (sender, news)) = (watched::Sender::new(Order::Serve), mpsc::channel());
+        let (orders, (sender, news)) = (watched::Sender::new(Lifecycle::Serving), mpsc::channel());
         let (restart, reload, logs) = (Arc::default(), Arc::default(), Arc::default());
-        Self { handle: Handle { orders, news: sender, reload, logs, restart }, news }
+        Self { handle: ServerHandle { lifecycle: orders, events: sender, reload, access_log: logs, restart }, events: news }
     }
 }
 
-impl Handle {
+impl ServerHandle {
     /// Shuts the server down gracefully: it stops accepting connections, closes idle ones, closes
     /// the others after their response, and waits for tasks and blocking functions that are still
     /// running. Whatever is left after
     /// [`Limits::shutdown_timeout`](crate::Limits::shutdown_timeout) is cut.
-    pub fn shut_down(&self) {
-        self.give(|_| Order::Drain);
+    pub fn graceful_shutdown(&self) {
+        self.advance_lifecycle(|_| Lifecycle::Draining);
     }
 
     /// Reloads certificates and related files of all listeners that speak TLS, as SIGHUP does; see
@@ -75,25 +75,25 @@ impl Handle {
     /// first; see `config` for the settings that can change.
     #[cfg(any(feature = "tls", feature = "config"))]
     pub fn reload(&self) {
-        self.read_again();
+        self.run_reload();
     }
 
-    pub(crate) fn read_again(&self) {
-        if self.restart.reload_asked(self) {
-            contained(|| {
+    pub(crate) fn run_reload(&self) {
+        if self.restart.record_reload_request(self) {
+            catch_log_panic(|| {
                 tracing::warn!(target: "peregrine",
                 "another process has taken over from this one: reload that process")
             });
             return;
         }
         match self.reload.get().and_then(Weak::upgrade) {
-            Some(reload) => reload(Restart::reloading(&self.restart)),
-            None => contained(|| tracing::warn!(target: "peregrine", "there is nothing to reload")),
+            Some(reload) => reload(RestartState::begin_reload(&self.restart)),
+            None => catch_log_panic(|| tracing::warn!(target: "peregrine", "there is nothing to reload")),
         }
     }
 
     /// Sets the function that reloads. The handle does not keep it alive.
-    pub(crate) fn reload_by(&self, reload: &Arc<Reload>) {
+    pub(crate) fn set_reload_fn(&self, reload: &Arc<ReloadFn>) {
         let _ = self.reload.set(Arc::downgrade(reload));
     }
 
@@ -101,53 +101,53 @@ impl Handle {
     /// immediately: the thread that writes the log reopens the file and logs the result. Earlier
     /// lines are in one of the two files.
     pub fn reopen_logs(&self) {
-        match self.logs.get() {
+        match self.access_log.get() {
             Some(place) => place.reopen(),
             None => {
-                contained(|| tracing::warn!(target: "peregrine", "there is no log file to reopen"))
+                catch_log_panic(|| tracing::warn!(target: "peregrine", "there is no log file to reopen"))
             }
         }
     }
 
     /// Sets the access log that can be reopened.
-    pub(crate) fn logs_at(&self, place: Place) {
-        let _ = self.logs.set(place);
+    pub(crate) fn set_access_log(&self, place: LogControl) {
+        let _ = self.access_log.set(place);
     }
 
     /// Whether there is an access log that can be reopened.
     pub(crate) fn can_reopen(&self) -> bool {
-        self.logs.get().is_some()
+        self.access_log.get().is_some()
     }
 
     /// Cuts all connections immediately and stops the server.
-    pub fn cut(&self) {
-        self.give(|_| Order::Cut);
+    pub fn force_close(&self) {
+        self.advance_lifecycle(|_| Lifecycle::ForceClosing);
     }
 
     /// Shuts down on the first call, cuts on the second.
-    fn go_further(&self) {
-        self.give(|present| if present < Order::Drain { Order::Drain } else { Order::Cut });
+    fn escalate(&self) {
+        self.advance_lifecycle(|present| if present < Lifecycle::Draining { Lifecycle::Draining } else { Lifecycle::ForceClosing });
     }
 
-    fn give(&self, order: impl FnOnce(Order) -> Order) {
-        let is_new = self.orders.send_if_modified(|present| {
+    fn advance_lifecycle(&self, order: impl FnOnce(Lifecycle) -> Lifecycle) {
+        let is_new = self.lifecycle.send_if_modified(|present| {
             let next = order(*present).max(*present);
             std::mem::replace(present, next) < next
         });
         if is_new {
-            self.restart.ordered(self.present());
-            self.tell(News::Ordered);
+            self.restart.on_lifecycle_change(self.lifecycle());
+            self.send_event(ServerEvent::LifecycleChanged);
         }
     }
 
     /// Makes new workers wait for [`open`](UpgradeHost::open) before they accept connections. Call
     /// this before they start.
-    pub(crate) fn hold_back(&self) {
-        self.replace(Order::Serve, Order::Wait);
+    pub(crate) fn stand_by(&self) {
+        self.replace_lifecycle(Lifecycle::Serving, Lifecycle::Standby);
     }
 
-    fn replace(&self, present: Order, next: Order) {
-        self.orders.send_if_modified(|order| {
+    fn replace_lifecycle(&self, present: Lifecycle, next: Lifecycle) {
+        self.lifecycle.send_if_modified(|order| {
             let is_so = *order == present;
             if is_so {
                 *order = next;
@@ -159,17 +159,17 @@ impl Handle {
     /// Handles signals until the returned value is dropped: SIGTERM and Ctrl-C shut down, and cut
     /// the second time. If `hears` enables them, SIGHUP reloads, SIGUSR1 reopens the log and
     /// SIGUSR2 upgrades.
-    pub(crate) fn obey_signals(&self, hears: Hears) -> Result<Signals, Error> {
+    pub(crate) fn handle_signals(&self, hears: HandledSignals) -> Result<Signals, Error> {
         let handle = self.clone();
         let obey = move |wish| match wish {
-            Wish::End => handle.go_further(),
-            Wish::Reload => handle.read_again(),
+            SignalAction::Shutdown => handle.escalate(),
+            SignalAction::Reload => handle.run_reload(),
             #[cfg(unix)]
-            Wish::Reopen => handle.reopen_logs(),
+            SignalAction::ReopenLogs => handle.reopen_logs(),
             #[cfg(unix)]
-            Wish::Upgrade => handle.upgrade_beside(),
+            SignalAction::Upgrade => handle.spawn_upgrade(),
         };
-        Signals::listen(hears, obey).map_err(Error::Signals)
+        Signals::register(hears, obey).map_err(Error::Signals)
     }
 
     /// Whether there is anything to reload.
@@ -177,53 +177,53 @@ impl Handle {
         self.reload.get().is_some()
     }
 
-    pub(crate) fn restart(&self) -> &Restart {
+    pub(crate) fn restart(&self) -> &RestartState {
         &self.restart
     }
 
-    pub(crate) fn present(&self) -> Order {
-        *self.orders.borrow()
+    pub(crate) fn lifecycle(&self) -> Lifecycle {
+        *self.lifecycle.borrow()
     }
 
-    pub(crate) fn subscribe(&self) -> watched::Receiver<Order> {
-        self.orders.subscribe()
+    pub(crate) fn subscribe(&self) -> watched::Receiver<Lifecycle> {
+        self.lifecycle.subscribe()
     }
 
     /// Sends an event to the thread that waits for the server to end, if there is one.
-    pub(crate) fn tell(&self, news: News) {
-        let _ = self.news.send(news);
+    pub(crate) fn send_event(&self, news: ServerEvent) {
+        let _ = self.events.send(news);
     }
 }
 
-impl UpgradeHost for Handle {
-    fn present(&self) -> Order {
-        Self::present(self)
+impl UpgradeHost for ServerHandle {
+    fn lifecycle(&self) -> Lifecycle {
+        Self::lifecycle(self)
     }
 
-    fn restart(&self) -> &Restart {
+    fn restart(&self) -> &RestartState {
         Self::restart(self)
     }
 
-    fn open(&self) {
-        self.replace(Order::Wait, Order::Serve);
+    fn start_serving(&self) {
+        self.replace_lifecycle(Lifecycle::Standby, Lifecycle::Serving);
     }
 
-    fn leave(&self) {
-        self.give(|_| Order::Leave);
+    fn hand_over(&self) {
+        self.advance_lifecycle(|_| Lifecycle::HandingOver);
     }
 
-    fn read_again(&self) {
-        Self::read_again(self);
+    fn run_reload(&self) {
+        Self::run_reload(self);
     }
 
-    fn tell(&self, text: &str, quiet: bool) {
-        tell(text, quiet);
+    fn send_event(&self, text: &str, quiet: bool) {
+        report(text, quiet);
     }
 }
 
-impl fmt::Debug for Handle {
+impl fmt::Debug for ServerHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Handle").field("order", &self.present()).finish_non_exhaustive()
+        f.debug_struct("Handle").field("order", &self.lifecycle()).finish_non_exhaustive()
     }
 }
 
@@ -234,16 +234,16 @@ mod tests {
 
     #[test]
     fn who_has_left_reads_nothing_again() {
-        let Orders { handle, news: _news } = Orders::new();
+        let ControlChannel { handle, events: _news } = ControlChannel::new();
         let count = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&count);
-        let reload: Arc<Reload> = Arc::new(move |_| {
+        let reload: Arc<ReloadFn> = Arc::new(move |_| {
             counted.fetch_add(1, Ordering::SeqCst);
         });
-        handle.reload_by(&reload);
-        handle.read_again();
-        handle.leave();
-        handle.read_again();
+        handle.set_reload_fn(&reload);
+        handle.run_reload();
+        handle.hand_over();
+        handle.run_reload();
         assert_eq!(count.load(Ordering::SeqCst), 1);
     }
 }

@@ -1,36 +1,36 @@
 //! [`MakeApplication`]: the functions, synchronous or `async`, that build the workers'
 //! applications.
 
-use peregrine_web::application::Application;
+use peregrine_web::application::BuiltApp;
 use peregrine_web::{App, BuildError};
 use std::future::ready;
 use std::pin::Pin;
 
 /// An application that [`Server::serve`](crate::Server::serve) accepts: an [`App`], or one that is
 /// already built.
-pub trait IntoApplication {
+pub trait IntoBuiltApp {
     /// Checks and builds the application.
     ///
     /// # Errors
     /// The application contradicts itself, for example with conflicting routes.
-    fn into_application(self) -> Result<Application, BuildError>;
+    fn into_built_app(self) -> Result<BuiltApp, BuildError>;
 }
 
-impl IntoApplication for App {
-    fn into_application(self) -> Result<Application, BuildError> {
+impl IntoBuiltApp for App {
+    fn into_built_app(self) -> Result<BuiltApp, BuildError> {
         self.build()
     }
 }
 
-impl IntoApplication for Application {
-    fn into_application(self) -> Result<Application, BuildError> {
+impl IntoBuiltApp for BuiltApp {
+    fn into_built_app(self) -> Result<BuiltApp, BuildError> {
         Ok(self)
     }
 }
 
-impl<A: IntoApplication> IntoApplication for Result<A, BuildError> {
-    fn into_application(self) -> Result<Application, BuildError> {
-        self?.into_application()
+impl<A: IntoBuiltApp> IntoBuiltApp for Result<A, BuildError> {
+    fn into_built_app(self) -> Result<BuiltApp, BuildError> {
+        self?.into_built_app()
     }
 }
 
@@ -43,30 +43,30 @@ impl<A: IntoApplication> IntoApplication for Result<A, BuildError> {
     label = "this does not return an `App`, or cannot be sent to each worker",
     note = "write `|| App::new()` or `async || App::new()`; it must be `Clone + Send + 'static`"
 )]
-pub trait MakeApplication<Via>: Clone + Send + 'static {
+pub trait MakeApp<Via>: Clone + Send + 'static {
     /// Builds an application for the calling thread.
     #[doc(hidden)]
-    fn make(self) -> Making;
+    fn make(self) -> BuildFuture;
 }
 
 /// An application that is being built.
-pub(crate) type Making = Pin<Box<dyn Future<Output = Result<Application, BuildError>>>>;
+pub(crate) type BuildFuture = Pin<Box<dyn Future<Output = Result<BuiltApp, BuildError>>>>;
 
 /// Marks synchronous functions in [`MakeApplication`].
 #[derive(Debug)]
-pub enum AtOnce {}
+pub enum ViaSync {}
 
 /// Marks `async` functions in [`MakeApplication`].
 #[derive(Debug)]
-pub enum InTime {}
+pub enum ViaAsync {}
 
-impl<A, M> MakeApplication<AtOnce> for M
+impl<A, M> MakeApp<ViaSync> for M
 where
-    A: IntoApplication,
+    A: IntoBuiltApp,
     M: Fn() -> A + Clone + Send + 'static,
 {
-    fn make(self) -> Making {
-        let application = self().into_application();
+    fn make(self) -> BuildFuture {
+        let application = self().into_built_app();
         // Drops the captured values. A captured channel sender, for example, would keep a task
         // alive that ends when the application has dropped its senders.
         drop(self);
@@ -74,14 +74,14 @@ where
     }
 }
 
-impl<A, M> MakeApplication<InTime> for M
+impl<A, M> MakeApp<ViaAsync> for M
 where
-    A: IntoApplication,
+    A: IntoBuiltApp,
     M: AsyncFn() -> A + Clone + Send + 'static,
 {
-    fn make(self) -> Making {
+    fn make(self) -> BuildFuture {
         Box::pin(async move {
-            let application = self().await.into_application();
+            let application = self().await.into_built_app();
             drop(self);
             application
         })
@@ -89,11 +89,11 @@ where
 }
 
 /// Builds a worker's application, on the worker's thread.
-pub type Make = Box<dyn FnOnce() -> Making + Send>;
+pub type BoxedMakeApp = Box<dyn FnOnce() -> BuildFuture + Send>;
 
 /// Erases the type of `make`, so that the server is compiled once, with this crate, and not again
 /// for each application.
-pub fn makes<Via, M: MakeApplication<Via>>(make: M) -> impl FnMut() -> Make + Send {
+pub fn box_make_app<Via, M: MakeApp<Via>>(make: M) -> impl FnMut() -> BoxedMakeApp + Send {
     move || {
         let make = make.clone();
         Box::new(move || make.make())

@@ -6,10 +6,10 @@ use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 /// The minimum share of a worker, however little memory there is.
-const SHARE_MIN: u64 = 16 << 20;
+const WORKER_BYTES_MIN: u64 = 16 << 20;
 
 /// A worker's share is rounded down to a multiple of this, so that it is easy to read.
-const UNIT: u64 = 1 << 20;
+const ROUNDING_BYTES: u64 = 1 << 20;
 
 /// The files that contain the memory limits of a cgroup, in versions 2 and 1.
 const LIMITS_V2: [&str; 2] = ["memory.max", "memory.high"];
@@ -17,14 +17,14 @@ const LIMITS_V1: [&str; 1] = ["memory.limit_in_bytes"];
 
 /// Replaces `auto` by the share of one of `workers`, if the system reports how much memory there
 /// is.
-pub(crate) fn settled(limits: &OverloadLimits, workers: usize) -> OverloadLimits {
-    settled_below(Path::new("/"), limits, workers)
+pub(crate) fn resolve(limits: &OverloadLimits, workers: usize) -> OverloadLimits {
+    resolve_under(Path::new("/"), limits, workers)
 }
 
-fn settled_below(root: &Path, limits: &OverloadLimits, workers: usize) -> OverloadLimits {
+fn resolve_under(root: &Path, limits: &OverloadLimits, workers: usize) -> OverloadLimits {
     let mut limits = limits.clone();
     if limits.memory_max == MemoryMax::Auto
-        && let Some(usable) = usable(root)
+        && let Some(usable) = available_memory(root)
     {
         limits.memory_max = MemoryMax::Bytes(share(usable, workers));
     }
@@ -32,28 +32,28 @@ fn settled_below(root: &Path, limits: &OverloadLimits, workers: usize) -> Overlo
 }
 
 /// A worker's memory limit as readable text; empty if there is none.
-pub(crate) fn text(limits: &OverloadLimits) -> String {
+pub(crate) fn describe(limits: &OverloadLimits) -> String {
     match limits.memory_max {
-        MemoryMax::Bytes(bytes) if bytes < UNIT => format!("{} KiB", bytes >> 10),
-        MemoryMax::Bytes(bytes) => format!("{} MiB", bytes / UNIT),
+        MemoryMax::Bytes(bytes) if bytes < ROUNDING_BYTES => format!("{} KiB", bytes >> 10),
+        MemoryMax::Bytes(bytes) => format!("{} MiB", bytes / ROUNDING_BYTES),
         // The default where the amount of memory is unknown.
         MemoryMax::Auto => "1024 MiB".to_owned(),
-        MemoryMax::Off => String::new(),
+        MemoryMax::Unlimited => String::new(),
     }
 }
 
 /// A worker's share. All workers together get half of the usable memory.
 fn share(usable: u64, workers: usize) -> u64 {
     let share = usable / 2 / u64::try_from(workers).unwrap_or(u64::MAX).max(1);
-    (share / UNIT * UNIT).max(SHARE_MIN)
+    (share / ROUNDING_BYTES * ROUNDING_BYTES).max(WORKER_BYTES_MIN)
 }
 
 /// The memory that the process may use, in bytes: the minimum of the limits of its cgroup, of the
 /// cgroup's ancestors, and of the machine. `None` if the system does not report any of them.
-fn usable(root: &Path) -> Option<u64> {
+fn available_memory(root: &Path) -> Option<u64> {
     let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
     let limits = groups.lines().flat_map(|group| limits_of(root, group));
-    limits.chain(machine(root)).min()
+    limits.chain(total_memory(root)).min()
 }
 
 /// All limits of a cgroup and its ancestors. `group` is a line of `/proc/self/cgroup`: `0::/path`
@@ -84,7 +84,7 @@ fn limit(file: &Path) -> Option<u64> {
     fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
-fn machine(root: &Path) -> Option<u64> {
+fn total_memory(root: &Path) -> Option<u64> {
     let text = fs::read_to_string(root.join("proc/meminfo")).ok()?;
     let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     let kib: u64 = total.trim().strip_suffix("kB")?.trim().parse().ok()?;
@@ -206,7 +206,7 @@ mod tests {
         for (name, files, expected) in table {
             let files: Vec<_> = files.iter().map(|(file, text)| (&**file, *text)).collect();
             let root = Root::with(name, &files);
-            assert_eq!(usable(&root.0), expected.map(|mib| mib * MIB), "{name}");
+            assert_eq!(available_memory(&root.0), expected.map(|mib| mib * MIB), "{name}");
         }
     }
 
@@ -231,8 +231,8 @@ mod tests {
         let root = Root::with("only-auto", &[MACHINE]);
         let settled = |memory_max, root: &Path| {
             let limits = OverloadLimits { memory_max, ..OverloadLimits::default() };
-            let settled = settled_below(root, &limits, 4);
-            (settled.memory_max, text(&settled))
+            let settled = resolve_under(root, &limits, 4);
+            (settled.memory_max, describe(&settled))
         };
         let (auto, nowhere) = (MemoryMax::Auto, Path::new("/nowhere"));
         let share = MemoryMax::Bytes(1024 * MIB);
@@ -240,6 +240,6 @@ mod tests {
         assert_eq!(settled(auto, nowhere), (auto, "1024 MiB".to_owned()));
         let own = MemoryMax::Bytes(300 << 10);
         assert_eq!(settled(own, &root.0), (own, "300 KiB".to_owned()));
-        assert_eq!(settled(MemoryMax::Off, &root.0), (MemoryMax::Off, String::new()));
+        assert_eq!(settled(MemoryMax::Unlimited, &root.0), (MemoryMax::Unlimited, String::new()));
     }
 }

@@ -1,29 +1,29 @@
 //! [`Stopped`]: the final report of a server.
 
-use peregrine_server::{Cut, Snapshot};
+use peregrine_server::{ForceClosed, WorkerStats};
 use std::fmt;
 
 /// The final report of a server that has ended.
 #[derive(Debug, Default)]
 #[non_exhaustive]
-pub struct Stopped {
+pub struct ShutdownReport {
     /// Each worker's counters, in order; `None` for a worker that did not end.
-    pub workers: Vec<Option<Snapshot>>,
+    pub workers: Vec<Option<WorkerStats>>,
     /// Connections that were cut because they were still busy at the deadline or at an order to
     /// cut.
-    pub cut: Vec<Cut>,
+    pub force_closed: Vec<ForceClosed>,
     /// Whether there was an order to cut before the deadline.
-    pub(crate) is_cut_ordered: bool,
+    pub(crate) is_force_close_requested: bool,
 }
 
 /// The report of a simulated server.
 #[doc(hidden)]
 #[must_use]
-pub fn stopped(workers: Vec<Option<Snapshot>>, cut: Vec<Cut>, is_cut_ordered: bool) -> Stopped {
-    Stopped { workers, cut, is_cut_ordered }
+pub fn stopped(workers: Vec<Option<WorkerStats>>, cut: Vec<ForceClosed>, is_cut_ordered: bool) -> ShutdownReport {
+    ShutdownReport { workers, force_closed: cut, is_force_close_requested: is_cut_ordered }
 }
 
-impl Stopped {
+impl ShutdownReport {
     /// The number of requests that all workers answered.
     #[must_use]
     pub fn requests(&self) -> u64 {
@@ -32,15 +32,15 @@ impl Stopped {
 
     /// The number of tasks of all workers that were dropped because they did not end in time.
     #[must_use]
-    pub fn tasks_cut(&self) -> usize {
-        self.workers.iter().flatten().map(|worker| worker.tasks_cut).sum()
+    pub fn aborted_tasks(&self) -> usize {
+        self.workers.iter().flatten().map(|worker| worker.aborted_tasks).sum()
     }
 
     /// The number of blocking functions of all workers that were still running when the shutdown
     /// stopped waiting for them.
     #[must_use]
-    pub fn functions_left(&self) -> usize {
-        self.workers.iter().flatten().map(|worker| worker.functions_left).sum()
+    pub fn abandoned_blocking_tasks(&self) -> usize {
+        self.workers.iter().flatten().map(|worker| worker.abandoned_blocking_tasks).sum()
     }
 
     /// The number of connections that all workers accepted.
@@ -50,21 +50,21 @@ impl Stopped {
     }
 }
 
-impl fmt::Display for Stopped {
+impl fmt::Display for ShutdownReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (requests, connections) = (self.requests(), self.connections());
         write!(f, "peregrine: stopped after {requests} requests on {connections} connections")?;
         let not_ended = self.workers.iter().filter(|worker| worker.is_none()).count();
-        match (self.cut.len(), self.is_cut_ordered) {
+        match (self.force_closed.len(), self.is_force_close_requested) {
             (0, _) if not_ended > 0 => {}
             (0, _) => f.write_str("; none was cut")?,
             (cut, true) => write!(f, "; {cut} cut before the deadline, as ordered:")?,
             (cut, false) => write!(f, "; {cut} cut at the deadline:")?,
         }
-        for cut in &self.cut {
+        for cut in &self.force_closed {
             write!(f, "\n  {cut}")?;
         }
-        let (tasks, functions) = (self.tasks_cut(), self.functions_left());
+        let (tasks, functions) = (self.aborted_tasks(), self.abandoned_blocking_tasks());
         if tasks + functions > 0 {
             write!(f, "\n  {tasks} tasks and {functions} blocking functions did not end in time")?;
             write!(f, " (tasks that run forever should stop on peregrine::Shutdown)")?;

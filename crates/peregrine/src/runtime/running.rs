@@ -2,22 +2,22 @@
 //! it to end.
 
 use crate::error::Error;
-use crate::listen::bind::{Place, SocketFiles};
+use crate::listen::bind::{ListenAddr, UnixSocketFiles};
 use crate::runtime::blocking;
-use crate::runtime::console::{tell, url};
-use crate::runtime::deadline::Deadline;
-use crate::runtime::handle::{Ended, Handle, News, Orders, Reload};
-use crate::runtime::make_app::Make;
-use crate::runtime::report::Stopped;
-use crate::runtime::signals::Hears;
+use crate::runtime::console::{report, url};
+use crate::runtime::deadline::ShutdownDeadline;
+use crate::runtime::handle::{WorkerExit, ServerHandle, ServerEvent, ControlChannel, ReloadFn};
+use crate::runtime::make_app::BoxedMakeApp;
+use crate::runtime::report::ShutdownReport;
+use crate::runtime::signals::HandledSignals;
 use crate::runtime::threads;
 use crate::runtime::worker::Worker;
 #[cfg(feature = "acme")]
-use peregrine_acme::Working;
-use peregrine_admin::internal::{Administering, Ending};
-use peregrine_restart::internal::Heir;
-use peregrine_server::{Limits, Order, Pulse, Snapshot};
-use peregrine_web::panics::contained;
+use peregrine_acme::AcmeClientThread;
+use peregrine_admin::internal::{RunningAdmin, AccessLogFlush};
+use peregrine_restart::internal::InheritedListeners;
+use peregrine_server::{Limits, Lifecycle, Heartbeat, WorkerStats};
+use peregrine_web::panics::catch_log_panic;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::net::SocketAddr;
@@ -25,77 +25,77 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 /// Settings of the server as a whole.
-pub(crate) struct Settings {
+pub(crate) struct RunSettings {
     pub(crate) limits: Limits,
     pub(crate) quiet: bool,
 }
 
 /// A running server. Dropping it cuts every connection.
-pub struct Running {
-    handle: Handle,
-    news: mpsc::Receiver<News>,
+pub struct RunningServer {
+    handle: ServerHandle,
+    events: mpsc::Receiver<ServerEvent>,
     /// Workers that have not ended yet.
-    awaited: BTreeSet<usize>,
-    stopped: Stopped,
+    running_workers: BTreeSet<usize>,
+    report: ShutdownReport,
     /// The first error of a worker, which shut the server down.
-    failed: Option<Error>,
-    places: Vec<(Place, bool)>,
+    first_error: Option<Error>,
+    addresses: Vec<(ListenAddr, bool)>,
     shutdown_timeout: Duration,
     quiet: bool,
-    admin: Option<(Administering, Place)>,
-    log: Option<Ending>,
-    _files: SocketFiles,
+    admin: Option<(RunningAdmin, ListenAddr)>,
+    access_log: Option<AccessLogFlush>,
+    _files: UnixSocketFiles,
     /// Reloads certificates and settings. Kept until the server has ended.
-    _reload: Option<Arc<Reload>>,
+    _reload: Option<Arc<ReloadFn>>,
     /// Obtains certificates. Kept until the server has ended.
     #[cfg(feature = "acme")]
-    supplying: Vec<Working>,
+    acme_threads: Vec<AcmeClientThread>,
 }
 
-impl Running {
+impl RunningServer {
     pub(crate) fn start(
         workers: Vec<Worker>,
-        makes: &mut dyn FnMut() -> Make,
-        places: Vec<(Place, bool)>,
-        files: SocketFiles,
-        settings: &Settings,
-        orders: Orders,
+        makes: &mut dyn FnMut() -> BoxedMakeApp,
+        places: Vec<(ListenAddr, bool)>,
+        files: UnixSocketFiles,
+        settings: &RunSettings,
+        orders: ControlChannel,
     ) -> Result<Self, Error> {
-        let Orders { handle, news } = orders;
+        let ControlChannel { handle, events: news } = orders;
         let count = workers.len();
         // If anything below fails, dropping it stops the workers that have started.
         let mut running = Self {
             handle,
-            news,
-            awaited: BTreeSet::new(),
-            stopped: Stopped { workers: vec![None; count], ..Stopped::default() },
-            failed: None,
-            places,
+            events: news,
+            running_workers: BTreeSet::new(),
+            report: ShutdownReport { workers: vec![None; count], ..ShutdownReport::default() },
+            first_error: None,
+            addresses: places,
             shutdown_timeout: settings.limits.shutdown_timeout,
             quiet: settings.quiet,
             admin: None,
-            log: None,
+            access_log: None,
             _files: files,
             _reload: None,
             #[cfg(feature = "acme")]
-            supplying: Vec::new(),
+            acme_threads: Vec::new(),
         };
         let mut pulses = Vec::with_capacity(count);
         let mut watchdog = running.handle.restart().watchdog();
         for worker in workers {
-            let pulse = Arc::new(Pulse::default());
+            let pulse = Arc::new(Heartbeat::default());
             pulses.push(Arc::downgrade(&pulse));
-            if let Some(shown) = &worker.shown {
-                shown.view().show_pulse(&pulse);
+            if let Some(shown) = &worker.reporter {
+                shown.view().set_heartbeat(&pulse);
             }
-            let name = format!("peregrine-{}", worker.number);
-            let answering = watchdog.as_mut().map(|watchdog| watchdog.answering());
-            let body = worker.body(makes(), &running.handle, pulse, answering);
-            threads::start(name, Box::new(body)).map_err(Error::Worker)?;
+            let name = format!("peregrine-{}", worker.id);
+            let answering = watchdog.as_mut().map(|watchdog| watchdog.responder());
+            let body = worker.into_thread_body(makes(), &running.handle, pulse, answering);
+            threads::spawn_thread(name, Box::new(body)).map_err(Error::Worker)?;
         }
-        running.await_start(count)?;
+        running.wait_until_ready(count)?;
         if let Some(budget) = settings.limits.poll_budget {
-            blocking::start(pulses, budget).map_err(Error::Worker)?;
+            blocking::start_blocking_watchdog(pulses, budget).map_err(Error::Worker)?;
         }
         if let Some(watchdog) = watchdog {
             watchdog.start(running.handle()).map_err(Error::Worker)?;
@@ -106,90 +106,90 @@ impl Running {
     /// Waits until all workers are ready, or until the server is ordered to shut down. In that case
     /// it does not wait for workers that are still starting, because building an application may
     /// take arbitrarily long.
-    fn await_start(&mut self, count: usize) -> Result<(), Error> {
+    fn wait_until_ready(&mut self, count: usize) -> Result<(), Error> {
         let mut ready = 0;
         while ready < count {
-            let news = self.news.recv().expect("`self.handle` holds a sender");
+            let news = self.events.recv().expect("`self.handle` holds a sender");
             match news {
-                News::Ordered => break,
-                News::Ready(number) => {
+                ServerEvent::LifecycleChanged => break,
+                ServerEvent::WorkerReady(number) => {
                     ready += 1;
-                    self.awaited.insert(number);
+                    self.running_workers.insert(number);
                 }
-                News::Ended(Ended { result: Err(error), .. }) => return Err(error),
-                News::Ended(ended) => self.note(ended),
+                ServerEvent::WorkerExited(WorkerExit { result: Err(error), .. }) => return Err(error),
+                ServerEvent::WorkerExited(ended) => self.record_exit(ended),
             }
         }
-        for (number, worker) in self.stopped.workers.iter_mut().enumerate() {
-            if !self.awaited.contains(&number) && worker.is_none() {
-                *worker = Some(Snapshot::default());
+        for (number, worker) in self.report.workers.iter_mut().enumerate() {
+            if !self.running_workers.contains(&number) && worker.is_none() {
+                *worker = Some(WorkerStats::default());
             }
         }
         Ok(())
     }
 
     /// Attaches an admin listener, which is stopped when the server has ended.
-    pub(crate) fn administered_by(&mut self, admin: Option<(Administering, Place)>) {
+    pub(crate) fn set_admin(&mut self, admin: Option<(RunningAdmin, ListenAddr)>) {
         self.admin = admin;
     }
 
     /// Starts accepting on the admin listener after the previous process has stopped using it.
-    pub(crate) fn open_admin(&self) {
-        self.admin.iter().for_each(|(admin, _)| admin.open());
+    pub(crate) fn start_admin(&self) {
+        self.admin.iter().for_each(|(admin, _)| admin.start_serving());
     }
 
     /// Attaches the access log, which is flushed and closed when the server has ended.
-    pub(crate) fn logged_by(&mut self, log: Option<Ending>) {
-        self.log = log;
+    pub(crate) fn set_access_log(&mut self, log: Option<AccessLogFlush>) {
+        self.access_log = log;
     }
 
     /// The address of the admin listener, if there is one. Contains the actual port if port 0 was
     /// requested.
     #[must_use]
-    pub fn admin_place(&self) -> Option<&Place> {
+    pub fn admin_address(&self) -> Option<&ListenAddr> {
         self.admin.as_ref().map(|(_, place)| place)
     }
 
     /// Lets this reload certificates and settings, until the server has ended.
-    pub(crate) fn reloads_by(&mut self, reload: Option<Arc<Reload>>) {
+    pub(crate) fn set_reload_fn(&mut self, reload: Option<Arc<ReloadFn>>) {
         if let Some(reload) = &reload {
-            self.handle.reload_by(reload);
+            self.handle.set_reload_fn(reload);
         }
         self._reload = reload;
     }
 
     /// Starts to obtain certificates through ACME, until the server is ordered to shut down.
     #[cfg(feature = "acme")]
-    pub(crate) fn certified_by(&mut self, supplying: Vec<Working>) {
-        self.supplying = supplying;
+    pub(crate) fn start_acme(&mut self, supplying: Vec<AcmeClientThread>) {
+        self.acme_threads = supplying;
     }
 
     /// Takes over from the previous process: serves as soon as that process stops accepting.
-    pub(crate) fn succeed(&mut self, heir: &mut Heir) -> Result<(), Error> {
+    pub(crate) fn take_over(&mut self, heir: &mut InheritedListeners) -> Result<(), Error> {
         let handle = self.handle();
-        heir.succeed(&handle, || {
-            while let Ok(news) = self.news.try_recv() {
-                if let News::Ended(ended) = news {
-                    self.note(ended);
+        heir.take_over(&handle, || {
+            while let Ok(news) = self.events.try_recv() {
+                if let ServerEvent::WorkerExited(ended) = news {
+                    self.record_exit(ended);
                 }
             }
-            self.failed.take().map_or(Ok(()), Err)
+            self.first_error.take().map_or(Ok(()), Err)
         })
     }
 
     /// Whether no order to shut down arrived before all workers were ready.
-    pub(crate) fn is_whole(&self) -> bool {
-        self.handle.present() == Order::Serve
+    pub(crate) fn is_serving(&self) -> bool {
+        self.handle.lifecycle() == Lifecycle::Serving
     }
 
     /// The addresses that the server listens on, with the actual ports where port 0 was requested.
-    pub fn places(&self) -> impl Iterator<Item = &Place> {
-        self.places.iter().map(|(place, _)| place)
+    pub fn addresses(&self) -> impl Iterator<Item = &ListenAddr> {
+        self.addresses.iter().map(|(place, _)| place)
     }
 
     /// The addresses as URLs.
     pub fn urls(&self) -> impl Iterator<Item = String> {
-        self.places.iter().map(|(place, is_tls)| url(place, *is_tls))
+        self.addresses.iter().map(|(place, is_tls)| url(place, *is_tls))
     }
 
     /// The first TCP address that speaks HTTP.
@@ -205,15 +205,15 @@ impl Running {
     }
 
     fn address(&self, tls: bool) -> Option<SocketAddr> {
-        self.places.iter().find_map(|(place, is_tls)| match place {
-            Place::Tcp(address) if *is_tls == tls => Some(*address),
+        self.addresses.iter().find_map(|(place, is_tls)| match place {
+            ListenAddr::Tcp(address) if *is_tls == tls => Some(*address),
             _ => None,
         })
     }
 
     /// Returns a handle, with which any thread can shut the server down.
     #[must_use]
-    pub fn handle(&self) -> Handle {
+    pub fn handle(&self) -> ServerHandle {
         self.handle.clone()
     }
 
@@ -221,8 +221,8 @@ impl Running {
     ///
     /// # Errors
     /// A worker failed or panicked.
-    pub fn shut_down(self) -> Result<Stopped, Error> {
-        self.handle.shut_down();
+    pub fn graceful_shutdown(self) -> Result<ShutdownReport, Error> {
+        self.handle.graceful_shutdown();
         self.wait()
     }
 
@@ -230,73 +230,73 @@ impl Running {
     ///
     /// # Errors
     /// A worker failed or panicked; the other workers are then shut down.
-    pub fn wait(self) -> Result<Stopped, Error> {
+    pub fn wait(self) -> Result<ShutdownReport, Error> {
         self.wait_with("")
     }
 
     /// Waits until the server has ended. If that takes long, prints a message that ends with
     /// `way_out`.
-    fn wait_with(mut self, way_out: &str) -> Result<Stopped, Error> {
-        let mut deadline = Deadline::default();
-        while !self.awaited.is_empty() && self.next_news(&mut deadline, way_out).is_some() {}
+    fn wait_with(mut self, way_out: &str) -> Result<ShutdownReport, Error> {
+        let mut deadline = ShutdownDeadline::default();
+        while !self.running_workers.is_empty() && self.next_event(&mut deadline, way_out).is_some() {}
         self.handle.restart().finish();
-        self.stopped.is_cut_ordered = deadline.is_cut_ordered;
-        if let Some(log) = self.log.take() {
-            log.end();
+        self.report.is_force_close_requested = deadline.is_force_close_requested;
+        if let Some(log) = self.access_log.take() {
+            log.wait();
         }
         #[cfg(feature = "otlp")]
         peregrine_admin::internal::flush();
         if let Some((admin, _)) = self.admin.take() {
-            admin.end();
+            admin.shutdown();
         }
-        let failed = self.failed.take();
-        failed.map_or_else(|| Ok(std::mem::take(&mut self.stopped)), Err)
+        let failed = self.first_error.take();
+        failed.map_or_else(|| Ok(std::mem::take(&mut self.report)), Err)
     }
 
     /// Waits for and handles the next event. Returns `None` if none arrives before the deadline of
     /// a shutdown.
-    fn next_news(&mut self, deadline: &mut Deadline, way_out: &str) -> Option<()> {
+    fn next_event(&mut self, deadline: &mut ShutdownDeadline, way_out: &str) -> Option<()> {
         let now = Instant::now();
-        deadline.follow(self.handle.present(), self.shutdown_timeout, now);
-        if deadline.is_silent_too_long(now) {
+        deadline.update(self.handle.lifecycle(), self.shutdown_timeout, now);
+        if deadline.take_report_due(now) {
             let patience = self.shutdown_timeout;
             let text = format!(
                 "peregrine: shutting down; waiting up to {patience:?} for requests and tasks in \
                  progress{way_out}"
             );
-            tell(&text, self.quiet);
+            report(&text, self.quiet);
         }
-        let news = match deadline.next(now)? {
-            None => self.news.recv().ok()?,
-            Some(patience) => match self.news.recv_timeout(patience) {
+        let news = match deadline.next_wait(now)? {
+            None => self.events.recv().ok()?,
+            Some(patience) => match self.events.recv_timeout(patience) {
                 Ok(news) => news,
                 Err(mpsc::RecvTimeoutError::Timeout) => return Some(()),
                 Err(mpsc::RecvTimeoutError::Disconnected) => return None,
             },
         };
-        if let News::Ended(ended) = news {
+        if let ServerEvent::WorkerExited(ended) = news {
             // An order to cut may have arrived just before this event, which may be the last one.
-            deadline.follow(self.handle.present(), self.shutdown_timeout, now);
-            self.note(ended);
+            deadline.update(self.handle.lifecycle(), self.shutdown_timeout, now);
+            self.record_exit(ended);
         }
         Some(())
     }
 
     /// Records that a worker has ended. If it failed, the other workers are shut down too.
-    fn note(&mut self, Ended { number, result }: Ended) {
-        self.awaited.remove(&number);
+    fn record_exit(&mut self, WorkerExit { worker: number, result }: WorkerExit) {
+        self.running_workers.remove(&number);
         match result {
             Ok(report) => {
-                self.stopped.workers[number] = Some(report.snapshot);
-                self.stopped.cut.extend(report.cut);
+                self.report.workers[number] = Some(report.stats);
+                self.report.force_closed.extend(report.force_closed);
             }
             Err(error) => {
-                contained(|| {
+                catch_log_panic(|| {
                     tracing::error!(target: "peregrine", worker = number, %error,
                     "a worker failed; the server shuts down")
                 });
-                self.handle.shut_down();
-                self.failed.get_or_insert(error);
+                self.handle.graceful_shutdown();
+                self.first_error.get_or_insert(error);
             }
         }
     }
@@ -307,46 +307,46 @@ impl Running {
     ///
     /// # Errors
     /// A worker failed or panicked, or the signal handlers cannot be installed.
-    pub fn wait_for_signal(self) -> Result<Stopped, Error> {
-        let upgrade = self.handle.restart().is_by_signal();
+    pub fn wait_for_signal(self) -> Result<ShutdownReport, Error> {
+        let upgrade = self.handle.restart().upgrades_on_sigusr2();
         let (reload, reopen) = (self.handle.can_reload(), self.handle.can_reopen());
-        let hears = Hears { reload, upgrade, reopen };
-        let _signals = self.handle.obey_signals(hears)?;
-        self.wait_obeying()
+        let hears = HandledSignals { reload, upgrade, reopen };
+        let _signals = self.handle.handle_signals(hears)?;
+        self.wait_handling_signals()
     }
 
     /// Waits until the server has ended, while the caller has signal handlers installed.
-    pub(crate) fn wait_obeying(self) -> Result<Stopped, Error> {
+    pub(crate) fn wait_handling_signals(self) -> Result<ShutdownReport, Error> {
         self.wait_with(" (a second signal ends them at once)")
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningServer {
     fn drop(&mut self) {
-        self.handle.cut();
+        self.handle.force_close();
         self.handle.restart().finish();
     }
 }
 
-impl fmt::Debug for Running {
+impl fmt::Debug for RunningServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Running").field("places", &self.places).finish_non_exhaustive()
+        f.debug_struct("Running").field("places", &self.addresses).finish_non_exhaustive()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::deadline::GRACE;
-    use peregrine_server::{Cut, Report};
+    use crate::runtime::deadline::FORCE_CLOSE_GRACE;
+    use peregrine_server::{ForceClosed, WorkerReport};
     use std::thread;
 
     #[test]
     fn what_did_not_end_is_in_the_last_line() {
         let worker = |tasks_cut, functions_left| {
-            Some(Snapshot { tasks_cut, functions_left, ..Snapshot::default() })
+            Some(WorkerStats { aborted_tasks: tasks_cut, abandoned_blocking_tasks: functions_left, ..WorkerStats::default() })
         };
-        let mut stopped = Stopped { workers: vec![worker(0, 0)], ..Stopped::default() };
+        let mut stopped = ShutdownReport { workers: vec![worker(0, 0)], ..ShutdownReport::default() };
         let text = stopped.to_string();
         assert!(!text.contains("did not end") && text.contains("none was cut"), "{text}");
         stopped.workers = vec![worker(2, 1), None, worker(1, 0)];
@@ -358,37 +358,37 @@ mod tests {
 
     #[test]
     fn a_worker_that_dies_in_the_middle_ends_the_others_in_order_and_the_wait_with_its_error() {
-        let Orders { handle, news } = Orders::new();
-        let running = Running {
+        let ControlChannel { handle, events: news } = ControlChannel::new();
+        let running = RunningServer {
             admin: None,
-            log: None,
+            access_log: None,
             handle: handle.clone(),
-            news,
-            awaited: BTreeSet::from([0, 1]),
-            stopped: Stopped { workers: vec![None; 2], ..Stopped::default() },
-            failed: None,
-            places: Vec::new(),
+            events: news,
+            running_workers: BTreeSet::from([0, 1]),
+            report: ShutdownReport { workers: vec![None; 2], ..ShutdownReport::default() },
+            first_error: None,
+            addresses: Vec::new(),
             shutdown_timeout: Duration::from_secs(3600),
             quiet: true,
             _files: Vec::new(),
             _reload: None,
             #[cfg(feature = "acme")]
-            supplying: Vec::new(),
+            acme_threads: Vec::new(),
         };
         let other = thread::spawn(move || {
-            let panicked = Error::Panicked { worker: 0, cause: "on purpose".to_owned() };
-            handle.tell(News::Ended(Ended { number: 0, result: Err(panicked) }));
+            let panicked = Error::WorkerPanicked { worker: 0, cause: "on purpose".to_owned() };
+            handle.send_event(ServerEvent::WorkerExited(WorkerExit { worker: 0, result: Err(panicked) }));
             let started = Instant::now();
-            while handle.present() == Order::Serve && started.elapsed() < GRACE {
+            while handle.lifecycle() == Lifecycle::Serving && started.elapsed() < FORCE_CLOSE_GRACE {
                 thread::yield_now();
             }
-            let order = handle.present();
-            handle.tell(News::Ended(Ended { number: 1, result: Ok(Report::default()) }));
+            let order = handle.lifecycle();
+            handle.send_event(ServerEvent::WorkerExited(WorkerExit { worker: 1, result: Ok(WorkerReport::default()) }));
             order
         });
         let error = running.wait().expect_err("a worker panicked").to_string();
         assert!(error.starts_with("worker 0 panicked: on purpose"), "{error}");
-        assert_eq!(other.join().expect("no panic"), Order::Drain);
+        assert_eq!(other.join().expect("no panic"), Lifecycle::Draining);
     }
 
     #[test]
@@ -400,15 +400,15 @@ mod tests {
             (None, Some(now), "1 cut before the deadline, as ordered"),
             (Some(now), Some(now + hour), "1 cut at the deadline"),
         ] {
-            let mut deadline = Deadline::default();
-            for (order, at) in [(Order::Drain, drained), (Order::Cut, cut)] {
-                at.into_iter().for_each(|at| deadline.follow(order, hour, at));
+            let mut deadline = ShutdownDeadline::default();
+            for (order, at) in [(Lifecycle::Draining, drained), (Lifecycle::ForceClosing, cut)] {
+                at.into_iter().for_each(|at| deadline.update(order, hour, at));
             }
-            let unfinished = peregrine_server::Unfinished::Head;
+            let unfinished = peregrine_server::InFlightStage::Head;
             let peer = "a".to_owned();
-            let peer = Cut { peer, request: None, unfinished, busy: None, age: hour };
-            let is_cut_ordered = deadline.is_cut_ordered;
-            let stopped = Stopped { cut: vec![peer], is_cut_ordered, ..Stopped::default() };
+            let peer = ForceClosed { peer, request: None, stage: unfinished, in_flight_for: None, connection_age: hour };
+            let is_cut_ordered = deadline.is_force_close_requested;
+            let stopped = ShutdownReport { force_closed: vec![peer], is_force_close_requested: is_cut_ordered, ..ShutdownReport::default() };
             assert!(stopped.to_string().contains(expected), "{stopped}");
         }
     }

@@ -9,20 +9,20 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 /// dropped, they have their previous effect again.
 pub(crate) struct Signals {
     #[cfg(unix)]
-    listener: signal_hook::iterator::Handle,
+    handle: signal_hook::iterator::Handle,
 }
 
 /// The action that a signal requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wish {
+pub(crate) enum SignalAction {
     /// SIGTERM or Ctrl-C.
-    End,
+    Shutdown,
     /// SIGHUP.
     #[cfg_attr(not(unix), expect(dead_code, reason = "there is no such signal"))]
     Reload,
     /// SIGUSR1.
     #[cfg(unix)]
-    Reopen,
+    ReopenLogs,
     /// SIGUSR2.
     #[cfg(unix)]
     Upgrade,
@@ -31,7 +31,7 @@ pub(crate) enum Wish {
 /// The optional signals to handle, in addition to those that shut down.
 #[derive(Clone, Copy, Debug, Default)]
 #[cfg_attr(not(unix), expect(dead_code, reason = "there are no such signals"))]
-pub(crate) struct Hears {
+pub(crate) struct HandledSignals {
     /// SIGHUP.
     pub(crate) reload: bool,
     /// SIGUSR2.
@@ -41,38 +41,38 @@ pub(crate) struct Hears {
 }
 
 /// The number of [`Signals`] that exist.
-static LISTENING: Mutex<Count> = Mutex::new(Count {
-    now: 0,
+static REGISTRATIONS: Mutex<Registrations> = Mutex::new(Registrations {
+    active: 0,
     #[cfg(unix)]
-    prepared: Vec::new(),
-    may: [None; 2],
+    with_default_action: Vec::new(),
+    may_handle: [None; 2],
 });
 
 /// Whether no [`Signals`] exists. If so, a signal has its default effect.
-static IS_UNHEARD: LazyLock<Arc<AtomicBool>> = LazyLock::new(|| Arc::new(AtomicBool::new(true)));
+static USE_DEFAULT_ACTION: LazyLock<Arc<AtomicBool>> = LazyLock::new(|| Arc::new(AtomicBool::new(true)));
 
-struct Count {
-    now: usize,
+struct Registrations {
+    active: usize,
     /// The signals whose conditional default handler has been installed; see [`prepare`].
     #[cfg(unix)]
-    prepared: Vec<i32>,
+    with_default_action: Vec<i32>,
     /// Whether SIGUSR2 and SIGUSR1 had no handlers of the program when they were first checked.
     #[cfg_attr(not(unix), expect(dead_code, reason = "there are no such signals"))]
-    may: [Option<bool>; 2],
+    may_handle: [Option<bool>; 2],
 }
 
 #[cfg(unix)]
 impl Signals {
     /// # Errors
     /// The process is out of descriptors or threads, or the system does not deliver signals.
-    pub(crate) fn listen(
-        hears: Hears,
-        mut obey: impl FnMut(Wish) + Send + 'static,
+    pub(crate) fn register(
+        hears: HandledSignals,
+        mut obey: impl FnMut(SignalAction) + Send + 'static,
     ) -> io::Result<Self> {
         use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
-        let mut count = LISTENING.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut count = REGISTRATIONS.lock().unwrap_or_else(PoisonError::into_inner);
         // If the program had its own handlers for these before, they stay the only ones.
-        let [upgrade, reopen] = &mut count.may;
+        let [upgrade, reopen] = &mut count.may_handle;
         let may_upgrade = hears.upgrade && *upgrade.get_or_insert_with(|| is_default(SIGUSR2));
         let may_reopen = hears.reopen && *reopen.get_or_insert_with(|| is_default(SIGUSR1));
         let further = [(hears.reload, SIGHUP), (may_upgrade, SIGUSR2), (may_reopen, SIGUSR1)];
@@ -82,33 +82,33 @@ impl Signals {
         let mut signals = signal_hook::iterator::Signals::new::<_, i32>([])?;
         let listener = signals.handle();
         for signal in wanted {
-            if !count.prepared.contains(&signal) {
+            if !count.with_default_action.contains(&signal) {
                 // Before our first handler is installed, to recognize the program's own handlers.
-                prepare(signal)?;
-                count.prepared.push(signal);
+                register_default_action(signal)?;
+                count.with_default_action.push(signal);
             }
             listener.add_signal(signal)?;
         }
         let wish = |signal| match signal {
-            SIGHUP => Wish::Reload,
-            SIGUSR1 => Wish::Reopen,
-            SIGUSR2 => Wish::Upgrade,
-            _ => Wish::End,
+            SIGHUP => SignalAction::Reload,
+            SIGUSR1 => SignalAction::ReopenLogs,
+            SIGUSR2 => SignalAction::Upgrade,
+            _ => SignalAction::Shutdown,
         };
         let obey = move || signals.forever().for_each(|signal| obey(wish(signal)));
-        crate::runtime::threads::start("peregrine-signals", Box::new(obey))?;
-        count.now += 1;
-        IS_UNHEARD.store(false, Ordering::SeqCst);
-        Ok(Self { listener })
+        crate::runtime::threads::spawn_thread("peregrine-signals", Box::new(obey))?;
+        count.active += 1;
+        USE_DEFAULT_ACTION.store(false, Ordering::SeqCst);
+        Ok(Self { handle: listener })
     }
 }
 
 /// Installs a handler that performs the signal's default action while no [`Signals`] exists, unless
 /// the program already has its own handler. Handlers cannot be removed without `unsafe` code.
 #[cfg(unix)]
-fn prepare(signal: i32) -> io::Result<()> {
+fn register_default_action(signal: i32) -> io::Result<()> {
     if is_default(signal) {
-        signal_hook::flag::register_conditional_default(signal, Arc::clone(&IS_UNHEARD))?;
+        signal_hook::flag::register_conditional_default(signal, Arc::clone(&USE_DEFAULT_ACTION))?;
     }
     Ok(())
 }
@@ -127,11 +127,11 @@ fn is_default(signal: i32) -> bool {
 
 impl Drop for Signals {
     fn drop(&mut self) {
-        let mut count = LISTENING.lock().unwrap_or_else(PoisonError::into_inner);
-        count.now -= 1;
-        IS_UNHEARD.store(count.now == 0, Ordering::SeqCst);
+        let mut count = REGISTRATIONS.lock().unwrap_or_else(PoisonError::into_inner);
+        count.active -= 1;
+        USE_DEFAULT_ACTION.store(count.active == 0, Ordering::SeqCst);
         #[cfg(unix)]
-        self.listener.close();
+        self.handle.close();
     }
 }
 
@@ -140,23 +140,23 @@ impl Signals {
     /// # Errors
     /// The system cannot start another thread.
     pub(crate) fn listen(
-        _: Hears,
-        mut obey: impl FnMut(Wish) + Send + 'static,
+        _: HandledSignals,
+        mut obey: impl FnMut(SignalAction) + Send + 'static,
     ) -> io::Result<Self> {
-        let mut count = LISTENING.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut count = REGISTRATIONS.lock().unwrap_or_else(PoisonError::into_inner);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         // Where the system does not deliver signals, only a `Handle` can end the server.
         let listen = move || {
             while runtime.block_on(tokio::signal::ctrl_c()).is_ok() {
-                if IS_UNHEARD.load(Ordering::SeqCst) {
+                if USE_DEFAULT_ACTION.load(Ordering::SeqCst) {
                     std::process::exit(130);
                 }
-                obey(Wish::End);
+                obey(SignalAction::Shutdown);
             }
         };
         std::thread::Builder::new().name("peregrine-signals".to_owned()).spawn(listen)?;
         count.now += 1;
-        IS_UNHEARD.store(false, Ordering::SeqCst);
+        USE_DEFAULT_ACTION.store(false, Ordering::SeqCst);
         Ok(Self {})
     }
 }

@@ -28,7 +28,7 @@ use std::panic::resume_unwind;
 ///
 /// # Panics
 /// If `work` panics, or outside of a tokio runtime. Everything that a worker runs is inside of one.
-pub async fn offload<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> R {
+pub async fn spawn_blocking<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> R {
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => result,
         Err(error) => match error.try_into_panic() {
@@ -51,12 +51,12 @@ mod tests {
 
     #[test]
     fn work_runs_on_another_thread() {
-        assert_ne!(block_on(offload(|| thread::current().id())), thread::current().id());
+        assert_ne!(block_on(spawn_blocking(|| thread::current().id())), thread::current().id());
     }
 
     #[test]
     fn a_panic_goes_on_in_the_caller() {
-        let caller = || block_on(offload(|| resume_unwind(Box::new("on purpose"))));
+        let caller = || block_on(spawn_blocking(|| resume_unwind(Box::new("on purpose"))));
         let panic = std::panic::catch_unwind(caller).unwrap_err();
         assert_eq!(panic.downcast_ref::<&str>(), Some(&"on purpose"));
     }

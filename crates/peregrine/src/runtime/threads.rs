@@ -5,7 +5,7 @@ use std::thread::{Builder, JoinHandle};
 
 /// Starts a thread. `body` is boxed because `spawn` is generic: all threads share one instance of
 /// its code.
-pub(crate) fn start(
+pub(crate) fn spawn_thread(
     name: impl Into<String>,
     body: Box<dyn FnOnce() + Send>,
 ) -> io::Result<JoinHandle<()>> {

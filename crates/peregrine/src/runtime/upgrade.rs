@@ -1,15 +1,15 @@
 //! Upgrades in place, requested by the program or by a signal.
 
 #[cfg(all(target_os = "linux", feature = "restart"))]
-use crate::runtime::console::complain;
-use crate::runtime::handle::Handle;
+use crate::runtime::console::report_error;
+use crate::runtime::handle::ServerHandle;
 #[cfg(all(target_os = "linux", feature = "restart"))]
 use peregrine_restart::UpgradeError;
 #[cfg(all(target_os = "linux", feature = "restart"))]
 use std::thread;
 
 #[cfg(all(target_os = "linux", feature = "restart"))]
-impl Handle {
+impl ServerHandle {
     /// Upgrades in place: starts the program again, passes the listening sockets to it, and shuts
     /// down this server gracefully once the successor serves. See [`restart`](crate::restart).
     ///
@@ -23,23 +23,23 @@ impl Handle {
     }
 
     /// Upgrades on a new thread, for callers that must not block, such as signal handling.
-    pub(crate) fn upgrade_beside(&self) {
+    pub(crate) fn spawn_upgrade(&self) {
         let handle = self.clone();
         let upgrade = move || {
             let quiet = handle.restart().is_quiet();
             if let Err(error) = handle.upgrade() {
-                complain(&format!("peregrine: no upgrade: {error}"), quiet);
+                report_error(&format!("peregrine: no upgrade: {error}"), quiet);
             }
         };
         let name = "peregrine-upgrade".to_owned();
         if let Err(error) = thread::Builder::new().name(name).spawn(upgrade) {
-            complain(&format!("peregrine: no upgrade: cannot start a thread: {error}"), false);
+            report_error(&format!("peregrine: no upgrade: cannot start a thread: {error}"), false);
         }
     }
 }
 
 #[cfg(all(unix, not(all(target_os = "linux", feature = "restart"))))]
-impl Handle {
+impl ServerHandle {
     pub(crate) fn upgrade_beside(&self) {
         tracing::warn!(target: "peregrine", "this program was built without upgrades");
     }

@@ -1,15 +1,15 @@
 //! One worker's thread: builds the application, serves, and reports how it ended.
 
 use crate::error::Error;
-use crate::runtime::driver_choice::Seat;
-use crate::runtime::handle::{Ended, Handle, News};
-use crate::runtime::make_app::Make;
-use peregrine_admin::internal::Begun;
-use peregrine_driver::{Driver, Options, Passed, Socket};
+use crate::runtime::driver_choice::PreparedDriver;
+use crate::runtime::handle::{WorkerExit, ServerHandle, ServerEvent};
+use crate::runtime::make_app::BoxedMakeApp;
+use peregrine_admin::internal::WorkerReporter;
+use peregrine_driver::{Driver, Options, Handoff, Socket};
 use peregrine_driver_tokio::Tokio;
-use peregrine_restart::internal::Answering;
+use peregrine_restart::internal::WatchdogResponder;
 use peregrine_server::{
-    Listen, Log, Member, Observed, Order, Pulse, Report, Style, Traces, WorkerLimits,
+    BoundListener, WorkerAccessLog, Balancer, Instrumentation, Lifecycle, Heartbeat, WorkerReport, AccessLogStyle, TraceConfig, WorkerLimits,
 };
 use std::any::Any;
 use std::future::poll_fn;
@@ -21,42 +21,42 @@ use std::task::Poll;
 use tokio::sync::watch as watched;
 
 /// The patterns of the application's routes, set by the first worker that builds it.
-pub(crate) type Patterns = Arc<OnceLock<Vec<String>>>;
+pub(crate) type RoutePatterns = Arc<OnceLock<Vec<String>>>;
 
 /// The inputs of one worker's thread.
 pub(crate) struct Worker {
-    pub(crate) number: usize,
-    pub(crate) listeners: Vec<Listen<Socket>>,
+    pub(crate) id: usize,
+    pub(crate) listeners: Vec<BoundListener<Socket>>,
     pub(crate) limits: WorkerLimits,
     pub(crate) options: Options,
-    pub(crate) seat: Seat,
+    pub(crate) driver: PreparedDriver,
     /// The state that it publishes for the admin listener.
-    pub(crate) shown: Option<Begun>,
-    pub(crate) log: Option<Log>,
-    pub(crate) traces: Option<Traces>,
-    pub(crate) patterns: Patterns,
+    pub(crate) reporter: Option<WorkerReporter>,
+    pub(crate) access_log: Option<WorkerAccessLog>,
+    pub(crate) traces: Option<TraceConfig>,
+    pub(crate) patterns: RoutePatterns,
     /// Its membership in the group of workers that balance connections among each other.
-    pub(crate) member: Option<Member<Passed>>,
+    pub(crate) balancer: Option<Balancer<Handoff>>,
 }
 
 impl Worker {
     /// Returns the body of the worker's thread, which reports its end whatever the cause.
-    pub(crate) fn body(
+    pub(crate) fn into_thread_body(
         self,
-        make: Make,
-        handle: &Handle,
-        pulse: Arc<Pulse>,
-        answering: Option<Answering>,
+        make: BoxedMakeApp,
+        handle: &ServerHandle,
+        pulse: Arc<Heartbeat>,
+        answering: Option<WatchdogResponder>,
     ) -> impl FnOnce() + Send + use<> {
-        let (number, handle, orders) = (self.number, handle.clone(), handle.subscribe());
+        let (number, handle, orders) = (self.id, handle.clone(), handle.subscribe());
         move || {
-            let started = || handle.tell(News::Ready(number));
+            let started = || handle.send_event(ServerEvent::WorkerReady(number));
             // Unwind safe, because nothing of the worker is used after a panic.
             let run = AssertUnwindSafe(|| self.run(make, orders, pulse, answering, &started));
             let result = catch_unwind(run).unwrap_or_else(|panic| {
-                Err(Error::Panicked { worker: number, cause: message(&*panic) })
+                Err(Error::WorkerPanicked { worker: number, cause: panic_message(&*panic) })
             });
-            handle.tell(News::Ended(Ended { number, result }));
+            handle.send_event(ServerEvent::WorkerExited(WorkerExit { worker: number, result }));
         }
     }
 
@@ -64,101 +64,101 @@ impl Worker {
     /// the worker has its application and listens.
     fn run(
         self,
-        make: Make,
-        orders: watched::Receiver<Order>,
-        pulse: Arc<Pulse>,
-        answering: Option<Answering>,
+        make: BoxedMakeApp,
+        orders: watched::Receiver<Lifecycle>,
+        pulse: Arc<Heartbeat>,
+        answering: Option<WatchdogResponder>,
         started: &dyn Fn(),
-    ) -> Result<Report, Error> {
-        let Self { listeners, limits, options, seat, shown, log, traces, .. } = self;
-        let (patterns, member) = (self.patterns, self.member);
+    ) -> Result<WorkerReport, Error> {
+        let Self { listeners, limits, options, driver: seat, reporter: shown, access_log: log, traces, .. } = self;
+        let (patterns, member) = (self.patterns, self.balancer);
         let style = log.as_ref().map(|log| log.style.clone());
         let observed = match &shown {
-            Some(shown) => Observed::counting(pulse, Arc::clone(&shown.view().counts)),
-            None => Observed::new(pulse),
+            Some(shown) => Instrumentation::with_metrics(pulse, Arc::clone(&shown.view().metrics)),
+            None => Instrumentation::new(pulse),
         };
-        let observed = Rc::new(observed.logging(log).tracing(traces.clone()));
+        let observed = Rc::new(observed.with_access_log(log).with_tracing(traces.clone()));
         let counts = Rc::clone(&observed);
-        let begin = Begin {
+        let begin = WorkerStart {
             make,
-            started,
+            on_ready: started,
             listeners,
             limits,
-            observed,
-            orders,
-            shown,
-            answering,
-            style,
+            instrumentation: observed,
+            lifecycle: orders,
+            reporter: shown,
+            watchdog: answering,
+            log_style: style,
             traces,
             patterns,
-            member,
+            balancer: member,
         };
         let report = match seat {
-            Seat::Tokio => Tokio::run(&options, |driver| begin.on(driver)),
+            PreparedDriver::Tokio => Tokio::run(&options, |driver| begin.run(driver)),
             #[cfg(all(target_os = "linux", feature = "uring"))]
-            Seat::Uring(ring) => ring.run(&options, |driver| begin.on(driver)),
+            PreparedDriver::Uring(ring) => ring.run(&options, |driver| begin.run(driver)),
         };
         // Taken again, because the driver has waited for blocking functions after the worker ended.
-        Ok(Report { snapshot: counts.snapshot(), ..report.map_err(Error::Worker)?? })
+        Ok(WorkerReport { stats: counts.stats(), ..report.map_err(Error::Worker)?? })
     }
 }
 
 /// The inputs of a worker, without its driver.
-struct Begin<'a> {
-    make: Make,
-    started: &'a dyn Fn(),
-    listeners: Vec<Listen<Socket>>,
+struct WorkerStart<'a> {
+    make: BoxedMakeApp,
+    on_ready: &'a dyn Fn(),
+    listeners: Vec<BoundListener<Socket>>,
     limits: WorkerLimits,
-    observed: Rc<Observed>,
-    orders: watched::Receiver<Order>,
-    shown: Option<Begun>,
-    answering: Option<Answering>,
-    style: Option<watched::Receiver<Style>>,
-    traces: Option<Traces>,
-    patterns: Patterns,
-    member: Option<Member<Passed>>,
+    instrumentation: Rc<Instrumentation>,
+    lifecycle: watched::Receiver<Lifecycle>,
+    reporter: Option<WorkerReporter>,
+    watchdog: Option<WatchdogResponder>,
+    log_style: Option<watched::Receiver<AccessLogStyle>>,
+    traces: Option<TraceConfig>,
+    patterns: RoutePatterns,
+    balancer: Option<Balancer<Handoff>>,
 }
 
-impl Begin<'_> {
+impl WorkerStart<'_> {
     /// Builds the application and serves.
-    async fn on<D: Driver<Socket = Socket, Passed = Passed>>(
+    async fn run<D: Driver<Socket = Socket, Handoff = Handoff>>(
         self,
         driver: D,
-    ) -> Result<Report, Error> {
-        let Self { make, started, listeners, limits, observed, mut orders, shown, .. } = self;
-        let (answering, member) = (self.answering, self.member);
+    ) -> Result<WorkerReport, Error> {
+        let Self { make, on_ready: started, listeners, limits, instrumentation: observed, lifecycle: mut orders, reporter: shown, .. } = self;
+        let (answering, member) = (self.watchdog, self.balancer);
         if let Some(shown) = &shown {
-            shown.before();
+            shown.on_thread_start();
         }
         let application = {
             // An `async` `make` may wait for events that the driver does not know.
-            let _hold = driver.hold();
+            let _hold = driver.keep_awake();
             let (mut made, mut ended) =
-                (pin!(make()), pin!(orders.wait_for(|o| *o > Order::Serve)));
+                (pin!(make()), pin!(orders.wait_for(|o| *o > Lifecycle::Serving)));
             let made = poll_fn(|context| match made.as_mut().poll(context) {
                 Poll::Ready(application) => Poll::Ready(Some(application)),
                 Poll::Pending => ended.as_mut().poll(context).map(|_| None),
             });
             match made.await {
                 Some(application) => application.map_err(Error::Build)?,
-                None => return Ok(Report::default()),
+                None => return Ok(WorkerReport::default()),
             }
         };
-        let known = self.patterns.get_or_init(|| peregrine_server::patterns(&application));
+        let known = self.patterns.get_or_init(|| peregrine_server::route_patterns(&application));
         if let Some(traces) = self.traces {
-            traces.check(known).map_err(Error::Config)?;
+            traces.validate(known).map_err(Error::Config)?;
         }
-        if let Some(style) = self.style {
-            style.borrow().check(known).map_err(Error::Config)?;
+        if let Some(style) = self.log_style {
+            style.borrow().validate(known).map_err(Error::Config)?;
         }
         if let Some(shown) = &shown {
-            shown.serve(&application);
+            shown.on_serve(&application);
         }
         if let Some(answering) = answering {
             driver.spawn_boxed(Box::pin(answering.run(orders.clone())));
         }
         let running =
-            peregrine_server::run(driver, listeners, application, limits, observed, orders, member);
+            peregrine_server::run_worker(driver, listeners, application, limits, observed, orders, member);
         let mut running = pin!(running);
         // The first poll starts listening.
         let ended = poll_fn(|context| Poll::Ready(running.as_mut().poll(context))).await;
@@ -174,7 +174,7 @@ impl Begin<'_> {
 }
 
 /// The message of a panic.
-fn message(panic: &(dyn Any + Send)) -> String {
+fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     text.unwrap_or("(no message)").to_owned()

@@ -3,15 +3,15 @@
 use super::Server;
 #[cfg(feature = "tls")]
 use super::tls_config;
-use crate::error::{Error, missing};
+use crate::error::{Error, missing_feature};
 use crate::listen::admin::Admin;
 use crate::listen::listener::Listener;
-use crate::reload::Configured;
+use crate::reload::ConfigReloader;
 use crate::runtime::driver_choice::DriverChoice;
-use peregrine_admin::Log;
+use peregrine_admin::AccessLogOptions;
 use peregrine_settings::{AccessLogConfig, AdminConfig, DriverKind, ListenerConfig, ServerConfig};
 #[cfg(feature = "tls")]
-use peregrine_tls::Tls;
+use peregrine_tls::TlsConfig;
 use peregrine_web::TrustedProxies;
 use tokio::sync::watch;
 
@@ -42,11 +42,11 @@ impl Server {
     /// # Errors
     /// A setting is invalid, or a certificate cannot be read.
     pub fn from_config(config: ServerConfig) -> Result<Self, Error> {
-        config.check()?;
+        config.validate()?;
         let mut server = Self::new()
             .limits(config.limits.clone())
             .driver(config.driver.kind.into())
-            .driver_options(config.options())
+            .driver_options(config.driver_options())
             .pin_workers(config.pin_workers);
         if let Some(workers) = config.workers {
             server = server.workers(workers);
@@ -54,7 +54,7 @@ impl Server {
         if config.quiet {
             server = server.quiet();
         }
-        if let Some(proxies) = config.proxies()? {
+        if let Some(proxies) = config.to_trusted_proxies()? {
             server = server.trusted_proxies(proxies);
         }
         if let Some(admin) = admin(&config.admin) {
@@ -63,15 +63,15 @@ impl Server {
         if let Some(log) = log(&config.access_log) {
             server = server.access_log(log);
         }
-        if let Some(traces) = config.traces.made() {
+        if let Some(traces) = config.traces.to_trace_config() {
             server = server.traces(traces);
         }
         #[cfg(feature = "otlp")]
         if let Some(otlp) = peregrine_admin::Otlp::from_config(&config) {
-            server = server.sending(otlp);
+            server = server.with_otlp(otlp);
         }
         server = with_watch(with_restart(server, &config), &config)?;
-        let mut configured = Configured::new(config.clone());
+        let mut configured = ConfigReloader::new(config.clone());
         #[cfg(feature = "tls")]
         let mut of_server = None;
         for (name, of) in &config.listeners {
@@ -81,11 +81,11 @@ impl Server {
                 Some(tls) => listener.tls(tls),
                 None => listener,
             };
-            let (live, changes) = watch::channel(config.live(name, of)?);
-            configured.follow(name, live);
-            server = server.listen(listener.live(changes));
+            let (live, changes) = watch::channel(config.to_reloadable(name, of)?);
+            configured.add_listener(name, live);
+            server = server.listen(listener.with_updates(changes));
         }
-        Ok(server.configured(configured))
+        Ok(server.with_config_reloader(configured))
     }
 
     /// Calls `follow` with the configuration each time a reload has changed something, on the
@@ -93,8 +93,8 @@ impl Server {
     /// effect only on a server [built from a configuration](Server::from_config); without it, a
     /// change of `logs.level` needs a restart.
     pub fn on_reload(mut self, follow: impl Fn(&ServerConfig) + Send + Sync + 'static) -> Self {
-        if let Some(configured) = self.configured_mut() {
-            configured.followed_by(follow);
+        if let Some(configured) = self.config_reloader_mut() {
+            configured.set_on_reload(follow);
         }
         self
     }
@@ -103,14 +103,14 @@ impl Server {
 #[cfg(all(target_os = "linux", feature = "restart"))]
 fn with_restart(server: Server, config: &ServerConfig) -> Server {
     let of = &config.restart;
-    let mut successor = peregrine_restart::Successor::new().timeout(of.upgrade_timeout);
+    let mut successor = peregrine_restart::UpgradeOptions::new().timeout(of.upgrade_timeout);
     if let Some(program) = &of.program {
         successor = successor.program(program);
     }
     if !of.upgrade_at_signal {
-        successor = successor.without_signal();
+        successor = successor.ignore_sigusr2();
     }
-    server.successor(successor)
+    server.upgrade_options(successor)
 }
 
 #[cfg(not(all(target_os = "linux", feature = "restart")))]
@@ -126,13 +126,13 @@ fn with_watch(server: Server, config: &ServerConfig) -> Result<Server, Error> {
     #[cfg(not(feature = "tls-watch"))]
     match is_watched {
         false => Ok(server),
-        true => Err(missing("tls.watch", "tls-watch")),
+        true => Err(missing_feature("tls.watch", "tls-watch")),
     }
 }
 
 fn listener(name: &str, of: &ListenerConfig) -> Result<Listener, Error> {
     let section = |section: &str| format!("listeners.{name}.{section}");
-    let mut listener = place(of).ok_or_else(|| missing(&section("activated"), "restart"))?;
+    let mut listener = base_listener(of).ok_or_else(|| missing_feature(&section("activated"), "restart"))?;
     if let Some(limits) = &of.limits {
         listener = listener.limits(limits.clone());
     }
@@ -147,15 +147,15 @@ fn listener(name: &str, of: &ListenerConfig) -> Result<Listener, Error> {
     }
     if let Some(proxies) = &of.trusted_proxies {
         // An empty section trusts no proxies.
-        let proxies = proxies.made(&section("trusted_proxies"))?;
+        let proxies = proxies.to_trusted_proxies(&section("trusted_proxies"))?;
         listener = listener
-            .trusted_proxies(proxies.unwrap_or_else(|| TrustedProxies::at(Vec::<String>::new())));
+            .trusted_proxies(proxies.unwrap_or_else(|| TrustedProxies::from_networks(Vec::<String>::new())));
     }
-    if let Some(settings) = of.proxy_protocol.made(&section("proxy_protocol"))? {
+    if let Some(settings) = of.proxy_protocol.to_proxy_protocol(&section("proxy_protocol"))? {
         listener = listener.proxy_protocol(settings);
     }
     if of.https && cfg!(not(feature = "tls")) {
-        return Err(missing(&section("https"), "tls"));
+        return Err(missing_feature(&section("https"), "tls"));
     }
     Ok(listener)
 }
@@ -166,8 +166,8 @@ fn tls(
     config: &ServerConfig,
     name: &str,
     of: &ListenerConfig,
-    of_server: &mut Option<Tls>,
-) -> Result<Option<Tls>, Error> {
+    of_server: &mut Option<TlsConfig>,
+) -> Result<Option<TlsConfig>, Error> {
     match (&of.tls, of.https) {
         (_, false) => Ok(None),
         (Some(own), true) => tls_config::make(own, &format!("listeners.{name}.tls")).map(Some),
@@ -181,11 +181,11 @@ fn tls(
 }
 
 #[cfg(all(target_os = "linux", feature = "restart"))]
-fn place(of: &ListenerConfig) -> Option<Listener> {
+fn base_listener(of: &ListenerConfig) -> Option<Listener> {
     Some(match (&of.activated, &of.address) {
         (Some(name), Some(address)) => Listener::activated_or(name, address),
         (Some(name), None) => Listener::activated(name),
-        (None, address) => Listener::at(address.clone().unwrap_or_default()),
+        (None, address) => Listener::bind(address.clone().unwrap_or_default()),
     })
 }
 
@@ -196,7 +196,7 @@ fn place(of: &ListenerConfig) -> Option<Listener> {
 
 /// Returns `None` if the admin listener is off.
 fn admin(of: &AdminConfig) -> Option<Admin> {
-    let mut admin = Admin::at(of.address.as_deref()?).live_within(of.live_within);
+    let mut admin = Admin::bind(of.address.as_deref()?).liveness_threshold(of.live_within);
     if let Some(mode) = of.unix_mode {
         admin = admin.unix_mode(mode);
     }
@@ -210,10 +210,10 @@ fn admin(of: &AdminConfig) -> Option<Admin> {
 }
 
 /// Builds the log, unless it is off.
-fn log(of: &AccessLogConfig) -> Option<Log> {
-    let log = Log::target(of.target.as_ref()?);
-    let log = log.style(of.style()).queue_bytes_max(of.queue_bytes_max);
-    Some(log.end_timeout(of.end_timeout))
+fn log(of: &AccessLogConfig) -> Option<AccessLogOptions> {
+    let log = AccessLogOptions::from_target(of.target.as_ref()?);
+    let log = log.with_style(of.style()).queue_bytes_max(of.queue_bytes_max);
+    Some(log.flush_timeout(of.end_timeout))
 }
 
 impl From<DriverKind> for DriverChoice {
@@ -246,16 +246,16 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("app.toml");
         std::fs::write(&path, text).expect("a new file");
-        let layers = layers().file(path).variables(variables.iter().copied());
-        ServerConfig::read(ServerConfig::default(), layers)
+        let layers = layers().file(path).env_vars(variables.iter().copied());
+        ServerConfig::from_layers(ServerConfig::default(), layers)
     }
 
     #[test]
     fn the_defaults_of_the_tree_are_those_of_the_types_that_it_stands_for() {
         let ServerConfig { access_log, admin, .. } = ServerConfig::default();
-        assert_eq!(admin.live_within, crate::listen::admin::LIVE_WITHIN);
-        assert_eq!(access_log.queue_bytes_max, peregrine_admin::internal::QUEUE_BYTES_MAX);
-        assert_eq!(access_log.end_timeout, peregrine_admin::internal::END_TIMEOUT);
+        assert_eq!(admin.live_within, crate::listen::admin::DEFAULT_LIVENESS_THRESHOLD);
+        assert_eq!(access_log.queue_bytes_max, peregrine_admin::internal::DEFAULT_QUEUE_BYTES_MAX);
+        assert_eq!(access_log.end_timeout, peregrine_admin::internal::DEFAULT_FLUSH_TIMEOUT);
     }
 
     #[test]

@@ -12,29 +12,29 @@ use crate::error::Error;
 use crate::listen::admin::Admin;
 use crate::listen::listener::Listener;
 #[cfg(feature = "config")]
-use crate::reload::Configured;
-use crate::runtime::console::report;
+use crate::reload::ConfigReloader;
+use crate::runtime::console::report_shutdown;
 use crate::runtime::driver_choice::DriverChoice;
-use crate::runtime::handle::Orders;
-use crate::runtime::make_app::{MakeApplication, makes};
-use crate::runtime::running::Running;
-use crate::runtime::signals::Hears;
-use peregrine_admin::Log;
+use crate::runtime::handle::ControlChannel;
+use crate::runtime::make_app::{MakeApp, box_make_app};
+use crate::runtime::running::RunningServer;
+use crate::runtime::signals::HandledSignals;
+use peregrine_admin::AccessLogOptions;
 #[cfg(all(feature = "otlp", feature = "config"))]
 use peregrine_admin::Otlp;
 use peregrine_driver::{Options, Socket, SocketOptions};
 #[cfg(all(target_os = "linux", feature = "restart"))]
-use peregrine_restart::Successor;
+use peregrine_restart::UpgradeOptions;
 #[cfg(not(all(target_os = "linux", feature = "restart")))]
 use peregrine_restart::internal::Successor;
-use peregrine_server::{Limits, Traces};
+use peregrine_server::{Limits, TraceConfig};
 #[cfg(feature = "tls")]
-use peregrine_tls::Tls;
+use peregrine_tls::TlsConfig;
 use peregrine_web::TrustedProxies;
 use std::num::NonZeroUsize;
 use std::path::Path;
 
-pub use simulated::Simulated;
+pub use simulated::SimulatedServer;
 
 /// Configures a server, then runs it.
 ///
@@ -53,24 +53,24 @@ pub use simulated::Simulated;
 #[must_use = "a server does nothing until `serve` or `start`"]
 pub struct Server {
     listeners: Vec<Listener>,
-    proxies: Option<TrustedProxies>,
+    trusted_proxies: Option<TrustedProxies>,
     limits: Limits,
     workers: Option<NonZeroUsize>,
-    choice: DriverChoice,
-    options: Options,
-    pin: bool,
+    driver: DriverChoice,
+    driver_options: Options,
+    pin_workers: bool,
     quiet: bool,
     admin: Option<Admin>,
-    log: Option<Log>,
-    traces: Option<Traces>,
+    access_log: Option<AccessLogOptions>,
+    traces: Option<TraceConfig>,
     #[cfg(all(feature = "otlp", feature = "config"))]
     otlp: Option<Otlp>,
     #[cfg(feature = "tls-watch")]
     watches_certificates: bool,
-    successor: Successor,
-    tells_manager: bool,
+    upgrade_options: UpgradeOptions,
+    notifies_service_manager: bool,
     #[cfg(feature = "config")]
-    configured: Option<Configured>,
+    config_reloader: Option<ConfigReloader>,
 }
 
 impl Server {
@@ -86,24 +86,24 @@ impl Server {
     pub fn new() -> Self {
         Self {
             listeners: Vec::new(),
-            proxies: None,
+            trusted_proxies: None,
             limits: Limits::default(),
             workers: None,
-            choice: DriverChoice::default(),
-            options: Options::default(),
-            pin: false,
+            driver: DriverChoice::default(),
+            driver_options: Options::default(),
+            pin_workers: false,
             quiet: false,
             admin: None,
-            log: None,
+            access_log: None,
             traces: None,
             #[cfg(all(feature = "otlp", feature = "config"))]
             otlp: None,
             #[cfg(feature = "tls-watch")]
             watches_certificates: false,
-            successor: Successor::new(),
-            tells_manager: false,
+            upgrade_options: UpgradeOptions::new(),
+            notifies_service_manager: false,
             #[cfg(feature = "config")]
-            configured: None,
+            config_reloader: None,
         }
     }
 
@@ -125,19 +125,19 @@ impl Server {
     /// # let _ = server;
     /// ```
     pub fn trusted_proxies(mut self, proxies: impl Into<TrustedProxies>) -> Self {
-        self.proxies = Some(proxies.into());
-        self.sets("trusted_proxies");
+        self.trusted_proxies = Some(proxies.into());
+        self.mark_set_in_code("trusted_proxies");
         self
     }
 
     /// Adds an HTTPS listener. Needs the feature `tls`, which is on by default.
     #[cfg(feature = "tls")]
-    pub fn tls(self, place: impl Into<Listener>, tls: Tls) -> Self {
+    pub fn listen_tls(self, place: impl Into<Listener>, tls: TlsConfig) -> Self {
         self.listen(place.into().tls(tls))
     }
 
     /// Adds an HTTP listener on a Unix domain socket at `path`. The file is removed on shutdown.
-    pub fn unix(self, path: impl AsRef<Path>) -> Self {
+    pub fn listen_unix(self, path: impl AsRef<Path>) -> Self {
         let address = format!("unix:{}", path.as_ref().display());
         self.listen(address)
     }
@@ -155,14 +155,14 @@ impl Server {
     ///     Ok(Server::new().listener(listener).serve(|| App::new().get("/", || "hello"))?)
     /// }
     /// ```
-    pub fn listener(self, listener: impl Into<Socket>) -> Self {
+    pub fn listen_socket(self, listener: impl Into<Socket>) -> Self {
         self.listen(listener.into())
     }
 
     /// Adds an HTTPS listener on a socket bound elsewhere. Needs the feature `tls`.
     #[cfg(feature = "tls")]
-    pub fn tls_listener(self, listener: impl Into<Socket>, tls: Tls) -> Self {
-        self.tls(listener.into(), tls)
+    pub fn listen_tls_socket(self, listener: impl Into<Socket>, tls: TlsConfig) -> Self {
+        self.listen_tls(listener.into(), tls)
     }
 
     /// Adds a separate listener for operators, with metrics for Prometheus, probes, routes and
@@ -177,18 +177,18 @@ impl Server {
     /// Writes an access log with one line per request. See [`Log`] for its targets, and
     /// [`middleware::AccessLog`](crate::middleware::AccessLog) for `tracing` events instead. By
     /// default there is none.
-    pub fn access_log(mut self, log: Log) -> Self {
-        self.log = Some(log);
-        self.sets("access_log");
+    pub fn access_log(mut self, log: AccessLogOptions) -> Self {
+        self.access_log = Some(log);
+        self.mark_set_in_code("access_log");
         self
     }
 
     /// Traces requests: sampled requests get `tracing` spans with OpenTelemetry's attributes, and
     /// `traceparent` and `tracestate` are read and written. By default traces are off: requests
     /// only get a span with method and route, for logs, if a subscriber enables it.
-    pub fn traces(mut self, traces: Traces) -> Self {
+    pub fn traces(mut self, traces: TraceConfig) -> Self {
         self.traces = Some(traces);
-        self.sets("traces");
+        self.mark_set_in_code("traces");
         self
     }
 
@@ -215,7 +215,7 @@ impl Server {
     /// It is an error if there are no such sockets; [`activated_or`](Self::activated_or) has a
     /// fallback.
     #[cfg(all(target_os = "linux", feature = "restart"))]
-    pub fn activated(mut self, name: impl Into<String>) -> Self {
+    pub fn listen_activated(mut self, name: impl Into<String>) -> Self {
         self.listeners.push(Listener::activated(name));
         self
     }
@@ -224,14 +224,14 @@ impl Server {
     /// passed to this process, so one program runs under a service manager and by hand. If there
     /// are sockets, but none with this name, it is an error.
     #[cfg(all(target_os = "linux", feature = "restart"))]
-    pub fn activated_or(mut self, name: impl Into<String>, address: impl Into<String>) -> Self {
+    pub fn listen_activated_or(mut self, name: impl Into<String>, address: impl Into<String>) -> Self {
         self.listeners.push(Listener::activated_or(name, address));
         self
     }
 
     /// Adds an HTTPS listener on sockets from a service manager. Needs the feature `tls`.
     #[cfg(all(target_os = "linux", feature = "restart", feature = "tls"))]
-    pub fn tls_activated(mut self, name: impl Into<String>, tls: Tls) -> Self {
+    pub fn listen_tls_activated(mut self, name: impl Into<String>, tls: TlsConfig) -> Self {
         self.listeners.push(Listener::activated(name).tls(tls));
         self
     }
@@ -239,11 +239,11 @@ impl Server {
     /// Like [`tls_activated`](Self::tls_activated), but listens at `address` if no sockets at all
     /// were passed to this process.
     #[cfg(all(target_os = "linux", feature = "restart", feature = "tls"))]
-    pub fn tls_activated_or(
+    pub fn listen_tls_activated_or(
         mut self,
         name: impl Into<String>,
         address: impl Into<String>,
-        tls: Tls,
+        tls: TlsConfig,
     ) -> Self {
         self.listeners.push(Listener::activated_or(name, address).tls(tls));
         self
@@ -253,8 +253,8 @@ impl Server {
     /// starts this program again if [`serve`](Self::serve) is used. See
     /// [`restart`](crate::restart).
     #[cfg(all(target_os = "linux", feature = "restart"))]
-    pub fn successor(mut self, successor: Successor) -> Self {
-        self.successor = successor;
+    pub fn upgrade_options(mut self, successor: UpgradeOptions) -> Self {
+        self.upgrade_options = successor;
         self
     }
 
@@ -264,15 +264,15 @@ impl Server {
     /// server; a program that calls [`start`](Self::start) may have more to prepare before it is
     /// ready. On Linux.
     #[cfg(all(target_os = "linux", feature = "restart"))]
-    pub fn tell_service_manager(mut self) -> Self {
-        self.tells_manager = true;
+    pub fn notify_service_manager(mut self) -> Self {
+        self.notifies_service_manager = true;
         self
     }
 
     /// Replaces all limits and timeouts. A [`Listener`] may have its own.
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
-        self.sets("limits");
+        self.mark_set_in_code("limits");
         self
     }
 
@@ -286,19 +286,19 @@ impl Server {
     /// Sets the driver. The environment variable `PEREGRINE_DRIVER` (`uring`, `tokio`, `auto`)
     /// takes precedence.
     pub fn driver(mut self, choice: DriverChoice) -> Self {
-        self.choice = choice;
+        self.driver = choice;
         self
     }
 
     /// Sets options of the driver, such as receive buffers and spinning; see [`Options`].
     pub fn driver_options(mut self, options: Options) -> Self {
-        self.options = options;
+        self.driver_options = options;
         self
     }
 
     /// Sets options of the listening sockets and their connections; see [`SocketOptions`].
-    pub fn sockets(mut self, sockets: SocketOptions) -> Self {
-        self.options.sockets = sockets;
+    pub fn socket_options(mut self, sockets: SocketOptions) -> Self {
+        self.driver_options.socket_options = sockets;
         self
     }
 
@@ -308,7 +308,7 @@ impl Server {
     /// cores, assignment starts over, and some cores get more workers than others. By default the
     /// kernel schedules the threads.
     pub fn pin_workers(mut self, pin: bool) -> Self {
-        self.pin = pin;
+        self.pin_workers = pin;
         self
     }
 
@@ -344,22 +344,22 @@ impl Server {
     ///
     /// # Errors
     /// See [`Error`].
-    pub fn serve<Via, M: MakeApplication<Via>>(self, make: M) -> Result<(), Error> {
+    pub fn serve<Via, M: MakeApp<Via>>(self, make: M) -> Result<(), Error> {
         let quiet = self.quiet;
-        let orders = Orders::new();
+        let orders = ControlChannel::new();
         // Handle signals before the start: it may take long, and a signal may arrive as soon as the
         // startup line is printed.
-        let _signals = orders.handle.obey_signals(self.hears())?;
-        orders.handle.restart().tell_manager();
-        let stopped = self.start_under(&mut makes(make), orders)?.wait_obeying()?;
-        report(&stopped, quiet)
+        let _signals = orders.handle.handle_signals(self.handled_signals())?;
+        orders.handle.restart().enable_notifications();
+        let stopped = self.start_with(&mut box_make_app(make), orders)?.wait_handling_signals()?;
+        report_shutdown(&stopped, quiet)
     }
 
     /// Marks a section as set in code, so that the configuration no longer applies to it.
-    fn sets(&mut self, section: &'static str) {
+    fn mark_set_in_code(&mut self, section: &'static str) {
         #[cfg(feature = "config")]
-        if let Some(configured) = &mut self.configured {
-            configured.set_by_program(section);
+        if let Some(configured) = &mut self.config_reloader {
+            configured.mark_set_in_code(section);
         }
         #[cfg(not(feature = "config"))]
         let _ = section;
@@ -367,33 +367,33 @@ impl Server {
 
     /// Sends spans with this exporter once the server starts, unless the program has installed one.
     #[cfg(all(feature = "otlp", feature = "config"))]
-    pub(crate) fn sending(mut self, otlp: Otlp) -> Self {
+    pub(crate) fn with_otlp(mut self, otlp: Otlp) -> Self {
         self.otlp = Some(otlp);
         self
     }
 
     #[cfg(feature = "config")]
-    pub(crate) fn configured(mut self, configured: Configured) -> Self {
-        self.configured = Some(configured);
+    pub(crate) fn with_config_reloader(mut self, configured: ConfigReloader) -> Self {
+        self.config_reloader = Some(configured);
         self
     }
 
     #[cfg(feature = "config")]
-    pub(crate) fn configured_mut(&mut self) -> Option<&mut Configured> {
-        self.configured.as_mut()
+    pub(crate) fn config_reloader_mut(&mut self) -> Option<&mut ConfigReloader> {
+        self.config_reloader.as_mut()
     }
 
     /// The signals that the server handles.
-    pub(crate) fn hears(&self) -> Hears {
+    pub(crate) fn handled_signals(&self) -> HandledSignals {
         let reload = self.listeners.iter().any(Listener::is_tls);
         #[cfg(feature = "config")]
-        let reload = reload || self.configured.as_ref().is_some_and(Configured::is_read);
-        let reopen = self.log.as_ref().is_some_and(Log::may_be_file);
+        let reload = reload || self.config_reloader.as_ref().is_some_and(ConfigReloader::can_reload);
+        let reopen = self.access_log.as_ref().is_some_and(AccessLogOptions::may_be_file);
         // A reload may change the log's target to a file.
         #[cfg(feature = "config")]
         let reopen = reopen
-            || self.log.is_some() && self.configured.as_ref().is_some_and(Configured::is_read);
-        Hears { reload, upgrade: self.successor.is_by_signal(), reopen }
+            || self.access_log.is_some() && self.config_reloader.as_ref().is_some_and(ConfigReloader::can_reload);
+        HandledSignals { reload, upgrade: self.upgrade_options.is_on_sigusr2(), reopen }
     }
 
     pub(crate) fn is_quiet(&self) -> bool {
@@ -405,8 +405,8 @@ impl Server {
     ///
     /// # Errors
     /// See [`Error`].
-    pub fn start<Via, M: MakeApplication<Via>>(self, make: M) -> Result<Running, Error> {
-        self.start_under(&mut makes(make), Orders::new())
+    pub fn start<Via, M: MakeApp<Via>>(self, make: M) -> Result<RunningServer, Error> {
+        self.start_with(&mut box_make_app(make), ControlChannel::new())
     }
 }
 
@@ -414,7 +414,7 @@ impl Server {
 ///
 /// # Errors
 /// See [`Error`].
-pub fn serve<Via, M: MakeApplication<Via>>(
+pub fn serve<Via, M: MakeApp<Via>>(
     place: impl Into<Listener>,
     make: M,
 ) -> Result<(), Error> {

@@ -1,11 +1,11 @@
 //! Serving from within an `async` program, which has its own runtime and may handle signals itself.
 
 use crate::error::Error;
-use crate::runtime::console::report;
-use crate::runtime::handle::{Handle, Orders};
-use crate::runtime::make_app::{Make, MakeApplication, makes};
-use crate::runtime::report::Stopped;
-use crate::runtime::running::Running;
+use crate::runtime::console::report_shutdown;
+use crate::runtime::handle::{ServerHandle, ControlChannel};
+use crate::runtime::make_app::{BoxedMakeApp, MakeApp, box_make_app};
+use crate::runtime::report::ShutdownReport;
+use crate::runtime::running::RunningServer;
 use crate::server::Server;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -36,22 +36,22 @@ impl Server {
     pub async fn serve_until<Via, M, F>(self, make: M, end: F) -> Result<(), Error>
     where
         Via: 'static,
-        M: MakeApplication<Via>,
+        M: MakeApp<Via>,
         F: Future<Output = ()>,
     {
-        serve(self, makes(make), Some(end)).await
+        serve(self, box_make_app(make), Some(end)).await
     }
 }
 
-impl Running {
+impl RunningServer {
     /// [`wait`](Self::wait), without blocking the caller's thread. Dropping the future cuts all
     /// connections.
     ///
     /// # Errors
     /// A worker failed or panicked; the other workers are then shut down.
-    pub async fn ended(self) -> Result<Stopped, Error> {
-        let _cut = CutOnDrop(self.handle());
-        beside(move || self.wait())?.await.expect(SENT)
+    pub async fn stopped(self) -> Result<ShutdownReport, Error> {
+        let _cut = ForceCloseOnDrop(self.handle());
+        run_on_thread(move || self.wait())?.await.expect(SENT)
     }
 }
 
@@ -61,26 +61,26 @@ const SENT: &str = "the thread sends before it ends";
 /// Serves until `end` completes or, if `end` is `None`, until a signal.
 pub(crate) async fn serve(
     server: Server,
-    mut makes: impl FnMut() -> Make + Send + 'static,
+    mut makes: impl FnMut() -> BoxedMakeApp + Send + 'static,
     end: Option<impl Future<Output = ()>>,
 ) -> Result<(), Error> {
     let quiet = server.is_quiet();
-    let orders = Orders::new();
+    let orders = ControlChannel::new();
     let handle = orders.handle.clone();
     let signals = match end {
         None => {
-            handle.restart().tell_manager();
-            Some(handle.obey_signals(server.hears())?)
+            handle.restart().enable_notifications();
+            Some(handle.handle_signals(server.handled_signals())?)
         }
         Some(_) => None,
     };
-    let _cut = CutOnDrop(handle.clone());
-    let mut ended = beside(move || {
+    let _cut = ForceCloseOnDrop(handle.clone());
+    let mut ended = run_on_thread(move || {
         // On the other thread too, because building the application may take long and may depend on
         // the caller's runtime.
-        let running = server.start_under(&mut makes, orders)?;
+        let running = server.start_with(&mut box_make_app, orders)?;
         match signals {
-            Some(_) => running.wait_obeying(),
+            Some(_) => running.wait_handling_signals(),
             None => running.wait(),
         }
     })?;
@@ -93,17 +93,17 @@ pub(crate) async fn serve(
             end.as_mut().poll(context).map(|()| None)
         });
         if let Some(stopped) = early.await {
-            return report(&stopped.expect(SENT)?, quiet);
+            return report_shutdown(&stopped.expect(SENT)?, quiet);
         }
-        handle.shut_down();
+        handle.graceful_shutdown();
     }
-    report(&ended.await.expect(SENT)?, quiet)
+    report_shutdown(&ended.await.expect(SENT)?, quiet)
 }
 
 /// Runs blocking `work` on its own thread and sends its result.
-fn beside(
-    work: impl FnOnce() -> Result<Stopped, Error> + Send + 'static,
-) -> Result<oneshot::Receiver<Result<Stopped, Error>>, Error> {
+fn run_on_thread(
+    work: impl FnOnce() -> Result<ShutdownReport, Error> + Send + 'static,
+) -> Result<oneshot::Receiver<Result<ShutdownReport, Error>>, Error> {
     let (sender, ended) = oneshot::channel();
     let wait = move || {
         // Fails if the receiving future was dropped.
@@ -115,10 +115,10 @@ fn beside(
 }
 
 /// Cuts a server's connections when its future is dropped.
-struct CutOnDrop(Handle);
+struct ForceCloseOnDrop(ServerHandle);
 
-impl Drop for CutOnDrop {
+impl Drop for ForceCloseOnDrop {
     fn drop(&mut self) {
-        self.0.cut();
+        self.0.force_close();
     }
 }

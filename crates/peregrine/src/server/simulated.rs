@@ -2,27 +2,27 @@
 
 use super::Server;
 use crate::error::Error;
-use crate::listen::listener::{Listener, Settings};
-use peregrine_server::{Limits, MemoryMax, OverloadLimits, Traces};
+use crate::listen::listener::{Listener, ListenerSettings};
+use peregrine_server::{Limits, MemoryMax, OverloadLimits, TraceConfig};
 use std::num::NonZeroUsize;
 
 /// The default number of workers, on any machine. With two, a test notices that workers do not
 /// share state.
-const WORKERS: NonZeroUsize = NonZeroUsize::MIN.saturating_add(1);
+const DEFAULT_WORKERS: NonZeroUsize = NonZeroUsize::MIN.saturating_add(1);
 
 /// The memory limit per worker in place of `auto`, which depends on the machine.
-const MEMORY_BYTES_MAX: u64 = 1 << 30;
+const DEFAULT_MEMORY_BYTES_MAX: u64 = 1 << 30;
 
 /// The settings of a simulated server.
-pub struct Simulated {
+pub struct SimulatedServer {
     /// The number of workers.
     pub workers: usize,
     /// The limits of each worker.
     pub limits: Limits,
     /// Which requests are sampled.
-    pub traces: Option<Traces>,
+    pub traces: Option<TraceConfig>,
     /// At least one.
-    pub listeners: Vec<Settings>,
+    pub listeners: Vec<ListenerSettings>,
 }
 
 impl Server {
@@ -31,21 +31,21 @@ impl Server {
     /// # Errors
     /// A setting is invalid.
     #[doc(hidden)]
-    pub fn simulated(mut self) -> Result<Simulated, Error> {
+    pub fn into_simulated(mut self) -> Result<SimulatedServer, Error> {
         if self.listeners.is_empty() {
-            self.listeners.push(Listener::at("simulated"));
+            self.listeners.push(Listener::bind("simulated"));
         }
-        self.check()?;
-        let proxies = self.proxies.as_ref();
-        let settings = |listener: Listener| Ok(listener.parts(proxies)?.1);
+        self.validate()?;
+        let proxies = self.trusted_proxies.as_ref();
+        let settings = |listener: Listener| Ok(listener.into_parts(proxies)?.1);
         let listeners = self.listeners.into_iter().map(settings).collect::<Result<_, Error>>()?;
         let memory_max = match self.limits.overload.memory_max {
-            MemoryMax::Auto => MemoryMax::Bytes(MEMORY_BYTES_MAX),
+            MemoryMax::Auto => MemoryMax::Bytes(DEFAULT_MEMORY_BYTES_MAX),
             told => told,
         };
         let overload = OverloadLimits { memory_max, ..self.limits.overload };
         let limits = Limits { overload, ..self.limits };
-        let workers = self.workers.unwrap_or(WORKERS).get();
-        Ok(Simulated { workers, limits, traces: self.traces, listeners })
+        let workers = self.workers.unwrap_or(DEFAULT_WORKERS).get();
+        Ok(SimulatedServer { workers, limits, traces: self.traces, listeners })
     }
 }

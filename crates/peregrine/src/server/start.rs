@@ -2,28 +2,28 @@
 
 use super::Server;
 #[cfg(feature = "acme")]
-use crate::acme::Suppliers;
+use crate::acme::AcmeClients;
 use crate::error::Error;
 use crate::listen::listener::Listener;
-use crate::listen::listeners::Entrances;
+use crate::listen::listeners::Listeners;
 #[cfg(feature = "config")]
-use crate::reload::Began;
+use crate::reload::InitialSettings;
 #[cfg(feature = "tls")]
-use crate::reload::Keeper;
-use crate::reload::Readers;
-use crate::runtime::console::{tell, url};
-use crate::runtime::driver_choice::Chosen;
-use crate::runtime::handle::{Handle, Orders, Reload};
-use crate::runtime::make_app::Make;
+use crate::reload::CertificateReloader;
+use crate::reload::Reloaders;
+use crate::runtime::console::{report, url};
+use crate::runtime::driver_choice::SelectedDriver;
+use crate::runtime::handle::{ServerHandle, ControlChannel, ReloadFn};
+use crate::runtime::make_app::BoxedMakeApp;
 use crate::runtime::memory_limits;
-use crate::runtime::running::{Running, Settings};
+use crate::runtime::running::{RunningServer, RunSettings};
 use crate::runtime::threads;
-use crate::runtime::worker::{Patterns, Worker};
+use crate::runtime::worker::{RoutePatterns, Worker};
 use crate::trace;
-use peregrine_admin::internal::{Begun, Ending, Logging, Views};
-use peregrine_driver::{Options, Passed, Socket, SocketOptions};
-use peregrine_restart::internal::Heir;
-use peregrine_server::{Limits, Listen, Log, Member, WorkerLimits};
+use peregrine_admin::internal::{WorkerReporter, AccessLogFlush, StartedAccessLog, AdminState};
+use peregrine_driver::{Options, Handoff, Socket, SocketOptions};
+use peregrine_restart::internal::InheritedListeners;
+use peregrine_server::{Limits, BoundListener, WorkerAccessLog, Balancer, WorkerLimits};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,15 +31,15 @@ use std::time::Duration;
 impl Server {
     /// Starts a server that may already have been given orders. An order to stop ends the startup
     /// early.
-    pub(crate) fn start_under(
+    pub(crate) fn start_with(
         self,
-        makes: &mut dyn FnMut() -> Make,
-        orders: Orders,
-    ) -> Result<Running, Error> {
-        let mut heir = Heir::find()?;
+        makes: &mut dyn FnMut() -> BoxedMakeApp,
+        orders: ControlChannel,
+    ) -> Result<RunningServer, Error> {
+        let mut heir = InheritedListeners::from_env()?;
         let running = self.start_from(&mut heir, makes, orders);
         if let (Err(error), Some(heir)) = (&running, &heir) {
-            heir.fail(error);
+            heir.report_failure(error);
         }
         if let Some(unused) = heir.filter(|heir| !heir.is_used()) {
             unused.put_back();
@@ -48,20 +48,20 @@ impl Server {
     }
 
     /// Checks settings that would prevent the server from serving.
-    pub(super) fn check(&self) -> Result<(), Error> {
+    pub(super) fn validate(&self) -> Result<(), Error> {
         if self.listeners.is_empty() {
             let cause = "the server has no listeners: call `Server::bind(address)`";
             return Err(Error::Config(cause.to_owned()));
         }
-        self.limits.overload.fault().map_or(Ok(()), |fault| Err(Error::Config(fault)))
+        self.limits.overload.config_error().map_or(Ok(()), |fault| Err(Error::Config(fault)))
     }
 
     /// Installs the exporter for spans, if the configuration has one.
-    fn send_spans(&mut self) -> Result<(), Error> {
+    fn install_otlp(&mut self) -> Result<(), Error> {
         #[cfg(all(feature = "otlp", feature = "config"))]
         if let Some(otlp) = self.otlp.take() {
             let wrong = |error| Error::Config(format!("`traces.otlp.endpoint`: {error}"));
-            otlp.install_unless_done().map_err(wrong)?;
+            otlp.install_if_absent().map_err(wrong)?;
         }
         #[cfg(not(all(feature = "otlp", feature = "config")))]
         let _ = self;
@@ -69,23 +69,23 @@ impl Server {
     }
 
     /// The data shown by the admin listener, if there is one.
-    fn views(&self, workers: usize, handle: &Handle) -> Option<Arc<Views>> {
-        let views = self.admin.as_ref()?.views(workers, handle.subscribe());
+    fn admin_state(&self, workers: usize, handle: &ServerHandle) -> Option<Arc<AdminState>> {
+        let views = self.admin.as_ref()?.new_state(workers, handle.subscribe());
         #[cfg(feature = "tls")]
-        views.show_certificates(self.listeners.iter().filter_map(Listener::certificates));
+        views.set_certificates(self.listeners.iter().filter_map(Listener::certificates));
         Some(views)
     }
 
     /// The driver options of one worker.
-    fn options_of(&self, number: usize, shown: Option<&Begun>) -> Options {
+    fn worker_driver_options(&self, number: usize, shown: Option<&WorkerReporter>) -> Options {
         Options {
-            cpu: if self.pin { Some(number) } else { self.options.cpu },
-            figures: shown.map(|shown| Arc::clone(&shown.view().figures)),
-            sockets: SocketOptions {
-                user_timeout: self.user_timeout(),
-                ..self.options.sockets.clone()
+            cpu: if self.pin_workers { Some(number) } else { self.driver_options.cpu },
+            metrics: shown.map(|shown| Arc::clone(&shown.view().driver_metrics)),
+            socket_options: SocketOptions {
+                tcp_user_timeout: self.user_timeout(),
+                ..self.driver_options.socket_options.clone()
             },
-            ..self.options.clone()
+            ..self.driver_options.clone()
         }
     }
 
@@ -96,144 +96,144 @@ impl Server {
         let own = self.listeners.iter().filter_map(Listener::rate_slack);
         let slack = own.fold(self.limits.rate_slack, Duration::max);
         let least = slack.saturating_add(slack / 4);
-        self.options.sockets.user_timeout.map(|time| time.max(least))
+        self.driver_options.socket_options.tcp_user_timeout.map(|time| time.max(least))
     }
 
     fn start_from(
         mut self,
-        heir: &mut Option<Heir>,
-        makes: &mut dyn FnMut() -> Make,
-        orders: Orders,
-    ) -> Result<Running, Error> {
-        self.check().and_then(|()| self.send_spans())?;
+        heir: &mut Option<InheritedListeners>,
+        makes: &mut dyn FnMut() -> BoxedMakeApp,
+        orders: ControlChannel,
+    ) -> Result<RunningServer, Error> {
+        self.validate().and_then(|()| self.install_otlp())?;
         let workers = self.workers.map_or_else(cores, NonZeroUsize::get);
         #[cfg(feature = "acme")]
-        let suppliers = Suppliers::of(self.listeners.iter().filter_map(Listener::certificates));
+        let suppliers = AcmeClients::new(self.listeners.iter().filter_map(Listener::certificates));
         #[cfg(feature = "acme")]
-        let mut answering = suppliers.answering(makes);
+        let mut answering = suppliers.intercepting_challenges(makes);
         #[cfg(feature = "acme")]
         let makes = &mut *answering;
-        let views = self.views(workers, &orders.handle);
+        let views = self.admin_state(workers, &orders.handle);
         let patterns = Arc::default();
-        let readers = self.readers(workers, views.as_deref(), &patterns);
+        let readers = self.reloaders(workers, views.as_deref(), &patterns);
         let limits = self.limits_of_worker(workers, &readers);
-        let shown = |number| Some(Begun { views: Arc::clone(views.as_ref()?), number });
-        let options = |number| self.options_of(number, shown(number).as_ref());
+        let shown = |number| Some(WorkerReporter { state: Arc::clone(views.as_ref()?), worker: number });
+        let options = |number| self.worker_driver_options(number, shown(number).as_ref());
         let options: Vec<_> = (0..workers).map(options).collect();
-        begin_tokio().map_err(Error::Worker)?;
-        let Chosen { seats, reason } = self.choice.choose(&options)?;
-        let (proxies, sockets) = (self.proxies.as_ref(), &self.options.sockets);
-        let mut all = Entrances::open(self.listeners, proxies, workers, sockets, heir)?;
-        let admin = self.admin.map(|admin| admin.open(&mut all, heir)).transpose()?.flatten();
+        init_tokio().map_err(Error::Worker)?;
+        let SelectedDriver { drivers: seats, reason } = self.driver.choose(&options)?;
+        let (proxies, sockets) = (self.trusted_proxies.as_ref(), &self.driver_options.socket_options);
+        let mut all = Listeners::bind(self.listeners, proxies, workers, sockets, heir)?;
+        let admin = self.admin.map(|admin| admin.bind_listener(&mut all, heir)).transpose()?.flatten();
         // Started before the workers, so that probes respond during startup.
         let admin =
             admin.zip(views.as_ref()).map(|(admin, views)| admin.start(views)).transpose()?;
-        let Entrances { plans, places, files, holdings } = all;
-        let traces = self.traces.map(trace::recorded);
-        let logging = self.log.map(|log| log.start(workers)).transpose()?;
-        let reload = begin_reading(readers.logging_at(logging.as_ref()), &orders.handle)?;
-        let (logs, log) = deal_log(logging, workers, &orders.handle, views.as_deref());
-        let members = members(&plans);
+        let Listeners { per_worker: plans, addresses: places, socket_files: files, listener_fds: holdings } = all;
+        let traces = self.traces.map(trace::with_recorder);
+        let logging = self.access_log.map(|log| log.start(workers)).transpose()?;
+        let reload = start_reloaders(readers.with_log_control(logging.as_ref()), &orders.handle)?;
+        let (logs, log) = distribute_log(logging, workers, &orders.handle, views.as_deref());
+        let members = balancers(&plans);
         let given = plans.into_iter().zip(options).zip(seats).zip(logs).zip(members).enumerate();
         let starts = given.map(|(number, ((((listeners, options), seat), log), member))| Worker {
-            number,
+            id: number,
             listeners,
             limits: limits.clone(),
             options,
-            seat,
-            shown: shown(number),
-            log,
+            driver: seat,
+            reporter: shown(number),
+            access_log: log,
             traces: traces.clone(),
             patterns: Arc::clone(&patterns),
-            member,
+            balancer: member,
         });
         let heir = heir.as_mut().filter(|heir| heir.is_used());
         if heir.is_some() {
-            orders.handle.hold_back();
+            orders.handle.stand_by();
         }
-        if self.tells_manager {
-            orders.handle.restart().tell_manager();
+        if self.notifies_service_manager {
+            orders.handle.restart().enable_notifications();
         }
-        let settings = Settings { limits: self.limits.clone(), quiet: self.quiet };
+        let settings = RunSettings { limits: self.limits.clone(), quiet: self.quiet };
         let mut running =
-            Running::start(starts.collect(), makes, places, files, &settings, orders)?;
-        running.administered_by(admin);
-        running.reloads_by(with_thread_to_spare(reload).map_err(Error::Worker)?);
-        running.logged_by(log);
+            RunningServer::start(starts.collect(), makes, places, files, &settings, orders)?;
+        running.set_admin(admin);
+        running.set_reload_fn(ensure_spare_thread(reload).map_err(Error::Worker)?);
+        running.set_access_log(log);
         #[cfg(feature = "acme")]
-        running.certified_by(suppliers.start(&running.handle())?);
+        running.start_acme(suppliers.start(&running.handle())?);
         if let Some(heir) = heir {
-            running.succeed(heir)?;
-            running.open_admin();
+            running.take_over(heir)?;
+            running.start_admin();
         }
-        if running.is_whole() {
-            let memory = memory_limits::text(&limits.limits.overload);
-            let line = first_line(&running, &reason, workers, &memory);
+        if running.is_serving() {
+            let memory = memory_limits::describe(&limits.limits.overload);
+            let line = startup_line(&running, &reason, workers, &memory);
             // Readers of the line may request an upgrade immediately.
             let handle = running.handle();
-            handle.restart().serves(&handle, holdings, self.successor, self.quiet, &line);
-            tell(&line, self.quiet);
+            handle.restart().set_serving(&handle, holdings, self.upgrade_options, self.quiet, &line);
+            report(&line, self.quiet);
         } else {
-            tell("peregrine: ordered to stop before all workers had started", self.quiet);
+            report("peregrine: ordered to stop before all workers had started", self.quiet);
         }
         Ok(running)
     }
 
     /// The limits of each worker, and the channel with their changes.
-    fn limits_of_worker(&self, workers: usize, readers: &Readers) -> WorkerLimits {
-        let overload = memory_limits::settled(&self.limits.overload, workers);
+    fn limits_of_worker(&self, workers: usize, readers: &Reloaders) -> WorkerLimits {
+        let overload = memory_limits::resolve(&self.limits.overload, workers);
         let limits = Limits { overload, ..self.limits.clone() };
-        WorkerLimits { overload: readers.overload(), ..limits.into() }
+        WorkerLimits { overload_updates: readers.overload(), ..limits.into() }
     }
 
     /// Creates the readers of files that can be reloaded, with the server's current settings.
-    fn readers(&mut self, count: usize, views: Option<&Views>, patterns: &Patterns) -> Readers {
+    fn reloaders(&mut self, count: usize, views: Option<&AdminState>, patterns: &RoutePatterns) -> Reloaders {
         #[cfg(feature = "config")]
-        let configured = self.configured.take().map(|mut configured| {
-            configured.begin(&Began {
+        let configured = self.config_reloader.take().map(|mut configured| {
+            configured.initialize(&InitialSettings {
                 limits: &self.limits,
-                proxies: self.proxies.as_ref(),
+                trusted_proxies: self.trusted_proxies.as_ref(),
                 workers: self.workers,
-                count,
-                pin_workers: self.pin,
-                driver: self.choice,
-                sockets: &self.options.sockets,
+                worker_count: count,
+                pin_workers: self.pin_workers,
+                driver: self.driver,
+                sockets: &self.driver_options.socket_options,
                 quiet: self.quiet,
             });
-            self.listeners.iter_mut().for_each(|listener| configured.include(listener));
-            if let Some(log) = &mut self.log {
-                configured.include_log(log);
+            self.listeners.iter_mut().for_each(|listener| configured.attach_listener(listener));
+            if let Some(log) = &mut self.access_log {
+                configured.attach_access_log(log);
             }
-            self.traces = self.traces.take().map(|traces| configured.include_traces(traces));
-            configured.knows(patterns);
+            self.traces = self.traces.take().map(|traces| configured.attach_traces(traces));
+            configured.set_route_patterns(patterns);
             if let Some(views) = views {
                 let _ = views.config.set(configured.text());
-                let _ = views.reloads.set(configured.figures());
+                let _ = views.reload_metrics.set(configured.metrics());
             }
             configured
         });
         #[cfg(not(feature = "config"))]
         let _ = (count, views, patterns);
-        Readers {
+        Reloaders {
             #[cfg(feature = "tls")]
-            keeper: self.keeper(),
+            certificates: self.certificate_reloader(),
             #[cfg(feature = "config")]
-            configured,
+            config: configured,
         }
     }
 
     /// Creates the reloader of the certificates of all listeners.
     #[cfg(feature = "tls")]
-    fn keeper(&self) -> Keeper {
-        let keeper = Keeper::of(self.listeners.iter().filter_map(Listener::certificates));
+    fn certificate_reloader(&self) -> CertificateReloader {
+        let keeper = CertificateReloader::new(self.listeners.iter().filter_map(Listener::certificates));
         #[cfg(feature = "tls-watch")]
-        let keeper = if self.watches_certificates { keeper.watching() } else { keeper };
+        let keeper = if self.watches_certificates { keeper.watch_files() } else { keeper };
         keeper
     }
 }
 
 /// The startup line: version, URLs, workers, driver.
-fn first_line(running: &Running, reason: &str, workers: usize, memory: &str) -> String {
+fn startup_line(running: &RunningServer, reason: &str, workers: usize, memory: &str) -> String {
     let urls: Vec<_> = running.urls().collect();
     let plural = if workers == 1 { "" } else { "s" };
     let memory = match memory {
@@ -243,7 +243,7 @@ fn first_line(running: &Running, reason: &str, workers: usize, memory: &str) -> 
     let tls =
         if running.urls().any(|url| url.starts_with("https")) { "; TLS 1.3 and 1.2" } else { "" };
     let admin = running
-        .admin_place()
+        .admin_address()
         .map_or_else(String::new, |place| format!("; admin {}", url(place, false)));
     format!(
         "peregrine {}: {}; {workers} worker{plural}{memory}; driver {reason}{tls}{admin}",
@@ -254,9 +254,9 @@ fn first_line(running: &Running, reason: &str, workers: usize, memory: &str) -> 
 
 /// Creates each worker's part in balancing connections, if there are several workers. All workers
 /// have the same listeners in the same order.
-fn members(plans: &[Vec<Listen<Socket>>]) -> Vec<Option<Member<Passed>>> {
+fn balancers(plans: &[Vec<BoundListener<Socket>>]) -> Vec<Option<Balancer<Handoff>>> {
     let (workers, listeners) = (plans.len(), plans.first().map_or(0, Vec::len));
-    let members = Member::all(workers, listeners).into_iter();
+    let members = Balancer::for_workers(workers, listeners).into_iter();
     members.map(|member| (workers > 1).then_some(member)).collect()
 }
 
@@ -266,44 +266,44 @@ fn cores() -> usize {
 }
 
 /// Enables reloads, which may be requested as soon as the server is ready.
-fn begin_reading(readers: Readers, handle: &Handle) -> Result<Option<Arc<Reload>>, Error> {
+fn start_reloaders(readers: Reloaders, handle: &ServerHandle) -> Result<Option<Arc<ReloadFn>>, Error> {
     let reload = readers.start().map_err(Error::Worker)?;
     if let Some(reload) = &reload {
-        handle.reload_by(reload);
+        handle.set_reload_fn(reload);
     }
     Ok(reload)
 }
 
 /// Distributes the log to the workers, and registers it with the server's handle, which can reopen
 /// it, and with the admin listener. The returned [`Ending`] ends the log.
-fn deal_log(
-    logging: Option<Logging>,
+fn distribute_log(
+    logging: Option<StartedAccessLog>,
     workers: usize,
-    handle: &Handle,
-    views: Option<&Views>,
-) -> (Vec<Option<Log>>, Option<Ending>) {
+    handle: &ServerHandle,
+    views: Option<&AdminState>,
+) -> (Vec<Option<WorkerAccessLog>>, Option<AccessLogFlush>) {
     if let Some(logging) = &logging {
-        if let Some(place) = logging.place() {
-            handle.logs_at(place);
+        if let Some(place) = logging.control() {
+            handle.set_access_log(place);
         }
         if let Some(views) = views {
-            views.show_log(logging.figures());
+            views.set_access_log(logging.metrics());
         }
     }
-    Logging::deal(logging, workers)
+    StartedAccessLog::distribute(logging, workers)
 }
 
 /// Returns `begun`, or an error if no further thread can be started: tokio would then panic in the
 /// first caller that needs a thread for a blocking function.
-fn with_thread_to_spare<T>(begun: T) -> std::io::Result<T> {
-    let thread = threads::start("peregrine-spare", Box::new(|| ()))?;
+fn ensure_spare_thread<T>(begun: T) -> std::io::Result<T> {
+    let thread = threads::spawn_thread("peregrine-spare", Box::new(|| ()))?;
     drop(thread.join());
     Ok(begun)
 }
 
 /// Initializes the parts that all tokio runtimes share. They need descriptors, and tokio panics
 /// without them, so this first checks that some are free.
-fn begin_tokio() -> std::io::Result<()> {
+fn init_tokio() -> std::io::Result<()> {
     #[cfg(unix)]
     {
         let pair = std::os::unix::net::UnixStream::pair;
@@ -323,14 +323,14 @@ mod tests {
     fn the_kernel_ends_no_reader_before_the_server_does() {
         let limits =
             |seconds| Limits { rate_slack: Duration::from_secs(seconds), ..Limits::default() };
-        let kept = |server: &Server| server.options_of(0, None).sockets.user_timeout;
+        let kept = |server: &Server| server.worker_driver_options(0, None).socket_options.tcp_user_timeout;
         let server = Server::bind("127.0.0.1:0");
-        assert_eq!(kept(&server), SocketOptions::default().user_timeout);
+        assert_eq!(kept(&server), SocketOptions::default().tcp_user_timeout);
         let server = server.limits(limits(400));
         assert_eq!(kept(&server), Some(Duration::from_secs(500)));
-        let server = server.listen(Listener::at("127.0.0.1:0").limits(limits(800)));
+        let server = server.listen(Listener::bind("127.0.0.1:0").limits(limits(800)));
         assert_eq!(kept(&server), Some(Duration::from_secs(1000)));
-        let none = SocketOptions { user_timeout: None, ..SocketOptions::default() };
-        assert_eq!(kept(&server.sockets(none)), None);
+        let none = SocketOptions { tcp_user_timeout: None, ..SocketOptions::default() };
+        assert_eq!(kept(&server.socket_options(none)), None);
     }
 }

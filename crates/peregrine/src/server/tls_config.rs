@@ -4,29 +4,29 @@
 use crate::acme::{Acme, Challenge};
 use crate::error::Error;
 #[cfg(not(feature = "acme"))]
-use crate::error::missing;
+use crate::error::missing_feature;
 #[cfg(feature = "acme")]
 use peregrine_settings::{AcmeConfig, ChallengeKind};
-use peregrine_settings::{Clients, MinimumVersion, TlsConfig};
-use peregrine_tls::{Certificate, ClientAuth, TicketKeys, Tls, Version};
+use peregrine_settings::{ClientAuthMode, MinTlsVersion, TlsSection};
+use peregrine_tls::{Certificate, ClientAuth, TicketKeys, TlsConfig, TlsVersion};
 
 /// Builds the TLS settings from the files. `section` is the path of the section, for error
 /// messages.
-pub(super) fn make(config: &TlsConfig, section: &str) -> Result<Tls, Error> {
+pub(super) fn make(config: &TlsSection, section: &str) -> Result<TlsConfig, Error> {
     let wrong = |text: String| Error::Config(format!("`{section}`: {text}"));
     let known = |label: &String| config.certificates.contains_key(label);
     if let Some(label) = config.default_certificate.as_ref().filter(|label| !known(label)) {
         return Err(wrong(format!("`default_certificate = \"{label}\"` matches no label")));
     }
-    let mut tls = certified(config, section)?;
+    let mut tls = with_certificates(config, section)?;
     if let Some(clients) = client_auth(config).map_err(wrong)? {
         tls = tls.with_client_auth(clients)?;
     }
     if let Some(path) = &config.ticket_keys {
         tls = tls.with_ticket_keys(TicketKeys::from_file(path)?);
     }
-    if config.minimum_version == MinimumVersion::Tls13 {
-        tls = tls.with_minimum_version(Version::Tls13)?;
+    if config.minimum_version == MinTlsVersion::Tls13 {
+        tls = tls.with_min_version(TlsVersion::Tls13)?;
     }
     if !config.cipher_suites.is_empty() {
         tls = tls.with_cipher_suites(&texts(&config.cipher_suites))?;
@@ -34,7 +34,7 @@ pub(super) fn make(config: &TlsConfig, section: &str) -> Result<Tls, Error> {
     if !config.key_exchange_groups.is_empty() {
         tls = tls.with_key_exchange_groups(&texts(&config.key_exchange_groups))?;
     }
-    if config.alpn != TlsConfig::default().alpn {
+    if config.alpn != TlsSection::default().alpn {
         let alpn: Vec<&[u8]> = config.alpn.iter().map(String::as_bytes).collect();
         tls = tls.with_alpn(&alpn);
     }
@@ -48,11 +48,11 @@ pub(super) fn make(config: &TlsConfig, section: &str) -> Result<Tls, Error> {
 }
 
 /// Builds TLS settings with all certificates and otherwise defaults.
-fn certified(config: &TlsConfig, section: &str) -> Result<Tls, Error> {
+fn with_certificates(config: &TlsSection, section: &str) -> Result<TlsConfig, Error> {
     let first = config.default_certificate.as_ref().or(config.certificates.keys().next());
     let (mut tls, rest) = match (config.acme.domains.is_empty(), first) {
-        (false, _) => (supplied(config, section)?, None),
-        (true, Some(first)) => (Tls::from_certificate(certificate(config, first))?, Some(first)),
+        (false, _) => (with_acme(config, section)?, None),
+        (true, Some(first)) => (TlsConfig::from_certificate(certificate(config, first))?, Some(first)),
         (true, None) => {
             return Err(Error::Config(format!(
                 "`{section}`: there is no certificate: set `certificate` and `key` in \
@@ -61,46 +61,46 @@ fn certified(config: &TlsConfig, section: &str) -> Result<Tls, Error> {
         }
     };
     for label in config.certificates.keys().filter(|label| Some(*label) != rest) {
-        tls = tls.with(certificate(config, label))?;
+        tls = tls.with_certificate(certificate(config, label))?;
     }
     Ok(tls)
 }
 
 #[cfg(feature = "acme")]
-fn supplied(config: &TlsConfig, section: &str) -> Result<Tls, Error> {
+fn with_acme(config: &TlsSection, section: &str) -> Result<TlsConfig, Error> {
     acme(&config.acme, section)
 }
 
 #[cfg(not(feature = "acme"))]
-fn supplied(_: &TlsConfig, section: &str) -> Result<Tls, Error> {
+fn supplied(_: &TlsSection, section: &str) -> Result<TlsConfig, Error> {
     Err(missing(&format!("{section}.acme.domains"), "acme"))
 }
 
-fn certificate(config: &TlsConfig, label: &str) -> Certificate {
+fn certificate(config: &TlsSection, label: &str) -> Certificate {
     let of = &config.certificates[label];
-    let certificate = Certificate::from_files(&of.certificate, &of.key).labelled(label);
+    let certificate = Certificate::from_files(&of.certificate, &of.key).label(label);
     match &of.staple {
-        Some(path) => certificate.staple_file(path),
+        Some(path) => certificate.ocsp_response_file(path),
         None => certificate,
     }
 }
 
-fn client_auth(config: &TlsConfig) -> Result<Option<ClientAuth>, String> {
+fn client_auth(config: &TlsSection) -> Result<Option<ClientAuth>, String> {
     let of = &config.client_auth;
     let clients = match of.mode {
-        Clients::Off if !of.roots.is_empty() => {
+        ClientAuthMode::Off if !of.roots.is_empty() => {
             let text = "`client_auth` names roots, but `client_auth.mode` is `off`: \
                         write `required` or `optional`";
             return Err(text.to_owned());
         }
-        Clients::Off => return Ok(None),
-        Clients::Required => ClientAuth::required(),
-        Clients::Optional => ClientAuth::optional(),
+        ClientAuthMode::Off => return Ok(None),
+        ClientAuthMode::Required => ClientAuth::required(),
+        ClientAuthMode::Optional => ClientAuth::optional(),
     };
     let clients = of.roots.iter().fold(clients, ClientAuth::roots_file);
     let clients = of.revoked.iter().fold(clients, ClientAuth::crl_file);
     Ok(Some(match of.revocation_of_clients_only {
-        true => clients.revocation_of_clients_only(),
+        true => clients.only_check_end_entity_revocation(),
         false => clients,
     }))
 }
@@ -112,29 +112,29 @@ fn texts(all: &[String]) -> Vec<&str> {
 /// Builds the TLS settings with the certificates already stored. `section` is the path of
 /// the section, for error messages.
 #[cfg(feature = "acme")]
-fn acme(config: &AcmeConfig, section: &str) -> Result<Tls, Error> {
-    let mut acme = Acme::new(&config.domains).directory(&config.directory);
+fn acme(config: &AcmeConfig, section: &str) -> Result<TlsConfig, Error> {
+    let mut acme = Acme::new(&config.domains).directory_url(&config.directory);
     for contact in &config.contacts {
         acme = acme.contact(contact);
     }
     for path in &config.roots {
-        acme = acme.root_file(path);
+        acme = acme.ca_file(path);
     }
     if let Some(folder) = &config.folder {
-        acme = acme.folder(folder);
+        acme = acme.state_dir(folder);
     }
     if let Some(profile) = &config.profile {
         acme = acme.profile(profile);
     }
     if let Some(id) = &config.external_account.id {
-        acme = acme.external_account(id, config.external_account.key.expose());
+        acme = acme.external_account_binding(id, config.external_account.key.expose_secret());
     }
     let kind = |kind: &ChallengeKind| match kind {
         ChallengeKind::TlsAlpn01 => Challenge::TlsAlpn01,
         ChallengeKind::Http01 => Challenge::Http01,
     };
     let kinds: Vec<_> = config.challenges.iter().map(kind).collect();
-    acme.challenges(&kinds).tls().map_err(|error| match Error::from(error) {
+    acme.challenges(&kinds).build().map_err(|error| match Error::from(error) {
         Error::Config(text) => Error::Config(format!("`{section}.acme`: {text}")),
         error => error,
     })

@@ -1,7 +1,7 @@
 //! The chunked coding, byte by byte.
 
-use crate::Reject;
-use crate::field::{QUOTED, TOKEN, VALUE, is};
+use crate::Http2Error;
+use crate::field::{QUOTED, TOKEN, VALUE, has_class};
 
 /// The position of the next byte in the chunked coding.
 ///
@@ -27,61 +27,61 @@ use crate::field::{QUOTED, TOKEN, VALUE, is};
 /// Any other byte is rejected. A space is SP or HTAB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Phase {
+pub(super) enum ChunkedState {
+    Start,
     Size,
-    SizeMore,
-    BeforeSemicolon,
-    Name,
-    NameMore,
-    AfterName,
-    Value,
-    ValueMore,
-    Quoted,
-    Escaped,
-    AfterQuoted,
-    LineFeed,
+    SizeWs,
+    ExtName,
+    ExtNameMore,
+    ExtNameWs,
+    ExtValue,
+    ExtValueMore,
+    ExtQuoted,
+    ExtQuotedPair,
+    ExtQuotedEnd,
+    SizeLf,
     Data,
-    DataReturn,
-    DataFeed,
+    DataCr,
+    DataLf,
     Trailer,
 }
 
-impl Phase {
+impl ChunkedState {
     /// The phase after a byte. The caller tracks the size: `Data` is returned for a chunk of any
     /// size. Must not be called for `Data` and `Trailer`, whose bytes are not processed one by one.
     #[inline]
-    pub(super) fn after(self, byte: u8) -> Result<Self, Reject> {
+    pub(super) fn next(self, byte: u8) -> Result<Self, Http2Error> {
         let space = byte == b' ' || byte == b'\t';
         let next = match (self, byte) {
-            (Self::Size | Self::SizeMore, _) if byte.is_ascii_hexdigit() => Self::SizeMore,
-            (Self::Size, _) => return Err(Reject::ChunkSizeInvalid),
-            (Self::SizeMore | Self::NameMore | Self::ValueMore | Self::AfterQuoted, b'\r') => {
-                Self::LineFeed
+            (Self::Start | Self::Size, _) if byte.is_ascii_hexdigit() => Self::Size,
+            (Self::Start, _) => return Err(Http2Error::ChunkSizeInvalid),
+            (Self::Size | Self::ExtNameMore | Self::ExtValueMore | Self::ExtQuotedEnd, b'\r') => {
+                Self::SizeLf
             }
-            (Self::SizeMore | Self::BeforeSemicolon | Self::NameMore | Self::AfterName, b';')
-            | (Self::ValueMore | Self::AfterQuoted, b';') => Self::Name,
-            (Self::SizeMore | Self::ValueMore | Self::AfterQuoted, _) if space => {
-                Self::BeforeSemicolon
+            (Self::Size | Self::SizeWs | Self::ExtNameMore | Self::ExtNameWs, b';')
+            | (Self::ExtValueMore | Self::ExtQuotedEnd, b';') => Self::ExtName,
+            (Self::Size | Self::ExtValueMore | Self::ExtQuotedEnd, _) if space => {
+                Self::SizeWs
             }
-            (Self::SizeMore, _) => return Err(Reject::ChunkSizeInvalid),
-            (Self::BeforeSemicolon | Self::Name | Self::AfterName | Self::Value, _) if space => {
+            (Self::Size, _) => return Err(Http2Error::ChunkSizeInvalid),
+            (Self::SizeWs | Self::ExtName | Self::ExtNameWs | Self::ExtValue, _) if space => {
                 self
             }
-            (Self::Name | Self::NameMore, _) if is(byte, TOKEN) => Self::NameMore,
-            (Self::NameMore, _) if space => Self::AfterName,
-            (Self::NameMore | Self::AfterName, b'=') => Self::Value,
-            (Self::Value | Self::ValueMore, _) if is(byte, TOKEN) => Self::ValueMore,
-            (Self::Value, b'"') => Self::Quoted,
-            (Self::Quoted, b'"') => Self::AfterQuoted,
-            (Self::Quoted, b'\\') => Self::Escaped,
-            (Self::Quoted, _) if is(byte, QUOTED) => Self::Quoted,
-            (Self::Escaped, _) if is(byte, VALUE) => Self::Quoted,
-            (Self::LineFeed, b'\n') => Self::Data,
-            (Self::LineFeed, _) => return Err(Reject::CarriageReturnBare),
-            (Self::DataReturn, b'\r') => Self::DataFeed,
-            (Self::DataFeed, b'\n') => Self::Size,
-            (Self::DataReturn | Self::DataFeed, _) => return Err(Reject::ChunkEndMissing),
-            _ => return Err(Reject::ChunkExtensionInvalid),
+            (Self::ExtName | Self::ExtNameMore, _) if has_class(byte, TOKEN) => Self::ExtNameMore,
+            (Self::ExtNameMore, _) if space => Self::ExtNameWs,
+            (Self::ExtNameMore | Self::ExtNameWs, b'=') => Self::ExtValue,
+            (Self::ExtValue | Self::ExtValueMore, _) if has_class(byte, TOKEN) => Self::ExtValueMore,
+            (Self::ExtValue, b'"') => Self::ExtQuoted,
+            (Self::ExtQuoted, b'"') => Self::ExtQuotedEnd,
+            (Self::ExtQuoted, b'\\') => Self::ExtQuotedPair,
+            (Self::ExtQuoted, _) if has_class(byte, QUOTED) => Self::ExtQuoted,
+            (Self::ExtQuotedPair, _) if has_class(byte, VALUE) => Self::ExtQuoted,
+            (Self::SizeLf, b'\n') => Self::Data,
+            (Self::SizeLf, _) => return Err(Http2Error::BareCr),
+            (Self::DataCr, b'\r') => Self::DataLf,
+            (Self::DataLf, b'\n') => Self::Start,
+            (Self::DataCr | Self::DataLf, _) => return Err(Http2Error::ChunkCrlfMissing),
+            _ => return Err(Http2Error::ChunkExtensionInvalid),
         };
         Ok(next)
     }
@@ -89,20 +89,20 @@ impl Phase {
     /// Returns whether the byte that led here belongs to the extensions of a chunk.
     #[inline]
     pub(super) fn is_extension(self) -> bool {
-        (Self::BeforeSemicolon as u8..=Self::AfterQuoted as u8).contains(&(self as u8))
+        (Self::SizeWs as u8..=Self::ExtQuotedEnd as u8).contains(&(self as u8))
     }
 }
 
 /// Appends a hexadecimal digit to `size`. Rejects a number that would not fit.
 // RFC 9112 §7.1: recipients must anticipate large hexadecimal numerals and prevent overflow.
 #[inline]
-pub(super) fn size_with_digit(size: u64, digit: u8) -> Result<u64, Reject> {
+pub(super) fn push_hex_digit(size: u64, digit: u8) -> Result<u64, Http2Error> {
     let value = match digit {
         b'0'..=b'9' => digit - b'0',
         _ => (digit | 0x20) - b'a' + 10,
     };
     match size >> 60 {
         0 => Ok(size << 4 | u64::from(value)),
-        _ => Err(Reject::ChunkSizeOverflow),
+        _ => Err(Http2Error::ChunkSizeOverflow),
     }
 }

@@ -1,10 +1,10 @@
 //! One HTTP/1 connection, which combines its two state machines.
 
 use super::framing::Framing;
-use super::receive::{self, Receive};
-use super::send::{self, Announced, BodyMode, RequestFacts, ResponseLength, Send};
+use super::receive::{self, ReceivePath};
+use super::send::{self, ExternalData, BodyFraming, RequestInfo, ResponseLength, SendPath};
 use crate::trailers::Trailers;
-use crate::{Date, HeadIndex, Limits, Method, Reject, Version};
+use crate::{Date, HeadIndex, Limits, Method, Http2Error, Version};
 use std::ops::Range;
 
 /// The meaning of the received bytes.
@@ -20,20 +20,20 @@ pub enum Event {
     /// The content is complete; [`Connection::trailers`] has the fields that followed it.
     End,
     /// The request is complete and its response is not: nothing more is read until then.
-    NeedRespond,
+    Paused,
     /// The connection was switched to another protocol: all unread bytes belong to it.
     Upgraded,
     /// The peer violated a rule. Respond with its status, unless a response has begun;
     /// [`Connection::next`] returns the next step. After [`Reject::ExpectationUnknown`] the head is
     /// complete and the connection can continue; after all others it closes.
-    Reject(Reject),
+    RequestError(Http2Error),
     /// The connection is over; nothing more is read.
     Closed,
 }
 
 /// The event that the connection is waiting for; the server owns the clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Waiting {
+pub enum WaitingFor {
     /// For the first byte of the first request.
     FirstByte,
     /// For the rest of a head.
@@ -48,14 +48,14 @@ pub enum Waiting {
 
 /// The next step of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum NextAction {
     /// A request can be received.
     Request,
     /// A request is received, in whole or in part, and its response is not complete.
     Respond,
     /// The response is complete and the request's content is not. Receive until this becomes
     /// `Request` or `Close`, and ignore unwanted data; or close immediately.
-    FinishBody,
+    DiscardBody,
     /// Close, once all output is sent.
     Close,
     /// The connection belongs to another protocol.
@@ -94,41 +94,41 @@ pub enum Next {
 /// ```
 #[derive(Debug)]
 pub struct Connection {
-    receive: Receive,
-    send: Send,
+    receive: ReceivePath,
+    send: SendPath,
     /// Trailers of the current request, from its end to the next head.
     trailers: Option<Box<Trailers>>,
     /// How many more bytes of content are discarded after the response.
     drain_left: u32,
     /// How many more bytes of chunk extensions are accepted.
-    extensions_left: u32,
+    chunk_extension_bytes_left: u32,
     /// The current request's method is HEAD.
-    by_head: bool,
+    is_head_request: bool,
     /// The current request's version is HTTP/1.0.
-    in_http10: bool,
+    is_http10: bool,
     /// The current request asks for another protocol.
-    asks_upgrade: bool,
+    wants_upgrade: bool,
     /// The client waits for a 100 response before it sends content.
-    expecting: bool,
+    expects_continue: bool,
     /// Another request may follow the current one.
     keep_alive: bool,
     /// The server does not accept further requests.
     draining: bool,
     /// Whether the rest of the current request's content is wanted.
-    rest: Rest,
+    body_demand: BodyDemand,
     /// A head was already received.
-    used: bool,
+    has_received_head: bool,
 }
 
 /// Whether the rest of a request's content is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rest {
+enum BodyDemand {
     /// It may be, until the response is complete.
-    Open,
+    Undecided,
     /// It is, however long that takes.
-    Wanted,
+    Keep,
     /// It is not.
-    Unwanted,
+    Discard,
 }
 
 const _: () = assert!(size_of::<Connection>() <= 64, "every idle connection holds one");
@@ -138,19 +138,19 @@ impl Connection {
     #[must_use]
     pub fn new(limits: &Limits) -> Self {
         Self {
-            receive: Receive::new(),
-            send: Send::new(),
+            receive: ReceivePath::new(),
+            send: SendPath::new(),
             trailers: None,
             drain_left: limits.drain_bytes_max,
-            extensions_left: 0,
-            by_head: false,
-            in_http10: false,
-            asks_upgrade: false,
-            expecting: false,
+            chunk_extension_bytes_left: 0,
+            is_head_request: false,
+            is_http10: false,
+            wants_upgrade: false,
+            expects_continue: false,
             keep_alive: true,
             draining: false,
-            rest: Rest::Open,
-            used: false,
+            body_demand: BodyDemand::Undecided,
+            has_received_head: false,
         }
     }
 
@@ -171,59 +171,59 @@ impl Connection {
         match self.receive.state() {
             State::Head => {
                 let mut framing = Framing::default();
-                let (used, event) = self.receive.head(limits, unread, head, &mut framing);
+                let (used, event) = self.receive.read_head(limits, unread, head, &mut framing);
                 match event {
                     Event::NeedInput => {}
-                    Event::Reject(reject) => {
-                        framing.keep_alive &= !reject.closes();
-                        self.begin(limits, head, &framing);
+                    Event::RequestError(reject) => {
+                        framing.keep_alive &= !reject.closes_connection();
+                        self.begin_exchange(limits, head, &framing);
                     }
-                    _ => self.begin(limits, head, &framing),
+                    _ => self.begin_exchange(limits, head, &framing),
                 }
                 (used, event)
             }
             State::Exact | State::Chunked => self.receive_body(limits, unread),
-            State::Done => (0, Event::NeedRespond),
+            State::Done => (0, Event::Paused),
             State::Upgraded => (0, Event::Upgraded),
-            State::Refused | State::Closed => (0, Event::Closed),
+            State::Failed | State::Closed => (0, Event::Closed),
         }
     }
 
     /// Applies a head to the state of its response.
     #[inline]
-    fn begin(&mut self, limits: &Limits, head: &HeadIndex, framing: &Framing) {
+    fn begin_exchange(&mut self, limits: &Limits, head: &HeadIndex, framing: &Framing) {
         self.trailers = None;
-        self.used = true;
-        self.by_head = head.method == Method::Head;
-        self.in_http10 = head.version == Version::Http10;
-        self.asks_upgrade = framing.upgrade;
-        self.expecting = framing.expect_continue;
-        self.rest = Rest::Open;
+        self.has_received_head = true;
+        self.is_head_request = head.method == Method::Head;
+        self.is_http10 = head.version == Version::Http10;
+        self.wants_upgrade = framing.upgrade;
+        self.expects_continue = framing.expect_continue;
+        self.body_demand = BodyDemand::Undecided;
         self.drain_left = limits.drain_bytes_max;
-        self.extensions_left = receive::EXTENSION_BYTES_FREE;
+        self.chunk_extension_bytes_left = receive::EXTENSION_BYTES_SLACK;
         self.keep_alive = framing.keep_alive && !self.draining;
     }
 
     fn receive_body(&mut self, limits: &Limits, unread: &[u8]) -> (usize, Event) {
-        let thrown_away = self.send.state() == send::State::Done && self.rest != Rest::Wanted;
+        let thrown_away = self.send.state() == send::State::Done && self.body_demand != BodyDemand::Keep;
         let chunk_max = if thrown_away { u64::from(self.drain_left) } else { u64::MAX };
-        let extensions = &mut self.extensions_left;
+        let extensions = &mut self.chunk_extension_bytes_left;
         let (used, event) = match self.receive.state() {
-            receive::State::Exact => self.receive.exact(unread),
-            _ => self.receive.chunked(limits, unread, chunk_max, extensions, &mut self.trailers),
+            receive::State::Exact => self.receive.read_exact_body(unread),
+            _ => self.receive.read_chunked_body(limits, unread, chunk_max, extensions, &mut self.trailers),
         };
         match &event {
             Event::Data(range) => {
-                self.expecting = false;
+                self.expects_continue = false;
                 if thrown_away {
                     let bytes = u32::try_from(range.len()).expect("a drain fits 32 bits");
                     self.drain_left -= bytes;
                 }
             }
-            Event::Reject(_) => self.keep_alive = false,
+            Event::RequestError(_) => self.keep_alive = false,
             _ => {}
         }
-        self.join();
+        self.join_directions();
         match self.receive.state() {
             receive::State::Closed if event == Event::NeedInput => (used, Event::Closed),
             _ => (used, event),
@@ -245,33 +245,33 @@ impl Connection {
     ///
     /// Panics if a response has begun.
     #[inline]
-    pub fn respond<'a>(
+    pub fn send_response<'a>(
         &mut self,
         status: u16,
         fields: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
         length: ResponseLength,
         date: &Date,
         out: &mut Vec<u8>,
-    ) -> BodyMode {
+    ) -> BodyFraming {
         match self.receive.state() {
             receive::State::Done => {}
             receive::State::Exact | receive::State::Chunked => {
                 // RFC 9110 §10.1.1: after a final response instead of 100, the client may or may
                 // not send the content, so the next bytes would be ambiguous.
-                self.keep_alive &= !self.expecting && !self.stops_before_end();
+                self.keep_alive &= !self.expects_continue && !self.will_abandon_body();
             }
             receive::State::Head => {
-                self.receive.go(receive::Move::Close);
+                self.receive.transition(receive::Transition::Close);
                 self.keep_alive = false;
             }
             _ => self.keep_alive = false,
         }
-        let request = RequestFacts {
-            by_head: self.by_head,
-            in_http10: self.in_http10,
+        let request = RequestInfo {
+            is_head_request: self.is_head_request,
+            is_http10: self.is_http10,
             keep_alive: self.keep_alive && !self.draining,
         };
-        let (mode, keep_alive) = self.send.respond(status, fields, length, request, date, out);
+        let (mode, keep_alive) = self.send.send_response(status, fields, length, request, date, out);
         self.keep_alive = keep_alive;
         mode
     }
@@ -280,17 +280,17 @@ impl Connection {
     /// response: fewer than given if they exceed its length, 0 if it has no content.
     #[inline]
     pub fn send_data(&mut self, data: &[u8], out: &mut Vec<u8>) -> usize {
-        let announced = self.announce(data.len(), out);
-        out.extend_from_slice(&data[..announced.taken]);
-        out.extend_from_slice(announced.after);
-        announced.taken
+        let announced = self.begin_external_data(data.len(), out);
+        out.extend_from_slice(&data[..announced.accepted]);
+        out.extend_from_slice(announced.suffix);
+        announced.accepted
     }
 
     /// Like [`send_data`](Self::send_data), for content that the caller sends from its own memory:
     /// writes the framing before it. The caller sends `taken` bytes of content, then `after`.
     #[inline]
-    pub fn announce(&mut self, bytes: usize, out: &mut Vec<u8>) -> Announced {
-        self.send.announce(bytes, out)
+    pub fn begin_external_data(&mut self, bytes: usize, out: &mut Vec<u8>) -> ExternalData {
+        self.send.begin_external_data(bytes, out)
     }
 
     /// Ends the response. Must be called for every response, even one without content.
@@ -306,44 +306,44 @@ impl Connection {
     ) {
         let whole = self.send.finish(trailers, out);
         self.keep_alive &= whole;
-        self.join();
+        self.join_directions();
     }
 
     /// Returns whether it is already known that the content is not read to its end: the rest is
     /// unwanted, and too long to be discarded, or comes in an unknown number of chunks.
     // RFC 9112 §9.6: a server that does not read the whole message closes, and says so in its
     // response.
-    fn stops_before_end(&self) -> bool {
+    fn will_abandon_body(&self) -> bool {
         let is_chunked = self.receive.state() == receive::State::Chunked;
-        self.rest == Rest::Unwanted && (is_chunked || self.leaves_too_much())
+        self.body_demand == BodyDemand::Discard && (is_chunked || self.exceeds_drain_limit())
     }
 
     /// Returns whether more content is known to come than may be discarded.
     #[inline]
-    fn leaves_too_much(&self) -> bool {
-        self.receive.content_left() > u64::from(self.drain_left)
+    fn exceeds_drain_limit(&self) -> bool {
+        self.receive.body_bytes_left() > u64::from(self.drain_left)
     }
 
     /// Combines the machines after one of them has finished: once both have, either the next
     /// request may arrive or the connection closes.
     #[inline]
-    fn join(&mut self) {
+    fn join_directions(&mut self) {
         if self.send.state() != send::State::Done {
             return;
         }
         match self.receive.state() {
             receive::State::Closed => {}
-            receive::State::Exact | receive::State::Chunked if self.rest == Rest::Wanted => {}
-            _ if !self.keep_alive || self.draining => self.receive.go(receive::Move::Close),
+            receive::State::Exact | receive::State::Chunked if self.body_demand == BodyDemand::Keep => {}
+            _ if !self.keep_alive || self.draining => self.receive.transition(receive::Transition::Close),
             receive::State::Done => {
-                self.receive.go(receive::Move::Again);
-                self.send.go(send::Move::Again);
-                self.by_head = false;
-                self.in_http10 = false;
-                self.asks_upgrade = false;
-                self.expecting = false;
+                self.receive.transition(receive::Transition::NextRequest);
+                self.send.transition(send::Transition::NextRequest);
+                self.is_head_request = false;
+                self.is_http10 = false;
+                self.wants_upgrade = false;
+                self.expects_continue = false;
             }
-            _ if self.leaves_too_much() => self.receive.go(receive::Move::Close),
+            _ if self.exceeds_drain_limit() => self.receive.transition(receive::Transition::Close),
             _ => {}
         }
     }
@@ -360,16 +360,16 @@ impl Connection {
     ) {
         use receive::State;
         // RFC 9110 §15.2: a server must not send a 1xx response to an HTTP/1.0 client.
-        let right_time = !self.in_http10
+        let right_time = !self.is_http10
             && self.send.state() == send::State::Waiting
             && matches!(self.receive.state(), State::Exact | State::Chunked | State::Done);
         let right_status = match status {
-            100 => self.expecting,
+            100 => self.expects_continue,
             _ => (102..200).contains(&status),
         };
         if right_time && right_status {
             send::interim(status, fields, out);
-            self.expecting &= status != 100;
+            self.expects_continue &= status != 100;
         }
     }
 
@@ -382,13 +382,13 @@ impl Connection {
         out: &mut Vec<u8>,
     ) -> bool {
         // RFC 9110 §7.8: a server must not switch to a protocol that the client did not ask for.
-        let ready = self.asks_upgrade
+        let ready = self.wants_upgrade
             && self.receive.state() == receive::State::Done
             && self.send.state() == send::State::Waiting;
         if ready {
             send::interim(101, fields, out);
-            self.receive.go(receive::Move::Switch);
-            self.send.go(send::Move::Switch);
+            self.receive.transition(receive::Transition::Switch);
+            self.send.transition(send::Transition::Switch);
         }
         ready
     }
@@ -398,18 +398,18 @@ impl Connection {
     ///
     /// Returns `Closed` between requests, `Reject` within one, and `NeedRespond` if one waits for
     /// its response, which can still be sent: the peer may have closed only its own direction.
-    pub fn close_receive(&mut self) -> Event {
+    pub fn receive_eof(&mut self) -> Event {
         use receive::State;
         let event = match self.receive.state() {
-            State::Head if self.receive.within_head() => self.receive.refuse(Reject::HeadCutShort),
+            State::Head if self.receive.is_in_head() => self.receive.fail(Http2Error::HeadTruncated),
             State::Exact | State::Chunked if self.send.state() != send::State::Done => {
-                self.receive.refuse(Reject::BodyCutShort)
+                self.receive.fail(Http2Error::BodyIncomplete)
             }
-            State::Head | State::Exact | State::Chunked | State::Refused | State::Closed => {
-                self.receive.go(receive::Move::Close);
+            State::Head | State::Exact | State::Chunked | State::Failed | State::Closed => {
+                self.receive.transition(receive::Transition::Close);
                 Event::Closed
             }
-            State::Done => return Event::NeedRespond,
+            State::Done => return Event::Paused,
             State::Upgraded => return Event::Upgraded,
         };
         self.keep_alive = false;
@@ -418,14 +418,14 @@ impl Connection {
 
     /// The event that the connection is waiting for.
     #[must_use]
-    pub fn waiting(&self) -> Waiting {
+    pub fn waiting_for(&self) -> WaitingFor {
         use receive::State;
         match self.receive.state() {
-            State::Head if self.receive.within_head() => Waiting::Head,
-            State::Head if self.used => Waiting::Idle,
-            State::Head => Waiting::FirstByte,
-            State::Exact | State::Chunked => Waiting::Body,
-            State::Done | State::Refused | State::Upgraded | State::Closed => Waiting::Nothing,
+            State::Head if self.receive.is_in_head() => WaitingFor::Head,
+            State::Head if self.has_received_head => WaitingFor::Idle,
+            State::Head => WaitingFor::FirstByte,
+            State::Exact | State::Chunked => WaitingFor::Body,
+            State::Done | State::Failed | State::Upgraded | State::Closed => WaitingFor::Nothing,
         }
     }
 
@@ -447,31 +447,31 @@ impl Connection {
     /// After [`keep_body`](Self::keep_body) and a complete response, this call may change
     /// [`next`](Self::next).
     pub fn discard_body(&mut self) {
-        self.rest = Rest::Unwanted;
-        self.join();
+        self.body_demand = BodyDemand::Discard;
+        self.join_directions();
     }
 
     /// Declares that the rest of the current request's content may be read after its response is
     /// complete. Call it before [`finish`](Self::finish). Until `discard_body` is called, received
     /// bytes count as content: its end is awaited, even if the connection closes then.
-    pub fn keep_body(&mut self) {
-        self.rest = Rest::Wanted;
+    pub fn keep_reading_body(&mut self) {
+        self.body_demand = BodyDemand::Keep;
     }
 
     /// The next step of the connection.
     #[inline]
     #[must_use]
-    pub fn next(&self) -> Next {
+    pub fn next_action(&self) -> NextAction {
         use {receive::State, send::State as Sent};
         match (self.send.state(), self.receive.state()) {
-            (Sent::Upgraded, _) => Next::Upgraded,
-            (Sent::Done, State::Exact | State::Chunked) => Next::FinishBody,
-            (Sent::Done, _) | (Sent::Waiting, State::Closed) => Next::Close,
-            (Sent::Waiting, State::Head) if self.draining && !self.receive.within_head() => {
-                Next::Close
+            (Sent::Upgraded, _) => NextAction::Upgraded,
+            (Sent::Done, State::Exact | State::Chunked) => NextAction::DiscardBody,
+            (Sent::Done, _) | (Sent::Waiting, State::Closed) => NextAction::Close,
+            (Sent::Waiting, State::Head) if self.draining && !self.receive.is_in_head() => {
+                NextAction::Close
             }
-            (Sent::Waiting, State::Head) => Next::Request,
-            _ => Next::Respond,
+            (Sent::Waiting, State::Head) => NextAction::Request,
+            _ => NextAction::Respond,
         }
     }
 
@@ -482,10 +482,10 @@ impl Connection {
     }
 
     /// Checks all invariants.
-    pub fn check(&self) {
+    pub fn assert_invariants(&self) {
         use {receive::State, send::State as Sent};
-        self.receive.check();
-        self.send.check();
+        self.receive.assert_invariants();
+        self.send.assert_invariants();
         let (receive, send) = (self.receive.state(), self.send.state());
         let upgraded = (receive == State::Upgraded, send == Sent::Upgraded);
         assert!(upgraded.0 == upgraded.1, "the two directions switch together");
@@ -494,7 +494,7 @@ impl Connection {
         }
         if send == Sent::Done {
             assert!(receive != State::Done, "finished machines were joined");
-            assert!(receive != State::Refused, "a refused connection closes after the response");
+            assert!(receive != State::Failed, "a refused connection closes after the response");
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::authority;
 use crate::field;
-use crate::{BodyLength, HeadIndex, Known, Limits, Reject, Version};
+use crate::{BodyLength, HeadIndex, Known, Limits, Http2Error, Version};
 
 /// How HTTP/1 frames a request: the part of its head that concerns the connection rather than the
 /// application. The default is for a request after which the connection ends.
@@ -23,15 +23,15 @@ pub struct Framing {
 
 /// Derives the framing from a complete head, or rejects it. `framing` is the default before.
 #[inline]
-pub(super) fn conclude(
+pub(super) fn determine_framing(
     head: &[u8],
     limits: &Limits,
     index: &mut HeadIndex,
     framing: &mut Framing,
-) -> Result<(), Reject> {
+) -> Result<(), Http2Error> {
     // RFC 9112 §3.2: a server must answer 400 to an HTTP/1.1 request that lacks a Host field.
-    if !index.has(Known::Host) && index.version == Version::Http11 {
-        return Err(Reject::HostMissing);
+    if !index.contains(Known::Host) && index.version == Version::Http11 {
+        return Err(Http2Error::HostMissing);
     }
     authority::from_host(head, index)?;
     framing.keep_alive = index.version == Version::Http11;
@@ -43,34 +43,34 @@ pub(super) fn conclude(
         return Ok(());
     }
     framing.body = body_length(head, limits, index)?;
-    framing.keep_alive = keeps_alive(head, index);
-    framing.upgrade = index.asks_upgrade(head);
-    expectation(head, index, framing)
+    framing.keep_alive = wants_keep_alive(head, index);
+    framing.upgrade = index.wants_upgrade(head);
+    check_expect(head, index, framing)
 }
 
 // RFC 9112 §6.3: how the length of a request's content is determined.
-fn body_length(head: &[u8], limits: &Limits, index: &HeadIndex) -> Result<BodyLength, Reject> {
-    if index.has(Known::TransferEncoding) {
+fn body_length(head: &[u8], limits: &Limits, index: &HeadIndex) -> Result<BodyLength, Http2Error> {
+    if index.contains(Known::TransferEncoding) {
         if index.version == Version::Http10 {
             // RFC 9112 §6.1: HTTP/1.0 with Transfer-Encoding must be treated as faulty framing.
-            return Err(Reject::EncodingInHttp10);
+            return Err(Http2Error::TransferEncodingInHttp10);
         }
-        if index.has(Known::ContentLength) {
+        if index.contains(Known::ContentLength) {
             // RFC 9112 §6.1: a server may reject a request with both, and must close in any case.
-            return Err(Reject::LengthAndEncoding);
+            return Err(Http2Error::ContentLengthWithTransferEncoding);
         }
         transfer_encoding(head, index)?;
         return Ok(BodyLength::Chunked);
     }
-    if let Some(value) = index.find(Known::ContentLength) {
+    if let Some(value) = index.get(Known::ContentLength) {
         // RFC 9110 §8.6: a recipient of repeated identical values may reject the message as
         // invalid.
-        if index.repeats(Known::ContentLength) || value.of(head).contains(&b',') {
-            return Err(Reject::ContentLengthRepeated);
+        if index.is_repeated(Known::ContentLength) || value.slice(head).contains(&b',') {
+            return Err(Http2Error::ContentLengthRepeated);
         }
-        let length = decimal(value.of(head))?;
+        let length = parse_decimal(value.slice(head))?;
         if length > limits.body_bytes_max {
-            return Err(Reject::BodyTooLarge);
+            return Err(Http2Error::BodyTooLarge);
         }
         if length > 0 {
             return Ok(BodyLength::Exact(length));
@@ -80,31 +80,31 @@ fn body_length(head: &[u8], limits: &Limits, index: &HeadIndex) -> Result<BodyLe
 }
 
 // RFC 9110 §8.6: Content-Length is one or more digits, and overflow must be prevented.
-pub(crate) fn decimal(text: &[u8]) -> Result<u64, Reject> {
+pub(crate) fn parse_decimal(text: &[u8]) -> Result<u64, Http2Error> {
     if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
-        return Err(Reject::ContentLengthInvalid);
+        return Err(Http2Error::ContentLengthInvalid);
     }
     text.iter()
         .try_fold(0_u64, |sum, digit| sum.checked_mul(10)?.checked_add(u64::from(digit - b'0')))
-        .ok_or(Reject::ContentLengthOverflow)
+        .ok_or(Http2Error::ContentLengthOverflow)
 }
 
 // RFC 9112 §6.1: a sender must not apply chunked more than once, and applies it last.
-fn transfer_encoding(head: &[u8], index: &HeadIndex) -> Result<(), Reject> {
+fn transfer_encoding(head: &[u8], index: &HeadIndex) -> Result<(), Http2Error> {
     let (mut unknown, mut chunked) = (false, false);
     for value in index.values(Known::TransferEncoding) {
-        for element in value.of(head).split(|byte| *byte == b',') {
-            let coding = field::trim(element);
+        for element in value.slice(head).split(|byte| *byte == b',') {
+            let coding = field::trim_ows(element);
             let name = coding.split(|byte| *byte == b';').next().unwrap_or_default();
-            if !field::is_token(field::trim(name)) {
+            if !field::is_token(field::trim_ows(name)) {
                 // Empty elements are allowed in other lists. Here two readers may interpret them
                 // differently.
-                return Err(Reject::EncodingInvalid);
+                return Err(Http2Error::TransferEncodingInvalid);
             }
             let is_chunked = coding.eq_ignore_ascii_case(b"chunked");
             if chunked {
                 let reject =
-                    if is_chunked { Reject::ChunkedRepeated } else { Reject::ChunkedNotLast };
+                    if is_chunked { Http2Error::ChunkedRepeated } else { Http2Error::ChunkedNotLast };
                 return Err(reject);
             }
             chunked = is_chunked;
@@ -114,19 +114,19 @@ fn transfer_encoding(head: &[u8], index: &HeadIndex) -> Result<(), Reject> {
     match (chunked, unknown) {
         (true, false) => Ok(()),
         // RFC 9112 §6.1: 501 is for a transfer coding that the server does not understand.
-        (true, true) => Err(Reject::EncodingUnknown),
+        (true, true) => Err(Http2Error::TransferCodingUnsupported),
         // RFC 9112 §6.3: if chunked is not the final encoding, the server must answer 400 and
         // close.
-        (false, _) => Err(Reject::ChunkedNotLast),
+        (false, _) => Err(Http2Error::ChunkedNotLast),
     }
 }
 
 // RFC 9112 §9.3: `close` ends the connection; otherwise HTTP/1.1 persists, and so does HTTP/1.0
 // with `keep-alive`.
-fn keeps_alive(head: &[u8], index: &HeadIndex) -> bool {
+fn wants_keep_alive(head: &[u8], index: &HeadIndex) -> bool {
     let (mut close, mut keep_alive) = (false, false);
     for value in index.values(Known::Connection) {
-        for option in field::list(value.of(head)) {
+        for option in field::split_list(value.slice(head)) {
             close |= option.eq_ignore_ascii_case(b"close");
             keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");
         }
@@ -135,13 +135,13 @@ fn keeps_alive(head: &[u8], index: &HeadIndex) -> bool {
 }
 
 // RFC 9110 §10.1.1: the only expectation is 100-continue; 417 may answer any other.
-fn expectation(head: &[u8], index: &HeadIndex, framing: &mut Framing) -> Result<(), Reject> {
+fn check_expect(head: &[u8], index: &HeadIndex, framing: &mut Framing) -> Result<(), Http2Error> {
     // RFC 9110 §10.1.1: the expectation in an HTTP/1.0 request must be ignored.
-    if !index.has(Known::Expect) || index.version == Version::Http10 {
+    if !index.contains(Known::Expect) || index.version == Version::Http10 {
         return Ok(());
     }
     framing.expect_continue = framing.body != BodyLength::None;
-    let mut all = index.values(Known::Expect).flat_map(|value| field::list(value.of(head)));
+    let mut all = index.values(Known::Expect).flat_map(|value| field::split_list(value.slice(head)));
     let is_unknown = all.any(|one| !one.eq_ignore_ascii_case(b"100-continue"));
-    if is_unknown { Err(Reject::ExpectationUnknown) } else { Ok(()) }
+    if is_unknown { Err(Http2Error::ExpectationUnknown) } else { Ok(()) }
 }

@@ -10,10 +10,10 @@ mod send;
 mod states;
 mod write;
 
-pub(crate) use framing::decimal;
-pub(crate) use parse::method_and_target;
-pub(crate) use write::decimal as write_decimal;
+pub(crate) use framing::parse_decimal;
+pub(crate) use parse::parse_method_and_target;
+pub(crate) use write::write_decimal as write_decimal;
 
-pub use connection::{Connection, Event, Next, Waiting};
+pub use connection::{Connection, Event, NextAction, WaitingFor};
 pub use framing::Framing;
-pub use send::{Announced, BodyMode, ResponseLength};
+pub use send::{ExternalData, BodyFraming, ResponseLength};

@@ -14,12 +14,12 @@ use crate::authority;
 use crate::field::{self, PATH, QUERY, TOKEN};
 use crate::limits::{HEAD_BYTES_CEILING, METHOD_BYTES_MAX};
 use crate::{
-    FieldIndex, HeadIndex, Known, Limits, Method, Reject, Scheme, Span, TargetForm, Version,
+    FieldIndex, HeadIndex, Known, Limits, Method, Http2Error, Scheme, Span, TargetForm, Version,
 };
 
 /// How far an incomplete head was parsed: `line <= scanned <= 65,535`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Progress {
+pub(super) struct ParseProgress {
     /// Where the first incomplete line begins.
     pub(super) line: u16,
     /// Before this offset no line feed ends that line.
@@ -28,65 +28,65 @@ pub(super) struct Progress {
 
 /// Why the bytes do not yield a line or head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stop {
+pub(super) enum ParseError {
     /// There are too few bytes.
-    Input,
+    Incomplete,
     /// The bytes violate a rule.
-    Reject(Reject),
+    Invalid(Http2Error),
 }
 
 /// Parses the head at the start of `bytes` into `index` and `framing`, and returns its length.
 /// `progress` and `index` contain the result of an earlier call with fewer of the same bytes.
 #[inline]
-pub(super) fn head(
+pub(super) fn parse_head(
     bytes: &[u8],
-    progress: &mut Progress,
+    progress: &mut ParseProgress,
     limits: &Limits,
     index: &mut HeadIndex,
     framing: &mut Framing,
-) -> Result<usize, Stop> {
+) -> Result<usize, ParseError> {
     let bytes_max = limits.head_bytes_max.min(HEAD_BYTES_CEILING);
     let window = &bytes[..bytes.len().min(bytes_max)];
     let mut at = usize::from(progress.line);
-    let ended = !progress.still_without_end(window);
+    let ended = !progress.has_no_line_end(window);
     let outcome =
-        if ended { lines(window, &mut at, limits, index, framing) } else { Err(Stop::Input) };
+        if ended { parse_lines(window, &mut at, limits, index, framing) } else { Err(ParseError::Incomplete) };
     outcome.map_err(|stop| {
-        *progress = Progress::new(at, window.len());
+        *progress = ParseProgress::new(at, window.len());
         let stop = if ended { Some(stop) } else { None };
-        judge(window, at, stop, limits, index)
+        stop_reason(window, at, stop, limits, index)
     })
 }
 
 /// The outcome if `window` contains no complete head. The current line begins at `at`; it was
 /// parsed up to the stop, or not at all because it has no end yet.
 #[cold]
-fn judge(
+fn stop_reason(
     window: &[u8],
     at: usize,
-    stop: Option<Stop>,
+    stop: Option<ParseError>,
     limits: &Limits,
     index: &mut HeadIndex,
-) -> Stop {
+) -> ParseError {
     let (line_max, too_long) = if at == 0 {
-        (limits.request_line_bytes_max, Reject::RequestLineTooLong)
+        (limits.request_line_bytes_max, Http2Error::RequestLineTooLong)
     } else {
-        (limits.field_bytes_max, Reject::FieldTooLong)
+        (limits.field_bytes_max, Http2Error::FieldTooLong)
     };
     if at == 0 && begins_with_long_method(&window[..window.len().min(line_max)]) {
-        return Stop::Reject(Reject::MethodTooLong);
+        return ParseError::Invalid(Http2Error::MethodUnknown);
     }
     let bytes_max = limits.head_bytes_max.min(HEAD_BYTES_CEILING);
-    let overfull = (window.len() == bytes_max).then_some(Reject::HeadTooLong);
-    let bound = Bound { line_max, too_long, overfull };
-    let Some(stop) = stop else { return bound.unended(window.len() - at) };
-    bound.settle(&window[at..], stop, |end| match at {
-        0 => request_line(&window[..end], index).err(),
-        _ => field_line(&window[..at + end], at).err(),
+    let overfull = (window.len() == bytes_max).then_some(Http2Error::HeadTooLong);
+    let bound = LineLimits { line_max, too_long, head_full: overfull };
+    let Some(stop) = stop else { return bound.incomplete_line(window.len() - at) };
+    bound.resolve(&window[at..], stop, |end| match at {
+        0 => parse_request_line(&window[..end], index).err(),
+        _ => parse_field_line(&window[..at + end], at).err(),
     })
 }
 
-impl Progress {
+impl ParseProgress {
     pub(super) fn new(line: usize, scanned: usize) -> Self {
         let line = u16::try_from(line).expect("a head is at most 65,535 bytes");
         Self { line, scanned: u16::try_from(scanned).expect("a head is at most 65,535 bytes") }
@@ -95,50 +95,50 @@ impl Progress {
     /// Returns whether the incomplete line still has no end, judging only by the new bytes and the
     /// last old one, which may be a carriage return.
     #[inline]
-    pub(super) fn still_without_end(self, window: &[u8]) -> bool {
+    pub(super) fn has_no_line_end(self, window: &[u8]) -> bool {
         self.scanned > self.line && line_end(&window[usize::from(self.scanned) - 1..]).is_none()
     }
 }
 
 /// The limits of the current line.
-pub(super) struct Bound {
+pub(super) struct LineLimits {
     /// The longest line with its end, in bytes.
     pub(super) line_max: usize,
     /// The reject for a longer line.
-    pub(super) too_long: Reject,
+    pub(super) too_long: Http2Error,
     /// The reject if no byte may follow the current ones; `None` if more may arrive.
-    pub(super) overfull: Option<Reject>,
+    pub(super) head_full: Option<Http2Error>,
 }
 
-impl Bound {
+impl LineLimits {
     /// The outcome of a stop in a line, independent of how the bytes are cut: an error counts only
     /// in a complete line that is not too long, and a line without its end is too long as soon as
     /// it must be. `rest` begins with the line; `again` parses the given number of its bytes.
     #[cold]
-    pub(super) fn settle(
+    pub(super) fn resolve(
         &self,
         rest: &[u8],
-        stop: Stop,
-        again: impl FnOnce(usize) -> Option<Stop>,
-    ) -> Stop {
+        stop: ParseError,
+        again: impl FnOnce(usize) -> Option<ParseError>,
+    ) -> ParseError {
         let within = &rest[..rest.len().min(self.line_max)];
         match line_end(within) {
-            None => self.unended(rest.len()),
-            Some(LineEnd::Feed) => stop,
+            None => self.incomplete_line(rest.len()),
+            Some(LineEnd::Lf) => stop,
             // Bytes after the line must not matter, because they may not have arrived yet.
-            Some(LineEnd::Bare(end)) => match again(end) {
-                Some(Stop::Reject(reject)) => Stop::Reject(reject),
-                Some(Stop::Input) | None => Stop::Reject(Reject::CarriageReturnBare),
+            Some(LineEnd::BareCr(end)) => match again(end) {
+                Some(ParseError::Invalid(reject)) => ParseError::Invalid(reject),
+                Some(ParseError::Incomplete) | None => ParseError::Invalid(Http2Error::BareCr),
             },
         }
     }
 
     /// The outcome if `length` bytes of a line hold no end.
-    pub(super) fn unended(&self, length: usize) -> Stop {
-        match self.overfull {
-            _ if length >= self.line_max => Stop::Reject(self.too_long),
-            Some(overfull) => Stop::Reject(overfull),
-            None => Stop::Input,
+    pub(super) fn incomplete_line(&self, length: usize) -> ParseError {
+        match self.head_full {
+            _ if length >= self.line_max => ParseError::Invalid(self.too_long),
+            Some(overfull) => ParseError::Invalid(overfull),
+            None => ParseError::Incomplete,
         }
     }
 }
@@ -147,51 +147,51 @@ impl Bound {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LineEnd {
     /// A line feed.
-    Feed,
+    Lf,
     /// A carriage return without a line feed, with the number of bytes including the one after it.
-    Bare(usize),
+    BareCr(usize),
 }
 
 /// The end of the first line of `bytes`, if it has arrived.
 fn line_end(bytes: &[u8]) -> Option<LineEnd> {
     let at = bytes.iter().position(|byte| matches!(byte, b'\r' | b'\n'))?;
     match (bytes[at], bytes.get(at + 1)) {
-        (b'\n', _) | (_, Some(b'\n')) => Some(LineEnd::Feed),
-        (_, Some(_)) => Some(LineEnd::Bare(at + 2)),
+        (b'\n', _) | (_, Some(b'\n')) => Some(LineEnd::Lf),
+        (_, Some(_)) => Some(LineEnd::BareCr(at + 2)),
         (_, None) => None,
     }
 }
 
 /// Parses line after line from `at`, which stays at the start of the current line.
 #[inline]
-fn lines(
+fn parse_lines(
     window: &[u8],
     at: &mut usize,
     limits: &Limits,
     index: &mut HeadIndex,
     framing: &mut Framing,
-) -> Result<usize, Stop> {
+) -> Result<usize, ParseError> {
     if *at == 0 {
-        let end = request_line(window, index)?;
+        let end = parse_request_line(window, index)?;
         if end > limits.request_line_bytes_max {
-            return Err(Stop::Reject(Reject::RequestLineTooLong));
+            return Err(ParseError::Invalid(Http2Error::RequestLineTooLong));
         }
         *at = end;
     }
     loop {
-        let (field, end) = match field_line(window, *at)? {
+        let (field, end) = match parse_field_line(window, *at)? {
             Line::Field(field, end) => (field, end),
             Line::Empty(end) => {
                 let head = &window[..end];
-                framing::conclude(head, limits, index, framing).map_err(Stop::Reject)?;
+                framing::determine_framing(head, limits, index, framing).map_err(ParseError::Invalid)?;
                 return Ok(end);
             }
         };
         if end - *at > limits.field_bytes_max {
-            return Err(Stop::Reject(Reject::FieldTooLong));
+            return Err(ParseError::Invalid(Http2Error::FieldTooLong));
         }
         if index.fields.len() >= limits.fields_max {
-            return Err(Stop::Reject(Reject::FieldsTooMany));
+            return Err(ParseError::Invalid(Http2Error::FieldsTooMany));
         }
         index.push(field);
         *at = end;
@@ -206,23 +206,23 @@ pub(super) enum Line {
 
 /// Parses the field line, or the empty line, at `at`.
 #[inline]
-pub(super) fn field_line(window: &[u8], at: usize) -> Result<Line, Stop> {
+pub(super) fn parse_field_line(window: &[u8], at: usize) -> Result<Line, ParseError> {
     // The empty line is checked first, so that the search for a colon does not continue beyond the
     // head.
     if window.get(at) == Some(&b'\r') {
         return match window.get(at + 1) {
-            None => Err(Stop::Input),
+            None => Err(ParseError::Incomplete),
             Some(b'\n') => Ok(Line::Empty(at + 2)),
-            Some(_) => Err(Stop::Reject(Reject::CarriageReturnBare)),
+            Some(_) => Err(ParseError::Invalid(Http2Error::BareCr)),
         };
     }
     let Some(colon) = field::find_colon(window, at) else {
-        return Err(bad_name(window, at, window.len()));
+        return Err(field_name_error(window, at, window.len()));
     };
     let name = &window[at..colon];
-    let known = Known::find(name);
+    let known = Known::from_name(name);
     if known == Known::Other && !field::is_token(name) {
-        return Err(bad_name(window, at, colon));
+        return Err(field_name_error(window, at, colon));
     }
     let mut start = colon + 1;
     while let Some(b' ' | b'\t') = window.get(start) {
@@ -230,7 +230,7 @@ pub(super) fn field_line(window: &[u8], at: usize) -> Result<Line, Stop> {
     }
     let stop = field::value_end(window, start);
     if window.get(stop..stop + 2) != Some(b"\r\n") {
-        return Err(bad_value(window, stop));
+        return Err(field_value_error(window, stop));
     }
     let mut end = stop;
     while end > start && matches!(window[end - 1], b' ' | b'\t') {
@@ -243,80 +243,80 @@ pub(super) fn field_line(window: &[u8], at: usize) -> Result<Line, Stop> {
 /// The error in the name of the line at `at`, if that line is complete. The next colon is at
 /// `colon`, possibly in another line.
 #[cold]
-fn bad_name(window: &[u8], at: usize, colon: usize) -> Stop {
+fn field_name_error(window: &[u8], at: usize, colon: usize) -> ParseError {
     let line = window[at..].split(|byte| *byte == b'\n').next().unwrap_or_default();
     let name = &window[at..colon.min(at + line.len())];
     let reject = if let [b' ' | b'\t', ..] = line {
         // RFC 9112 §5.2: a server that receives obs-fold must reject the message or replace it.
-        Reject::FoldedLine
+        Http2Error::ObsFold
     } else if let Some(carriage) = name.iter().position(|byte| *byte == b'\r') {
         let ends_line = carriage + 1 == line.len();
-        if ends_line { Reject::FieldColonMissing } else { Reject::CarriageReturnBare }
+        if ends_line { Http2Error::FieldColonMissing } else { Http2Error::BareCr }
     } else if name.len() == line.len() {
-        Reject::LineFeedBare
+        Http2Error::BareLf
     } else if name.is_empty() {
-        Reject::FieldNameEmpty
-    } else if field::is_token(field::trim(name)) {
+        Http2Error::FieldNameEmpty
+    } else if field::is_token(field::trim_ows(name)) {
         // RFC 9112 §5.1: no white space is allowed between the name and the colon; reject with 400.
-        Reject::FieldNameSpace
+        Http2Error::FieldNameSpace
     } else {
-        Reject::FieldNameInvalid
+        Http2Error::FieldNameInvalid
     };
-    Stop::Reject(reject)
+    ParseError::Invalid(reject)
 }
 
 /// The error in a value at `at`, where a line end should be.
 #[cold]
-fn bad_value(window: &[u8], at: usize) -> Stop {
-    Stop::Reject(match window.get(at) {
-        None => return Stop::Input,
+fn field_value_error(window: &[u8], at: usize) -> ParseError {
+    ParseError::Invalid(match window.get(at) {
+        None => return ParseError::Incomplete,
         // RFC 9112 §2.2: a recipient of a bare CR must consider it invalid or replace it.
-        Some(b'\r') => Reject::CarriageReturnBare,
+        Some(b'\r') => Http2Error::BareCr,
         // RFC 9112 §2.2: a recipient may recognise a single LF as a line end; this one does not,
         // because the two readings enable request smuggling.
-        Some(b'\n') => Reject::LineFeedBare,
-        Some(0) => Reject::FieldValueNul,
-        Some(_) => Reject::FieldValueInvalid,
+        Some(b'\n') => Http2Error::BareLf,
+        Some(0) => Http2Error::FieldValueNul,
+        Some(_) => Http2Error::FieldValueInvalid,
     })
 }
 
 /// Parses the request line at the start of `window` and returns where the next line begins.
 #[inline]
-fn request_line(window: &[u8], index: &mut HeadIndex) -> Result<usize, Stop> {
+fn parse_request_line(window: &[u8], index: &mut HeadIndex) -> Result<usize, ParseError> {
     let version = until_version(window, index)?;
     if window.get(version..version + 10) == Some(b"HTTP/1.1\r\n") {
         index.version = Version::Http11;
         return Ok(version + 10);
     }
-    other_version(window, version, index)
+    parse_other_version(window, version, index)
 }
 
 /// Parses the method and the target at the start of `line`, which continues after them.
-pub(crate) fn method_and_target(line: &[u8], index: &mut HeadIndex) -> Result<(), Reject> {
+pub(crate) fn parse_method_and_target(line: &[u8], index: &mut HeadIndex) -> Result<(), Http2Error> {
     match until_version(line, index) {
         Ok(_version) => Ok(()),
-        Err(Stop::Reject(reject)) => Err(reject),
-        Err(Stop::Input) => Err(Reject::RequestLineInvalid),
+        Err(ParseError::Invalid(reject)) => Err(reject),
+        Err(ParseError::Incomplete) => Err(Http2Error::RequestLineInvalid),
     }
 }
 
 /// Parses the method and the target, and returns where the version begins.
 #[inline]
-fn until_version(window: &[u8], index: &mut HeadIndex) -> Result<usize, Stop> {
-    let method_end = method(window, index)?;
+fn until_version(window: &[u8], index: &mut HeadIndex) -> Result<usize, ParseError> {
+    let method_end = parse_method(window, index)?;
     let target = method_end + 1;
     let target_end = match window.get(target) {
         Some(b'/') => {
-            index.form = TargetForm::Origin;
+            index.target_form = TargetForm::Origin;
             index.authority = Span::EMPTY;
-            path_and_query(window, target, index)?
+            parse_path_and_query(window, target, index)?
         }
-        Some(b'*') => asterisk(window, target, index)?,
-        Some(_) => absolute(window, target, index)?,
-        None => return Err(Stop::Input),
+        Some(b'*') => parse_asterisk_form(window, target, index)?,
+        Some(_) => parse_absolute_form(window, target, index)?,
+        None => return Err(ParseError::Incomplete),
     };
     if window.get(target_end) != Some(&b' ') {
-        return Err(bad_target(window, target_end));
+        return Err(target_error(window, target_end));
     }
     index.target = Span::new(target, target_end);
     Ok(target_end + 1)
@@ -324,29 +324,29 @@ fn until_version(window: &[u8], index: &mut HeadIndex) -> Result<usize, Stop> {
 
 /// Parses the method and returns where the space after it is.
 #[inline]
-fn method(window: &[u8], index: &mut HeadIndex) -> Result<usize, Stop> {
+fn parse_method(window: &[u8], index: &mut HeadIndex) -> Result<usize, ParseError> {
     if window.starts_with(b"GET ") {
         index.method = Method::Get;
         index.method_span = Span::new(0, 3);
         return Ok(3);
     }
     let mut end = 0;
-    while end < window.len() && end <= METHOD_BYTES_MAX && field::is(window[end], TOKEN) {
+    while end < window.len() && end <= METHOD_BYTES_MAX && field::has_class(window[end], TOKEN) {
         end += 1;
     }
     match window.get(end) {
-        None => return Err(Stop::Input),
+        None => return Err(ParseError::Incomplete),
         // RFC 9112 §3: 501 is for a method longer than any that the server implements.
-        Some(_) if end > METHOD_BYTES_MAX => return Err(Stop::Reject(Reject::MethodTooLong)),
+        Some(_) if end > METHOD_BYTES_MAX => return Err(ParseError::Invalid(Http2Error::MethodUnknown)),
         Some(b' ') if end > 0 => {}
-        Some(b' ') => return Err(Stop::Reject(Reject::RequestLineInvalid)),
-        Some(_) => return Err(bad_byte(window, end, Reject::MethodInvalid)),
+        Some(b' ') => return Err(ParseError::Invalid(Http2Error::RequestLineInvalid)),
+        Some(_) => return Err(request_line_error(window, end, Http2Error::MethodInvalid)),
     }
-    index.method = Method::find(&window[..end]);
+    index.method = Method::from_name(&window[..end]);
     index.method_span = Span::new(0, end);
     if index.method == Method::Connect {
         // RFC 9110 §9.1: a method that the server does not implement is answered with 501.
-        return Err(Stop::Reject(Reject::ConnectRefused));
+        return Err(ParseError::Invalid(Http2Error::ConnectUnsupported));
     }
     Ok(end)
 }
@@ -354,18 +354,18 @@ fn method(window: &[u8], index: &mut HeadIndex) -> Result<usize, Stop> {
 /// Returns whether the line begins with a method that is too long, whatever follows it.
 fn begins_with_long_method(line: &[u8]) -> bool {
     let begin = line.get(..=METHOD_BYTES_MAX);
-    begin.is_some_and(|begin| begin.iter().all(|byte| field::is(*byte, TOKEN)))
+    begin.is_some_and(|begin| begin.iter().all(|byte| field::has_class(*byte, TOKEN)))
 }
 
 /// Parses a path, which may be empty, and a query from `at`; returns where they end.
 #[inline]
-fn path_and_query(window: &[u8], at: usize, index: &mut HeadIndex) -> Result<usize, Stop> {
-    let mut end = at + run(&window[at..], PATH);
+fn parse_path_and_query(window: &[u8], at: usize, index: &mut HeadIndex) -> Result<usize, ParseError> {
+    let mut end = at + class_prefix_len(&window[at..], PATH);
     index.path = Span::new(at, end);
     index.query = None;
     if window.get(end) == Some(&b'?') {
         let query = end + 1;
-        end = query + run(&window[query..], QUERY);
+        end = query + class_prefix_len(&window[query..], QUERY);
         index.query = Some(Span::new(query, end));
     }
     Ok(end)
@@ -373,24 +373,24 @@ fn path_and_query(window: &[u8], at: usize, index: &mut HeadIndex) -> Result<usi
 
 /// How many bytes at the start are in a class.
 #[inline]
-fn run(bytes: &[u8], class: u8) -> usize {
-    bytes.iter().position(|byte| !field::is(*byte, class)).unwrap_or(bytes.len())
+fn class_prefix_len(bytes: &[u8], class: u8) -> usize {
+    bytes.iter().position(|byte| !field::has_class(*byte, class)).unwrap_or(bytes.len())
 }
 
 // RFC 9112 §3.2.4: the asterisk form is only used for a server-wide OPTIONS request.
 #[cold]
-fn asterisk(window: &[u8], at: usize, index: &mut HeadIndex) -> Result<usize, Stop> {
+fn parse_asterisk_form(window: &[u8], at: usize, index: &mut HeadIndex) -> Result<usize, ParseError> {
     if window.starts_with(b"PRI * HTTP/2.0\r\n") {
         // RFC 9113 §3.4: the preface is chosen so that HTTP/1.1 servers do not continue after it.
-        return Err(Stop::Reject(Reject::Http2Preface));
+        return Err(ParseError::Invalid(Http2Error::Http2Preface));
     }
     if window.get(at + 1).is_some_and(|byte| *byte != b' ') {
-        return Err(bad_target(window, at + 1));
+        return Err(target_error(window, at + 1));
     }
     if index.method != Method::Options {
-        return Err(Stop::Reject(Reject::TargetAsterisk));
+        return Err(ParseError::Invalid(Http2Error::TargetAsterisk));
     }
-    index.form = TargetForm::Asterisk;
+    index.target_form = TargetForm::Asterisk;
     index.authority = Span::EMPTY;
     index.path = Span::new(at, at + 1);
     index.query = None;
@@ -399,14 +399,14 @@ fn asterisk(window: &[u8], at: usize, index: &mut HeadIndex) -> Result<usize, St
 
 // RFC 9112 §3.2.2: a server must accept the absolute form in requests.
 #[cold]
-fn absolute(window: &[u8], at: usize, index: &mut HeadIndex) -> Result<usize, Stop> {
+fn parse_absolute_form(window: &[u8], at: usize, index: &mut HeadIndex) -> Result<usize, ParseError> {
     let rest = &window[at..];
     let end = rest.iter().position(|byte| *byte <= b' ').unwrap_or(rest.len());
     let target = &rest[..end];
     let name_bytes = target.iter().position(|byte| *byte == b':').unwrap_or(0);
     let (name, rest) = target.split_at(name_bytes);
-    let scheme = Scheme::find(name).filter(|_| rest.starts_with(b"://"));
-    let Some(scheme) = scheme else { return Err(bad_form(window, at, target)) };
+    let scheme = Scheme::from_name(name).filter(|_| rest.starts_with(b"://"));
+    let Some(scheme) = scheme else { return Err(target_form_error(window, at, target)) };
     let authority = at + name_bytes + b"://".len();
     let authority_bytes = window[authority..at + end]
         .iter()
@@ -416,57 +416,57 @@ fn absolute(window: &[u8], at: usize, index: &mut HeadIndex) -> Result<usize, St
     if !authority::is_host_and_port(&window[authority..authority_end]) {
         // RFC 9110 §4.2.1: an http URI with an empty host must be rejected as invalid.
         // RFC 9110 §4.2.4: user information in an http URI ought to be treated as an error.
-        return Err(Stop::Reject(Reject::TargetHostInvalid));
+        return Err(ParseError::Invalid(Http2Error::TargetHostInvalid));
     }
-    index.form = TargetForm::Absolute;
+    index.target_form = TargetForm::Absolute;
     index.scheme = Some(scheme);
     index.authority = Span::new(authority, authority_end);
-    path_and_query(window, authority_end, index)
+    parse_path_and_query(window, authority_end, index)
 }
 
 /// The error in a target whose form is not supported.
 #[cold]
-fn bad_form(window: &[u8], at: usize, target: &[u8]) -> Stop {
+fn target_form_error(window: &[u8], at: usize, target: &[u8]) -> ParseError {
     let scheme = target.iter().position(|byte| *byte == b':').map(|colon| target.split_at(colon));
-    Stop::Reject(match scheme {
+    ParseError::Invalid(match scheme {
         Some((scheme, rest)) if rest.starts_with(b"://") && field::is_token(scheme) => {
-            Reject::TargetScheme
+            Http2Error::TargetScheme
         }
         // RFC 9112 §3.2.3: the authority form is only used for CONNECT requests.
-        Some(_) if authority::is_host_and_port(target) => Reject::TargetAuthority,
-        _ if target.is_empty() => return bad_byte(window, at, Reject::RequestLineInvalid),
-        _ => Reject::TargetInvalid,
+        Some(_) if authority::is_host_and_port(target) => Http2Error::TargetAuthority,
+        _ if target.is_empty() => return request_line_error(window, at, Http2Error::RequestLineInvalid),
+        _ => Http2Error::TargetInvalid,
     })
 }
 
 /// The error in a target that ends at `at` without a space.
 #[cold]
-fn bad_target(window: &[u8], at: usize) -> Stop {
+fn target_error(window: &[u8], at: usize) -> ParseError {
     let other = match window.get(at) {
         // RFC 9112 §3.2: a request target has no fragment in any form.
-        Some(b'#') => Reject::TargetFragment,
-        _ => Reject::TargetInvalid,
+        Some(b'#') => Http2Error::TargetFragment,
+        _ => Http2Error::TargetInvalid,
     };
-    bad_byte(window, at, other)
+    request_line_error(window, at, other)
 }
 
 /// The error in a request line that has an unexpected byte at `at`.
 #[cold]
-fn bad_byte(window: &[u8], at: usize, other: Reject) -> Stop {
+fn request_line_error(window: &[u8], at: usize, other: Http2Error) -> ParseError {
     match (window.get(at), window.get(at + 1)) {
-        (None, _) => Stop::Input,
-        (Some(b'\n'), _) => Stop::Reject(Reject::LineFeedBare),
-        (Some(b'\r'), Some(b'\n')) => Stop::Reject(Reject::RequestLineInvalid),
-        (Some(b'\r'), _) => Stop::Reject(Reject::CarriageReturnBare),
-        _ => Stop::Reject(other),
+        (None, _) => ParseError::Incomplete,
+        (Some(b'\n'), _) => ParseError::Invalid(Http2Error::BareLf),
+        (Some(b'\r'), Some(b'\n')) => ParseError::Invalid(Http2Error::RequestLineInvalid),
+        (Some(b'\r'), _) => ParseError::Invalid(Http2Error::BareCr),
+        _ => ParseError::Invalid(other),
     }
 }
 
 /// Parses a version other than HTTP/1.1, or rejects an invalid one.
 #[cold]
-fn other_version(window: &[u8], at: usize, index: &mut HeadIndex) -> Result<usize, Stop> {
+fn parse_other_version(window: &[u8], at: usize, index: &mut HeadIndex) -> Result<usize, ParseError> {
     let rest = &window[at..];
-    let Some(feed) = rest.iter().position(|byte| *byte == b'\n') else { return Err(Stop::Input) };
+    let Some(feed) = rest.iter().position(|byte| *byte == b'\n') else { return Err(ParseError::Incomplete) };
     let reject = match &rest[..feed] {
         [b'H', b'T', b'T', b'P', b'/', major, b'.', minor, b'\r']
             if major.is_ascii_digit() && minor.is_ascii_digit() =>
@@ -476,35 +476,35 @@ fn other_version(window: &[u8], at: usize, index: &mut HeadIndex) -> Result<usiz
                 // RFC 9110 §2.5: a message with a higher minor version is processed as if it were
                 // the highest minor version that the recipient conforms to.
                 (b'1', _) => index.version = Version::Http11,
-                _ => return Err(Stop::Reject(Reject::VersionUnsupported)),
+                _ => return Err(ParseError::Invalid(Http2Error::VersionUnsupported)),
             }
             return Ok(at + feed + 1);
         }
-        [text @ .., b'\r'] if text.contains(&b'\r') => Reject::CarriageReturnBare,
+        [text @ .., b'\r'] if text.contains(&b'\r') => Http2Error::BareCr,
         // RFC 9112 §3.2: no white space is allowed in the request target, and an invalid request
         // line must not be repaired.
-        [text @ .., b'\r'] if text.is_empty() || text.contains(&b' ') => Reject::RequestLineInvalid,
-        [_text @ .., b'\r'] => Reject::VersionInvalid,
-        _ => Reject::LineFeedBare,
+        [text @ .., b'\r'] if text.is_empty() || text.contains(&b' ') => Http2Error::RequestLineInvalid,
+        [_text @ .., b'\r'] => Http2Error::VersionInvalid,
+        _ => Http2Error::BareLf,
     };
-    Err(Stop::Reject(reject))
+    Err(ParseError::Invalid(reject))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Framing, Progress, Stop, head};
+    use super::{Framing, ParseProgress, ParseError, parse_head};
     use crate::{HeadIndex, Limits};
 
     #[test]
     fn bytes_that_were_searched_for_a_line_end_are_not_searched_again() {
         let bytes = [b"GET / HTTP/1.1\r\nHost: ".as_slice(), &[b'a'; 5000]].concat();
-        let (mut progress, mut index) = (Progress::default(), HeadIndex::new());
+        let (mut progress, mut index) = (ParseProgress::default(), HeadIndex::new());
         for end in 0..bytes.len() {
             let (limits, mut framing) = (Limits::DEFAULT, Framing::default());
-            let stop = head(&bytes[..end], &mut progress, &limits, &mut index, &mut framing);
-            assert_eq!(stop, Err(Stop::Input));
+            let stop = parse_head(&bytes[..end], &mut progress, &limits, &mut index, &mut framing);
+            assert_eq!(stop, Err(ParseError::Incomplete));
             let line = if end < 16 { 0 } else { 16 };
-            assert_eq!(progress, Progress::new(line, end), "all bytes are behind");
+            assert_eq!(progress, ParseProgress::new(line, end), "all bytes are behind");
         }
     }
 }

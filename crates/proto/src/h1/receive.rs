@@ -1,12 +1,12 @@
 //! The receiving state machine: turns bytes of requests into events.
 
-use super::chunked::{self, Phase};
+use super::chunked::{self, ChunkedState};
 use super::connection::Event;
 use super::framing::Framing;
-use super::parse::{self, Bound, Line, Progress, Stop};
+use super::parse::{self, LineLimits, Line, ParseProgress, ParseError};
 use crate::limits::HEAD_BYTES_CEILING;
 use crate::trailers::Trailers;
-use crate::{BodyLength, HeadIndex, Limits, Reject};
+use crate::{BodyLength, HeadIndex, Limits, Http2Error};
 
 /// The state of the receiving machine. [`State::after`] lists the legal moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub(super) enum State {
     /// The request is complete; the next one waits for the response.
     Done,
     /// The peer violated a rule; nothing more is read.
-    Refused,
+    Failed,
     /// The bytes belong to another protocol.
     Upgraded,
     /// Nothing more is read.
@@ -30,21 +30,21 @@ pub(super) enum State {
 
 /// A move of the receiving machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Move {
+pub(super) enum Transition {
     /// A head without content is complete.
-    HeadAlone,
+    HeadWithoutBody,
     /// A head with content of known length is complete.
-    HeadThenExact,
+    HeadWithLength,
     /// A head with content in chunks is complete.
-    HeadThenChunks,
+    HeadWithChunked,
     /// The content is complete.
     End,
     /// The response is complete too, and another request may arrive.
-    Again,
+    NextRequest,
     /// The response switched protocols.
     Switch,
     /// The peer violated a rule.
-    Refuse,
+    Reject,
     /// No other request follows.
     Close,
 }
@@ -59,17 +59,17 @@ impl State {
     /// | Done | Again, Switch | Head, Upgraded |
     /// | Head, Exact, Chunked | Refuse | Refused |
     /// | all but Upgraded | Close | Closed |
-    pub(super) const fn after(self, step: Move) -> Option<Self> {
+    pub(super) const fn on(self, step: Transition) -> Option<Self> {
         Some(match (self, step) {
-            (Self::Head, Move::HeadAlone) => Self::Done,
-            (Self::Head, Move::HeadThenExact) => Self::Exact,
-            (Self::Head, Move::HeadThenChunks) => Self::Chunked,
-            (Self::Exact | Self::Chunked, Move::End) => Self::Done,
-            (Self::Done, Move::Again) => Self::Head,
-            (Self::Done, Move::Switch) => Self::Upgraded,
-            (Self::Head | Self::Exact | Self::Chunked, Move::Refuse) => Self::Refused,
-            (Self::Upgraded, Move::Close) => return None,
-            (_, Move::Close) => Self::Closed,
+            (Self::Head, Transition::HeadWithoutBody) => Self::Done,
+            (Self::Head, Transition::HeadWithLength) => Self::Exact,
+            (Self::Head, Transition::HeadWithChunked) => Self::Chunked,
+            (Self::Exact | Self::Chunked, Transition::End) => Self::Done,
+            (Self::Done, Transition::NextRequest) => Self::Head,
+            (Self::Done, Transition::Switch) => Self::Upgraded,
+            (Self::Head | Self::Exact | Self::Chunked, Transition::Reject) => Self::Failed,
+            (Self::Upgraded, Transition::Close) => return None,
+            (_, Transition::Close) => Self::Closed,
             _ => return None,
         })
     }
@@ -78,30 +78,30 @@ impl State {
 /// The receiving machine. `progress.line <= progress.scanned`; both are 0 outside heads and
 /// trailers.
 #[derive(Debug)]
-pub(super) struct Receive {
+pub(super) struct ReceivePath {
     /// Bytes until the end of the content (`Exact`) or of the chunk (`Chunked`); the chunk's size
     /// while that is read.
-    left: u64,
+    bytes_left: u64,
     /// How many more bytes of content are accepted (`Chunked`).
-    allowance: u64,
+    body_bytes_allowed: u64,
     /// How far an incomplete head or trailer line was parsed.
-    progress: Progress,
+    progress: ParseProgress,
     /// Empty lines before the head; then digits of a chunk size, then bytes of its extensions; then
     /// bytes of the trailer section.
     count: u16,
     state: State,
-    phase: Phase,
+    phase: ChunkedState,
 }
 
-impl Receive {
+impl ReceivePath {
     pub(super) const fn new() -> Self {
         Self {
-            left: 0,
-            allowance: 0,
-            progress: Progress { line: 0, scanned: 0 },
+            bytes_left: 0,
+            body_bytes_allowed: 0,
+            progress: ParseProgress { line: 0, scanned: 0 },
             count: 0,
             state: State::Head,
-            phase: Phase::Size,
+            phase: ChunkedState::Start,
         }
     }
 
@@ -111,15 +111,15 @@ impl Receive {
     }
 
     /// Whether a byte of a head was seen. An empty line before it does not count.
-    pub(super) fn within_head(&self) -> bool {
+    pub(super) fn is_in_head(&self) -> bool {
         self.state == State::Head && self.progress.scanned > 0
     }
 
     /// How much content is known to follow: all of it, or the rest of the current chunk.
     #[inline]
-    pub(super) fn content_left(&self) -> u64 {
+    pub(super) fn body_bytes_left(&self) -> u64 {
         match (self.state, self.phase) {
-            (State::Exact, _) | (State::Chunked, Phase::Data) => self.left,
+            (State::Exact, _) | (State::Chunked, ChunkedState::Data) => self.bytes_left,
             _ => 0,
         }
     }
@@ -127,14 +127,14 @@ impl Receive {
     /// Makes a move: the only place that changes the state. Panics if the move is illegal, which is
     /// a bug in the connection.
     #[inline]
-    pub(super) fn go(&mut self, step: Move) {
-        self.state = self.state.after(step).expect("the connection makes only legal moves");
+    pub(super) fn transition(&mut self, step: Transition) {
+        self.state = self.state.on(step).expect("the connection makes only legal moves");
     }
 
     /// Reads a head. `framing` is the default before; the result is valid for a complete head, and
     /// for one that is valid but rejected. Only in `Head`.
     #[inline]
-    pub(super) fn head(
+    pub(super) fn read_head(
         &mut self,
         limits: &Limits,
         unread: &[u8],
@@ -149,7 +149,7 @@ impl Receive {
                 match rest.first() {
                     None => return (skip, Event::NeedInput),
                     Some(b'\n') if self.count > 0 => {
-                        return (skip, self.refuse(Reject::EmptyLineRepeated));
+                        return (skip, self.fail(Http2Error::EmptyLineRepeated));
                     }
                     Some(b'\n') => skip += 2,
                     Some(_) => break,
@@ -157,61 +157,61 @@ impl Receive {
                 self.count = 1;
             }
         }
-        match parse::head(&unread[skip..], &mut self.progress, limits, index, framing) {
+        match parse::parse_head(&unread[skip..], &mut self.progress, limits, index, framing) {
             Ok(length) => {
-                framing.skip = if skip == 0 { 0 } else { EMPTY_LINE_BYTES };
+                framing.skip = if skip == 0 { 0 } else { CRLF_BYTES };
                 self.begin_body(limits, framing.body);
                 (skip + length, Event::Head(*framing))
             }
-            Err(Stop::Input) => (skip, Event::NeedInput),
-            Err(Stop::Reject(Reject::ExpectationUnknown)) => {
+            Err(ParseError::Incomplete) => (skip, Event::NeedInput),
+            Err(ParseError::Invalid(Http2Error::ExpectationUnknown)) => {
                 // The head is valid, so the connection can continue after the response.
                 // Parsing stopped at its empty line.
                 let length = usize::from(self.progress.line) + 2;
                 self.begin_body(limits, framing.body);
-                (skip + length, Event::Reject(Reject::ExpectationUnknown))
+                (skip + length, Event::RequestError(Http2Error::ExpectationUnknown))
             }
-            Err(Stop::Reject(reject)) => (skip, self.refuse(reject)),
+            Err(ParseError::Invalid(reject)) => (skip, self.fail(reject)),
         }
     }
 
     #[inline]
     fn begin_body(&mut self, limits: &Limits, body: BodyLength) {
-        self.progress = Progress::default();
+        self.progress = ParseProgress::default();
         self.count = 0;
         match body {
-            BodyLength::None => self.go(Move::HeadAlone),
+            BodyLength::None => self.transition(Transition::HeadWithoutBody),
             BodyLength::Exact(length) => {
-                self.left = length;
-                self.go(Move::HeadThenExact);
+                self.bytes_left = length;
+                self.transition(Transition::HeadWithLength);
             }
             BodyLength::Chunked => {
-                self.left = 0;
-                self.allowance = limits.body_bytes_max;
-                self.phase = Phase::Size;
-                self.go(Move::HeadThenChunks);
+                self.bytes_left = 0;
+                self.body_bytes_allowed = limits.body_bytes_max;
+                self.phase = ChunkedState::Start;
+                self.transition(Transition::HeadWithChunked);
             }
         }
     }
 
     /// Reads content of known length. Only in `Exact`.
-    pub(super) fn exact(&mut self, unread: &[u8]) -> (usize, Event) {
-        if self.left == 0 {
-            self.go(Move::End);
+    pub(super) fn read_exact_body(&mut self, unread: &[u8]) -> (usize, Event) {
+        if self.bytes_left == 0 {
+            self.transition(Transition::End);
             return (0, Event::End);
         }
-        let taken = smaller(unread.len(), self.left);
+        let taken = min_len(unread.len(), self.bytes_left);
         if taken == 0 {
             return (0, Event::NeedInput);
         }
-        self.left -= taken as u64;
+        self.bytes_left -= taken as u64;
         (taken, Event::Data(0..taken))
     }
 
     /// Reads content in chunks, and stops before a chunk of more than `chunk_max` bytes.
     /// `extensions_left` is the number of further extension bytes that are accepted. Only in
     /// `Chunked`.
-    pub(super) fn chunked(
+    pub(super) fn read_chunked_body(
         &mut self,
         limits: &Limits,
         unread: &[u8],
@@ -222,23 +222,23 @@ impl Receive {
         let mut at = 0;
         loop {
             match self.phase {
-                Phase::Trailer => return self.trailer(limits, unread, at, trailers),
-                Phase::Data => {
-                    let taken = smaller(unread.len() - at, self.left);
-                    if taken == 0 || self.left > chunk_max {
+                ChunkedState::Trailer => return self.read_trailers(limits, unread, at, trailers),
+                ChunkedState::Data => {
+                    let taken = min_len(unread.len() - at, self.bytes_left);
+                    if taken == 0 || self.bytes_left > chunk_max {
                         return (at, Event::NeedInput);
                     }
-                    self.left -= taken as u64;
-                    if self.left == 0 {
-                        self.phase = Phase::DataReturn;
+                    self.bytes_left -= taken as u64;
+                    if self.bytes_left == 0 {
+                        self.phase = ChunkedState::DataCr;
                     }
                     return (at + taken, Event::Data(at..at + taken));
                 }
                 _ => {}
             }
             let Some(byte) = unread.get(at) else { return (at, Event::NeedInput) };
-            if let Err(reject) = self.chunk_byte(limits, *byte, extensions_left) {
-                return (at, self.refuse(reject));
+            if let Err(reject) = self.read_chunk_byte(limits, *byte, extensions_left) {
+                return (at, self.fail(reject));
             }
             at += 1;
         }
@@ -246,36 +246,36 @@ impl Receive {
 
     /// Processes one byte that belongs neither to content nor to the trailer section.
     #[inline]
-    fn chunk_byte(
+    fn read_chunk_byte(
         &mut self,
         limits: &Limits,
         byte: u8,
         extensions_left: &mut u32,
-    ) -> Result<(), Reject> {
-        let next = self.phase.after(byte)?;
-        if next == Phase::SizeMore {
-            self.left = chunked::size_with_digit(self.left, byte)?;
+    ) -> Result<(), Http2Error> {
+        let next = self.phase.next(byte)?;
+        if next == ChunkedState::Size {
+            self.bytes_left = chunked::push_hex_digit(self.bytes_left, byte)?;
             self.count += 1;
             // Leading zeros are legal; more digits than the largest number has serve no purpose.
             if self.count > CHUNK_SIZE_DIGITS_MAX {
-                return Err(Reject::ChunkSizeOverflow);
+                return Err(Http2Error::ChunkSizeOverflow);
             }
         } else if next.is_extension() {
             self.count =
-                if self.phase == Phase::SizeMore { 1 } else { self.count.saturating_add(1) };
+                if self.phase == ChunkedState::Size { 1 } else { self.count.saturating_add(1) };
             if self.count > limits.chunk_extension_bytes_max {
-                return Err(Reject::ChunkExtensionsTooLong);
+                return Err(Http2Error::ChunkExtensionsTooLong);
             }
             // RFC 9112 §7.1.1: a server ought to limit the total length of chunk extensions.
             // Otherwise many small chunks could carry an unlimited amount.
             let rest = extensions_left.checked_sub(1);
-            *extensions_left = rest.ok_or(Reject::ChunkExtensionsTooLong)?;
-        } else if next == Phase::Data {
+            *extensions_left = rest.ok_or(Http2Error::ChunkExtensionsTooLong)?;
+        } else if next == ChunkedState::Data {
             self.count = 0;
-            let more = u32::try_from(self.left).unwrap_or(u32::MAX);
+            let more = u32::try_from(self.bytes_left).unwrap_or(u32::MAX);
             *extensions_left = extensions_left.saturating_add(more);
-            self.allowance = self.allowance.checked_sub(self.left).ok_or(Reject::BodyTooLarge)?;
-            self.phase = if self.left == 0 { Phase::Trailer } else { Phase::Data };
+            self.body_bytes_allowed = self.body_bytes_allowed.checked_sub(self.bytes_left).ok_or(Http2Error::BodyTooLarge)?;
+            self.phase = if self.bytes_left == 0 { ChunkedState::Trailer } else { ChunkedState::Data };
             return Ok(());
         }
         self.phase = next;
@@ -283,7 +283,7 @@ impl Receive {
     }
 
     /// Reads the trailer section from `at`, line by line.
-    fn trailer(
+    fn read_trailers(
         &mut self,
         limits: &Limits,
         unread: &[u8],
@@ -294,71 +294,71 @@ impl Receive {
         loop {
             let room = section_max - usize::from(self.count);
             let window = &unread[at..unread.len().min(at + room)];
-            let ended = !self.progress.still_without_end(window);
-            let line = if ended { parse::field_line(window, 0) } else { Err(Stop::Input) };
+            let ended = !self.progress.has_no_line_end(window);
+            let line = if ended { parse::parse_field_line(window, 0) } else { Err(ParseError::Incomplete) };
             let taken = match line {
                 Ok(Line::Empty(end)) => {
-                    self.progress = Progress::default();
-                    self.go(Move::End);
+                    self.progress = ParseProgress::default();
+                    self.transition(Transition::End);
                     return (at + end, Event::End);
                 }
                 Ok(Line::Field(_, end)) if end > limits.field_bytes_max => {
-                    return (at, self.refuse(Reject::FieldTooLong));
+                    return (at, self.fail(Http2Error::FieldTooLong));
                 }
                 // RFC 9110 §6.5.1: fields for framing, routing and similar have no meaning in a
                 // trailer section, and a recipient may discard them.
-                Ok(Line::Field(field, end)) if !field.known.allowed_in_trailers() => end,
+                Ok(Line::Field(field, end)) if !field.known.is_allowed_in_trailers() => end,
                 Ok(Line::Field(field, end)) => {
                     let kept = trailers.get_or_insert_default();
-                    if kept.count() >= limits.fields_max {
-                        return (at, self.refuse(Reject::FieldsTooMany));
+                    if kept.len() >= limits.fields_max {
+                        return (at, self.fail(Http2Error::FieldsTooMany));
                     }
-                    kept.add(field.name.of(window), field.value.of(window));
+                    kept.push(field.name.slice(window), field.value.slice(window));
                     end
                 }
                 Err(stop) => {
-                    self.progress = Progress::new(0, window.len());
-                    let bound = Bound {
+                    self.progress = ParseProgress::new(0, window.len());
+                    let bound = LineLimits {
                         line_max: limits.field_bytes_max,
-                        too_long: Reject::FieldTooLong,
-                        overfull: (window.len() == room).then_some(Reject::TrailersTooLong),
+                        too_long: Http2Error::FieldTooLong,
+                        head_full: (window.len() == room).then_some(Http2Error::TrailersTooLong),
                     };
                     let stop = if ended {
-                        bound.settle(window, stop, |end| parse::field_line(&window[..end], 0).err())
+                        bound.resolve(window, stop, |end| parse::parse_field_line(&window[..end], 0).err())
                     } else {
-                        bound.unended(window.len())
+                        bound.incomplete_line(window.len())
                     };
                     return match stop {
-                        Stop::Input => (at, Event::NeedInput),
-                        Stop::Reject(reject) => (at, self.refuse(reject)),
+                        ParseError::Incomplete => (at, Event::NeedInput),
+                        ParseError::Invalid(reject) => (at, self.fail(reject)),
                     };
                 }
             };
-            self.progress = Progress::default();
+            self.progress = ParseProgress::default();
             self.count += u16::try_from(taken).expect("a line fits in the section");
             at += taken;
         }
     }
 
-    pub(super) fn refuse(&mut self, reject: Reject) -> Event {
-        self.go(Move::Refuse);
-        Event::Reject(reject)
+    pub(super) fn fail(&mut self, reject: Http2Error) -> Event {
+        self.transition(Transition::Reject);
+        Event::RequestError(reject)
     }
 
     /// Checks all invariants.
-    pub(super) fn check(&self) {
+    pub(super) fn assert_invariants(&self) {
         assert!(self.progress.line <= self.progress.scanned, "a line begins where bytes were seen");
         match self.state {
             State::Head => {}
             State::Chunked => {
-                assert!(self.phase == Phase::Trailer || self.progress.scanned == 0);
-                assert!(self.phase != Phase::Data || self.left > 0, "a chunk of data has bytes");
-                assert!(self.phase != Phase::DataReturn || self.left == 0);
+                assert!(self.phase == ChunkedState::Trailer || self.progress.scanned == 0);
+                assert!(self.phase != ChunkedState::Data || self.bytes_left > 0, "a chunk of data has bytes");
+                assert!(self.phase != ChunkedState::DataCr || self.bytes_left == 0);
             }
             State::Exact | State::Done | State::Upgraded => {
                 assert!(self.progress.scanned == 0, "only heads and trailers are read by lines");
             }
-            State::Refused | State::Closed => {}
+            State::Failed | State::Closed => {}
         }
     }
 }
@@ -367,13 +367,13 @@ impl Receive {
 const CHUNK_SIZE_DIGITS_MAX: u16 = 16;
 
 /// By how much the extensions of all chunks may exceed the content.
-pub(super) const EXTENSION_BYTES_FREE: u32 = 16 * 1024;
+pub(super) const EXTENSION_BYTES_SLACK: u32 = 16 * 1024;
 
 /// The length of an empty line, CR and LF; at most one is skipped.
-const EMPTY_LINE_BYTES: u8 = 2;
+const CRLF_BYTES: u8 = 2;
 
 /// The smaller of a length and a count.
 #[inline]
-fn smaller(length: usize, count: u64) -> usize {
+fn min_len(length: usize, count: u64) -> usize {
     usize::try_from(count).map_or(length, |count| count.min(length))
 }

@@ -1,7 +1,7 @@
 //! The sending state machine: turns responses into bytes.
 
 use super::write;
-use crate::field::list;
+use crate::field::split_list;
 use crate::{Date, Known};
 
 /// How much content a response has.
@@ -15,7 +15,7 @@ pub enum ResponseLength {
 
 /// How the content of a response is framed, once its head is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BodyMode {
+pub enum BodyFraming {
     /// No content: the method or the status forbids it. Content that is passed is dropped.
     None,
     /// This many bytes; more are dropped, fewer close the connection.
@@ -23,17 +23,17 @@ pub enum BodyMode {
     /// In chunks.
     Chunked,
     /// Until the connection closes: the client speaks HTTP/1.0.
-    UntilClose,
+    CloseDelimited,
 }
 
 /// The framing of content that the caller sends from its own memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "the bytes after the content belong to the framing"]
-pub struct Announced {
+pub struct ExternalData {
     /// How many of the bytes, from the first one, belong to the response. The rest is dropped.
-    pub taken: usize,
+    pub accepted: usize,
     /// The bytes that follow them.
-    pub after: &'static [u8],
+    pub suffix: &'static [u8],
 }
 
 /// The state of the sending machine. [`State::after`] lists the legal moves.
@@ -49,7 +49,7 @@ pub(super) enum State {
     /// Within content in chunks.
     Chunked,
     /// Within content that ends with the connection.
-    UntilClose,
+    CloseDelimited,
     /// The response is complete.
     Done,
     /// The bytes belong to another protocol.
@@ -58,7 +58,7 @@ pub(super) enum State {
 
 /// A move of the sending machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Move {
+pub(super) enum Transition {
     /// The head of a response without content was written.
     BeginEmpty,
     /// The head of a response with content of known length was written.
@@ -66,11 +66,11 @@ pub(super) enum Move {
     /// The head of a response in chunks was written.
     BeginChunked,
     /// The head of a response that ends with the connection was written.
-    BeginUntilClose,
+    BeginCloseDelimited,
     /// The response ends.
     Finish,
     /// The request is complete too, and another one may arrive.
-    Again,
+    NextRequest,
     /// The response switched protocols.
     Switch,
 }
@@ -85,16 +85,16 @@ impl State {
     /// | Waiting | Switch | Upgraded |
     /// | Empty, Exact, Chunked, UntilClose | Finish | Done |
     /// | Done | Finish, Again | Done, Waiting |
-    pub(super) const fn after(self, step: Move) -> Option<Self> {
+    pub(super) const fn on(self, step: Transition) -> Option<Self> {
         Some(match (self, step) {
-            (Self::Waiting, Move::BeginEmpty) => Self::Empty,
-            (Self::Waiting, Move::BeginExact) => Self::Exact,
-            (Self::Waiting, Move::BeginChunked) => Self::Chunked,
-            (Self::Waiting, Move::BeginUntilClose) => Self::UntilClose,
-            (Self::Waiting, Move::Switch) => Self::Upgraded,
-            (Self::Waiting | Self::Upgraded, Move::Finish) => return None,
-            (_, Move::Finish) => Self::Done,
-            (Self::Done, Move::Again) => Self::Waiting,
+            (Self::Waiting, Transition::BeginEmpty) => Self::Empty,
+            (Self::Waiting, Transition::BeginExact) => Self::Exact,
+            (Self::Waiting, Transition::BeginChunked) => Self::Chunked,
+            (Self::Waiting, Transition::BeginCloseDelimited) => Self::CloseDelimited,
+            (Self::Waiting, Transition::Switch) => Self::Upgraded,
+            (Self::Waiting | Self::Upgraded, Transition::Finish) => return None,
+            (_, Transition::Finish) => Self::Done,
+            (Self::Done, Transition::NextRequest) => Self::Waiting,
             _ => return None,
         })
     }
@@ -102,26 +102,26 @@ impl State {
 
 /// The properties of the request on which the response depends.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct RequestFacts {
+pub(super) struct RequestInfo {
     /// The request's method was HEAD.
-    pub(super) by_head: bool,
+    pub(super) is_head_request: bool,
     /// The request's version was HTTP/1.0.
-    pub(super) in_http10: bool,
+    pub(super) is_http10: bool,
     /// Another request may follow.
     pub(super) keep_alive: bool,
 }
 
 /// The sending machine. `left > 0` only in `Exact`.
 #[derive(Debug)]
-pub(super) struct Send {
+pub(super) struct SendPath {
     /// Announced bytes of content that were not sent yet.
-    left: u64,
+    bytes_left: u64,
     state: State,
 }
 
-impl Send {
+impl SendPath {
     pub(super) const fn new() -> Self {
-        Self { left: 0, state: State::Waiting }
+        Self { bytes_left: 0, state: State::Waiting }
     }
 
     #[inline]
@@ -132,29 +132,29 @@ impl Send {
     /// Makes a move: the only place that changes the state. Panics if the move is illegal, because
     /// the caller wrote the parts of a response in the wrong order.
     #[inline]
-    pub(super) fn go(&mut self, step: Move) {
-        self.state = self.state.after(step).expect("a response is a head, content, and its end");
+    pub(super) fn transition(&mut self, step: Transition) {
+        self.state = self.state.on(step).expect("a response is a head, content, and its end");
         if self.state != State::Exact {
-            self.left = 0;
+            self.bytes_left = 0;
         }
     }
 
     /// Writes the head of a final response. Returns the framing, and whether another request may
     /// still follow.
     #[inline]
-    pub(super) fn respond<'a>(
+    pub(super) fn send_response<'a>(
         &mut self,
         status: u16,
         fields: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
         length: ResponseLength,
-        request: RequestFacts,
+        request: RequestInfo,
         date: &Date,
         out: &mut Vec<u8>,
-    ) -> (BodyMode, bool) {
+    ) -> (BodyFraming, bool) {
         // A final status has three digits and is not interim; anything else is an error of the
         // caller.
         let status = if (200..=999).contains(&status) { status } else { 500 };
-        write::status_line(status, out);
+        write::write_status_line(status, out);
         let own = write_fields(fields, out);
         if !own.date {
             // RFC 9110 §6.6.1: an origin server with a clock must generate Date.
@@ -164,10 +164,10 @@ impl Send {
         }
         let mode = body_mode(status, length, request);
         match (mode, length) {
-            (BodyMode::Exact(bytes), _) => write_content_length(bytes, out),
-            (BodyMode::Chunked, _) => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
-            (BodyMode::UntilClose, _) => {}
-            (BodyMode::None, length) => {
+            (BodyFraming::Exact(bytes), _) => write_content_length(bytes, out),
+            (BodyFraming::Chunked, _) => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
+            (BodyFraming::CloseDelimited, _) => {}
+            (BodyFraming::None, length) => {
                 // RFC 9110 §8.6: in a response to HEAD and in a 304, Content-Length is the length
                 // that the content of a 200 to GET would have; a handler may know it without the
                 // content.
@@ -183,8 +183,8 @@ impl Send {
                 }
             }
         }
-        let keep_alive = request.keep_alive && !own.close && mode != BodyMode::UntilClose;
-        out.extend_from_slice(match (keep_alive, own.upgrade, request.in_http10) {
+        let keep_alive = request.keep_alive && !own.close && mode != BodyFraming::CloseDelimited;
+        out.extend_from_slice(match (keep_alive, own.upgrade, request.is_http10) {
             // RFC 9112 §9.6: a server that will close sends the close connection option.
             (false, false, _) => b"connection: close\r\n\r\n",
             (false, true, _) => b"connection: close, upgrade\r\n\r\n",
@@ -194,36 +194,36 @@ impl Send {
             (true, false, true) => b"connection: keep-alive\r\n\r\n",
             (true, true, true) => b"connection: keep-alive, upgrade\r\n\r\n",
         });
-        self.go(match mode {
-            BodyMode::None => Move::BeginEmpty,
-            BodyMode::Exact(_) => Move::BeginExact,
-            BodyMode::Chunked => Move::BeginChunked,
-            BodyMode::UntilClose => Move::BeginUntilClose,
+        self.transition(match mode {
+            BodyFraming::None => Transition::BeginEmpty,
+            BodyFraming::Exact(_) => Transition::BeginExact,
+            BodyFraming::Chunked => Transition::BeginChunked,
+            BodyFraming::CloseDelimited => Transition::BeginCloseDelimited,
         });
-        if let BodyMode::Exact(bytes) = mode {
-            self.left = bytes;
+        if let BodyFraming::Exact(bytes) = mode {
+            self.bytes_left = bytes;
         }
         (mode, keep_alive)
     }
 
     /// Writes the framing before this many bytes of content, and returns the framing after them.
     #[inline]
-    pub(super) fn announce(&mut self, bytes: usize, out: &mut Vec<u8>) -> Announced {
+    pub(super) fn begin_external_data(&mut self, bytes: usize, out: &mut Vec<u8>) -> ExternalData {
         match self.state {
             State::Exact => {
-                let taken = usize::try_from(self.left).map_or(bytes, |left| left.min(bytes));
-                self.left -= taken as u64;
-                Announced { taken, after: b"" }
+                let taken = usize::try_from(self.bytes_left).map_or(bytes, |left| left.min(bytes));
+                self.bytes_left -= taken as u64;
+                ExternalData { accepted: taken, suffix: b"" }
             }
             // RFC 9112 §7.1: a chunk of no bytes would end the content.
-            State::Chunked if bytes == 0 => Announced { taken: 0, after: b"" },
+            State::Chunked if bytes == 0 => ExternalData { accepted: 0, suffix: b"" },
             State::Chunked => {
-                write::chunk_line(bytes as u64, out);
-                Announced { taken: bytes, after: b"\r\n" }
+                write::write_chunk_header(bytes as u64, out);
+                ExternalData { accepted: bytes, suffix: b"\r\n" }
             }
-            State::UntilClose => Announced { taken: bytes, after: b"" },
+            State::CloseDelimited => ExternalData { accepted: bytes, suffix: b"" },
             State::Waiting | State::Empty | State::Done | State::Upgraded => {
-                Announced { taken: 0, after: b"" }
+                ExternalData { accepted: 0, suffix: b"" }
             }
         }
     }
@@ -239,41 +239,41 @@ impl Send {
             out.extend_from_slice(b"0\r\n");
             for (name, value) in trailers {
                 // RFC 9110 §6.5.1: fields for framing, routing and similar must not be trailers.
-                if Known::find(name).allowed_in_trailers() && write::is_name(name) {
-                    write::field(name, value, out);
+                if Known::from_name(name).is_allowed_in_trailers() && write::is_writable_name(name) {
+                    write::write_field(name, value, out);
                 }
             }
             out.extend_from_slice(b"\r\n");
         }
-        let whole = self.left == 0;
-        self.go(Move::Finish);
+        let whole = self.bytes_left == 0;
+        self.transition(Transition::Finish);
         whole
     }
 
     /// Checks all invariants.
-    pub(super) fn check(&self) {
-        assert!(self.left == 0 || self.state == State::Exact, "`left` is only for a known length");
+    pub(super) fn assert_invariants(&self) {
+        assert!(self.bytes_left == 0 || self.state == State::Exact, "`left` is only for a known length");
     }
 }
 
 /// How the content is framed.
-fn body_mode(status: u16, length: ResponseLength, request: RequestFacts) -> BodyMode {
+fn body_mode(status: u16, length: ResponseLength, request: RequestInfo) -> BodyFraming {
     match (status, length) {
         // RFC 9112 §6.3: a response to HEAD, and any with status 204 or 304, ends with its head.
-        _ if request.by_head => BodyMode::None,
-        (204 | 304, _) => BodyMode::None,
+        _ if request.is_head_request => BodyFraming::None,
+        (204 | 304, _) => BodyFraming::None,
         // RFC 9110 §15.3.6: a server must not generate content in a 205 response.
-        (205, _) => BodyMode::Exact(0),
-        (_, ResponseLength::Exact(bytes)) => BodyMode::Exact(bytes),
+        (205, _) => BodyFraming::Exact(0),
+        (_, ResponseLength::Exact(bytes)) => BodyFraming::Exact(bytes),
         // RFC 9112 §6.1: Transfer-Encoding must not be sent to an HTTP/1.0 client.
-        (_, ResponseLength::Unknown) if request.in_http10 => BodyMode::UntilClose,
-        (_, ResponseLength::Unknown) => BodyMode::Chunked,
+        (_, ResponseLength::Unknown) if request.is_http10 => BodyFraming::CloseDelimited,
+        (_, ResponseLength::Unknown) => BodyFraming::Chunked,
     }
 }
 
 /// The caller's values of fields that this machine controls.
 #[derive(Clone, Copy, Debug, Default)]
-struct Own {
+struct CallerFields {
     date: bool,
     close: bool,
     upgrade: bool,
@@ -285,26 +285,26 @@ struct Own {
 fn write_fields<'a>(
     fields: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
     out: &mut Vec<u8>,
-) -> Own {
-    let mut own = Own::default();
+) -> CallerFields {
+    let mut own = CallerFields::default();
     for (name, value) in fields {
-        match Known::find(name) {
+        match Known::from_name(name) {
             Known::TransferEncoding => continue,
             Known::ContentLength => {
                 own.content_length = own.content_length.or_else(|| decimal(value));
                 continue;
             }
             Known::Connection => {
-                own.close |= list(value).any(|option| option.eq_ignore_ascii_case(b"close"));
-                own.upgrade |= list(value).any(|option| option.eq_ignore_ascii_case(b"upgrade"));
+                own.close |= split_list(value).any(|option| option.eq_ignore_ascii_case(b"close"));
+                own.upgrade |= split_list(value).any(|option| option.eq_ignore_ascii_case(b"upgrade"));
                 continue;
             }
             Known::Date if own.date => continue,
             Known::Date => own.date = true,
-            Known::Other if !write::is_name(name) => continue,
+            Known::Other if !write::is_writable_name(name) => continue,
             _ => {}
         }
-        write::field(name, value, out);
+        write::write_field(name, value, out);
     }
     own
 }
@@ -315,7 +315,7 @@ pub(super) fn interim<'a>(
     fields: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
     out: &mut Vec<u8>,
 ) {
-    write::status_line(status, out);
+    write::write_status_line(status, out);
     // RFC 9110 §8.6: no Content-Length in a 1xx response; write_fields omits it and others.
     write_fields(fields, out);
     if status == 101 {
@@ -327,7 +327,7 @@ pub(super) fn interim<'a>(
 
 fn write_content_length(bytes: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(b"content-length: ");
-    write::decimal(bytes, out);
+    write::write_decimal(bytes, out);
     out.extend_from_slice(b"\r\n");
 }
 

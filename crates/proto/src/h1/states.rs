@@ -1,7 +1,7 @@
 //! Prints the moves of every state as text, compared with `states.txt`: a changed move shows in
 //! review.
 
-use super::chunked::Phase;
+use super::chunked::ChunkedState;
 use super::{receive, send};
 use std::fmt::{Debug, Write};
 
@@ -10,20 +10,20 @@ const RECEIVE_STATES: [receive::State; 7] = [
     receive::State::Exact,
     receive::State::Chunked,
     receive::State::Done,
-    receive::State::Refused,
+    receive::State::Failed,
     receive::State::Upgraded,
     receive::State::Closed,
 ];
 
-const RECEIVE_MOVES: [receive::Move; 8] = [
-    receive::Move::HeadAlone,
-    receive::Move::HeadThenExact,
-    receive::Move::HeadThenChunks,
-    receive::Move::End,
-    receive::Move::Again,
-    receive::Move::Switch,
-    receive::Move::Refuse,
-    receive::Move::Close,
+const RECEIVE_TRANSITIONS: [receive::Transition; 8] = [
+    receive::Transition::HeadWithoutBody,
+    receive::Transition::HeadWithLength,
+    receive::Transition::HeadWithChunked,
+    receive::Transition::End,
+    receive::Transition::NextRequest,
+    receive::Transition::Switch,
+    receive::Transition::Reject,
+    receive::Transition::Close,
 ];
 
 const SEND_STATES: [send::State; 7] = [
@@ -31,37 +31,37 @@ const SEND_STATES: [send::State; 7] = [
     send::State::Empty,
     send::State::Exact,
     send::State::Chunked,
-    send::State::UntilClose,
+    send::State::CloseDelimited,
     send::State::Done,
     send::State::Upgraded,
 ];
 
-const SEND_MOVES: [send::Move; 7] = [
-    send::Move::BeginEmpty,
-    send::Move::BeginExact,
-    send::Move::BeginChunked,
-    send::Move::BeginUntilClose,
-    send::Move::Finish,
-    send::Move::Again,
-    send::Move::Switch,
+const SEND_TRANSITIONS: [send::Transition; 7] = [
+    send::Transition::BeginEmpty,
+    send::Transition::BeginExact,
+    send::Transition::BeginChunked,
+    send::Transition::BeginCloseDelimited,
+    send::Transition::Finish,
+    send::Transition::NextRequest,
+    send::Transition::Switch,
 ];
 
 /// The phases that take single bytes.
-const PHASES: [Phase; 14] = [
-    Phase::Size,
-    Phase::SizeMore,
-    Phase::BeforeSemicolon,
-    Phase::Name,
-    Phase::NameMore,
-    Phase::AfterName,
-    Phase::Value,
-    Phase::ValueMore,
-    Phase::Quoted,
-    Phase::Escaped,
-    Phase::AfterQuoted,
-    Phase::LineFeed,
-    Phase::DataReturn,
-    Phase::DataFeed,
+const CHUNKED_STATES: [ChunkedState; 14] = [
+    ChunkedState::Start,
+    ChunkedState::Size,
+    ChunkedState::SizeWs,
+    ChunkedState::ExtName,
+    ChunkedState::ExtNameMore,
+    ChunkedState::ExtNameWs,
+    ChunkedState::ExtValue,
+    ChunkedState::ExtValueMore,
+    ChunkedState::ExtQuoted,
+    ChunkedState::ExtQuotedPair,
+    ChunkedState::ExtQuotedEnd,
+    ChunkedState::SizeLf,
+    ChunkedState::DataCr,
+    ChunkedState::DataLf,
 ];
 
 fn line<From: Debug, Step: Debug, To: Debug>(
@@ -77,22 +77,22 @@ fn line<From: Debug, Step: Debug, To: Debug>(
 fn table() -> String {
     let mut text = String::from("# The receiving machine\n");
     for state in RECEIVE_STATES {
-        for step in RECEIVE_MOVES {
-            line(&mut text, state, step, state.after(step));
+        for step in RECEIVE_TRANSITIONS {
+            line(&mut text, state, step, state.on(step));
         }
     }
     text.push_str("\n# The sending machine\n");
     for state in SEND_STATES {
-        for step in SEND_MOVES {
-            line(&mut text, state, step, state.after(step));
+        for step in SEND_TRANSITIONS {
+            line(&mut text, state, step, state.on(step));
         }
     }
     text.push_str("\n# The chunked coding: a phase, and bytes from the first to the last\n");
-    for phase in PHASES {
+    for phase in CHUNKED_STATES {
         let mut first = 0_u8;
         for byte in 0..=255_u8 {
-            if byte == 255 || phase.after(byte) != phase.after(byte + 1) {
-                writeln!(text, "{phase:?} + {first:02x}..{byte:02x} = {:?}", phase.after(byte))
+            if byte == 255 || phase.next(byte) != phase.next(byte + 1) {
+                writeln!(text, "{phase:?} + {first:02x}..{byte:02x} = {:?}", phase.next(byte))
                     .unwrap();
                 first = byte.wrapping_add(1);
             }

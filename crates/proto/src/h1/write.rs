@@ -4,12 +4,12 @@ use crate::field::{self, value_end};
 
 /// Writes the status line. RFC 9112 §4: the reason phrase may be empty, the space before it not.
 #[inline]
-pub(super) fn status_line(status: u16, out: &mut Vec<u8>) {
+pub(super) fn write_status_line(status: u16, out: &mut Vec<u8>) {
     match known_status_line(status) {
         Some(line) => out.extend_from_slice(line),
         None => {
             out.extend_from_slice(b"HTTP/1.1 ");
-            decimal(u64::from(status), out);
+            write_decimal(u64::from(status), out);
             out.extend_from_slice(b" \r\n");
         }
     }
@@ -18,7 +18,7 @@ pub(super) fn status_line(status: u16, out: &mut Vec<u8>) {
 /// Writes a field whose name is known to be a token. Bytes not allowed in a value become spaces.
 // RFC 9110 §5.5: CR, LF and NUL are dangerous and are to be replaced with SP.
 #[inline]
-pub(super) fn field(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
+pub(super) fn write_field(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(name);
     out.extend_from_slice(b": ");
     let mut rest = value;
@@ -36,13 +36,13 @@ pub(super) fn field(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
 
 /// Returns whether a field of this name can be written.
 #[inline]
-pub(super) fn is_name(name: &[u8]) -> bool {
+pub(super) fn is_writable_name(name: &[u8]) -> bool {
     field::is_token(name)
 }
 
 /// Writes a number in decimal digits.
 #[inline]
-pub(crate) fn decimal(number: u64, out: &mut Vec<u8>) {
+pub(crate) fn write_decimal(number: u64, out: &mut Vec<u8>) {
     let mut digits = [0; DECIMAL_DIGITS_MAX];
     let (mut at, mut rest) = (DECIMAL_DIGITS_MAX, number);
     loop {
@@ -58,7 +58,7 @@ pub(crate) fn decimal(number: u64, out: &mut Vec<u8>) {
 
 /// Writes the line before a chunk of this many bytes.
 #[inline]
-pub(super) fn chunk_line(bytes: u64, out: &mut Vec<u8>) {
+pub(super) fn write_chunk_header(bytes: u64, out: &mut Vec<u8>) {
     let mut line = [0; HEXADECIMAL_DIGITS_MAX];
     let (mut at, mut rest) = (HEXADECIMAL_DIGITS_MAX, bytes);
     loop {
@@ -161,20 +161,20 @@ status_lines! {
 
 #[cfg(test)]
 mod tests {
-    use super::{chunk_line, decimal, field, status_line};
+    use super::{write_chunk_header, write_decimal, field, write_status_line};
     use proptest::prelude::*;
 
     #[test]
     fn an_unregistered_status_has_an_empty_reason() {
         let mut out = Vec::new();
-        status_line(599, &mut out);
+        write_status_line(599, &mut out);
         assert_eq!(out, b"HTTP/1.1 599 \r\n");
     }
 
     #[test]
     fn a_control_byte_in_a_value_becomes_a_space() {
         let mut out = Vec::new();
-        field(b"a", b"\r\nb: c\0\td\x7f", &mut out);
+        write_field(b"a", b"\r\nb: c\0\td\x7f", &mut out);
         assert_eq!(out, b"a:   b: c \td \r\n");
     }
 
@@ -182,10 +182,10 @@ mod tests {
         #[test]
         fn numbers_are_written_as_the_standard_library_writes_them(number: u64) {
             let mut out = Vec::new();
-            decimal(number, &mut out);
+            write_decimal(number, &mut out);
             prop_assert_eq!(out, number.to_string().into_bytes());
             let mut out = Vec::new();
-            chunk_line(number, &mut out);
+            write_chunk_header(number, &mut out);
             prop_assert_eq!(out, format!("{number:x}\r\n").into_bytes());
         }
     }

@@ -12,21 +12,21 @@
 //! one.
 
 use super::limits::Limits;
-use super::reject::Reject;
+use super::error::Reject;
 
 /// An action that is charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Deed {
+pub(super) enum Cost {
     /// The client reset a stream whose response had not begun (CVE-2023-44487).
-    Reset,
+    StreamReset,
     /// The client reset a stream whose response had begun and was not complete.
-    ResetWithin,
+    StreamResetDuringResponse,
     /// The client violated a rule so that the server had to reset a stream (CVE-2025-8671).
-    Fault,
+    StreamError,
     /// A request was refused: too many streams, too long, or malformed.
-    Refused,
+    RequestRefused,
     /// A frame on a closed stream, except for content in transit when the server ended the stream.
-    Late,
+    FrameOnClosedStream,
     /// A DATA frame without content that does not end the stream.
     EmptyData,
     /// Padding, in bytes.
@@ -53,14 +53,14 @@ pub(super) enum Deed {
     Unknown,
 }
 
-impl Deed {
+impl Cost {
     /// The action's cost. A completed response earns 10, and content 1 for each 256 bytes.
-    fn cost(self) -> u32 {
+    fn units(self) -> u32 {
         let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         match self {
-            Self::Reset | Self::ResetWithin | Self::Refused | Self::Settings(0..=15) => 10,
-            Self::Fault => 20,
-            Self::EmptyData | Self::Priority | Self::WindowUpdate | Self::Late => 1,
+            Self::StreamReset | Self::StreamResetDuringResponse | Self::RequestRefused | Self::Settings(0..=15) => 10,
+            Self::StreamError => 20,
+            Self::EmptyData | Self::Priority | Self::WindowUpdate | Self::FrameOnClosedStream => 1,
             Self::Padding(bytes) => bytes.div_ceil(64),
             Self::Ping | Self::PriorityUpdate | Self::Fragment | Self::Unknown => 2,
             Self::EmptyFragment => 10,
@@ -73,25 +73,25 @@ impl Deed {
 
     /// The cost for the account of streams that end early. A completed response earns 2 there, and
     /// sent content 1 for each 4 KiB.
-    const fn early_end_cost(self) -> u32 {
+    const fn reset_units(self) -> u32 {
         match self {
-            Self::Reset => 10,
-            Self::Fault => 20,
+            Self::StreamReset => 10,
+            Self::StreamError => 20,
             // The handler has responded. Event streams and gRPC calls often end this way.
-            Self::ResetWithin => 5,
+            Self::StreamResetDuringResponse => 5,
             _ => 0,
         }
     }
 }
 
 /// The credit for a completed response.
-const RESPONSE: u32 = 10;
+const RESPONSE_CREDIT: u32 = 10;
 /// The same for streams that end early: a client may permanently reset one of six requests.
-const RESPONSE_FOR_EARLY_ENDS: u32 = 2;
+const RESPONSE_RESET_CREDIT: u32 = 2;
 /// The credit for a sent DATA frame: a client may answer it with a PING, to measure the round trip.
-const DATA_SENT: u32 = 2;
+const DATA_SENT_CREDIT: u32 = 2;
 /// The number of WINDOW_UPDATE frames that may answer it: for the stream, and for the connection.
-const UPDATES: u32 = 2;
+const FREE_WINDOW_UPDATES: u32 = 2;
 /// The number of content bytes that earn 1.
 const BYTES_PER_UNIT: u32 = 256;
 /// The number of sent content bytes that earn 1 for streams that end early: downloads that are
@@ -101,100 +101,100 @@ const SENT_PER_UNIT: u32 = 4096;
 /// The accounts. Each is limited to `limits.budget_max`.
 #[derive(Debug)]
 pub(super) struct Budget {
-    left: u32,
+    units_left: u32,
     /// Content bytes that have not earned anything yet.
-    bytes: u32,
+    uncredited_bytes: u32,
     /// The remaining budget for streams that end early.
-    early_ends: u32,
+    reset_units_left: u32,
     /// Sent content bytes that have not earned anything there yet.
-    sent: u32,
+    uncredited_sent_bytes: u32,
     /// WINDOW_UPDATE frames that are free, because they may answer DATA frames. They are counted
     /// separately: during a burst of DATA frames the account is full, and the answers come later.
-    updates: u32,
+    free_window_updates: u32,
     /// Bytes that may still arrive on streams that the server has ended.
-    late: u32,
+    late_bytes_allowed: u32,
     /// Answers written since the peer last read its output.
-    answers: u16,
+    pending_control_frames: u16,
     /// The time up to which credit was given.
-    since_ms: Option<u64>,
+    last_refill_ms: Option<u64>,
 }
 
 impl Budget {
     pub(super) const fn new(limits: &Limits) -> Self {
         Self {
-            left: limits.budget_max,
-            bytes: 0,
-            early_ends: limits.budget_max,
-            sent: 0,
-            updates: 0,
-            late: 0,
-            answers: 0,
-            since_ms: None,
+            units_left: limits.abuse_budget_max,
+            uncredited_bytes: 0,
+            reset_units_left: limits.abuse_budget_max,
+            uncredited_sent_bytes: 0,
+            free_window_updates: 0,
+            late_bytes_allowed: 0,
+            pending_control_frames: 0,
+            last_refill_ms: None,
         }
     }
 
     /// Charges an action, or rejects it because too little is left.
     #[inline]
-    pub(super) fn charge(&mut self, deed: Deed) -> Result<(), Reject> {
-        let left = self.left.checked_sub(deed.cost());
-        let early_ends = self.early_ends.checked_sub(deed.early_end_cost());
-        (self.left, self.early_ends) = left.zip(early_ends).ok_or(Reject::BudgetSpent)?;
+    pub(super) fn charge(&mut self, deed: Cost) -> Result<(), Reject> {
+        let left = self.units_left.checked_sub(deed.units());
+        let early_ends = self.reset_units_left.checked_sub(deed.reset_units());
+        (self.units_left, self.reset_units_left) = left.zip(early_ends).ok_or(Reject::BudgetSpent)?;
         Ok(())
     }
 
     /// Charges a WINDOW_UPDATE, unless it may answer a DATA frame.
     #[inline]
-    pub(super) fn window_update(&mut self) -> Result<(), Reject> {
-        match self.updates.checked_sub(1) {
-            Some(updates) => self.updates = updates,
-            None => self.charge(Deed::WindowUpdate)?,
+    pub(super) fn charge_window_update(&mut self) -> Result<(), Reject> {
+        match self.free_window_updates.checked_sub(1) {
+            Some(updates) => self.free_window_updates = updates,
+            None => self.charge(Cost::WindowUpdate)?,
         }
         Ok(())
     }
 
     /// The server has ended a stream on which the peer may send as much as the stream's window
     /// before it notices. All content in transit fits into the connection's window.
-    pub(super) fn ended_early(&mut self, stream_window: u32, connection_window: u32) {
-        self.late = self.late.saturating_add(stream_window).min(connection_window);
+    pub(super) fn on_stream_reset(&mut self, stream_window: u32, connection_window: u32) {
+        self.late_bytes_allowed = self.late_bytes_allowed.saturating_add(stream_window).min(connection_window);
     }
 
     /// Charges a DATA frame on a closed stream, unless it may have been in transit when the server
     /// ended the stream. Empty ones are always charged: they are not limited by a window.
-    pub(super) fn late_data(&mut self, length: u32) -> Result<(), Reject> {
-        match self.late.checked_sub(length).filter(|_| length > 0) {
-            Some(late) => self.late = late,
-            None => self.charge(Deed::Late)?,
+    pub(super) fn charge_late_data(&mut self, length: u32) -> Result<(), Reject> {
+        match self.late_bytes_allowed.checked_sub(length).filter(|_| length > 0) {
+            Some(late) => self.late_bytes_allowed = late,
+            None => self.charge(Cost::FrameOnClosedStream)?,
         }
         Ok(())
     }
 
     /// Counts an answer that the peer must read.
-    pub(super) fn answer(&mut self, limits: &Limits) -> Result<(), Reject> {
-        if self.answers >= limits.answers_max {
+    pub(super) fn count_control_frame(&mut self, limits: &Limits) -> Result<(), Reject> {
+        if self.pending_control_frames >= limits.pending_control_frames_max {
             return Err(Reject::AnswersUnread);
         }
-        self.answers += 1;
+        self.pending_control_frames += 1;
         Ok(())
     }
 
     /// The peer has read all answers.
-    pub(super) fn answers_read(&mut self) {
-        self.answers = 0;
+    pub(super) fn control_frames_flushed(&mut self) {
+        self.pending_control_frames = 0;
     }
 
     /// Credits a complete response.
     #[inline]
-    pub(super) fn response(&mut self, limits: &Limits) {
-        self.earn(limits, RESPONSE);
-        self.earn_early_ends(limits, RESPONSE_FOR_EARLY_ENDS);
+    pub(super) fn credit_response(&mut self, limits: &Limits) {
+        self.credit(limits, RESPONSE_CREDIT);
+        self.credit_resets(limits, RESPONSE_RESET_CREDIT);
     }
 
     /// Credits content that was transferred.
     #[inline]
-    pub(super) fn received(&mut self, limits: &Limits, bytes: u32) {
-        let bytes = self.bytes + bytes;
-        self.bytes = bytes % BYTES_PER_UNIT;
-        self.earn(limits, bytes / BYTES_PER_UNIT);
+    pub(super) fn credit_received(&mut self, limits: &Limits, bytes: u32) {
+        let bytes = self.uncredited_bytes + bytes;
+        self.uncredited_bytes = bytes % BYTES_PER_UNIT;
+        self.credit(limits, bytes / BYTES_PER_UNIT);
     }
 
     /// Credits a sent DATA frame, whatever its size: a client may acknowledge each of them. A small
@@ -202,44 +202,44 @@ impl Budget {
     /// once only if the client's whole window is small, and a client that opens such a window byte
     /// by byte pays for each update.
     #[inline]
-    pub(super) fn sent(&mut self, limits: &Limits, bytes: u32, is_fragment: bool) {
-        self.received(limits, bytes);
-        let sent = self.sent + bytes;
-        self.sent = sent % SENT_PER_UNIT;
-        self.earn_early_ends(limits, sent / SENT_PER_UNIT);
+    pub(super) fn credit_sent(&mut self, limits: &Limits, bytes: u32, is_fragment: bool) {
+        self.credit_received(limits, bytes);
+        let sent = self.uncredited_sent_bytes + bytes;
+        self.uncredited_sent_bytes = sent % SENT_PER_UNIT;
+        self.credit_resets(limits, sent / SENT_PER_UNIT);
         if bytes >= BYTES_PER_UNIT || !is_fragment {
-            self.earn(limits, DATA_SENT);
-            self.updates = self.updates.saturating_add(UPDATES);
+            self.credit(limits, DATA_SENT_CREDIT);
+            self.free_window_updates = self.free_window_updates.saturating_add(FREE_WINDOW_UPDATES);
         }
     }
 
     /// Credits the elapsed time, by a monotonic clock.
-    pub(super) fn tick(&mut self, limits: &Limits, now_ms: u64) {
-        let rate = u64::from(limits.budget_per_second);
-        let Some(since) = self.since_ms.filter(|_| rate > 0) else {
-            self.since_ms = Some(now_ms);
+    pub(super) fn refill(&mut self, limits: &Limits, now_ms: u64) {
+        let rate = u64::from(limits.abuse_budget_per_second);
+        let Some(since) = self.last_refill_ms.filter(|_| rate > 0) else {
+            self.last_refill_ms = Some(now_ms);
             return;
         };
         let units = now_ms.saturating_sub(since).saturating_mul(rate) / 1000;
         if units > 0 {
-            self.since_ms = Some(since + units * 1000 / rate);
+            self.last_refill_ms = Some(since + units * 1000 / rate);
             let units = u32::try_from(units).unwrap_or(u32::MAX);
-            self.earn(limits, units);
-            self.earn_early_ends(limits, units);
+            self.credit(limits, units);
+            self.credit_resets(limits, units);
         }
     }
 
-    pub(super) fn left(&self) -> u32 {
-        self.left.min(self.early_ends)
+    pub(super) fn units_left(&self) -> u32 {
+        self.units_left.min(self.reset_units_left)
     }
 
     #[inline]
-    fn earn(&mut self, limits: &Limits, units: u32) {
-        self.left = self.left.saturating_add(units).min(limits.budget_max);
+    fn credit(&mut self, limits: &Limits, units: u32) {
+        self.units_left = self.units_left.saturating_add(units).min(limits.abuse_budget_max);
     }
 
     #[inline]
-    fn earn_early_ends(&mut self, limits: &Limits, units: u32) {
-        self.early_ends = self.early_ends.saturating_add(units).min(limits.budget_max);
+    fn credit_resets(&mut self, limits: &Limits, units: u32) {
+        self.reset_units_left = self.reset_units_left.saturating_add(units).min(limits.abuse_budget_max);
     }
 }

@@ -1,18 +1,18 @@
 //! One HTTP/2 connection: the state shared by both directions, and the calls that concern both.
 
-use super::budget::{Budget, Deed};
-use super::control::{GOING, LEAVE};
-use super::event::{Cause, Event, Next, Waiting};
-use super::flow::{ReceiveFlow, increment};
-use super::frame::{self, Code, Kind, PAYLOAD_BYTES_DEFAULT, WINDOW_CEILING, setting};
-use super::hold::Held;
+use super::budget::{Budget, Cost};
+use super::control::{SHUTDOWN_PING, RESPONSES_SEEN_PING};
+use super::event::{ResetCause, Event, NextAction, WaitingFor};
+use super::flow::{ReceiveFlow, window_increment};
+use super::frame::{self, ErrorCode, FrameType, PAYLOAD_BYTES_DEFAULT, WINDOW_CEILING, setting_id};
+use super::hold::HeldFragments;
 use super::hpack::{Decoder, Encoder, TABLE_BYTES_DEFAULT};
 use super::limits::{Limits, STREAMS_CEILING, WINDOW_DEFAULT};
 use super::priority::{Priority, Queues};
-use super::receive::{Receive, Step};
-use super::recent::Closed;
-use super::reject::Reject;
-use super::streams::{Move, State, StreamKey, Streams};
+use super::receive::{ReceivePath, FrameReadState};
+use super::recent::CloseKind;
+use super::error::Reject;
+use super::streams::{Transition, State, StreamKey, Streams};
 use crate::trailers::Trailers;
 
 /// One HTTP/2 connection, without buffers except the HPACK tables.
@@ -69,7 +69,7 @@ use crate::trailers::Trailers;
 /// ```
 #[derive(Debug)]
 pub struct Connection {
-    pub(super) receive: Receive,
+    pub(super) receive: ReceivePath,
     pub(super) streams: Streams,
     pub(super) queues: Queues,
     pub(super) flow: ReceiveFlow,
@@ -78,11 +78,11 @@ pub struct Connection {
     /// Bytes sent for which the client has not opened the connection's window yet.
     pub(super) unacknowledged: u32,
     /// The streams whose next DATA frame waits for a larger window.
-    pub(super) held: Held,
+    pub(super) held_fragments: HeldFragments,
     /// The client's SETTINGS_INITIAL_WINDOW_SIZE.
-    pub(super) initial_window: i32,
+    pub(super) peer_initial_window: i32,
     /// The client's SETTINGS_MAX_FRAME_SIZE.
-    pub(super) frame_bytes_max: u32,
+    pub(super) peer_frame_bytes_max: u32,
     pub(super) decoder: Decoder,
     pub(super) encoder: Encoder,
     pub(super) budget: Budget,
@@ -91,18 +91,18 @@ pub struct Connection {
     /// The trailers of the last `End`.
     pub(super) trailers: Option<Box<Trailers>>,
     /// Priorities of streams that are not open yet; identifier 0 marks a free entry.
-    pub(super) early: [(u32, Priority); EARLY_PRIORITIES],
-    pub(super) going: Going,
+    pub(super) early_priorities: [(u32, Priority); EARLY_PRIORITIES],
+    pub(super) goaway: GoAwayState,
     /// The client has sent GOAWAY.
-    pub(super) peer_going: bool,
+    pub(super) peer_goaway: bool,
     /// The client has acknowledged the settings.
-    pub(super) settings_hold: bool,
+    pub(super) settings_acked: bool,
     /// How many streams have a complete response and an incomplete request.
-    pub(super) unfinished: u16,
+    pub(super) unfinished_requests: u16,
     /// A PING that gives such streams time to end was not answered yet.
-    pub(super) asked_to_leave: bool,
+    pub(super) responses_seen_ping_pending: bool,
     /// A PING that checks whether the client is there was not answered yet.
-    pub(super) asked: bool,
+    pub(super) keep_alive_ping_pending: bool,
 }
 
 const _: () = assert!(size_of::<Connection>() <= 1024, "every idle connection holds one");
@@ -112,13 +112,13 @@ const EARLY_PRIORITIES: usize = 4;
 
 /// The progress of a graceful shutdown of the connection. RFC 9113 §6.8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Going {
+pub(super) enum GoAwayState {
     /// Not begun: requests are served.
-    No,
+    NotSent,
     /// GOAWAY was sent, but the client may have sent requests before it arrived.
-    Told,
+    Sent,
     /// Streams above this one are not served.
-    Last(u32),
+    Final(u32),
 }
 
 impl Connection {
@@ -128,13 +128,13 @@ impl Connection {
     // sends.
     #[must_use]
     pub fn new(limits: &Limits, out: &mut Vec<u8>) -> Self {
-        use setting::{ENABLE_CONNECT_PROTOCOL, HEADER_TABLE_SIZE, INITIAL_WINDOW_SIZE};
-        use setting::{MAX_CONCURRENT_STREAMS, MAX_FRAME_SIZE, MAX_HEADER_LIST_SIZE};
-        let table = limits.decoder_table_bytes_max;
+        use setting_id::{ENABLE_CONNECT_PROTOCOL, HEADER_TABLE_SIZE, INITIAL_WINDOW_SIZE};
+        use setting_id::{MAX_CONCURRENT_STREAMS, MAX_FRAME_SIZE, MAX_HEADER_LIST_SIZE};
+        let table = limits.hpack_decoder_table_bytes_max;
         let settings = [
             (HEADER_TABLE_SIZE, table, table != TABLE_BYTES_DEFAULT),
-            (MAX_CONCURRENT_STREAMS, limits.streams_max.min(STREAMS_CEILING), true),
-            (INITIAL_WINDOW_SIZE, limits.stream_window, limits.stream_window != WINDOW_DEFAULT),
+            (MAX_CONCURRENT_STREAMS, limits.concurrent_streams_max.min(STREAMS_CEILING), true),
+            (INITIAL_WINDOW_SIZE, limits.initial_stream_window, limits.initial_stream_window != WINDOW_DEFAULT),
             (
                 MAX_FRAME_SIZE,
                 limits.payload_bytes_max(),
@@ -142,64 +142,64 @@ impl Connection {
             ),
             (MAX_HEADER_LIST_SIZE, limits.fields_bytes_max(), true),
             // RFC 8441 §3: a server uses this setting to announce support for extended CONNECT.
-            (ENABLE_CONNECT_PROTOCOL, 1, limits.connect_protocol),
+            (ENABLE_CONNECT_PROTOCOL, 1, limits.enable_connect_protocol),
             // RFC 9218 §2.1: a server that does not use the priority tree announces it.
-            (setting::NO_RFC7540_PRIORITIES, 1, true),
+            (setting_id::NO_RFC7540_PRIORITIES, 1, true),
         ];
         let told = settings.iter().filter(|(_, _, told)| *told);
         frame::write_settings(told.map(|(identifier, value, _)| (*identifier, *value)), out);
         let mut flow = ReceiveFlow::new(limits);
-        if let Some(increment) = flow.open() {
+        if let Some(increment) = flow.take_window_update() {
             frame::write_window_update(0, increment, out);
         }
         Self {
-            receive: Receive::new(),
+            receive: ReceivePath::new(),
             streams: Streams::new(),
             queues: Queues::new(),
             flow,
             send_window: WINDOW_DEFAULT.cast_signed(),
             unacknowledged: 0,
-            held: Held::NONE,
-            initial_window: WINDOW_DEFAULT.cast_signed(),
-            frame_bytes_max: PAYLOAD_BYTES_DEFAULT,
+            held_fragments: HeldFragments::NONE,
+            peer_initial_window: WINDOW_DEFAULT.cast_signed(),
+            peer_frame_bytes_max: PAYLOAD_BYTES_DEFAULT,
             decoder: Decoder::new(),
-            encoder: Encoder::new(limits.encoder_table_bytes_max),
+            encoder: Encoder::new(limits.hpack_encoder_table_bytes_max),
             budget: Budget::new(limits),
             scratch: Vec::new(),
             trailers: None,
-            early: [(0, Priority::DEFAULT); EARLY_PRIORITIES],
-            going: Going::No,
-            peer_going: false,
-            settings_hold: false,
-            unfinished: 0,
-            asked_to_leave: false,
-            asked: false,
+            early_priorities: [(0, Priority::DEFAULT); EARLY_PRIORITIES],
+            goaway: GoAwayState::NotSent,
+            peer_goaway: false,
+            settings_acked: false,
+            unfinished_requests: 0,
+            responses_seen_ping_pending: false,
+            keep_alive_ping_pending: false,
         }
     }
 
     /// Content of a request was consumed, so the client may send as much more. A WINDOW_UPDATE is
     /// sent as soon as half a window was consumed.
-    pub fn consumed(&mut self, stream: StreamKey, bytes: usize, out: &mut Vec<u8>) {
+    pub fn release_capacity(&mut self, stream: StreamKey, bytes: usize, out: &mut Vec<u8>) {
         let target = self.flow.stream_target;
-        let is_closed = self.receive.step == Step::Closed;
+        let is_closed = self.receive.step == FrameReadState::Closed;
         let Some(state) = self.streams.get_mut(stream).filter(|_| !is_closed) else { return };
-        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).min(state.held);
-        state.held -= bytes;
-        self.flow.held -= bytes;
-        if state.receives()
-            && let Some(increment) = increment(target, state.window, state.held)
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).min(state.unreleased);
+        state.unreleased -= bytes;
+        self.flow.unreleased -= bytes;
+        if state.is_receiving()
+            && let Some(increment) = window_increment(target, state.recv_window, state.unreleased)
         {
-            state.window += increment.cast_signed();
+            state.recv_window += increment.cast_signed();
             frame::write_window_update(stream.id, increment, out);
         }
-        self.open_window(out);
+        self.update_connection_window(out);
     }
 
     /// Opens the connection's window if half of it was consumed.
     #[inline]
-    pub(super) fn open_window(&mut self, out: &mut Vec<u8>) {
-        if self.receive.step != Step::Closed
-            && let Some(increment) = self.flow.open()
+    pub(super) fn update_connection_window(&mut self, out: &mut Vec<u8>) {
+        if self.receive.step != FrameReadState::Closed
+            && let Some(increment) = self.flow.take_window_update()
         {
             frame::write_window_update(0, increment, out);
         }
@@ -210,66 +210,66 @@ impl Connection {
     pub fn discard_body(&mut self, stream: StreamKey, out: &mut Vec<u8>) {
         let Some(state) = self.streams.get_mut(stream) else { return };
         state.discarding = true;
-        self.flow.held -= std::mem::take(&mut state.held);
-        self.open_window(out);
+        self.flow.unreleased -= std::mem::take(&mut state.unreleased);
+        self.update_connection_window(out);
     }
 
     /// Resets a stream, for the server's own reasons.
-    pub fn reset(&mut self, stream: StreamKey, code: Code, out: &mut Vec<u8>) {
+    pub fn reset(&mut self, stream: StreamKey, code: ErrorCode, out: &mut Vec<u8>) {
         let Some(_) = self.streams.get(stream) else { return };
-        frame::write_reset(stream.id, code, out);
-        self.close_stream(stream, Move::Reset, out);
+        frame::write_rst_stream(stream.id, code, out);
+        self.close_stream(stream, Transition::Reset, out);
     }
 
     /// Ends a stream because the client violated a rule.
-    pub(super) fn fault(
+    pub(super) fn stream_error(
         &mut self,
         limits: &Limits,
         stream: StreamKey,
         reject: Reject,
         out: &mut Vec<u8>,
     ) -> Result<Option<Event>, Reject> {
-        self.answer_reset(limits, stream.id, reject, out)?;
-        let is_known = !self.streams.at(stream.slot).leaving;
-        self.close_stream(stream, Move::Reset, out);
-        Ok(is_known.then_some(Event::Reset { stream, cause: Cause::Fault(reject) }))
+        self.write_peer_caused_reset(limits, stream.id, reject, out)?;
+        let is_known = !self.streams.at(stream.slot).is_closing;
+        self.close_stream(stream, Transition::Reset, out);
+        Ok(is_known.then_some(Event::Reset { stream, cause: ResetCause::StreamError(reject) }))
     }
 
     /// Writes a reset that the client has caused, and charges it.
     // RFC 9113 §5.4.2: a stream error is answered with RST_STREAM.
-    pub(super) fn answer_reset(
+    pub(super) fn write_peer_caused_reset(
         &mut self,
         limits: &Limits,
         id: u32,
         reject: Reject,
         out: &mut Vec<u8>,
     ) -> Result<(), Reject> {
-        self.budget.charge(Deed::Fault)?;
-        self.budget.answer(limits)?;
-        frame::write_reset(id, reject.code(), out);
+        self.budget.charge(Cost::StreamError)?;
+        self.budget.count_control_frame(limits)?;
+        frame::write_rst_stream(id, reject.code(), out);
         Ok(())
     }
 
     /// Closes an open stream. Content held for it counts as consumed; after a reset, more may be in
     /// transit.
     #[inline]
-    pub(super) fn close_stream(&mut self, key: StreamKey, step: Move, out: &mut Vec<u8>) {
+    pub(super) fn close_stream(&mut self, key: StreamKey, step: Transition, out: &mut Vec<u8>) {
         self.queues.remove(&mut self.streams, key.slot);
-        self.held.forget(self.streams.at_mut(key.slot));
+        self.held_fragments.remove(self.streams.at_mut(key.slot));
         let stream = self.streams.at_mut(key.slot);
-        self.flow.held -= stream.held;
-        self.unfinished -= u16::from(stream.is_unfinished());
-        if step == Move::Reset && stream.receives() {
-            self.budget.ended_early(stream.window.max(0).cast_unsigned(), self.flow.target);
+        self.flow.unreleased -= stream.unreleased;
+        self.unfinished_requests -= u16::from(stream.has_unfinished_request());
+        if step == Transition::Reset && stream.is_receiving() {
+            self.budget.on_stream_reset(stream.recv_window.max(0).cast_unsigned(), self.flow.target);
         }
-        stream.go(step);
+        stream.transition(step);
         let closed = match step {
-            Move::ReceiveEnd | Move::SendEnd => Closed::Ended,
-            Move::Reset => Closed::ByUs,
-            Move::ResetByPeer => Closed::ByPeer,
+            Transition::ReceiveEnd | Transition::SendEnd => CloseKind::EndStream,
+            Transition::Reset => CloseKind::ResetByServer,
+            Transition::ResetByPeer => CloseKind::ResetByPeer,
         };
         self.streams.close(key, closed);
-        self.open_window(out);
+        self.update_connection_window(out);
     }
 
     /// Ends a turn: no more events are yielded for streams whose response is complete while content
@@ -281,32 +281,32 @@ impl Connection {
     /// nothing needs to be stopped.
     // RFC 9113 §8.1: after a complete response, the server may ask the client to stop sending the
     // request, by RST_STREAM with NO_ERROR.
-    pub fn settle(&mut self, out: &mut Vec<u8>, mut closed: impl FnMut(StreamKey)) {
-        if self.unfinished == 0 || self.asked_to_leave || self.receive.step == Step::Closed {
+    pub fn close_answered_streams(&mut self, out: &mut Vec<u8>, mut closed: impl FnMut(StreamKey)) {
+        if self.unfinished_requests == 0 || self.responses_seen_ping_pending || self.receive.step == FrameReadState::Closed {
             return;
         }
-        if !self.streams.all().any(|stream| stream.is_unfinished() && stream.has_content) {
+        if !self.streams.all().any(|stream| stream.has_unfinished_request() && stream.has_content) {
             return;
         }
-        for slot in 0..self.streams.places() {
+        for slot in 0..self.streams.slots() {
             let stream = self.streams.at_mut(slot);
-            if stream.id != 0 && stream.is_unfinished() {
-                (stream.leaving, stream.discarding) = (true, true);
-                self.flow.held -= std::mem::take(&mut stream.held);
+            if stream.id != 0 && stream.has_unfinished_request() {
+                (stream.is_closing, stream.discarding) = (true, true);
+                self.flow.unreleased -= std::mem::take(&mut stream.unreleased);
                 closed(StreamKey { id: stream.id, slot });
             }
         }
-        self.open_window(out);
-        self.asked_to_leave = true;
-        frame::write(Kind::Ping, 0, 0, &LEAVE, out);
+        self.update_connection_window(out);
+        self.responses_seen_ping_pending = true;
+        frame::write_frame(FrameType::Ping, 0, 0, &RESPONSES_SEEN_PING, out);
     }
 
     /// Resets streams whose response the client has seen without ending its request.
-    pub(super) fn reset_leaving(&mut self, out: &mut Vec<u8>) {
-        for slot in 0..self.streams.places() {
+    pub(super) fn reset_answered_streams(&mut self, out: &mut Vec<u8>) {
+        for slot in 0..self.streams.slots() {
             let stream = self.streams.at(slot);
-            if stream.id != 0 && stream.leaving {
-                self.reset(StreamKey { id: stream.id, slot }, Code::NO_ERROR, out);
+            if stream.id != 0 && stream.is_closing {
+                self.reset(StreamKey { id: stream.id, slot }, ErrorCode::NO_ERROR, out);
             }
         }
     }
@@ -318,29 +318,29 @@ impl Connection {
     // RFC 9113 §6.8: a server that shuts down gracefully sends GOAWAY with the largest identifier,
     // and after a round trip another one with the last stream that it serves.
     pub fn drain(&mut self, out: &mut Vec<u8>) {
-        if self.going == Going::No && self.receive.step != Step::Closed {
-            self.going = Going::Told;
-            frame::write_go_away(WINDOW_CEILING, Code::NO_ERROR, out);
-            frame::write(Kind::Ping, 0, 0, &GOING, out);
+        if self.goaway == GoAwayState::NotSent && self.receive.step != FrameReadState::Closed {
+            self.goaway = GoAwayState::Sent;
+            frame::write_go_away(WINDOW_CEILING, ErrorCode::NO_ERROR, out);
+            frame::write_frame(FrameType::Ping, 0, 0, &SHUTDOWN_PING, out);
         }
     }
 
     /// Stops accepting requests at once: those after the last one are ignored, and the client may
     /// retry them elsewhere.
-    pub fn drain_at_once(&mut self, out: &mut Vec<u8>) {
-        if !matches!(self.going, Going::Last(_)) && self.receive.step != Step::Closed {
+    pub fn go_away_now(&mut self, out: &mut Vec<u8>) {
+        if !matches!(self.goaway, GoAwayState::Final(_)) && self.receive.step != FrameReadState::Closed {
             let last = self.streams.highest();
-            self.going = Going::Last(last);
-            frame::write_go_away(last, Code::NO_ERROR, out);
+            self.goaway = GoAwayState::Final(last);
+            frame::write_go_away(last, ErrorCode::NO_ERROR, out);
         }
     }
 
     /// Ends the connection for the server's own reasons, such as a deadline. Nothing more is
     /// received, and nothing more may be written.
-    pub fn close(&mut self, code: Code, out: &mut Vec<u8>) {
-        if self.receive.step != Step::Closed {
+    pub fn close(&mut self, code: ErrorCode, out: &mut Vec<u8>) {
+        if self.receive.step != FrameReadState::Closed {
             frame::write_go_away(self.last_stream(), code, out);
-            self.receive.step = Step::Closed;
+            self.receive.step = FrameReadState::Closed;
         }
     }
 
@@ -348,15 +348,15 @@ impl Connection {
     // RFC 9113 §5.4.1: an endpoint that encounters a connection error should first send GOAWAY with
     // the last stream that it processed, and must then close the connection.
     #[cold]
-    pub(super) fn fail(&mut self, reject: Reject, out: &mut Vec<u8>) -> Event {
+    pub(super) fn connection_error(&mut self, reject: Reject, out: &mut Vec<u8>) -> Event {
         self.close(reject.code(), out);
-        Event::Error(reject)
+        Event::ConnectionError(reject)
     }
 
     fn last_stream(&self) -> u32 {
-        match self.going {
-            Going::Last(last) => last,
-            Going::No | Going::Told => self.streams.highest(),
+        match self.goaway {
+            GoAwayState::Final(last) => last,
+            GoAwayState::NotSent | GoAwayState::Sent => self.streams.highest(),
         }
     }
 
@@ -364,31 +364,31 @@ impl Connection {
     /// to [`receive`](Self::receive), which returned [`Event::NeedInput`]. Incomplete requests
     /// fail; complete ones can still be answered, because the peer may have closed only its own
     /// direction.
-    pub fn close_receive(&mut self) -> Event {
-        if self.receive.step == Step::Closed {
+    pub fn receive_eof(&mut self) -> Event {
+        if self.receive.step == FrameReadState::Closed {
             return Event::Closed;
         }
-        let within = self.receive.is_within();
-        self.receive.step = Step::Closed;
-        if within { Event::Error(Reject::ConnectionCutShort) } else { Event::Closed }
+        let within = self.receive.is_mid_frame();
+        self.receive.step = FrameReadState::Closed;
+        if within { Event::ConnectionError(Reject::ConnectionCutShort) } else { Event::Closed }
     }
 
     /// The next step of the connection.
     #[must_use]
-    pub fn next(&self) -> Next {
-        let is_done = self.peer_going || matches!(self.going, Going::Last(_));
-        if self.receive.step == Step::Closed || (is_done && self.streams.count() == 0) {
-            Next::Close
+    pub fn next_action(&self) -> NextAction {
+        let is_done = self.peer_goaway || matches!(self.goaway, GoAwayState::Final(_));
+        if self.receive.step == FrameReadState::Closed || (is_done && self.streams.count() == 0) {
+            NextAction::Close
         } else {
-            Next::Receive
+            NextAction::Receive
         }
     }
 
     /// The event that the connection is waiting for.
     #[must_use]
-    pub fn waiting(&self) -> Waiting {
-        match self.receive.waiting() {
-            Waiting::Idle if self.streams.count() > 0 => Waiting::Streams,
+    pub fn waiting_for(&self) -> WaitingFor {
+        match self.receive.waiting_for() {
+            WaitingFor::Idle if self.streams.count() > 0 => WaitingFor::Streams,
             waiting => waiting,
         }
     }
@@ -396,28 +396,28 @@ impl Connection {
     /// Returns whether the client may send content on a stream: neither the stream's window nor
     /// that of the connection is used up, or content of an announced frame is missing.
     #[must_use]
-    pub fn may_receive(&self, stream: StreamKey) -> bool {
-        if self.receive.owes(stream) {
+    pub fn can_receive_data(&self, stream: StreamKey) -> bool {
+        if self.receive.expects_data(stream) {
             return true;
         }
-        self.flow.left > 0 && self.streams.get(stream).is_some_and(|state| state.window > 0)
+        self.flow.window > 0 && self.streams.get(stream).is_some_and(|state| state.recv_window > 0)
     }
 
     /// Returns whether the client has ever opened a stream.
     #[must_use]
-    pub const fn has_had_requests(&self) -> bool {
+    pub const fn has_received_request(&self) -> bool {
         self.streams.highest() > 0
     }
 
     /// Returns whether a stream is open: its response or its request is not complete.
     #[must_use]
-    pub fn is_open(&self, stream: StreamKey) -> bool {
+    pub fn is_stream_open(&self, stream: StreamKey) -> bool {
         self.streams.get(stream).is_some()
     }
 
     /// The number of open streams.
     #[must_use]
-    pub const fn streams_open(&self) -> usize {
+    pub const fn open_streams(&self) -> usize {
         self.streams.count() as usize
     }
 
@@ -429,14 +429,14 @@ impl Connection {
 
     /// All output was sent: the peer reads. Answers are counted from here, so a server that never
     /// calls this ends the connection after [`answers_max`](Limits::answers_max) answers.
-    pub fn output_sent(&mut self) {
-        self.budget.answers_read();
+    pub fn output_flushed(&mut self) {
+        self.budget.control_frames_flushed();
     }
 
     /// The remaining budget for work without a benefit.
     #[must_use]
     pub fn budget_left(&self) -> u32 {
-        self.budget.left()
+        self.budget.units_left()
     }
 
     /// Frees the memory of streams that have ended, if none is open. The client does not notice.
@@ -470,29 +470,29 @@ impl Connection {
     }
 
     /// Checks all invariants.
-    pub fn check(&self) {
-        self.streams.check();
-        self.queues.check(&self.streams);
-        self.decoder.check();
-        self.encoder.check();
-        let held: u64 = self.streams.all().map(|stream| u64::from(stream.held)).sum();
-        assert_eq!(held, u64::from(self.flow.held), "held content belongs to streams");
+    pub fn assert_invariants(&self) {
+        self.streams.assert_invariants();
+        self.queues.assert_invariants(&self.streams);
+        self.decoder.assert_invariants();
+        self.encoder.assert_invariants();
+        let held: u64 = self.streams.all().map(|stream| u64::from(stream.unreleased)).sum();
+        assert_eq!(held, u64::from(self.flow.unreleased), "held content belongs to streams");
         assert!(self.send_window >= 0, "no setting changes the connection's window");
         for stream in self.streams.all() {
             assert_eq!(stream.queued, stream.may_send(), "streams that can send are queued");
         }
-        self.held.check(&self.streams);
-        let unfinished = self.streams.all().filter(|stream| stream.is_unfinished());
-        assert_eq!(unfinished.count(), usize::from(self.unfinished));
+        self.held_fragments.assert_invariants(&self.streams);
+        let unfinished = self.streams.all().filter(|stream| stream.has_unfinished_request());
+        assert_eq!(unfinished.count(), usize::from(self.unfinished_requests));
     }
 
     /// Ends the client's side of a stream.
     #[inline]
-    pub(super) fn end_receive(&mut self, key: StreamKey, out: &mut Vec<u8>) {
+    pub(super) fn receive_end_stream(&mut self, key: StreamKey, out: &mut Vec<u8>) {
         let stream = self.streams.at_mut(key.slot);
         if stream.state == State::Open {
-            return stream.go(Move::ReceiveEnd);
+            return stream.transition(Transition::ReceiveEnd);
         }
-        self.close_stream(key, Move::ReceiveEnd, out);
+        self.close_stream(key, Transition::ReceiveEnd, out);
     }
 }

@@ -1,74 +1,74 @@
 //! Control frames: SETTINGS, PING, WINDOW_UPDATE, RST_STREAM, and priorities.
 
-use super::budget::Deed;
-use super::connection::{Connection, Going};
-use super::event::{Cause, Event};
+use super::budget::Cost;
+use super::connection::{Connection, GoAwayState};
+use super::event::{ResetCause, Event};
 use super::frame::{
-    self, Code, Header, Kind, PAYLOAD_BYTES_CEILING, PAYLOAD_BYTES_DEFAULT, SETTING_BYTES,
-    WINDOW_CEILING, flag, setting,
+    self, ErrorCode, FrameHeader, FrameType, PAYLOAD_BYTES_CEILING, PAYLOAD_BYTES_DEFAULT, SETTING_BYTES,
+    WINDOW_CEILING, flags, setting_id,
 };
 use super::limits::{Limits, WINDOW_DEFAULT};
 use super::priority::Priority;
-use super::receive::Step;
-use super::reject::Reject;
-use super::streams::{Found, Move, Sending, Slot, StreamKey};
+use super::receive::FrameReadState;
+use super::error::Reject;
+use super::streams::{StreamLookup, Transition, ResponseState, Slot, StreamKey};
 
 /// The payload of a PING that measures the round trip.
-pub(super) const MEASURE: [u8; 8] = *b"measure?";
+pub(super) const RTT_PING: [u8; 8] = *b"measure?";
 /// The payload of a PING whose answer shows that the client has seen the responses before it.
-pub(super) const LEAVE: [u8; 8] = *b"answered";
+pub(super) const RESPONSES_SEEN_PING: [u8; 8] = *b"answered";
 /// The payload of a PING whose answer shows that the client has received the GOAWAY before it.
-pub(super) const GOING: [u8; 8] = *b"go away?";
+pub(super) const SHUTDOWN_PING: [u8; 8] = *b"go away?";
 /// The payload of a PING that checks whether the client is there.
-pub(super) const ASK: [u8; 8] = *b"present?";
+pub(super) const KEEP_ALIVE_PING: [u8; 8] = *b"present?";
 
 impl Connection {
     /// Reads a SETTINGS frame.
-    pub(super) fn settings(
+    pub(super) fn receive_settings(
         &mut self,
         limits: &Limits,
-        header: Header,
+        header: FrameHeader,
         payload: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<Option<Event>, Reject> {
-        if header.has(flag::ACK) {
-            if self.settings_hold {
-                self.budget.charge(Deed::Unknown)?;
+        if header.has_flags(flags::ACK) {
+            if self.settings_acked {
+                self.budget.charge(Cost::Unknown)?;
             } else {
-                self.settings_hold = true;
+                self.settings_acked = true;
                 self.apply_own_settings(limits, out);
             }
             return Ok(None);
         }
-        if self.receive.step == Step::Frame {
-            self.budget.charge(Deed::Settings(payload.len() / SETTING_BYTES))?;
+        if self.receive.step == FrameReadState::Frame {
+            self.budget.charge(Cost::Settings(payload.len() / SETTING_BYTES))?;
         }
-        self.receive.step = Step::Frame;
+        self.receive.step = FrameReadState::Frame;
         // RFC 9113 §6.5.3: the values are processed in the order in which they appear.
-        for (identifier, value) in frame::settings(payload) {
+        for (identifier, value) in frame::parse_settings(payload) {
             self.apply_setting(identifier, value)?;
         }
         // RFC 9113 §6.5.3: after all values were processed, the acknowledgement is sent
         // immediately.
-        self.budget.answer(limits)?;
-        frame::write(Kind::Settings, flag::ACK, 0, &[], out);
+        self.budget.count_control_frame(limits)?;
+        frame::write_frame(FrameType::Settings, flags::ACK, 0, &[], out);
         Ok(Some(Event::Settings))
     }
 
     /// Applies the server's settings, which the client has acknowledged.
     fn apply_own_settings(&mut self, limits: &Limits, out: &mut Vec<u8>) {
-        self.decoder.set_size_max(limits.decoder_table_bytes_max);
+        self.decoder.set_size_max(limits.hpack_decoder_table_bytes_max);
         // RFC 9113 §6.9.3: a client may have used the larger window before it received the setting.
-        let less = WINDOW_DEFAULT.saturating_sub(limits.stream_window);
+        let less = WINDOW_DEFAULT.saturating_sub(limits.initial_stream_window);
         if less == 0 {
             return;
         }
         for key in self.streams.keys().collect::<Vec<_>>() {
             let stream = self.streams.at_mut(key.slot);
-            stream.window -= less.cast_signed();
+            stream.recv_window -= less.cast_signed();
             if !stream.discarding {
                 // Content sent with the larger window may already be consumed.
-                self.consumed(key, 0, out);
+                self.release_capacity(key, 0, out);
             }
         }
     }
@@ -76,22 +76,22 @@ impl Connection {
     // RFC 9113 §6.5.2: the valid values of each setting. Unknown ones must be ignored.
     fn apply_setting(&mut self, identifier: u16, value: u32) -> Result<(), Reject> {
         match identifier {
-            setting::HEADER_TABLE_SIZE => self.encoder.set_size_allowed(value),
-            setting::ENABLE_PUSH if value > 1 => return Err(Reject::SettingPush),
-            setting::INITIAL_WINDOW_SIZE => {
+            setting_id::HEADER_TABLE_SIZE => self.encoder.set_peer_size_limit(value),
+            setting_id::ENABLE_PUSH if value > 1 => return Err(Reject::SettingPush),
+            setting_id::INITIAL_WINDOW_SIZE => {
                 let window = i32::try_from(value).map_err(|_| Reject::SettingWindow)?;
                 self.change_initial_window(window)?;
             }
-            setting::MAX_FRAME_SIZE => {
+            setting_id::MAX_FRAME_SIZE => {
                 if !(PAYLOAD_BYTES_DEFAULT..=PAYLOAD_BYTES_CEILING).contains(&value) {
                     return Err(Reject::SettingFrameSize);
                 }
-                self.frame_bytes_max = value;
+                self.peer_frame_bytes_max = value;
             }
             // RFC 8441 §3: the value must be 0 or 1.
-            setting::ENABLE_CONNECT_PROTOCOL if value > 1 => return Err(Reject::SettingConnect),
+            setting_id::ENABLE_CONNECT_PROTOCOL if value > 1 => return Err(Reject::SettingConnect),
             // RFC 9218 §2.1: any value other than 0 and 1 must be treated as a connection error.
-            setting::NO_RFC7540_PRIORITIES if value > 1 => return Err(Reject::SettingPriorities),
+            setting_id::NO_RFC7540_PRIORITIES if value > 1 => return Err(Reject::SettingPriorities),
             _ => {}
         }
         Ok(())
@@ -100,9 +100,9 @@ impl Connection {
     // RFC 9113 §6.9.2: a new initial window changes the windows of all streams by the difference,
     // which may make them negative; one that grows too large is a connection error.
     fn change_initial_window(&mut self, window: i32) -> Result<(), Reject> {
-        let before = std::mem::replace(&mut self.initial_window, window);
+        let before = std::mem::replace(&mut self.peer_initial_window, window);
         let difference = window - before;
-        for slot in 0..self.streams.places() {
+        for slot in 0..self.streams.slots() {
             let stream = self.streams.at_mut(slot);
             if stream.id == 0 {
                 continue;
@@ -126,51 +126,51 @@ impl Connection {
     }
 
     /// Reads a PING frame.
-    pub(super) fn ping(
+    pub(super) fn receive_ping(
         &mut self,
         limits: &Limits,
-        header: Header,
+        header: FrameHeader,
         payload: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<Option<Event>, Reject> {
-        if !header.has(flag::ACK) {
-            self.budget.charge(Deed::Ping)?;
-            self.budget.answer(limits)?;
+        if !header.has_flags(flags::ACK) {
+            self.budget.charge(Cost::Ping)?;
+            self.budget.count_control_frame(limits)?;
             // RFC 9113 §6.7: a PING is answered by one with the same payload.
-            frame::write(Kind::Ping, flag::ACK, 0, payload, out);
-        } else if payload == MEASURE && self.flow.is_measuring() {
-            self.flow.measured(limits);
-        } else if payload == LEAVE && self.asked_to_leave {
-            self.asked_to_leave = false;
-            self.reset_leaving(out);
-        } else if payload == GOING && self.going == Going::Told {
-            self.drain_at_once(out);
-        } else if payload != ASK || !std::mem::take(&mut self.asked) {
-            self.budget.charge(Deed::Unknown)?;
+            frame::write_frame(FrameType::Ping, flags::ACK, 0, payload, out);
+        } else if payload == RTT_PING && self.flow.is_measuring() {
+            self.flow.on_rtt_pong(limits);
+        } else if payload == RESPONSES_SEEN_PING && self.responses_seen_ping_pending {
+            self.responses_seen_ping_pending = false;
+            self.reset_answered_streams(out);
+        } else if payload == SHUTDOWN_PING && self.goaway == GoAwayState::Sent {
+            self.go_away_now(out);
+        } else if payload != KEEP_ALIVE_PING || !std::mem::take(&mut self.keep_alive_ping_pending) {
+            self.budget.charge(Cost::Unknown)?;
         }
         Ok(None)
     }
 
     /// Checks by PING whether the client is there. Anything it then sends counts as an answer.
-    pub fn ask(&mut self, out: &mut Vec<u8>) {
-        if self.receive.step != Step::Closed {
-            self.asked = true;
-            frame::write(Kind::Ping, 0, 0, &ASK, out);
+    pub fn send_keep_alive_ping(&mut self, out: &mut Vec<u8>) {
+        if self.receive.step != FrameReadState::Closed {
+            self.keep_alive_ping_pending = true;
+            frame::write_frame(FrameType::Ping, 0, 0, &KEEP_ALIVE_PING, out);
         }
     }
 
     /// Reads a WINDOW_UPDATE frame.
-    pub(super) fn window_update(
+    pub(super) fn receive_window_update(
         &mut self,
         limits: &Limits,
-        header: Header,
+        header: FrameHeader,
         payload: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<Option<Event>, Reject> {
-        self.budget.window_update()?;
-        let increment = frame::number(payload).unwrap_or_default() & WINDOW_CEILING;
+        self.budget.charge_window_update()?;
+        let increment = frame::read_u32(payload).unwrap_or_default() & WINDOW_CEILING;
         let increment = increment.cast_signed();
-        if header.stream == 0 {
+        if header.stream_id == 0 {
             // RFC 9113 §6.9: an increment of 0 is an error; §6.9.1: so is a window above 2^31-1.
             if increment == 0 {
                 return Err(Reject::WindowZero);
@@ -181,12 +181,12 @@ impl Connection {
             self.unacknowledged = self.unacknowledged.saturating_sub(acknowledged);
             return Ok(None);
         }
-        let slot = match self.streams.find(header.stream) {
-            Found::Open(slot) => slot,
-            Found::Idle => return Err(Reject::StreamIdle),
+        let slot = match self.streams.find(header.stream_id) {
+            StreamLookup::Open(slot) => slot,
+            StreamLookup::Idle => return Err(Reject::StreamIdle),
             // RFC 9113 §5.1: WINDOW_UPDATE may arrive for a short time after a stream's end, for
             // each frame of a long burst. It is charged above, like every other.
-            Found::Closed(_) => return Ok(None),
+            StreamLookup::Closed(_) => return Ok(None),
         };
         let state = self.streams.at_mut(slot);
         let reject = match state.send_window.checked_add(increment) {
@@ -200,84 +200,84 @@ impl Connection {
                 return Ok(None);
             }
         };
-        let stream = StreamKey { id: header.stream, slot };
-        self.fault(limits, stream, reject, out)
+        let stream = StreamKey { id: header.stream_id, slot };
+        self.stream_error(limits, stream, reject, out)
     }
 
     /// Reads an RST_STREAM frame.
-    pub(super) fn reset_stream(
+    pub(super) fn receive_rst_stream(
         &mut self,
-        header: Header,
+        header: FrameHeader,
         payload: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<Option<Event>, Reject> {
-        let code = Code(frame::number(payload).unwrap_or_default());
-        match self.streams.find(header.stream) {
-            Found::Open(slot) => {
+        let code = ErrorCode(frame::read_u32(payload).unwrap_or_default());
+        match self.streams.find(header.stream_id) {
+            StreamLookup::Open(slot) => {
                 let state = self.streams.at(slot);
-                let is_known = !state.leaving;
+                let is_known = !state.is_closing;
                 let deed = match state.sending {
                     // After a complete response, a reset only means that the client sends no more.
-                    _ if state.is_unfinished() => Deed::Late,
-                    Sending::Waiting => Deed::Reset,
-                    Sending::Exact | Sending::Unknown | Sending::Done => Deed::ResetWithin,
+                    _ if state.has_unfinished_request() => Cost::FrameOnClosedStream,
+                    ResponseState::Waiting => Cost::StreamReset,
+                    ResponseState::Exact | ResponseState::Unknown | ResponseState::Done => Cost::StreamResetDuringResponse,
                 };
                 self.budget.charge(deed)?;
-                let stream = StreamKey { id: header.stream, slot };
-                self.close_stream(stream, Move::ResetByPeer, out);
-                Ok(is_known.then_some(Event::Reset { stream, cause: Cause::Peer(code) }))
+                let stream = StreamKey { id: header.stream_id, slot };
+                self.close_stream(stream, Transition::ResetByPeer, out);
+                Ok(is_known.then_some(Event::Reset { stream, cause: ResetCause::Remote(code) }))
             }
             // RFC 9113 §6.4: RST_STREAM on an idle stream is a connection error.
-            Found::Idle => Err(Reject::StreamIdle),
-            Found::Closed(_) => self.budget.charge(Deed::Late).map(|()| None),
+            StreamLookup::Idle => Err(Reject::StreamIdle),
+            StreamLookup::Closed(_) => self.budget.charge(Cost::FrameOnClosedStream).map(|()| None),
         }
     }
 
     /// Reads a PRIORITY frame, which no longer has an effect.
     // RFC 9113 §6.3: a PRIORITY frame with a length other than 5 is a stream error.
-    pub(super) fn priority(
+    pub(super) fn receive_priority(
         &mut self,
         limits: &Limits,
-        header: Header,
+        header: FrameHeader,
         out: &mut Vec<u8>,
     ) -> Result<Option<Event>, Reject> {
         let reject = Reject::PriorityLength;
-        self.budget.charge(Deed::Priority)?;
-        match self.streams.find(header.stream) {
+        self.budget.charge(Cost::Priority)?;
+        match self.streams.find(header.stream_id) {
             _ if header.length == 5 => Ok(None),
-            Found::Open(slot) => {
-                let stream = StreamKey { id: header.stream, slot };
-                self.fault(limits, stream, reject, out)
+            StreamLookup::Open(slot) => {
+                let stream = StreamKey { id: header.stream_id, slot };
+                self.stream_error(limits, stream, reject, out)
             }
             // Without an open stream, there is nothing to reset.
-            Found::Idle | Found::Closed(_) => Err(reject),
+            StreamLookup::Idle | StreamLookup::Closed(_) => Err(reject),
         }
     }
 
     /// Reads a PRIORITY_UPDATE frame.
     // RFC 9218 §7.1: the frame names its stream, which must be one that a client may open; for an
     // idle stream the last one is kept until the request arrives.
-    pub(super) fn priority_update(&mut self, payload: &[u8]) -> Result<Option<Event>, Reject> {
-        self.budget.charge(Deed::PriorityUpdate)?;
-        let id = frame::number(payload).unwrap_or_default() & WINDOW_CEILING;
+    pub(super) fn receive_priority_update(&mut self, payload: &[u8]) -> Result<Option<Event>, Reject> {
+        self.budget.charge(Cost::PriorityUpdate)?;
+        let id = frame::read_u32(payload).unwrap_or_default() & WINDOW_CEILING;
         if id.is_multiple_of(2) {
             return Err(Reject::PriorityUpdateStream);
         }
         let priority = Priority::parse(payload.get(4..).unwrap_or_default());
         match self.streams.find(id) {
-            Found::Open(slot) => {
+            StreamLookup::Open(slot) => {
                 self.queues.remove(&mut self.streams, slot);
                 self.streams.at_mut(slot).priority = priority;
                 self.requeue(slot);
             }
-            Found::Idle => {
-                let known = self.early.iter().position(|(early, _)| *early == id);
+            StreamLookup::Idle => {
+                let known = self.early_priorities.iter().position(|(early, _)| *early == id);
                 // The oldest priority is replaced.
-                let last = known.unwrap_or(self.early.len() - 1);
-                self.early[..=last].rotate_right(1);
-                self.early[0] = (id, priority);
+                let last = known.unwrap_or(self.early_priorities.len() - 1);
+                self.early_priorities[..=last].rotate_right(1);
+                self.early_priorities[0] = (id, priority);
             }
-            Found::Closed(_) => {}
+            StreamLookup::Closed(_) => {}
         }
         Ok(None)
     }

@@ -1,7 +1,7 @@
 //! Events and states that a connection reports to its caller.
 
-use super::frame::Code;
-use super::reject::Reject;
+use super::frame::ErrorCode;
+use super::error::Reject;
 use super::streams::StreamKey;
 use crate::BodyLength;
 use std::ops::Range;
@@ -30,37 +30,37 @@ pub enum Event {
     /// The request violates a rule of every HTTP version. Respond with the status; if a response
     /// has begun, reset the stream. No more events follow for the request. If its head was
     /// rejected, the buffers contain no head, and there was no [`Event::Request`].
-    Refuse {
+    RequestError {
         /// The stream.
         stream: StreamKey,
         /// The violated rule.
-        reject: crate::Reject,
+        error: crate::Http2Error,
     },
     /// A stream was reset: its exchange fails. The key has become invalid.
     Reset {
         /// The stream.
         stream: StreamKey,
         /// How it was ended, and why.
-        cause: Cause,
+        cause: ResetCause,
     },
     /// The head of a request violated a rule of HTTP/2, or a frame arrived on a closed stream. It
     /// was answered with a reset; no exchange is affected.
-    Rejected {
+    StreamError {
         /// The stream's identifier.
         id: u32,
         /// The violated rule.
-        reject: Reject,
+        error: Reject,
     },
     /// The client's settings have changed: more data may be ready to be sent.
     Settings,
     /// The client opens no more streams; it closes the connection when the open ones have ended.
     GoAway {
         /// The reason.
-        code: Code,
+        code: ErrorCode,
     },
     /// The peer violated a rule of the connection, and GOAWAY was written. Fail all exchanges, send
     /// the output, and close.
-    Error(Reject),
+    ConnectionError(Reject),
     /// The connection is over; nothing more is read.
     Closed,
 }
@@ -79,16 +79,16 @@ pub struct Request {
 
 /// Why a stream was reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
+pub enum ResetCause {
     /// The client reset it, with this code.
-    Peer(Code),
+    Remote(ErrorCode),
     /// The client violated this rule, so it was reset.
-    Fault(Reject),
+    StreamError(Reject),
 }
 
 /// The event that the connection is waiting for; the server owns the clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Waiting {
+pub enum WaitingFor {
     /// For the preface and the first SETTINGS frame.
     Preface,
     /// For the rest of a header block.
@@ -107,7 +107,7 @@ pub enum Waiting {
 
 /// The next step of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum NextAction {
     /// Requests can be received.
     Receive,
     /// Close, once all output is sent.
@@ -116,7 +116,7 @@ pub enum Next {
 
 /// A stream that can send now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ready {
+pub struct ReadyStream {
     /// The stream.
     pub stream: StreamKey,
     /// How many bytes the next DATA frame can carry, at least 1.
@@ -125,11 +125,11 @@ pub struct Ready {
 
 /// How a piece of content continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum After {
+pub enum MoreData {
     /// More content, which is available.
-    More,
+    Buffered,
     /// More content, which will be offered when it is available.
-    Wait,
+    Pending,
     /// Nothing: the response is complete.
     End,
 }

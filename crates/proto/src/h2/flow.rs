@@ -9,7 +9,7 @@ use super::limits::{Limits, WINDOW_DEFAULT};
 /// So an endpoint sends one WINDOW_UPDATE for each half window, whatever the pieces in which
 /// content arrives and is consumed.
 #[inline]
-pub(super) fn increment(target: u32, left: i32, held: u32) -> Option<u32> {
+pub(super) fn window_increment(target: u32, left: i32, held: u32) -> Option<u32> {
     let missing = i64::from(target) - i64::from(left) - i64::from(held);
     let missing = u32::try_from(missing).ok()?;
     if missing > 0 && missing >= target / 2 { Some(missing) } else { None }
@@ -22,67 +22,67 @@ pub(super) fn increment(target: u32, left: i32, held: u32) -> Option<u32> {
 #[derive(Debug)]
 pub(super) struct ReceiveFlow {
     /// How much content the client may still send.
-    pub(super) left: u32,
+    pub(super) window: u32,
     /// Content that arrived and was not consumed yet.
-    pub(super) held: u32,
+    pub(super) unreleased: u32,
     /// The target size of the connection's window.
     pub(super) target: u32,
     /// The target size of streams' windows.
     pub(super) stream_target: u32,
     /// Content since the last measuring PING was sent, or answered.
-    bytes: u32,
+    bdp_bytes: u32,
     /// How much content must arrive before the next measuring PING.
-    interval: u32,
+    bdp_interval: u32,
     /// A measuring PING was not answered yet.
-    measuring: bool,
+    rtt_ping_pending: bool,
 }
 
 impl ReceiveFlow {
     pub(super) fn new(limits: &Limits) -> Self {
         Self {
-            left: WINDOW_DEFAULT,
-            held: 0,
-            target: limits.connection_window.max(WINDOW_DEFAULT),
-            stream_target: limits.stream_window,
-            bytes: 0,
-            interval: (limits.stream_window / 2).max(INTERVAL_MIN),
-            measuring: false,
+            window: WINDOW_DEFAULT,
+            unreleased: 0,
+            target: limits.initial_connection_window.max(WINDOW_DEFAULT),
+            stream_target: limits.initial_stream_window,
+            bdp_bytes: 0,
+            bdp_interval: (limits.initial_stream_window / 2).max(BDP_INTERVAL_BYTES_MIN),
+            rtt_ping_pending: false,
         }
     }
 
     /// Opens the window if that is due, and returns by how much.
     #[inline]
-    pub(super) fn open(&mut self) -> Option<u32> {
-        let increment = increment(self.target, self.left.cast_signed(), self.held)?;
-        self.left += increment;
+    pub(super) fn take_window_update(&mut self) -> Option<u32> {
+        let increment = window_increment(self.target, self.window.cast_signed(), self.unreleased)?;
+        self.window += increment;
         Some(increment)
     }
 
     /// Counts content that arrived. Returns whether to send a PING that measures the round trip.
     #[inline]
-    pub(super) fn received(&mut self, limits: &Limits, bytes: u32) -> bool {
-        self.bytes = self.bytes.saturating_add(bytes);
-        let starts = !self.measuring && self.bytes >= self.interval && self.may_grow(limits);
+    pub(super) fn on_data(&mut self, limits: &Limits, bytes: u32) -> bool {
+        self.bdp_bytes = self.bdp_bytes.saturating_add(bytes);
+        let starts = !self.rtt_ping_pending && self.bdp_bytes >= self.bdp_interval && self.can_grow(limits);
         if starts {
-            self.measuring = true;
-            self.bytes = 0;
+            self.rtt_ping_pending = true;
+            self.bdp_bytes = 0;
         }
         starts
     }
 
-    fn may_grow(&self, limits: &Limits) -> bool {
+    fn can_grow(&self, limits: &Limits) -> bool {
         self.stream_target < limits.stream_window_max || self.target < limits.connection_window_max
     }
 
     /// Returns whether a measuring PING was not answered yet.
     pub(super) const fn is_measuring(&self) -> bool {
-        self.measuring
+        self.rtt_ping_pending
     }
 
     /// Processes the answer to the PING.
-    pub(super) fn measured(&mut self, limits: &Limits) {
-        self.measuring = false;
-        let bytes = std::mem::take(&mut self.bytes);
+    pub(super) fn on_rtt_pong(&mut self, limits: &Limits) {
+        self.rtt_ping_pending = false;
+        let bytes = std::mem::take(&mut self.bdp_bytes);
         let grown = |window: u32, window_max: u32| match bytes >= window / 2 {
             true => window.saturating_mul(2).min(window_max.max(window)),
             false => window,
@@ -91,30 +91,30 @@ impl ReceiveFlow {
         self.stream_target = grown(self.stream_target, limits.stream_window_max);
         self.target = grown(self.target, limits.connection_window_max);
         // A path whose windows no longer grow is measured less and less often.
-        self.interval = match before == (self.target, self.stream_target) {
-            true => self.interval.saturating_mul(2),
-            false => (self.stream_target / 2).max(INTERVAL_MIN),
+        self.bdp_interval = match before == (self.target, self.stream_target) {
+            true => self.bdp_interval.saturating_mul(2),
+            false => (self.stream_target / 2).max(BDP_INTERVAL_BYTES_MIN),
         };
     }
 }
 
 /// The minimum amount of content for a measurement, in bytes.
-const INTERVAL_MIN: u32 = 16 * 1024;
+const BDP_INTERVAL_BYTES_MIN: u32 = 16 * 1024;
 
 #[cfg(test)]
 mod tests {
-    use super::{ReceiveFlow, increment};
+    use super::{ReceiveFlow, window_increment};
     use crate::h2::Limits;
 
     #[test]
     fn a_window_is_opened_when_half_of_it_was_consumed() {
-        assert_eq!(increment(100, 100, 0), None);
-        assert_eq!(increment(100, 51, 0), None);
-        assert_eq!(increment(100, 50, 0), Some(50));
-        assert_eq!(increment(100, 0, 51), None);
-        assert_eq!(increment(100, 0, 50), Some(50));
-        assert_eq!(increment(100, 150, 50), None);
-        assert_eq!(increment(0, 0, 0), None);
+        assert_eq!(window_increment(100, 100, 0), None);
+        assert_eq!(window_increment(100, 51, 0), None);
+        assert_eq!(window_increment(100, 50, 0), Some(50));
+        assert_eq!(window_increment(100, 0, 51), None);
+        assert_eq!(window_increment(100, 0, 50), Some(50));
+        assert_eq!(window_increment(100, 150, 50), None);
+        assert_eq!(window_increment(0, 0, 0), None);
     }
 
     #[test]
@@ -123,10 +123,10 @@ mod tests {
         let mut flow = ReceiveFlow::new(&limits);
         let mut pings = 0;
         for _ in 0..10_000 {
-            if flow.received(&limits, 16_384) {
+            if flow.on_data(&limits, 16_384) {
                 pings += 1;
-                flow.received(&limits, flow.target);
-                flow.measured(&limits);
+                flow.on_data(&limits, flow.target);
+                flow.on_rtt_pong(&limits);
             }
         }
         assert_eq!(flow.target, limits.connection_window_max);
@@ -136,12 +136,12 @@ mod tests {
         let mut flow = ReceiveFlow::new(&limits);
         let mut pings = 0;
         for _ in 0..10_000 {
-            if flow.received(&limits, 16_384) {
+            if flow.on_data(&limits, 16_384) {
                 pings += 1;
-                flow.measured(&limits);
+                flow.on_rtt_pong(&limits);
             }
         }
-        assert_eq!(flow.stream_target, limits.stream_window);
+        assert_eq!(flow.stream_target, limits.initial_stream_window);
         assert!(pings < 20, "{pings}");
     }
 }

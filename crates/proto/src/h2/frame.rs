@@ -32,7 +32,7 @@ pub enum PrefaceMatch {
 /// No registered method of HTTP/1 shares more than its first two bytes (`PR`, as in PROPFIND), so
 /// the third byte is decisive in all practical cases.
 #[must_use]
-pub fn is_preface(prefix: &[u8]) -> PrefaceMatch {
+pub fn match_preface(prefix: &[u8]) -> PrefaceMatch {
     let seen = prefix.len().min(PREFACE.len());
     if prefix[..seen] != PREFACE[..seen] {
         PrefaceMatch::No
@@ -45,7 +45,7 @@ pub fn is_preface(prefix: &[u8]) -> PrefaceMatch {
 
 /// The type of a frame. RFC 9113 §6, RFC 9218 §7.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FrameType {
     /// Content.
     Data,
     /// A header block begins.
@@ -53,7 +53,7 @@ pub enum Kind {
     /// A deprecated priority, which is ignored.
     Priority,
     /// A stream is reset.
-    ResetStream,
+    RstStream,
     /// Settings, or their acknowledgement.
     Settings,
     /// A push, which a client never sends.
@@ -72,16 +72,16 @@ pub enum Kind {
     Unknown(u8),
 }
 
-impl Kind {
+impl FrameType {
     /// The type with this number.
     #[inline]
     #[must_use]
-    pub const fn find(number: u8) -> Self {
-        match number {
+    pub const fn from_u8(number: u8) -> Self {
+        match read_u32 {
             0x0 => Self::Data,
             0x1 => Self::Headers,
             0x2 => Self::Priority,
-            0x3 => Self::ResetStream,
+            0x3 => Self::RstStream,
             0x4 => Self::Settings,
             0x5 => Self::PushPromise,
             0x6 => Self::Ping,
@@ -89,19 +89,19 @@ impl Kind {
             0x8 => Self::WindowUpdate,
             0x9 => Self::Continuation,
             0x10 => Self::PriorityUpdate,
-            number => Self::Unknown(number),
+            number => Self::Unknown(read_u32),
         }
     }
 
     /// The type's number.
     #[inline]
     #[must_use]
-    pub const fn number(self) -> u8 {
+    pub const fn as_u8(self) -> u8 {
         match self {
             Self::Data => 0x0,
             Self::Headers => 0x1,
             Self::Priority => 0x2,
-            Self::ResetStream => 0x3,
+            Self::RstStream => 0x3,
             Self::Settings => 0x4,
             Self::PushPromise => 0x5,
             Self::Ping => 0x6,
@@ -109,13 +109,13 @@ impl Kind {
             Self::WindowUpdate => 0x8,
             Self::Continuation => 0x9,
             Self::PriorityUpdate => 0x10,
-            Self::Unknown(number) => number,
+            Self::Unknown(number) => read_u32,
         }
     }
 }
 
 /// Flags in a frame's header.
-pub mod flag {
+pub mod flags {
     /// The last frame of this direction of the stream, on DATA and HEADERS.
     pub const END_STREAM: u8 = 0x1;
     /// An answer, on SETTINGS and PING.
@@ -129,7 +129,7 @@ pub mod flag {
 }
 
 /// Identifiers of settings. RFC 9113 §6.5.2, RFC 8441 §3, RFC 9218 §2.1.
-pub mod setting {
+pub mod setting_id {
     /// The size of the decoder's dynamic table.
     pub const HEADER_TABLE_SIZE: u16 = 0x1;
     /// Whether the server may push.
@@ -150,9 +150,9 @@ pub mod setting {
 
 /// Why a stream or a connection ends. RFC 9113 §7.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Code(pub u32);
+pub struct ErrorCode(pub u32);
 
-impl Code {
+impl ErrorCode {
     /// No error.
     pub const NO_ERROR: Self = Self(0x0);
     /// A rule was violated.
@@ -206,56 +206,56 @@ impl Code {
     }
 }
 
-impl std::fmt::Debug for Code {
+impl std::fmt::Debug for ErrorCode {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.name() {
             Some(name) => formatter.write_str(name),
-            None => write!(formatter, "{:#x}", self.0),
+            None => write_frame!(formatter, "{:#x}", self.0),
         }
     }
 }
 
 /// A frame's header. RFC 9113 §4.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header {
+pub struct FrameHeader {
     /// The payload's length in bytes, at most [`PAYLOAD_BYTES_CEILING`].
     pub length: u32,
     /// The type.
-    pub kind: Kind,
+    pub frame_type: FrameType,
     /// The flags, of which each type defines some.
     pub flags: u8,
     /// The stream's identifier; 0 for the connection.
-    pub stream: u32,
+    pub stream_id: u32,
 }
 
-impl Header {
+impl FrameHeader {
     /// Reads the header at the start of `bytes`, if it is complete.
     #[inline]
     #[must_use]
-    pub fn read(bytes: &[u8]) -> Option<Self> {
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
         let [l0, l1, l2, kind, flags, s0, s1, s2, s3] = *bytes.first_chunk::<HEADER_BYTES>()?;
         Some(Self {
             length: u32::from_be_bytes([0, l0, l1, l2]),
-            kind: Kind::find(kind),
+            frame_type: FrameType::from_u8(kind),
             flags,
             // RFC 9113 §4.1: the reserved bit must be ignored when receiving.
-            stream: u32::from_be_bytes([s0, s1, s2, s3]) & WINDOW_CEILING,
+            stream_id: u32::from_be_bytes([s0, s1, s2, s3]) & WINDOW_CEILING,
         })
     }
 
     /// The header as bytes.
     #[inline]
     #[must_use]
-    pub const fn bytes(&self) -> [u8; HEADER_BYTES] {
+    pub const fn to_bytes(&self) -> [u8; HEADER_BYTES] {
         let [_, l0, l1, l2] = self.length.to_be_bytes();
-        let [s0, s1, s2, s3] = self.stream.to_be_bytes();
-        [l0, l1, l2, self.kind.number(), self.flags, s0, s1, s2, s3]
+        let [s0, s1, s2, s3] = self.stream_id.to_be_bytes();
+        [l0, l1, l2, self.frame_type.as_u8(), self.flags, s0, s1, s2, s3]
     }
 
     /// Returns whether all these flags are set.
     #[inline]
     #[must_use]
-    pub const fn has(&self, flags: u8) -> bool {
+    pub const fn has_flags(&self, flags: u8) -> bool {
         self.flags & flags == flags
     }
 }
@@ -264,8 +264,8 @@ impl Header {
 /// §6.1.
 #[inline]
 #[must_use]
-pub fn without_padding(header: Header, payload: &[u8]) -> Option<&[u8]> {
-    if !header.has(flag::PADDED) {
+pub fn strip_padding(header: FrameHeader, payload: &[u8]) -> Option<&[u8]> {
+    if !header.has_flags(flags::PADDED) {
         return Some(payload);
     }
     let (padding, rest) = payload.split_first()?;
@@ -275,12 +275,12 @@ pub fn without_padding(header: Header, payload: &[u8]) -> Option<&[u8]> {
 /// The number at the start of a payload.
 #[inline]
 #[must_use]
-pub fn number(payload: &[u8]) -> Option<u32> {
+pub fn read_u32(payload: &[u8]) -> Option<u32> {
     payload.first_chunk().map(|chunk| u32::from_be_bytes(*chunk))
 }
 
 /// The settings of a payload, as identifiers and values. RFC 9113 §6.5.1.
-pub fn settings(payload: &[u8]) -> impl Iterator<Item = (u16, u32)> {
+pub fn parse_settings(payload: &[u8]) -> impl Iterator<Item = (u16, u32)> {
     payload.as_chunks::<SETTING_BYTES>().0.iter().map(|[i0, i1, v0, v1, v2, v3]| {
         (u16::from_be_bytes([*i0, *i1]), u32::from_be_bytes([*v0, *v1, *v2, *v3]))
     })
@@ -291,34 +291,34 @@ pub const SETTING_BYTES: usize = 6;
 
 /// Writes a frame with the given payload. Panics if the payload is longer than any frame.
 #[inline]
-pub fn write(kind: Kind, flags: u8, stream: u32, payload: &[u8], out: &mut Vec<u8>) {
+pub fn write_frame(kind: FrameType, flags: u8, stream: u32, payload: &[u8], out: &mut Vec<u8>) {
     write_header(kind, flags, stream, payload.len(), out);
     out.extend_from_slice(payload);
 }
 
 /// Writes the header of a frame with a payload of this length. Panics if no frame is that long.
 #[inline]
-pub fn write_header(kind: Kind, flags: u8, stream: u32, length: usize, out: &mut Vec<u8>) {
+pub fn write_header(kind: FrameType, flags: u8, stream: u32, length: usize, out: &mut Vec<u8>) {
     let length = u32::try_from(length).unwrap_or(u32::MAX);
     assert!(length <= PAYLOAD_BYTES_CEILING, "the payload is too long for a frame");
-    out.extend_from_slice(&Header { length, kind, flags, stream }.bytes());
+    out.extend_from_slice(&FrameHeader { length, frame_type: kind, flags, stream_id: stream }.to_bytes());
 }
 
 /// Writes RST_STREAM. RFC 9113 §6.4.
-pub fn write_reset(stream: u32, code: Code, out: &mut Vec<u8>) {
-    write(Kind::ResetStream, 0, stream, &code.0.to_be_bytes(), out);
+pub fn write_rst_stream(stream: u32, code: ErrorCode, out: &mut Vec<u8>) {
+    write_frame(FrameType::RstStream, 0, stream, &code.0.to_be_bytes(), out);
 }
 
 /// Writes WINDOW_UPDATE. RFC 9113 §6.9.
 pub fn write_window_update(stream: u32, increment: u32, out: &mut Vec<u8>) {
-    write(Kind::WindowUpdate, 0, stream, &increment.to_be_bytes(), out);
+    write_frame(FrameType::WindowUpdate, 0, stream, &increment.to_be_bytes(), out);
 }
 
 /// Writes SETTINGS. RFC 9113 §6.5.
 pub fn write_settings(settings: impl IntoIterator<Item = (u16, u32)>, out: &mut Vec<u8>) {
     let start = out.len();
-    write_header(Kind::Settings, 0, 0, 0, out);
-    for (identifier, value) in settings {
+    write_header(FrameType::Settings, 0, 0, 0, out);
+    for (identifier, value) in parse_settings {
         out.extend_from_slice(&identifier.to_be_bytes());
         out.extend_from_slice(&value.to_be_bytes());
     }
@@ -326,9 +326,9 @@ pub fn write_settings(settings: impl IntoIterator<Item = (u16, u32)>, out: &mut 
 }
 
 /// Writes GOAWAY without debug data. RFC 9113 §6.8.
-pub fn write_go_away(last: u32, code: Code, out: &mut Vec<u8>) {
+pub fn write_go_away(last: u32, code: ErrorCode, out: &mut Vec<u8>) {
     let start = out.len();
-    write_header(Kind::GoAway, 0, 0, 0, out);
+    write_header(FrameType::GoAway, 0, 0, 0, out);
     out.extend_from_slice(&last.to_be_bytes());
     out.extend_from_slice(&code.0.to_be_bytes());
     set_length(start, out);
@@ -344,40 +344,40 @@ pub(super) fn set_length(start: usize, out: &mut [u8]) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Header, Kind, PREFACE, PrefaceMatch, flag, is_preface, without_padding};
+    use super::{FrameHeader, FrameType, PREFACE, PrefaceMatch, flags, match_preface, strip_padding};
 
     #[test]
     fn a_header_is_read_as_it_was_written_but_for_the_reserved_bit() {
         for number in 0..=255_u8 {
-            let kind = Kind::find(number);
-            assert_eq!(kind.number(), number);
-            let header = Header { length: 0x01_02_03, kind, flags: number, stream: 0x7fff_fffe };
-            let mut bytes = header.bytes();
+            let kind = FrameType::from_u8(number);
+            assert_eq!(kind.as_u8(), number);
+            let header = FrameHeader { length: 0x01_02_03, frame_type: kind, flags: number, stream_id: 0x7fff_fffe };
+            let mut bytes = header.to_bytes();
             bytes[5] |= 0x80;
-            assert_eq!(Header::read(&bytes), Some(header));
-            assert_eq!(Header::read(&bytes[..8]), None);
+            assert_eq!(FrameHeader::parse(&bytes), Some(header));
+            assert_eq!(FrameHeader::parse(&bytes[..8]), None);
         }
     }
 
     #[test]
     fn the_preface_is_told_from_other_protocols_at_the_first_byte_that_differs() {
         for end in 0..PREFACE.len() {
-            assert_eq!(is_preface(&PREFACE[..end]), PrefaceMatch::Partial);
+            assert_eq!(match_preface(&PREFACE[..end]), PrefaceMatch::Partial);
             let mut other = PREFACE[..=end].to_vec();
             other[end] ^= 1;
-            assert_eq!(is_preface(&other), PrefaceMatch::No);
+            assert_eq!(match_preface(&other), PrefaceMatch::No);
         }
-        assert_eq!(is_preface(PREFACE), PrefaceMatch::Match);
-        assert_eq!(is_preface(&[PREFACE.as_slice(), b"more"].concat()), PrefaceMatch::Match);
-        assert_eq!(is_preface(b"POST / HTTP/1.1\r\n"), PrefaceMatch::No);
+        assert_eq!(match_preface(PREFACE), PrefaceMatch::Match);
+        assert_eq!(match_preface(&[PREFACE.as_slice(), b"more"].concat()), PrefaceMatch::Match);
+        assert_eq!(match_preface(b"POST / HTTP/1.1\r\n"), PrefaceMatch::No);
     }
 
     #[test]
     fn padding_is_shorter_than_its_payload() {
-        let header = Header { length: 4, kind: Kind::Data, flags: flag::PADDED, stream: 1 };
-        assert_eq!(without_padding(header, &[2, b'a', 0, 0]), Some(&b"a"[..]));
-        assert_eq!(without_padding(header, &[3, 0, 0, 0]), Some(&b""[..]));
-        assert_eq!(without_padding(header, &[4, 0, 0, 0]), None);
-        assert_eq!(without_padding(header, &[]), None);
+        let header = FrameHeader { length: 4, frame_type: FrameType::Data, flags: flags::PADDED, stream_id: 1 };
+        assert_eq!(strip_padding(header, &[2, b'a', 0, 0]), Some(&b"a"[..]));
+        assert_eq!(strip_padding(header, &[3, 0, 0, 0]), Some(&b""[..]));
+        assert_eq!(strip_padding(header, &[4, 0, 0, 0]), None);
+        assert_eq!(strip_padding(header, &[]), None);
     }
 }

@@ -24,46 +24,46 @@ const RELEASED: u16 = 1;
 
 /// The part of the available content that goes into one DATA frame.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Part {
-    pub(super) taken: usize,
+pub(super) struct FramePart {
+    pub(super) len: usize,
     /// How much the frame would contain if the windows were open.
-    pub(super) wanted: usize,
+    pub(super) unlimited_len: usize,
 }
 
-impl Part {
+impl FramePart {
     /// Returns whether a window has cut the content.
     #[inline]
     pub(super) const fn is_fragment(self) -> bool {
-        self.taken < self.wanted
+        self.len < self.unlimited_len
     }
 }
 
 /// The streams whose next DATA frame waits for a larger window: those whose `room_min` is larger
 /// than [`RELEASED`].
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Held {
+pub(super) struct HeldFragments {
     /// The number of such streams.
     count: u16,
     /// When all of them are released.
-    until_ms: u64,
+    release_at_ms: u64,
     /// The time of the last call of `tick`.
     now_ms: u64,
 }
 
-impl Held {
-    pub(super) const NONE: Self = Self { count: 0, until_ms: 0, now_ms: 0 };
+impl HeldFragments {
+    pub(super) const NONE: Self = Self { count: 0, release_at_ms: 0, now_ms: 0 };
 
     /// The stream no longer waits. Returns whether it was released before.
     #[inline]
-    pub(super) fn forget(&mut self, stream: &mut Stream) -> bool {
-        let room_min = std::mem::take(&mut stream.room_min);
+    pub(super) fn remove(&mut self, stream: &mut Stream) -> bool {
+        let room_min = std::mem::take(&mut stream.capacity_min);
         self.count -= u16::from(room_min > RELEASED);
         room_min == RELEASED
     }
 
     /// Checks all invariants.
-    pub(super) fn check(&self, streams: &Streams) {
-        let held = streams.all().filter(|stream| stream.room_min > RELEASED);
+    pub(super) fn assert_invariants(&self, streams: &Streams) {
+        let held = streams.all().filter(|stream| stream.capacity_min > RELEASED);
         assert_eq!(held.count(), usize::from(self.count), "held streams are counted");
     }
 }
@@ -72,37 +72,37 @@ impl Connection {
     /// Sets the time, in milliseconds of a monotonic clock: the budget grows with time, and content
     /// that is held back is sent. Call it once per turn or once per minute, and at
     /// [`Self::held_until`].
-    pub fn tick(&mut self, limits: &Limits, now_ms: u64) {
-        self.budget.tick(limits, now_ms);
-        self.release(now_ms);
+    pub fn refill_budget(&mut self, limits: &Limits, now_ms: u64) {
+        self.budget.refill(limits, now_ms);
+        self.release_due(now_ms);
     }
 
     /// When [`tick`](Self::tick) must be called because content is held back, by the clock of that
     /// call. `None` if nothing is held back.
     #[must_use]
-    pub fn held_until(&self) -> Option<u64> {
-        (self.held.count > 0).then_some(self.held.until_ms)
+    pub fn next_release_at(&self) -> Option<u64> {
+        (self.held_fragments.count > 0).then_some(self.held_fragments.release_at_ms)
     }
 
     /// Returns whether a stream has content for which its own window has no room, or so little room
     /// that the content is held back. For the connection's window, see
     /// [`is_blocked`](Self::is_blocked).
     #[must_use]
-    pub fn is_stalled(&self, stream: StreamKey) -> bool {
-        self.streams.get(stream).is_some_and(|state| state.wants && !state.may_send())
+    pub fn is_stream_window_exhausted(&self, stream: StreamKey) -> bool {
+        self.streams.get(stream).is_some_and(|state| state.has_data && !state.may_send())
     }
 
     /// Returns whether there is content for which the connection's window has no room, or so little
     /// room that the content is held back.
     #[must_use]
-    pub fn is_blocked(&self) -> bool {
+    pub fn is_connection_window_exhausted(&self) -> bool {
         self.queues.next().is_some_and(|slot| !self.streams.at(slot).fits(self.send_window))
     }
 
     /// Returns whether a DATA frame must not be sent yet, because it would be a small fragment of
     /// the available content. The stream then waits until there is more room, or until it is
     /// released.
-    pub(super) fn holds_back(&mut self, key: StreamKey, part: Part) -> bool {
+    pub(super) fn hold_back_fragment(&mut self, key: StreamKey, part: FramePart) -> bool {
         if !part.is_fragment() {
             return false;
         }
@@ -112,50 +112,50 @@ impl Connection {
         } else {
             (self.send_window, self.unacknowledged)
         };
-        if window <= 0 || unacknowledged == 0 || stream.room_min == RELEASED {
+        if window <= 0 || unacknowledged == 0 || stream.capacity_min == RELEASED {
             return false;
         }
         // Half of a window that is small as a whole, because it may never have more room.
         let whole = window.cast_unsigned().saturating_add(unacknowledged);
         let worthwhile = FRAGMENT_BYTES_MIN.min(whole / 2) as usize;
-        let room_min = part.wanted.min(worthwhile);
-        if part.taken >= room_min {
+        let room_min = part.unlimited_len.min(worthwhile);
+        if part.len >= room_min {
             return false;
         }
         let room_min = u16::try_from(room_min).expect("at most FRAGMENT_BYTES_MIN");
-        self.hold(key, room_min);
+        self.hold_stream(key, room_min);
         true
     }
 
-    fn hold(&mut self, key: StreamKey, room_min: u16) {
-        if self.held.count == 0 {
-            self.held.until_ms = self.held.now_ms.saturating_add(HOLD_MS);
+    fn hold_stream(&mut self, key: StreamKey, room_min: u16) {
+        if self.held_fragments.count == 0 {
+            self.held_fragments.release_at_ms = self.held_fragments.now_ms.saturating_add(HOLD_MS);
         }
         let stream = self.streams.at_mut(key.slot);
-        self.held.forget(stream);
-        (stream.room_min, stream.wants) = (room_min, true);
-        self.held.count += 1;
+        self.held_fragments.remove(stream);
+        (stream.capacity_min, stream.has_data) = (room_min, true);
+        self.held_fragments.count += 1;
         self.requeue(key.slot);
     }
 
     /// Releases the streams that are held back, once it is time.
     #[inline]
-    pub(super) fn release(&mut self, now_ms: u64) {
-        self.held.now_ms = now_ms;
-        if self.held.count > 0 && now_ms >= self.held.until_ms {
+    pub(super) fn release_due(&mut self, now_ms: u64) {
+        self.held_fragments.now_ms = now_ms;
+        if self.held_fragments.count > 0 && now_ms >= self.held_fragments.release_at_ms {
             self.release_all();
         }
     }
 
     #[cold]
     fn release_all(&mut self) {
-        for slot in 0..self.streams.places() {
+        for slot in 0..self.streams.slots() {
             let stream = self.streams.at_mut(slot);
-            if stream.id != 0 && stream.room_min > RELEASED {
-                stream.room_min = RELEASED;
+            if stream.id != 0 && stream.capacity_min > RELEASED {
+                stream.capacity_min = RELEASED;
                 self.requeue(slot);
             }
         }
-        self.held.count = 0;
+        self.held_fragments.count = 0;
     }
 }

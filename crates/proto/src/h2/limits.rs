@@ -14,16 +14,16 @@ pub struct Limits {
     /// How many streams may be open at once. Default 128: RFC 9113 §6.5.2 recommends at least 100,
     /// the number that browsers and load generators use. Streams over the limit are refused. At
     /// most 32,768.
-    pub streams_max: u32,
+    pub concurrent_streams_max: u32,
     /// The initial window of a stream. Default 65,535, which needs no setting: how much an upload
     /// can send in the first round trip.
-    pub stream_window: u32,
+    pub initial_stream_window: u32,
     /// The maximum size of a stream's window, which grows while its content fills it within a round
     /// trip. Default 4 MiB: 300 Mbit/s over 100 ms.
     pub stream_window_max: u32,
     /// The initial window of a connection. Default 1 MiB: how much unread content a peer can make
     /// the server hold. At least 65,535.
-    pub connection_window: u32,
+    pub initial_connection_window: u32,
     /// The maximum size of the connection's window. Default 8 MiB.
     pub connection_window_max: u32,
     /// The longest payload of a frame. Default 16 KiB, the minimum: longer frames would only delay
@@ -31,59 +31,59 @@ pub struct Limits {
     pub frame_bytes_max: u32,
     /// The longest payload of a sent DATA frame. Default 16 KiB: it fits one TLS record, and limits
     /// how long a more urgent response has to wait.
-    pub data_bytes_max: u32,
+    pub data_frame_bytes_max: u32,
     /// The dynamic table that the peer fills. Default 4 KiB, which needs no setting. At most
     /// 65,535.
-    pub decoder_table_bytes_max: u32,
+    pub hpack_decoder_table_bytes_max: u32,
     /// The dynamic table for response fields. Default 2 KiB: about thirty fields. At most 65,535.
-    pub encoder_table_bytes_max: u32,
+    pub hpack_encoder_table_bytes_max: u32,
     /// A header block with its continuations, before decoding. Default 64 KiB: twice the limit of a
     /// head, so that a head that is too long can be answered with 431. Exceeding it ends the
     /// connection.
-    pub block_bytes_max: u32,
+    pub header_block_bytes_max: u32,
     /// How many CONTINUATION frames a block may have. Default 32. Exceeding it ends the connection.
-    pub continuations_max: u16,
+    pub continuation_frames_max: u16,
     /// How many answers (acknowledgements, resets) may wait for a peer that does not read. Default
     /// 1,000. Exceeding it ends the connection.
-    pub answers_max: u16,
+    pub pending_control_frames_max: u16,
     /// Whether requests for another protocol are accepted as extended CONNECT (RFC 8441). Default
     /// true.
-    pub connect_protocol: bool,
+    pub enable_connect_protocol: bool,
     /// The budget for work that a peer causes without a benefit: the initial and the maximum
     /// amount. Default 2,000, enough for 200 immediate resets. [`Limits::DEFAULT`] leaves room for
     /// honest clients: a browser that leaves a page resets about 100 requests. `budget.rs` defines
     /// the cost of each action. Resets have a separate account of the same size, in which five
     /// completed responses pay for one reset.
-    pub budget_max: u32,
+    pub abuse_budget_max: u32,
     /// How much of the budget is restored per second. Default 50: five resets, or 25 pings.
-    pub budget_per_second: u32,
+    pub abuse_budget_per_second: u32,
 }
 
 impl Limits {
     /// All defaults, as a constant.
     pub const DEFAULT: Self = Self {
         request: crate::Limits::DEFAULT,
-        streams_max: 128,
-        stream_window: WINDOW_DEFAULT,
+        concurrent_streams_max: 128,
+        initial_stream_window: WINDOW_DEFAULT,
         stream_window_max: 4 << 20,
-        connection_window: 1 << 20,
+        initial_connection_window: 1 << 20,
         connection_window_max: 8 << 20,
         frame_bytes_max: PAYLOAD_BYTES_DEFAULT,
-        data_bytes_max: PAYLOAD_BYTES_DEFAULT,
-        decoder_table_bytes_max: TABLE_BYTES_DEFAULT,
-        encoder_table_bytes_max: 2048,
-        block_bytes_max: 64 * 1024,
-        continuations_max: 32,
-        answers_max: 1000,
-        connect_protocol: true,
-        budget_max: 2000,
-        budget_per_second: 50,
+        data_frame_bytes_max: PAYLOAD_BYTES_DEFAULT,
+        hpack_decoder_table_bytes_max: TABLE_BYTES_DEFAULT,
+        hpack_encoder_table_bytes_max: 2048,
+        header_block_bytes_max: 64 * 1024,
+        continuation_frames_max: 32,
+        pending_control_frames_max: 1000,
+        enable_connect_protocol: true,
+        abuse_budget_max: 2000,
+        abuse_budget_per_second: 50,
     };
 
     /// The longest frame, including its header, that [`receive`](super::Connection::receive) may
     /// need at once.
     #[must_use]
-    pub const fn frame_bytes(&self) -> usize {
+    pub const fn receive_buffer_bytes_min(&self) -> usize {
         super::frame::HEADER_BYTES + self.payload_bytes_max() as usize
     }
 
@@ -120,9 +120,9 @@ pub(super) const STREAMS_CEILING: u32 = 1 << 15;
 
 const _: () = {
     let limits = Limits::DEFAULT;
-    assert!(limits.streams_max >= 100, "RFC 9113 §6.5.2 recommends it");
-    assert!(limits.streams_max <= STREAMS_CEILING);
-    assert!(limits.stream_window <= limits.connection_window, "one stream fills no connection");
+    assert!(limits.concurrent_streams_max >= 100, "RFC 9113 §6.5.2 recommends it");
+    assert!(limits.concurrent_streams_max <= STREAMS_CEILING);
+    assert!(limits.initial_stream_window <= limits.initial_connection_window, "one stream fills no connection");
     assert!(limits.connection_window_max <= WINDOW_CEILING);
-    assert!(limits.block_bytes_max as usize >= limits.request.head_bytes_max);
+    assert!(limits.header_block_bytes_max as usize >= limits.request.head_bytes_max);
 };

@@ -6,7 +6,7 @@
 //! next. Open streams are in `streams.rs`, windows in `flow.rs`. `budget.rs` limits the work that a
 //! peer can cause without a benefit. `frame.rs` and `hpack/` do not depend on the others.
 
-mod blocks;
+mod headers;
 mod budget;
 mod connection;
 mod control;
@@ -19,7 +19,7 @@ mod limits;
 mod priority;
 mod receive;
 mod recent;
-mod reject;
+mod error;
 mod request;
 mod send;
 #[cfg(test)]
@@ -27,9 +27,9 @@ mod states;
 mod streams;
 
 pub use connection::Connection;
-pub use event::{After, Cause, Event, Next, Ready, Request, Waiting};
-pub use frame::{Code, PrefaceMatch, is_preface};
+pub use event::{MoreData, ResetCause, Event, NextAction, ReadyStream, Request, WaitingFor};
+pub use frame::{ErrorCode, PrefaceMatch, match_preface};
 pub use limits::Limits;
 pub use priority::Priority;
-pub use reject::{Reject, Scope};
+pub use error::{Reject, ErrorScope};
 pub use streams::StreamKey;

@@ -1,6 +1,6 @@
 //! Priorities of requests (RFC 9218), and the queues of streams with data to send.
 
-use super::streams::{NOWHERE, Slot, Streams};
+use super::streams::{NO_SLOT, Slot, Streams};
 use crate::field;
 
 /// How urgent a response is, and whether partial data is useful. RFC 9218 §4.
@@ -27,7 +27,7 @@ impl Priority {
     #[must_use]
     pub fn parse(value: &[u8]) -> Self {
         let mut priority = Self { urgency: 3, incremental: false };
-        for member in field::list(value) {
+        for member in field::split_list(value) {
             match member {
                 [b'u', b'=', digit @ b'0'..=b'7'] => priority.urgency = digit - b'0',
                 b"i" | b"i=?1" => priority.incremental = true,
@@ -56,9 +56,9 @@ const URGENCIES: usize = 8;
 pub(super) struct Queues {
     queues: [[Queue; 2]; URGENCIES],
     /// Which queue of each pair is next, one bit per urgency.
-    turns: u8,
+    next_queue: u8,
     /// Which urgencies have streams, one bit each.
-    filled: u8,
+    nonempty: u8,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -69,15 +69,15 @@ struct Queue {
 
 impl Queues {
     pub(super) const fn new() -> Self {
-        const EMPTY: Queue = Queue { first: NOWHERE, last: NOWHERE };
-        Self { queues: [[EMPTY; 2]; URGENCIES], turns: 0, filled: 0 }
+        const EMPTY: Queue = Queue { first: NO_SLOT, last: NO_SLOT };
+        Self { queues: [[EMPTY; 2]; URGENCIES], next_queue: 0, nonempty: 0 }
     }
 
     /// Returns whether a stream of this urgency, which is in no queue, would wait for others.
     #[inline]
-    pub(super) const fn others_before(&self, urgency: u8) -> bool {
+    pub(super) const fn has_more_urgent(&self, urgency: u8) -> bool {
         // The bits of this urgency and of all that are more urgent.
-        self.filled & (0xff >> (7 - urgency)) != 0
+        self.nonempty & (0xff >> (7 - urgency)) != 0
     }
 
     /// Adds a stream that is in no queue to its queue.
@@ -89,21 +89,21 @@ impl Queues {
         let mut before = queue.last;
         if !priority.incremental {
             // Identifiers ascend, so the stream is nearly always the last.
-            while before != NOWHERE && streams.at(before).id > id {
+            while before != NO_SLOT && streams.at(before).id > id {
                 before = streams.at(before).previous;
             }
         }
         let after = match before {
-            NOWHERE => std::mem::replace(&mut queue.first, slot),
+            NO_SLOT => std::mem::replace(&mut queue.first, slot),
             before => std::mem::replace(&mut streams.at_mut(before).next, slot),
         };
         match after {
-            NOWHERE => queue.last = slot,
+            NO_SLOT => queue.last = slot,
             after => streams.at_mut(after).previous = slot,
         }
         let stream = streams.at_mut(slot);
         (stream.previous, stream.next, stream.queued) = (before, after, true);
-        self.filled |= 1 << priority.urgency;
+        self.nonempty |= 1 << priority.urgency;
     }
 
     /// Removes a stream from its queue, if it is in one.
@@ -113,54 +113,54 @@ impl Queues {
             return;
         }
         let (priority, previous, next) = (stream.priority, stream.previous, stream.next);
-        (stream.previous, stream.next, stream.queued) = (NOWHERE, NOWHERE, false);
+        (stream.previous, stream.next, stream.queued) = (NO_SLOT, NO_SLOT, false);
         let pair = &mut self.queues[usize::from(priority.urgency)];
         let queue = &mut pair[usize::from(priority.incremental)];
         match previous {
-            NOWHERE => queue.first = next,
+            NO_SLOT => queue.first = next,
             previous => streams.at_mut(previous).next = next,
         }
         match next {
-            NOWHERE => queue.last = previous,
+            NO_SLOT => queue.last = previous,
             next => streams.at_mut(next).previous = previous,
         }
-        if pair[0].first == NOWHERE && pair[1].first == NOWHERE {
-            self.filled &= !(1 << priority.urgency);
+        if pair[0].first == NO_SLOT && pair[1].first == NO_SLOT {
+            self.nonempty &= !(1 << priority.urgency);
         }
     }
 
     /// The stream that sends next.
     #[inline]
     pub(super) fn next(&self) -> Option<Slot> {
-        if self.filled == 0 {
+        if self.nonempty == 0 {
             return None;
         }
-        let urgency = self.filled.trailing_zeros() as usize;
+        let urgency = self.nonempty.trailing_zeros() as usize;
         let pair = &self.queues[urgency];
-        let turn = usize::from(self.turns >> urgency & 1);
+        let turn = usize::from(self.next_queue >> urgency & 1);
         let first =
-            if pair[turn].first == NOWHERE { pair[1 - turn].first } else { pair[turn].first };
+            if pair[turn].first == NO_SLOT { pair[1 - turn].first } else { pair[turn].first };
         Some(first)
     }
 
     /// Moves the stream behind the others, after it has sent a frame and has more.
-    pub(super) fn sent(&mut self, streams: &mut Streams, slot: Slot) {
+    pub(super) fn rotate(&mut self, streams: &mut Streams, slot: Slot) {
         let priority = streams.at(slot).priority;
         let bit = 1 << priority.urgency;
-        self.turns = if priority.incremental { self.turns & !bit } else { self.turns | bit };
-        if priority.incremental && streams.at(slot).next != NOWHERE {
+        self.next_queue = if priority.incremental { self.next_queue & !bit } else { self.next_queue | bit };
+        if priority.incremental && streams.at(slot).next != NO_SLOT {
             self.remove(streams, slot);
             self.insert(streams, slot);
         }
     }
 
     /// Checks all invariants.
-    pub(super) fn check(&self, streams: &Streams) {
+    pub(super) fn assert_invariants(&self, streams: &Streams) {
         let mut count = 0;
         for (urgency, pair) in self.queues.iter().enumerate() {
             for (at, queue) in pair.iter().enumerate() {
-                let (mut previous, mut slot) = (NOWHERE, queue.first);
-                while slot != NOWHERE {
+                let (mut previous, mut slot) = (NO_SLOT, queue.first);
+                while slot != NO_SLOT {
                     let stream = streams.at(slot);
                     let place = (usize::from(stream.priority.urgency), stream.priority.incremental);
                     assert_eq!(
@@ -175,8 +175,8 @@ impl Queues {
                 }
                 assert_eq!(queue.last, previous, "a queue ends with its last stream");
             }
-            let filled = pair.iter().any(|queue| queue.first != NOWHERE);
-            assert_eq!(self.filled >> urgency & 1 == 1, filled);
+            let filled = pair.iter().any(|queue| queue.first != NO_SLOT);
+            assert_eq!(self.nonempty >> urgency & 1 == 1, filled);
         }
         let queued = streams.all().filter(|stream| stream.queued).count();
         assert_eq!(count, queued, "marked streams are in a queue");

@@ -1,20 +1,20 @@
 //! The receiving side: turns bytes into frames, and frames into events.
 
-use super::blocks::Block;
-use super::budget::Deed;
+use super::headers::HeaderBlock;
+use super::budget::Cost;
 use super::connection::Connection;
-use super::control::MEASURE;
-use super::event::{Event, Waiting};
-use super::frame::{self, Code, HEADER_BYTES, Header, Kind, PREFACE, flag};
+use super::control::RTT_PING;
+use super::event::{Event, WaitingFor};
+use super::frame::{self, ErrorCode, HEADER_BYTES, FrameHeader, FrameType, PREFACE, flags};
 use super::limits::Limits;
-use super::recent::Closed;
-use super::reject::Reject;
-use super::streams::{Found, StreamKey};
+use super::recent::CloseKind;
+use super::error::Reject;
+use super::streams::{StreamLookup, StreamKey};
 use crate::HeadIndex;
 
 /// The position of the receiving side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum FrameReadState {
     /// Before the end of the preface.
     Preface,
     /// Before the first SETTINGS frame.
@@ -31,18 +31,18 @@ pub(super) enum Step {
 
 /// The receiving side's state.
 #[derive(Debug)]
-pub(super) struct Receive {
-    pub(super) step: Step,
+pub(super) struct ReceivePath {
+    pub(super) step: FrameReadState,
     /// Bytes of content (`Data`) or of anything (`Skip`) until the padding or the end of the frame.
-    left: u32,
+    bytes_left: u32,
     /// Padding after the content of a DATA frame.
     padding: u8,
     /// Whether the DATA frame ends its stream.
-    ends: bool,
+    end_stream: bool,
     /// The stream of the content; `None` if the content is unwanted.
     stream: Option<StreamKey>,
     /// A header block that is not complete.
-    pub(super) block: Option<Box<Block>>,
+    pub(super) block: Option<Box<HeaderBlock>>,
     /// How far a frame that is read as a whole had arrived.
     partial: Partial,
 }
@@ -55,13 +55,13 @@ enum Partial {
     Frame,
 }
 
-impl Receive {
+impl ReceivePath {
     pub(super) const fn new() -> Self {
         Self {
-            step: Step::Preface,
-            left: 0,
+            step: FrameReadState::Preface,
+            bytes_left: 0,
             padding: 0,
-            ends: false,
+            end_stream: false,
             stream: None,
             block: None,
             partial: Partial::Nothing,
@@ -69,31 +69,31 @@ impl Receive {
     }
 
     /// Whether a frame or a header block is incomplete.
-    pub(super) fn is_within(&self) -> bool {
+    pub(super) fn is_mid_frame(&self) -> bool {
         match self.step {
-            Step::Data | Step::Skip => true,
-            Step::Closed => false,
-            Step::Preface | Step::Settings | Step::Frame => {
+            FrameReadState::Data | FrameReadState::Skip => true,
+            FrameReadState::Closed => false,
+            FrameReadState::Preface | FrameReadState::Settings | FrameReadState::Frame => {
                 self.partial != Partial::Nothing || self.block.is_some()
             }
         }
     }
 
-    pub(super) fn waiting(&self) -> Waiting {
+    pub(super) fn waiting_for(&self) -> WaitingFor {
         match self.step {
-            Step::Preface | Step::Settings => Waiting::Preface,
-            Step::Data | Step::Skip => Waiting::Frame,
-            Step::Closed => Waiting::Nothing,
-            Step::Frame if self.block.is_some() || self.partial == Partial::Head => Waiting::Head,
-            Step::Frame if self.partial == Partial::Frame => Waiting::Frame,
-            Step::Frame => Waiting::Idle,
+            FrameReadState::Preface | FrameReadState::Settings => WaitingFor::Preface,
+            FrameReadState::Data | FrameReadState::Skip => WaitingFor::Frame,
+            FrameReadState::Closed => WaitingFor::Nothing,
+            FrameReadState::Frame if self.block.is_some() || self.partial == Partial::Head => WaitingFor::Head,
+            FrameReadState::Frame if self.partial == Partial::Frame => WaitingFor::Frame,
+            FrameReadState::Frame => WaitingFor::Idle,
         }
     }
 
     /// Returns whether a frame with content of this stream was announced but has not arrived
     /// completely.
-    pub(super) fn owes(&self, stream: StreamKey) -> bool {
-        self.step == Step::Data && self.left > 0 && self.stream == Some(stream)
+    pub(super) fn expects_data(&self, stream: StreamKey) -> bool {
+        self.step == FrameReadState::Data && self.bytes_left > 0 && self.stream == Some(stream)
     }
 
     pub(super) fn memory_bytes(&self) -> usize {
@@ -104,7 +104,7 @@ impl Receive {
 /// The outcome of reading some bytes.
 enum Outcome {
     /// Nothing yet: more bytes are needed.
-    Input,
+    NeedInput,
     /// The number of bytes used.
     Used(usize),
     /// The number of bytes used, and their meaning.
@@ -112,7 +112,7 @@ enum Outcome {
 }
 
 impl Outcome {
-    fn of(used: usize, event: Option<Event>) -> Self {
+    fn from_event(used: usize, event: Option<Event>) -> Self {
         event.map_or(Self::Used(used), |event| Self::Event(used, event))
     }
 }
@@ -149,106 +149,106 @@ impl Connection {
         }
         loop {
             let outcome = match self.receive.step {
-                Step::Frame | Step::Settings => self.frame(limits, &unread[at..], &mut buffers),
-                Step::Data => Ok(self.data(unread, at, buffers.out)),
-                Step::Skip => Ok(self.skip(unread.len() - at)),
-                Step::Preface => self.preface(&unread[at..]),
-                Step::Closed => return (at, Event::Closed),
+                FrameReadState::Frame | FrameReadState::Settings => self.receive_frame(limits, &unread[at..], &mut buffers),
+                FrameReadState::Data => Ok(self.receive_data(unread, at, buffers.out)),
+                FrameReadState::Skip => Ok(self.skip_bytes(unread.len() - at)),
+                FrameReadState::Preface => self.receive_preface(&unread[at..]),
+                FrameReadState::Closed => return (at, Event::Closed),
             };
             match outcome {
                 Ok(Outcome::Event(used, event)) => return (at + used, event),
                 Ok(Outcome::Used(used)) => at += used,
-                Ok(Outcome::Input) => return (at, Event::NeedInput),
-                Err(reject) => return (at, self.fail(reject, buffers.out)),
+                Ok(Outcome::NeedInput) => return (at, Event::NeedInput),
+                Err(reject) => return (at, self.connection_error(reject, buffers.out)),
             }
         }
     }
 
     // RFC 9113 §3.4: an invalid connection preface must be treated as a connection error.
     #[cold]
-    fn preface(&mut self, unread: &[u8]) -> Result<Outcome, Reject> {
-        match frame::is_preface(unread) {
+    fn receive_preface(&mut self, unread: &[u8]) -> Result<Outcome, Reject> {
+        match frame::match_preface(unread) {
             frame::PrefaceMatch::Match => {
-                self.receive.step = Step::Settings;
+                self.receive.step = FrameReadState::Settings;
                 Ok(Outcome::Used(PREFACE.len()))
             }
-            frame::PrefaceMatch::Partial => Ok(self.input(unread, Partial::Frame)),
+            frame::PrefaceMatch::Partial => Ok(self.need_input(unread, Partial::Frame)),
             frame::PrefaceMatch::No => Err(Reject::PrefaceInvalid),
         }
     }
 
     /// More bytes than `unread`, which begins with something partial, are needed.
     #[inline]
-    fn input(&mut self, unread: &[u8], partial: Partial) -> Outcome {
+    fn need_input(&mut self, unread: &[u8], partial: Partial) -> Outcome {
         self.receive.partial = if unread.is_empty() { Partial::Nothing } else { partial };
-        Outcome::Input
+        Outcome::NeedInput
     }
 
     /// Reads a frame as a whole, or starts one that is read in parts.
     #[inline]
-    fn frame(
+    fn receive_frame(
         &mut self,
         limits: &Limits,
         unread: &[u8],
         buffers: &mut Buffers<'_>,
     ) -> Result<Outcome, Reject> {
-        let Some(header) = Header::read(unread) else {
-            return Ok(self.input(unread, Partial::Frame));
+        let Some(header) = FrameHeader::parse(unread) else {
+            return Ok(self.need_input(unread, Partial::Frame));
         };
         self.check_header(limits, header)?;
         let payload = &unread[HEADER_BYTES..];
         let length = header.length as usize;
-        match header.kind {
-            Kind::Data => {
+        match header.frame_type {
+            FrameType::Data => {
                 let Some(padding) = padding_length(header, payload)? else {
-                    return Ok(self.input(unread, Partial::Frame));
+                    return Ok(self.need_input(unread, Partial::Frame));
                 };
-                let used = HEADER_BYTES + usize::from(header.has(flag::PADDED));
+                let used = HEADER_BYTES + usize::from(header.has_flags(flags::PADDED));
                 let event = self.begin_data(limits, header, padding, buffers.out)?;
-                return Ok(Outcome::of(used, event));
+                return Ok(Outcome::from_event(used, event));
             }
-            Kind::Unknown(_) => {
+            FrameType::Unknown(_) => {
                 // RFC 9113 §4.1: frames of unknown types must be ignored and discarded.
-                self.budget.charge(Deed::Unknown)?;
+                self.budget.charge(Cost::Unknown)?;
                 self.begin_skip(header.length);
                 return Ok(Outcome::Used(HEADER_BYTES));
             }
-            Kind::GoAway => {
-                let Some(code) = payload.get(4..).and_then(frame::number) else {
-                    return Ok(self.input(unread, Partial::Frame));
+            FrameType::GoAway => {
+                let Some(code) = payload.get(4..).and_then(frame::read_u32) else {
+                    return Ok(self.need_input(unread, Partial::Frame));
                 };
-                self.budget.charge(Deed::GoAway)?;
-                self.peer_going = true;
+                self.budget.charge(Cost::GoAway)?;
+                self.peer_goaway = true;
                 self.begin_skip(header.length - GO_AWAY_BYTES);
                 let used = HEADER_BYTES + GO_AWAY_BYTES as usize;
-                return Ok(Outcome::Event(used, Event::GoAway { code: Code(code) }));
+                return Ok(Outcome::Event(used, Event::GoAway { code: ErrorCode(code) }));
             }
             _ => {}
         }
         let Some(payload) = payload.get(..length) else {
-            let is_head = matches!(header.kind, Kind::Headers | Kind::Continuation);
-            return Ok(self.input(unread, if is_head { Partial::Head } else { Partial::Frame }));
+            let is_head = matches!(header.frame_type, FrameType::Headers | FrameType::Continuation);
+            return Ok(self.need_input(unread, if is_head { Partial::Head } else { Partial::Frame }));
         };
-        let event = match header.kind {
-            Kind::Headers => self.headers(limits, header, payload, buffers)?,
-            Kind::Continuation => self.continuation(limits, header, payload, buffers)?,
-            Kind::WindowUpdate => self.window_update(limits, header, payload, buffers.out)?,
-            Kind::Settings => self.settings(limits, header, payload, buffers.out)?,
-            Kind::Ping => self.ping(limits, header, payload, buffers.out)?,
-            Kind::ResetStream => self.reset_stream(header, payload, buffers.out)?,
-            Kind::Priority => self.priority(limits, header, buffers.out)?,
-            Kind::PriorityUpdate => self.priority_update(payload)?,
-            Kind::Data | Kind::GoAway | Kind::PushPromise | Kind::Unknown(_) => None,
+        let event = match header.frame_type {
+            FrameType::Headers => self.receive_headers(limits, header, payload, buffers)?,
+            FrameType::Continuation => self.receive_continuation(limits, header, payload, buffers)?,
+            FrameType::WindowUpdate => self.receive_window_update(limits, header, payload, buffers.out)?,
+            FrameType::Settings => self.receive_settings(limits, header, payload, buffers.out)?,
+            FrameType::Ping => self.receive_ping(limits, header, payload, buffers.out)?,
+            FrameType::RstStream => self.receive_rst_stream(header, payload, buffers.out)?,
+            FrameType::Priority => self.receive_priority(limits, header, buffers.out)?,
+            FrameType::PriorityUpdate => self.receive_priority_update(payload)?,
+            FrameType::Data | FrameType::GoAway | FrameType::PushPromise | FrameType::Unknown(_) => None,
         };
-        Ok(Outcome::of(HEADER_BYTES + length, event))
+        Ok(Outcome::from_event(HEADER_BYTES + length, event))
     }
 
     /// Rejects a frame whose header violates a rule.
     #[inline]
-    fn check_header(&self, limits: &Limits, header: Header) -> Result<(), Reject> {
+    fn check_header(&self, limits: &Limits, header: FrameHeader) -> Result<(), Reject> {
         // RFC 9113 §3.4: the client's preface ends with a SETTINGS frame.
-        if self.receive.step == Step::Settings
-            && (header.kind != Kind::Settings || header.has(flag::ACK))
+        if self.receive.step == FrameReadState::Settings
+            && (header.frame_type != FrameType::Settings || header.has_flags(flags::ACK))
         {
             return Err(Reject::SettingsMissing);
         }
@@ -258,52 +258,52 @@ impl Connection {
         }
         // RFC 9113 §6.10: until a header block ends, nothing but its CONTINUATION frames may come.
         match &self.receive.block {
-            Some(block) if (header.kind, header.stream) != (Kind::Continuation, block.stream) => {
+            Some(block) if (header.frame_type, header.stream_id) != (FrameType::Continuation, block.stream) => {
                 return Err(Reject::BlockInterrupted);
             }
-            None if header.kind == Kind::Continuation => return Err(Reject::ContinuationAlone),
+            None if header.frame_type == FrameType::Continuation => return Err(Reject::ContinuationAlone),
             _ => {}
         }
         let length = header.length;
-        match header.kind {
-            Kind::Data | Kind::Headers | Kind::Continuation | Kind::Priority
-                if header.stream == 0 =>
+        match header.frame_type {
+            FrameType::Data | FrameType::Headers | FrameType::Continuation | FrameType::Priority
+                if header.stream_id == 0 =>
             {
                 Err(Reject::StreamZero)
             }
-            Kind::ResetStream if header.stream == 0 => Err(Reject::StreamZero),
-            Kind::Settings | Kind::Ping | Kind::GoAway | Kind::PriorityUpdate
-                if header.stream != 0 =>
+            FrameType::RstStream if header.stream_id == 0 => Err(Reject::StreamZero),
+            FrameType::Settings | FrameType::Ping | FrameType::GoAway | FrameType::PriorityUpdate
+                if header.stream_id != 0 =>
             {
                 Err(Reject::StreamNotZero)
             }
-            Kind::ResetStream if length != 4 => Err(Reject::ResetLength),
-            Kind::Settings if header.has(flag::ACK) && length != 0 => {
+            FrameType::RstStream if length != 4 => Err(Reject::ResetLength),
+            FrameType::Settings if header.has_flags(flags::ACK) && length != 0 => {
                 Err(Reject::SettingsAckLength)
             }
-            Kind::Settings if !length.is_multiple_of(6) => Err(Reject::SettingsLength),
-            Kind::Ping if length != 8 => Err(Reject::PingLength),
-            Kind::GoAway if length < 8 => Err(Reject::GoAwayLength),
-            Kind::WindowUpdate if length != 4 => Err(Reject::WindowUpdateLength),
-            Kind::PriorityUpdate if length < 4 => Err(Reject::PriorityUpdateLength),
+            FrameType::Settings if !length.is_multiple_of(6) => Err(Reject::SettingsLength),
+            FrameType::Ping if length != 8 => Err(Reject::PingLength),
+            FrameType::GoAway if length < 8 => Err(Reject::GoAwayLength),
+            FrameType::WindowUpdate if length != 4 => Err(Reject::WindowUpdateLength),
+            FrameType::PriorityUpdate if length < 4 => Err(Reject::PriorityUpdateLength),
             // RFC 9113 §8.4: a client cannot push.
-            Kind::PushPromise => Err(Reject::PushPromise),
+            FrameType::PushPromise => Err(Reject::PushPromise),
             _ => Ok(()),
         }
     }
 
     fn begin_skip(&mut self, left: u32) {
-        self.receive.left = left;
-        self.receive.step = if left == 0 { Step::Frame } else { Step::Skip };
+        self.receive.bytes_left = left;
+        self.receive.step = if left == 0 { FrameReadState::Frame } else { FrameReadState::Skip };
     }
 
     /// Skips ignored bytes.
-    fn skip(&mut self, bytes: usize) -> Outcome {
-        let taken = smaller(bytes, self.receive.left);
+    fn skip_bytes(&mut self, bytes: usize) -> Outcome {
+        let taken = min_len(bytes, self.receive.bytes_left);
         if taken == 0 {
-            return Outcome::Input;
+            return Outcome::NeedInput;
         }
-        self.begin_skip(self.receive.left - count(taken));
+        self.begin_skip(self.receive.bytes_left - len_u32(taken));
         Outcome::Used(taken)
     }
 
@@ -313,51 +313,51 @@ impl Connection {
     fn begin_data(
         &mut self,
         limits: &Limits,
-        header: Header,
+        header: FrameHeader,
         padding: u8,
         out: &mut Vec<u8>,
     ) -> Result<Option<Event>, Reject> {
-        let overhead = u32::from(header.has(flag::PADDED)) + u32::from(padding);
+        let overhead = u32::from(header.has_flags(flags::PADDED)) + u32::from(padding);
         let length = header.length - overhead;
-        let ends = header.has(flag::END_STREAM);
-        self.flow.left = self.flow.left.checked_sub(header.length).ok_or(Reject::WindowExceeded)?;
+        let ends = header.has_flags(flags::END_STREAM);
+        self.flow.window = self.flow.window.checked_sub(header.length).ok_or(Reject::WindowExceeded)?;
         if length == 0 && !ends {
-            self.budget.charge(Deed::EmptyData)?;
+            self.budget.charge(Cost::EmptyData)?;
         }
         if padding > 0 {
-            self.budget.charge(Deed::Padding(u32::from(padding)))?;
+            self.budget.charge(Cost::Padding(u32::from(padding)))?;
         }
-        self.receive.step = Step::Data;
-        self.receive.left = length;
+        self.receive.step = FrameReadState::Data;
+        self.receive.bytes_left = length;
         self.receive.padding = padding;
-        self.receive.ends = ends;
+        self.receive.end_stream = ends;
         self.receive.stream = None;
-        let event = match self.streams.find(header.stream) {
-            Found::Open(slot) => {
-                let key = StreamKey { id: header.stream, slot };
-                self.begin_content(limits, key, header.length, length, out)?
+        let event = match self.streams.find(header.stream_id) {
+            StreamLookup::Open(slot) => {
+                let key = StreamKey { id: header.stream_id, slot };
+                self.begin_stream_data(limits, key, header.length, length, out)?
             }
             // RFC 9113 §5.1: DATA on an idle stream is a connection error.
-            Found::Idle => return Err(Reject::StreamIdle),
+            StreamLookup::Idle => return Err(Reject::StreamIdle),
             // RFC 9113 §5.1: after END_STREAM from both sides, it is one of type STREAM_CLOSED.
-            Found::Closed(Closed::Ended | Closed::Unknown) => return Err(Reject::StreamEnded),
-            Found::Closed(Closed::ByPeer) => {
-                let (id, reject) = (header.stream, Reject::StreamReset);
-                self.answer_reset(limits, id, reject, out)?;
-                Some(Event::Rejected { id, reject })
+            StreamLookup::Closed(CloseKind::EndStream | CloseKind::Unknown) => return Err(Reject::StreamEnded),
+            StreamLookup::Closed(CloseKind::ResetByPeer) => {
+                let (id, reject) = (header.stream_id, Reject::StreamReset);
+                self.write_peer_caused_reset(limits, id, reject, out)?;
+                Some(Event::StreamError { id, error: reject })
             }
             // RFC 9113 §5.1: after sending RST_STREAM, frames in transit are ignored.
-            Found::Closed(Closed::ByUs) => {
-                self.budget.late_data(header.length)?;
+            StreamLookup::Closed(CloseKind::ResetByServer) => {
+                self.budget.charge_late_data(header.length)?;
                 None
             }
         };
-        self.open_window(out);
+        self.update_connection_window(out);
         Ok(event)
     }
 
     /// Starts a DATA frame of `length` bytes of content, `total` with padding, on an open stream.
-    fn begin_content(
+    fn begin_stream_data(
         &mut self,
         limits: &Limits,
         key: StreamKey,
@@ -365,18 +365,18 @@ impl Connection {
         length: u32,
         out: &mut Vec<u8>,
     ) -> Result<Option<Event>, Reject> {
-        let ends = self.receive.ends;
+        let ends = self.receive.end_stream;
         let stream = self.streams.at_mut(key.slot);
-        stream.expecting = false;
+        stream.expects_continue = false;
         let content = u64::from(length);
-        let reject = if !stream.receives() {
+        let reject = if !stream.is_receiving() {
             // RFC 9113 §5.1: frames on a half-closed (remote) stream are a STREAM_CLOSED error.
             Some(Reject::StreamHalfClosed)
-        } else if total > 0 && total.cast_signed() > stream.window {
+        } else if total > 0 && total.cast_signed() > stream.recv_window {
             // RFC 9113 §6.9.1: frames without a payload need no window.
             Some(Reject::StreamWindowExceeded)
-        } else if content > stream.content_left
-            || (ends && stream.content_left != u64::MAX && content != stream.content_left)
+        } else if content > stream.content_length_left
+            || (ends && stream.content_length_left != u64::MAX && content != stream.content_length_left)
         {
             // RFC 9113 §8.1.1: a request is malformed if its content-length is not the sum of its
             // DATA.
@@ -385,69 +385,69 @@ impl Connection {
             None
         };
         if let Some(reject) = reject {
-            return self.fault(limits, key, reject, out);
+            return self.stream_error(limits, key, reject, out);
         }
-        stream.window -= total.cast_signed();
+        stream.recv_window -= total.cast_signed();
         stream.has_content |= total > 0;
-        if stream.content_left != u64::MAX {
-            stream.content_left -= content;
+        if stream.content_length_left != u64::MAX {
+            stream.content_length_left -= content;
         }
         self.receive.stream = Some(key);
         if stream.discarding {
             return Ok(None);
         }
-        if content > stream.allowance {
-            (stream.discarding, stream.refused) = (true, true);
-            let reject = crate::Reject::BodyTooLarge;
-            return Ok(Some(Event::Refuse { stream: key, reject }));
+        if content > stream.body_bytes_allowed {
+            (stream.discarding, stream.was_refused) = (true, true);
+            let reject = crate::Http2Error::BodyTooLarge;
+            return Ok(Some(Event::RequestError { stream: key, error: reject }));
         }
-        stream.allowance -= content;
-        stream.held += length;
-        self.flow.held += length;
+        stream.body_bytes_allowed -= content;
+        stream.unreleased += length;
+        self.flow.unreleased += length;
         if total > length && !ends {
             // The padding is consumed immediately.
-            self.consumed(key, 0, out);
+            self.release_capacity(key, 0, out);
         }
-        self.budget.received(limits, length);
-        if self.flow.received(limits, length) {
-            frame::write(Kind::Ping, 0, 0, &MEASURE, out);
+        self.budget.credit_received(limits, length);
+        if self.flow.on_data(limits, length) {
+            frame::write_frame(FrameType::Ping, 0, 0, &RTT_PING, out);
         }
         Ok(None)
     }
 
     /// Reads content, padding, or the end of a DATA frame.
     #[inline]
-    fn data(&mut self, unread: &[u8], at: usize, out: &mut Vec<u8>) -> Outcome {
+    fn receive_data(&mut self, unread: &[u8], at: usize, out: &mut Vec<u8>) -> Outcome {
         let rest = unread.len() - at;
         let padding = u32::from(self.receive.padding);
-        if rest == 0 && self.receive.left + padding > 0 {
-            return Outcome::Input;
+        if rest == 0 && self.receive.bytes_left + padding > 0 {
+            return Outcome::NeedInput;
         }
-        if self.receive.left > 0 {
-            let taken = smaller(rest, self.receive.left);
-            self.receive.left -= count(taken);
+        if self.receive.bytes_left > 0 {
+            let taken = min_len(rest, self.receive.bytes_left);
+            self.receive.bytes_left -= len_u32(taken);
             // The server may have reset the stream in the meantime, or may not want its content.
-            let wanted = self.receive.stream.filter(|key| self.wants_content(*key));
+            let wanted = self.receive.stream.filter(|key| self.wants_data(*key));
             let range = at..at + taken;
-            return Outcome::of(taken, wanted.map(|stream| Event::Data { stream, range }));
+            return Outcome::from_event(taken, wanted.map(|stream| Event::Data { stream, range }));
         }
         if padding > 0 {
-            let taken = smaller(rest, padding);
+            let taken = min_len(rest, padding);
             self.receive.padding -= u8::try_from(taken).expect("padding is counted in a byte");
             return Outcome::Used(taken);
         }
-        self.receive.step = Step::Frame;
-        let stream = self.receive.stream.take().filter(|_| self.receive.ends);
+        self.receive.step = FrameReadState::Frame;
+        let stream = self.receive.stream.take().filter(|_| self.receive.end_stream);
         let Some(key) = stream.filter(|key| self.streams.get(*key).is_some()) else {
             return Outcome::Used(0);
         };
-        let is_wanted = self.wants_content(key);
-        self.end_receive(key, out);
-        Outcome::of(0, is_wanted.then_some(Event::End { stream: key }))
+        let is_wanted = self.wants_data(key);
+        self.receive_end_stream(key, out);
+        Outcome::from_event(0, is_wanted.then_some(Event::End { stream: key }))
     }
 
     #[inline]
-    fn wants_content(&self, key: StreamKey) -> bool {
+    fn wants_data(&self, key: StreamKey) -> bool {
         self.streams.get(key).is_some_and(|stream| !stream.discarding)
     }
 }
@@ -455,8 +455,8 @@ impl Connection {
 /// How much padding a DATA frame has; `None` if the length byte has not arrived.
 // RFC 9113 §6.1: padding that is as long as the payload or longer is a PROTOCOL_ERROR.
 #[inline]
-fn padding_length(header: Header, payload: &[u8]) -> Result<Option<u8>, Reject> {
-    if !header.has(flag::PADDED) {
+fn padding_length(header: FrameHeader, payload: &[u8]) -> Result<Option<u8>, Reject> {
+    if !header.has_flags(flags::PADDED) {
         return Ok(Some(0));
     }
     if header.length == 0 {
@@ -473,12 +473,12 @@ const GO_AWAY_BYTES: u32 = 8;
 
 /// The smaller of a length and a count.
 #[inline]
-fn smaller(length: usize, count: u32) -> usize {
+fn min_len(length: usize, count: u32) -> usize {
     usize::try_from(count).map_or(length, |count| count.min(length))
 }
 
 /// Converts a length that is at most that of a frame.
 #[inline]
-fn count(length: usize) -> u32 {
+fn len_u32(length: usize) -> u32 {
     u32::try_from(length).expect("a frame's length has 24 bits")
 }

@@ -2,35 +2,35 @@
 
 /// How a stream was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Closed {
+pub(super) enum CloseKind {
     /// It was never opened, or was closed too long ago to be remembered.
     Unknown,
     /// Both sides ended it.
-    Ended,
+    EndStream,
     /// The client reset it.
-    ByPeer,
+    ResetByPeer,
     /// The server reset it, so frames that were under way may still arrive.
-    ByUs,
+    ResetByServer,
 }
 
 /// How the last streams were closed, two bits each, to distinguish late frames from wrong ones.
 #[derive(Debug)]
-pub(super) struct Recent {
-    low: [u64; RECENT as usize / 64],
-    high: [u64; RECENT as usize / 64],
+pub(super) struct RecentlyClosed {
+    low: [u64; REMEMBERED_STREAMS as usize / 64],
+    high: [u64; REMEMBERED_STREAMS as usize / 64],
 }
 
 /// How many identifiers, up to the highest, are remembered.
-const RECENT: u32 = 256;
+const REMEMBERED_STREAMS: u32 = 256;
 
-impl Recent {
+impl RecentlyClosed {
     pub(super) const fn new() -> Self {
-        Self { low: [0; RECENT as usize / 64], high: [0; RECENT as usize / 64] }
+        Self { low: [0; REMEMBERED_STREAMS as usize / 64], high: [0; REMEMBERED_STREAMS as usize / 64] }
     }
 
     #[inline]
     const fn bit(id: u32) -> (usize, u64) {
-        let at = (id >> 1) % RECENT;
+        let at = (id >> 1) % REMEMBERED_STREAMS;
         ((at / 64) as usize, 1 << (at % 64))
     }
 
@@ -48,7 +48,7 @@ impl Recent {
 
     #[cold]
     fn skip(&mut self, highest: u32, id: u32) {
-        let from = (highest + 1).max(id.saturating_sub(2 * RECENT) + 1);
+        let from = (highest + 1).max(id.saturating_sub(2 * REMEMBERED_STREAMS) + 1);
         for skipped in (from..=id).filter(|one| one % 2 == 1) {
             let (word, bit) = Self::bit(skipped);
             self.low[word] &= !bit;
@@ -57,31 +57,31 @@ impl Recent {
     }
 
     #[inline]
-    pub(super) fn set(&mut self, id: u32, highest: u32, closed: Closed) {
-        if highest - id >= 2 * RECENT {
+    pub(super) fn set(&mut self, id: u32, highest: u32, closed: CloseKind) {
+        if highest - id >= 2 * REMEMBERED_STREAMS {
             return;
         }
         let (word, bit) = Self::bit(id);
-        if matches!(closed, Closed::Ended | Closed::ByUs) {
+        if matches!(closed, CloseKind::EndStream | CloseKind::ResetByServer) {
             self.low[word] |= bit;
         }
-        if matches!(closed, Closed::ByPeer | Closed::ByUs) {
+        if matches!(closed, CloseKind::ResetByPeer | CloseKind::ResetByServer) {
             self.high[word] |= bit;
         }
     }
 
-    pub(super) fn get(&self, id: u32, highest: u32) -> Closed {
-        if highest - id >= 2 * RECENT {
+    pub(super) fn get(&self, id: u32, highest: u32) -> CloseKind {
+        if highest - id >= 2 * REMEMBERED_STREAMS {
             // Too long ago: treated as if the server had reset it, because ending the connection
             // would be worse.
-            return Closed::ByUs;
+            return CloseKind::ResetByServer;
         }
         let (word, bit) = Self::bit(id);
         match (self.low[word] & bit != 0, self.high[word] & bit != 0) {
-            (false, false) => Closed::Unknown,
-            (true, false) => Closed::Ended,
-            (false, true) => Closed::ByPeer,
-            (true, true) => Closed::ByUs,
+            (false, false) => CloseKind::Unknown,
+            (true, false) => CloseKind::EndStream,
+            (false, true) => CloseKind::ResetByPeer,
+            (true, true) => CloseKind::ResetByServer,
         }
     }
 }

@@ -1,10 +1,10 @@
 //! Converts the fields of a header block to a request's head, by the rules of RFC 9113 §8.
 
-use super::hpack::{Field, Sink};
+use super::hpack::{Field, FieldSink};
 use super::hpack::{NameClass, is_value};
 use super::limits::Limits;
 use super::priority::Priority;
-use super::reject::Reject;
+use super::error::Reject;
 use crate::trailers::Trailers;
 use crate::{
     BodyLength, HeadBuilder, HeadIndex, Known, Method, RequestLine, Scheme, Span, TargetForm,
@@ -13,43 +13,43 @@ use crate::{
 
 /// How a request that is not served is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(super) enum HeadError {
     /// The request violates a rule of HTTP/2: the stream is reset.
-    Reset(Reject),
+    Stream(Reject),
     /// The request violates a rule of every HTTP version: it is answered with a status.
-    Answer(crate::Reject),
+    Request(crate::Http2Error),
 }
 
-impl From<Reject> for Refusal {
+impl From<Reject> for HeadError {
     fn from(reject: Reject) -> Self {
-        Self::Reset(reject)
+        Self::Stream(reject)
     }
 }
 
-impl From<crate::Reject> for Refusal {
-    fn from(reject: crate::Reject) -> Self {
-        Self::Answer(reject)
+impl From<crate::Http2Error> for HeadError {
+    fn from(reject: crate::Http2Error) -> Self {
+        Self::Request(reject)
     }
 }
 
 /// The properties of a valid head that concern its stream.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Accepted {
+pub(super) struct HeadInfo {
     pub(super) body: BodyLength,
     /// The content's length, if the head contains it.
     pub(super) content_length: Option<u64>,
-    pub(super) expecting: bool,
+    pub(super) expects_continue: bool,
     pub(super) is_tunnel: bool,
     /// The priority, if the head contains it.
     pub(super) priority: Option<Priority>,
 }
 
-impl Accepted {
+impl HeadInfo {
     /// The values for a rejected head.
     pub(super) const REFUSED: Self = Self {
         body: BodyLength::None,
         content_length: None,
-        expecting: false,
+        expects_continue: false,
         is_tunnel: false,
         priority: None,
     };
@@ -65,17 +65,17 @@ pub(super) struct RequestSink<'a> {
     index: &'a mut HeadIndex,
     scratch: &'a mut Vec<u8>,
     pseudo: [Option<Span>; PSEUDO_COUNT],
-    begun: bool,
+    request_line_written: bool,
     /// Authority and path have the usual form: a host, and a path that begins with a slash.
-    plain: bool,
+    is_common_form: bool,
     /// The size of the fields, as defined by RFC 9113 §6.5.2.
     fields_bytes: usize,
     /// The index of the cookie field.
     cookie: Option<usize>,
     /// Where in `scratch` the cookie crumbs begin that are separated from the cookie by other
     /// fields.
-    crumbs: usize,
-    refusal: Option<Refusal>,
+    cookie_crumbs_at: usize,
+    error: Option<HeadError>,
 }
 
 const METHOD: usize = 0;
@@ -85,13 +85,13 @@ const PATH: usize = 3;
 const PROTOCOL: usize = 4;
 const PSEUDO_COUNT: usize = 5;
 
-impl Sink for RequestSink<'_> {
+impl FieldSink for RequestSink<'_> {
     #[inline]
     fn field(&mut self, field: Field<'_>) -> bool {
-        match self.take(field) {
+        match self.accept_field(field) {
             Ok(()) => true,
             Err(refusal) => {
-                self.refusal = Some(refusal);
+                self.error = Some(refusal);
                 false
             }
         }
@@ -116,45 +116,45 @@ impl<'a> RequestSink<'a> {
             index,
             scratch,
             pseudo: [None; PSEUDO_COUNT],
-            begun: false,
-            plain: true,
+            request_line_written: false,
+            is_common_form: true,
             fields_bytes: 0,
             cookie: None,
-            crumbs: 0,
-            refusal: None,
+            cookie_crumbs_at: 0,
+            error: None,
         }
     }
 
     #[inline]
-    fn take(&mut self, field: Field<'_>) -> Result<(), Refusal> {
+    fn accept_field(&mut self, field: Field<'_>) -> Result<(), HeadError> {
         self.fields_bytes += field.name.len() + field.value.len() + FIELD_OVERHEAD;
         if self.fields_bytes > self.limits.fields_bytes_max() as usize {
-            return Err(crate::Reject::HeadTooLong.into());
+            return Err(crate::Http2Error::HeadTooLong.into());
         }
-        match field.traits.name {
+        match field.info.name {
             NameClass::Field => {}
-            NameClass::Method => return self.keep(METHOD, field),
-            NameClass::Scheme => return self.keep(SCHEME, field),
-            NameClass::Authority => return self.keep(AUTHORITY, field),
-            NameClass::Path => return self.keep(PATH, field),
-            NameClass::Protocol => return self.keep(PROTOCOL, field),
-            class => return Err(refused_name(class, self.begun).into()),
+            NameClass::Method => return self.store_pseudo(METHOD, field),
+            NameClass::Scheme => return self.store_pseudo(SCHEME, field),
+            NameClass::Authority => return self.store_pseudo(AUTHORITY, field),
+            NameClass::Path => return self.store_pseudo(PATH, field),
+            NameClass::Protocol => return self.store_pseudo(PROTOCOL, field),
+            class => return Err(name_error(class, self.request_line_written).into()),
         }
-        if !field.traits.value_is_valid {
+        if !field.info.value_is_valid {
             return Err(Reject::FieldValueInvalid.into());
         }
-        if !self.begun {
-            self.begin()?;
+        if !self.request_line_written {
+            self.write_request_line()?;
         }
-        match field.traits.known {
-            Known::Cookie => return self.crumb(field.value),
+        match field.info.known {
+            Known::Cookie => return self.append_cookie_crumb(field.value),
             // RFC 9113 §8.2.2: TE must not contain any value other than "trailers".
             Known::Te if !field.value.eq_ignore_ascii_case(b"trailers") => {
                 return Err(Reject::TeOther.into());
             }
             _ => {}
         }
-        Ok(self.builder().checked_field(field.traits.known, field.name, field.value)?)
+        Ok(self.builder().field_unchecked(field.info.known, field.name, field.value)?)
     }
 
     #[inline]
@@ -164,15 +164,15 @@ impl<'a> RequestSink<'a> {
 
     // RFC 9113 §8.3: all pseudo-fields precede all fields, and none occurs more than once.
     #[inline]
-    fn keep(&mut self, which: usize, field: Field<'_>) -> Result<(), Refusal> {
-        if self.begun {
+    fn store_pseudo(&mut self, which: usize, field: Field<'_>) -> Result<(), HeadError> {
+        if self.request_line_written {
             return Err(Reject::PseudoLate.into());
         }
         if self.pseudo[which].is_some() {
             return Err(Reject::PseudoRepeated.into());
         }
-        if !field.traits.value_is_valid {
-            self.plain = false;
+        if !field.info.value_is_valid {
+            self.is_common_form = false;
             if !is_value(field.value) {
                 return Err(Reject::FieldValueInvalid.into());
             }
@@ -184,19 +184,19 @@ impl<'a> RequestSink<'a> {
     }
 
     /// Writes the request line.
-    fn begin(&mut self) -> Result<(), Refusal> {
-        self.begun = true;
-        let text = |which: usize| self.pseudo[which].map(|span| span.of(self.scratch));
+    fn write_request_line(&mut self) -> Result<(), HeadError> {
+        self.request_line_written = true;
+        let text = |which: usize| self.pseudo[which].map(|span| span.slice(self.scratch));
         // RFC 9113 §8.3.1: a request has exactly one method, scheme and path, unless it is CONNECT.
         let method = text(METHOD).ok_or(Reject::PseudoMissing)?;
         let protocol = text(PROTOCOL);
         if method == b"CONNECT" && protocol.is_none() {
             // RFC 9113 §8.5: the scheme and the path must be omitted, and the authority is present.
             let is_right = text(SCHEME).or(text(PATH)).is_none() && text(AUTHORITY).is_some();
-            let refused = Refusal::Answer(crate::Reject::ConnectRefused);
+            let refused = HeadError::Request(crate::Http2Error::ConnectUnsupported);
             return Err(if is_right { refused } else { Reject::ConnectInvalid.into() });
         }
-        if protocol.is_some() && !self.limits.connect_protocol {
+        if protocol.is_some() && !self.limits.enable_connect_protocol {
             // RFC 8441 §3: a client must not send it before the server's setting allows it.
             return Err(Reject::PseudoUnknown.into());
         }
@@ -208,36 +208,36 @@ impl<'a> RequestSink<'a> {
         if target.is_empty() {
             return Err(Reject::PathEmpty.into());
         }
-        let scheme = Some(Scheme::find(scheme).ok_or(crate::Reject::TargetScheme)?);
+        let scheme = Some(Scheme::from_name(scheme).ok_or(crate::Http2Error::TargetScheme)?);
         let authority = match text(AUTHORITY) {
             // RFC 9113 §8.3.1: for http and https the authority must not be empty.
-            Some([]) => return Err(crate::Reject::TargetHostInvalid.into()),
+            Some([]) => return Err(crate::Http2Error::TargetHostInvalid.into()),
             authority => authority.unwrap_or_default(),
         };
         let line = RequestLine { method, scheme, authority, target, version: Version::Http2 };
-        self.crumbs = self.scratch.len();
-        let known = Method::find(method);
-        if self.plain && protocol.is_none() && known != Method::Extension && !authority.is_empty() {
+        self.cookie_crumbs_at = self.scratch.len();
+        let known = Method::from_name(method);
+        if self.is_common_form && protocol.is_none() && known != Method::Extension && !authority.is_empty() {
             let (limits, bytes, index) = (&self.limits.request, &mut *self.bytes, &mut *self.index);
-            return Ok(HeadBuilder::begin_plain(limits, &line, known, bytes, index)?);
+            return Ok(HeadBuilder::begin_unchecked(limits, &line, known, bytes, index)?);
         }
         let (limits, bytes, index) = (&self.limits.request, &mut *self.bytes, &mut *self.index);
         let _begun = match protocol {
-            None => HeadBuilder::begin(limits, &line, bytes, index)?,
-            Some(protocol) => HeadBuilder::begin_upgrade(limits, &line, protocol, bytes, index)?,
+            None => HeadBuilder::new(limits, &line, bytes, index)?,
+            Some(protocol) => HeadBuilder::new_upgrade(limits, &line, protocol, bytes, index)?,
         };
         Ok(())
     }
 
     // RFC 9113 §8.2.3: cookies that were split are joined with "; " before being passed on.
-    fn crumb(&mut self, value: &[u8]) -> Result<(), Refusal> {
+    fn append_cookie_crumb(&mut self, value: &[u8]) -> Result<(), HeadError> {
         match self.cookie {
             None => {
                 self.cookie = Some(self.index.fields.len());
-                Ok(self.builder().checked_field(Known::Cookie, b"cookie", value)?)
+                Ok(self.builder().field_unchecked(Known::Cookie, b"cookie", value)?)
             }
             Some(at) if at + 1 == self.index.fields.len() => {
-                self.builder().extend_last(b"; ", value).map_err(Refusal::Answer)
+                self.builder().append_to_last_value(b"; ", value).map_err(HeadError::Request)
             }
             Some(_) => {
                 self.scratch.extend_from_slice(b"; ");
@@ -249,21 +249,21 @@ impl<'a> RequestSink<'a> {
 
     /// Finishes the head. `ends` is whether the request is complete with it.
     #[inline]
-    pub(super) fn finish(mut self, ends: bool) -> Result<Accepted, Refusal> {
-        if let Some(refusal) = self.refusal {
+    pub(super) fn finish(mut self, ends: bool) -> Result<HeadInfo, HeadError> {
+        if let Some(refusal) = self.error {
             return Err(refusal);
         }
-        if !self.begun {
-            self.begin()?;
+        if !self.request_line_written {
+            self.write_request_line()?;
         }
-        if self.scratch.len() > self.crumbs {
-            self.join_crumbs()?;
+        if self.scratch.len() > self.cookie_crumbs_at {
+            self.join_cookie_crumbs()?;
         }
-        if self.index.form == TargetForm::Asterisk {
-            self.name_host()?;
+        if self.index.target_form == TargetForm::Asterisk {
+            self.write_host_field()?;
         }
         if self.pseudo[PROTOCOL].is_some() {
-            self.stand_in_key()?;
+            self.write_synthetic_websocket_key()?;
         }
         self.builder().finish()?;
         self.check_host()?;
@@ -271,27 +271,27 @@ impl<'a> RequestSink<'a> {
             Known::ContentLength.bit() | Known::Expect.bit() | Known::Priority.bit();
         let is_tunnel = self.pseudo[PROTOCOL].is_some();
         let body = if ends { BodyLength::None } else { BodyLength::Chunked };
-        let mut accepted = Accepted { body, is_tunnel, ..Accepted::REFUSED };
+        let mut accepted = HeadInfo { body, is_tunnel, ..HeadInfo::REFUSED };
         if self.index.present & SPECIAL != 0 {
-            self.conclude(ends, &mut accepted)?;
+            self.apply_special_fields(ends, &mut accepted)?;
         }
         Ok(accepted)
     }
 
     // RFC 9113 §8.3.1: the authority of a request for `*` can only be stored in Host.
     #[cold]
-    fn name_host(&mut self) -> Result<(), Refusal> {
-        let authority = self.pseudo[AUTHORITY].map_or(&[][..], |span| span.of(self.scratch));
+    fn write_host_field(&mut self) -> Result<(), HeadError> {
+        let authority = self.pseudo[AUTHORITY].map_or(&[][..], |span| span.slice(self.scratch));
         if authority.is_empty() {
             return Ok(());
         }
-        match self.index.find(Known::Host) {
+        match self.index.get(Known::Host) {
             None => {
                 let limits = &self.limits.request;
                 let mut builder = HeadBuilder::resume(limits, self.bytes, self.index);
                 Ok(builder.field(b"host", authority)?)
             }
-            Some(host) if host.of(self.bytes).eq_ignore_ascii_case(authority) => Ok(()),
+            Some(host) if host.slice(self.bytes).eq_ignore_ascii_case(authority) => Ok(()),
             Some(_) => Err(Reject::AuthorityDiffers.into()),
         }
     }
@@ -299,55 +299,55 @@ impl<'a> RequestSink<'a> {
     // RFC 8441 §5: over HTTP/2 there is no Sec-WebSocket-Key, because intermediaries cannot
     // misinterpret the request; RFC 6455 §4.2.1 requires one of 16 bytes.
     #[cold]
-    fn stand_in_key(&mut self) -> Result<(), Refusal> {
-        let upgrade = self.index.find(Known::Upgrade).unwrap_or_default();
-        let is_websocket = upgrade.of(self.bytes).eq_ignore_ascii_case(b"websocket");
-        if !is_websocket || self.index.has(Known::SecWebsocketKey) {
+    fn write_synthetic_websocket_key(&mut self) -> Result<(), HeadError> {
+        let upgrade = self.index.get(Known::Upgrade).unwrap_or_default();
+        let is_websocket = upgrade.slice(self.bytes).eq_ignore_ascii_case(b"websocket");
+        if !is_websocket || self.index.contains(Known::SecWebsocketKey) {
             return Ok(());
         }
         Ok(self.builder().field(b"sec-websocket-key", b"AAAAAAAAAAAAAAAAAAAAAA==")?)
     }
 
     #[cold]
-    fn join_crumbs(&mut self) -> Result<(), Refusal> {
+    fn join_cookie_crumbs(&mut self) -> Result<(), HeadError> {
         let at = self.cookie.expect("crumbs follow a cookie");
         let limits = &self.limits.request;
         let mut builder = HeadBuilder::resume(limits, self.bytes, self.index);
         builder.move_to_end(at);
-        Ok(builder.extend_last(&self.scratch[self.crumbs..], b"")?)
+        Ok(builder.append_to_last_value(&self.scratch[self.cookie_crumbs_at..], b"")?)
     }
 
     // RFC 9113 §8.3.1: a request whose Host differs from its authority is treated as malformed; one
     // for http or https must have one of them.
     #[inline]
-    fn check_host(&self) -> Result<(), Refusal> {
-        if !self.index.has(Known::Host) {
+    fn check_host(&self) -> Result<(), HeadError> {
+        if !self.index.contains(Known::Host) {
             let is_missing = self.index.authority.is_empty();
-            return if is_missing { Err(crate::Reject::HostMissing.into()) } else { Ok(()) };
+            return if is_missing { Err(crate::Http2Error::HostMissing.into()) } else { Ok(()) };
         }
-        if self.index.form != TargetForm::Absolute {
+        if self.index.target_form != TargetForm::Absolute {
             return Ok(());
         }
-        let host = self.index.find(Known::Host).unwrap_or_default();
-        let (host, authority) = (host.of(self.bytes), self.index.authority.of(self.bytes));
+        let host = self.index.get(Known::Host).unwrap_or_default();
+        let (host, authority) = (host.slice(self.bytes), self.index.authority.slice(self.bytes));
         let same = host.eq_ignore_ascii_case(authority);
         if same { Ok(()) } else { Err(Reject::AuthorityDiffers.into()) }
     }
 
     /// Evaluates fields that few requests have.
-    fn conclude(&self, ends: bool, accepted: &mut Accepted) -> Result<(), Refusal> {
-        if let Some(value) = self.index.find(Known::ContentLength) {
-            let value = value.of(self.bytes);
-            if self.index.repeats(Known::ContentLength) || value.contains(&b',') {
-                return Err(crate::Reject::ContentLengthRepeated.into());
+    fn apply_special_fields(&self, ends: bool, accepted: &mut HeadInfo) -> Result<(), HeadError> {
+        if let Some(value) = self.index.get(Known::ContentLength) {
+            let value = value.slice(self.bytes);
+            if self.index.is_repeated(Known::ContentLength) || value.contains(&b',') {
+                return Err(crate::Http2Error::ContentLengthRepeated.into());
             }
-            let length = h1::decimal(value)?;
+            let length = h1::parse_decimal(value)?;
             if ends && length > 0 {
                 // RFC 9113 §8.1.1: the length must equal the sum of the DATA frames' content.
                 return Err(Reject::ContentLengthDiffers.into());
             }
             if length > self.limits.request.body_bytes_max {
-                return Err(crate::Reject::BodyTooLarge.into());
+                return Err(crate::Http2Error::BodyTooLarge.into());
             }
             accepted.content_length = Some(length);
             if length > 0 {
@@ -356,21 +356,21 @@ impl<'a> RequestSink<'a> {
         }
         // RFC 9110 §10.1.1: the only expectation is 100-continue; 417 may answer any other.
         let values = self.index.values(Known::Expect);
-        let mut all = values.flat_map(|value| field::list(value.of(self.bytes)));
+        let mut all = values.flat_map(|value| field::split_list(value.slice(self.bytes)));
         if all.any(|one| !one.eq_ignore_ascii_case(b"100-continue")) {
-            return Err(crate::Reject::ExpectationUnknown.into());
+            return Err(crate::Http2Error::ExpectationUnknown.into());
         }
-        accepted.expecting = !ends && self.index.has(Known::Expect);
+        accepted.expects_continue = !ends && self.index.contains(Known::Expect);
         // RFC 9218 §5: the client's view of the priority is in the Priority field.
         accepted.priority =
-            self.index.find(Known::Priority).map(|value| Priority::parse(value.of(self.bytes)));
+            self.index.get(Known::Priority).map(|value| Priority::parse(value.slice(self.bytes)));
         Ok(())
     }
 }
 
 /// Why a name that requests must not have is rejected. `begun` is whether a field came before it.
 #[cold]
-fn refused_name(class: NameClass, begun: bool) -> Reject {
+fn name_error(class: NameClass, begun: bool) -> Reject {
     match class {
         NameClass::Connection => Reject::ConnectionField,
         NameClass::Uppercase => Reject::FieldNameUppercase,
@@ -388,52 +388,52 @@ pub(super) struct TrailerSink<'a> {
     limits: &'a crate::Limits,
     trailers: Option<Box<Trailers>>,
     bytes: usize,
-    refusal: Option<Refusal>,
+    error: Option<HeadError>,
 }
 
-impl Sink for TrailerSink<'_> {
+impl FieldSink for TrailerSink<'_> {
     fn field(&mut self, field: Field<'_>) -> bool {
-        self.refusal = self.take(field).err();
-        self.refusal.is_none()
+        self.error = self.take(field).err();
+        self.error.is_none()
     }
 }
 
 impl<'a> TrailerSink<'a> {
     pub(super) const fn new(limits: &'a crate::Limits) -> Self {
-        Self { limits, trailers: None, bytes: 0, refusal: None }
+        Self { limits, trailers: None, bytes: 0, error: None }
     }
 
-    fn take(&mut self, field: Field<'_>) -> Result<(), Refusal> {
-        match field.traits.name {
+    fn take(&mut self, field: Field<'_>) -> Result<(), HeadError> {
+        match field.info.name {
             NameClass::Field => {}
             class @ (NameClass::Connection | NameClass::Uppercase | NameClass::Invalid) => {
-                return Err(refused_name(class, true).into());
+                return Err(name_error(class, true).into());
             }
             // RFC 9113 §8.1: trailers must not include pseudo-fields.
             _ => return Err(Reject::PseudoInTrailers.into()),
         }
-        if !field.traits.value_is_valid {
+        if !field.info.value_is_valid {
             return Err(Reject::FieldValueInvalid.into());
         }
         self.bytes += field.name.len() + field.value.len() + b": \r\n".len();
         let bytes_max = self.limits.trailer_bytes_max.min(crate::limits::HEAD_BYTES_CEILING);
         if self.bytes > bytes_max {
-            return Err(crate::Reject::TrailersTooLong.into());
+            return Err(crate::Http2Error::TrailersTooLong.into());
         }
         // RFC 9110 §6.5.1: fields for framing, routing and similar have no meaning in a trailer
         // section, and a recipient may discard them.
-        if field.traits.known.allowed_in_trailers() {
+        if field.info.known.is_allowed_in_trailers() {
             let kept = self.trailers.get_or_insert_default();
-            if kept.count() >= self.limits.fields_max {
-                return Err(crate::Reject::FieldsTooMany.into());
+            if kept.len() >= self.limits.fields_max {
+                return Err(crate::Http2Error::FieldsTooMany.into());
             }
-            kept.add(field.name, field.value);
+            kept.push(field.name, field.value);
         }
         Ok(())
     }
 
-    pub(super) fn finish(self) -> Result<Option<Box<Trailers>>, Refusal> {
-        match self.refusal {
+    pub(super) fn finish(self) -> Result<Option<Box<Trailers>>, HeadError> {
+        match self.error {
             Some(refusal) => Err(refusal),
             None => Ok(self.trailers),
         }
@@ -441,9 +441,9 @@ impl<'a> TrailerSink<'a> {
 }
 
 /// Ignores all fields: for blocks that are decoded only to update the dynamic table.
-pub(super) struct NoSink;
+pub(super) struct DiscardSink;
 
-impl Sink for NoSink {
+impl FieldSink for DiscardSink {
     fn field(&mut self, _: Field<'_>) -> bool {
         false
     }

@@ -1,12 +1,12 @@
 //! The sending side: turns responses into frames, and chooses the next one.
 
 use super::connection::Connection;
-use super::event::{After, Ready};
-use super::frame::{self, Code, HEADER_BYTES, Kind, flag};
-use super::hold::Part;
+use super::event::{MoreData, ReadyStream};
+use super::frame::{self, ErrorCode, HEADER_BYTES, FrameType, flags};
+use super::hold::FramePart;
 use super::limits::Limits;
-use super::streams::{Move, Sending, State, Stream, StreamKey};
-use crate::h1::{self, BodyMode, ResponseLength};
+use super::streams::{Transition, ResponseState, State, Stream, StreamKey};
+use crate::h1::{self, BodyFraming, ResponseLength};
 use crate::{Date, Known, field};
 
 impl Connection {
@@ -22,7 +22,7 @@ impl Connection {
     /// Panics if a response has begun. If the stream is closed, writes nothing and returns
     /// [`BodyMode::None`].
     #[expect(clippy::too_many_arguments, reason = "a response has so many parts")]
-    pub fn respond<'a>(
+    pub fn send_response<'a>(
         &mut self,
         limits: &Limits,
         stream: StreamKey,
@@ -31,17 +31,17 @@ impl Connection {
         length: ResponseLength,
         date: &Date,
         out: &mut Vec<u8>,
-    ) -> BodyMode {
-        let Some(state) = self.streams.get_mut(stream) else { return BodyMode::None };
-        assert!(state.sending == Sending::Waiting, "a response has begun");
+    ) -> BodyFraming {
+        let Some(state) = self.streams.get_mut(stream) else { return BodyFraming::None };
+        assert!(state.sending == ResponseState::Waiting, "a response has begun");
         let status = if (200..=999).contains(&status) { status } else { 500 };
-        let mode = body_mode(status, length, state.by_head, state.is_tunnel);
-        state.expecting = false;
-        (state.sending, state.left) = match mode {
-            BodyMode::Exact(bytes) => (Sending::Exact, bytes),
-            _ => (Sending::Unknown, 0),
+        let mode = body_mode(status, length, state.is_head_request, state.is_tunnel);
+        state.expects_continue = false;
+        (state.sending, state.send_bytes_left) = match mode {
+            BodyFraming::Exact(bytes) => (ResponseState::Exact, bytes),
+            _ => (ResponseState::Unknown, 0),
         };
-        let ends = matches!(mode, BodyMode::None | BodyMode::Exact(0));
+        let ends = matches!(mode, BodyFraming::None | BodyFraming::Exact(0));
         let start = self.begin_block(out);
         self.encoder.status(status, out);
         let own = self.write_fields(fields, out);
@@ -52,15 +52,15 @@ impl Connection {
         let content_length = match (mode, own.content_length, length) {
             // RFC 9113 §8.1: a head with END_STREAM already announces an empty response.
             // Trailers-only responses, which gRPC uses for errors, are such a head.
-            (BodyMode::Exact(0), None, _) => None,
+            (BodyFraming::Exact(0), None, _) => None,
             // A 205 has no content, for HEAD and for GET.
             _ if status == 205 => None,
-            (BodyMode::Exact(bytes), ..) => Some(bytes),
+            (BodyFraming::Exact(bytes), ..) => Some(bytes),
             // RFC 9110 §8.6: in a response to HEAD and in a 304, Content-Length is the length that
             // the content of a 200 to GET would have; a handler may know it without the content.
-            (BodyMode::None, ..) if status == 204 => None,
-            (BodyMode::None, Some(bytes), _) => Some(bytes),
-            (BodyMode::None, None, ResponseLength::Exact(bytes)) if status != 304 => Some(bytes),
+            (BodyFraming::None, ..) if status == 204 => None,
+            (BodyFraming::None, Some(bytes), _) => Some(bytes),
+            (BodyFraming::None, None, ResponseLength::Exact(bytes)) if status != 304 => Some(bytes),
             _ => None,
         };
         if let Some(bytes) = content_length {
@@ -70,7 +70,7 @@ impl Connection {
         }
         self.end_block(stream.id, ends, start, out);
         if ends {
-            self.end_send(limits, stream, out);
+            self.send_end_stream(limits, stream, out);
         }
         mode
     }
@@ -87,10 +87,10 @@ impl Connection {
     ) {
         let Some(state) = self.streams.get_mut(stream) else { return };
         let is_right = match status {
-            100 => std::mem::take(&mut state.expecting),
+            100 => std::mem::take(&mut state.expects_continue),
             _ => (102..200).contains(&status),
         };
-        if is_right && state.sending == Sending::Waiting {
+        if is_right && state.sending == ResponseState::Waiting {
             let start = self.begin_block(out);
             self.encoder.status(status, out);
             self.write_fields(fields, out);
@@ -102,20 +102,20 @@ impl Connection {
     /// a DATA frame and the windows allow, or 0.
     #[inline]
     #[must_use]
-    pub fn room(&self, limits: &Limits, stream: StreamKey) -> usize {
+    pub fn send_capacity(&self, limits: &Limits, stream: StreamKey) -> usize {
         match self.streams.get(stream) {
             Some(state)
-                if !self.queues.others_before(state.priority.urgency)
+                if !self.queues.has_more_urgent(state.priority.urgency)
                     || self.queues.next() == Some(stream.slot) =>
             {
-                self.room_of(limits, state)
+                self.send_capacity_of(limits, state)
             }
             _ => 0,
         }
     }
 
     #[inline]
-    fn room_of(&self, limits: &Limits, stream: &Stream) -> usize {
+    fn send_capacity_of(&self, limits: &Limits, stream: &Stream) -> usize {
         let window = stream.send_window.min(self.send_window).max(0).cast_unsigned();
         (window as usize).min(self.payload_max(limits))
     }
@@ -123,15 +123,15 @@ impl Connection {
     /// The longest payload of a sent DATA frame.
     #[inline]
     fn payload_max(&self, limits: &Limits) -> usize {
-        self.frame_bytes_max.min(limits.data_bytes_max) as usize
+        self.peer_frame_bytes_max.min(limits.data_frame_bytes_max) as usize
     }
 
     /// Offers available content of a response. [`next_ready`](Self::next_ready) returns the stream
     /// when it may send.
-    pub fn offer(&mut self, stream: StreamKey) {
+    pub fn mark_ready(&mut self, stream: StreamKey) {
         let Some(state) = self.streams.get_mut(stream) else { return };
-        if matches!(state.sending, Sending::Exact | Sending::Unknown) {
-            state.wants = true;
+        if matches!(state.sending, ResponseState::Exact | ResponseState::Unknown) {
+            state.has_data = true;
             self.requeue(stream.slot);
         }
     }
@@ -142,7 +142,7 @@ impl Connection {
     // their requests, and incremental ones by sharing.
     #[inline]
     #[must_use]
-    pub fn next_ready(&self, limits: &Limits) -> Option<Ready> {
+    pub fn next_ready(&self, limits: &Limits) -> Option<ReadyStream> {
         if self.send_window <= 0 {
             return None;
         }
@@ -151,8 +151,8 @@ impl Connection {
         if !stream.fits(self.send_window) {
             return None;
         }
-        let bytes_max = self.room_of(limits, stream);
-        Some(Ready { stream: StreamKey { id: stream.id, slot }, bytes_max })
+        let bytes_max = self.send_capacity_of(limits, stream);
+        Some(ReadyStream { stream: StreamKey { id: stream.id, slot }, bytes_max })
     }
 
     /// Writes one DATA frame; `after` is what follows `data`. Returns how many bytes of `data` were
@@ -169,24 +169,24 @@ impl Connection {
         limits: &Limits,
         stream: StreamKey,
         data: &[u8],
-        after: After,
+        after: MoreData,
         out: &mut Vec<u8>,
     ) -> usize {
         let Some(state) = self.streams.get(stream) else { return 0 };
-        let part = self.part(limits, state, data.len());
-        let taken = part.taken;
-        let after = if taken < data.len() { After::More } else { after };
-        if self.holds_back(stream, part) {
+        let part = self.frame_part(limits, state, data.len());
+        let taken = part.len;
+        let after = if taken < data.len() { MoreData::Buffered } else { after };
+        if self.hold_back_fragment(stream, part) {
             return 0;
         }
         let state = self.streams.at(stream.slot);
-        let ends = self.ends(state, taken, after);
+        let ends = self.is_last_frame(state, taken, after);
         if taken > 0 || ends {
-            let flags = if ends { flag::END_STREAM } else { 0 };
-            frame::write(Kind::Data, flags, stream.id, &data[..taken], out);
+            let flags = if ends { flags::END_STREAM } else { 0 };
+            frame::write_frame(FrameType::Data, flags, stream.id, &data[..taken], out);
         }
-        self.sent(limits, stream, part, after, ends, out);
-        if after == After::End && !ends {
+        self.on_data_sent(limits, stream, part, after, ends, out);
+        if after == MoreData::End && !ends {
             self.finish(limits, stream, [], out);
         }
         taken
@@ -197,7 +197,7 @@ impl Connection {
     /// caller sends next; 0 while the content is held back. `more` is whether more content is
     /// available after `bytes`. The end of content of unknown length is left to
     /// [`finish`](Self::finish).
-    pub fn announce(
+    pub fn begin_external_data(
         &mut self,
         limits: &Limits,
         stream: StreamKey,
@@ -206,78 +206,78 @@ impl Connection {
         out: &mut Vec<u8>,
     ) -> usize {
         let Some(state) = self.streams.get(stream) else { return 0 };
-        let part = self.part(limits, state, bytes);
-        let taken = part.taken;
-        let after = if more || taken < bytes { After::More } else { After::Wait };
-        if self.holds_back(stream, part) {
+        let part = self.frame_part(limits, state, bytes);
+        let taken = part.len;
+        let after = if more || taken < bytes { MoreData::Buffered } else { MoreData::Pending };
+        if self.hold_back_fragment(stream, part) {
             return 0;
         }
         let state = self.streams.at(stream.slot);
-        let ends = state.sending == Sending::Exact && state.left == taken as u64;
+        let ends = state.sending == ResponseState::Exact && state.send_bytes_left == taken as u64;
         if taken > 0 {
-            let flags = if ends { flag::END_STREAM } else { 0 };
-            frame::write_header(Kind::Data, flags, stream.id, taken, out);
+            let flags = if ends { flags::END_STREAM } else { 0 };
+            frame::write_header(FrameType::Data, flags, stream.id, taken, out);
         }
-        self.sent(limits, stream, part, after, ends, out);
+        self.on_data_sent(limits, stream, part, after, ends, out);
         taken
     }
 
     /// How many of `bytes` bytes go into the next DATA frame.
     #[inline]
-    fn part(&self, limits: &Limits, stream: &Stream, bytes: usize) -> Part {
+    fn frame_part(&self, limits: &Limits, stream: &Stream, bytes: usize) -> FramePart {
         let wanted = match stream.sending {
-            Sending::Waiting | Sending::Done => 0,
-            Sending::Exact => bytes.min(usize::try_from(stream.left).unwrap_or(usize::MAX)),
-            Sending::Unknown => bytes,
+            ResponseState::Waiting | ResponseState::Done => 0,
+            ResponseState::Exact => bytes.min(usize::try_from(stream.send_bytes_left).unwrap_or(usize::MAX)),
+            ResponseState::Unknown => bytes,
         };
-        Part {
-            taken: wanted.min(self.room_of(limits, stream)),
-            wanted: wanted.min(self.payload_max(limits)),
+        FramePart {
+            len: wanted.min(self.send_capacity_of(limits, stream)),
+            unlimited_len: wanted.min(self.payload_max(limits)),
         }
     }
 
     /// Returns whether `taken` bytes, considering `after`, complete a response.
     #[inline]
-    fn ends(&self, stream: &Stream, taken: usize, after: After) -> bool {
+    fn is_last_frame(&self, stream: &Stream, taken: usize, after: MoreData) -> bool {
         match stream.sending {
-            Sending::Waiting | Sending::Done => false,
-            Sending::Exact => stream.left == taken as u64 && after != After::Wait,
-            Sending::Unknown => after == After::End,
+            ResponseState::Waiting | ResponseState::Done => false,
+            ResponseState::Exact => stream.send_bytes_left == taken as u64 && after != MoreData::Pending,
+            ResponseState::Unknown => after == MoreData::End,
         }
     }
 
     /// Updates the state after sending.
     #[inline]
-    fn sent(
+    fn on_data_sent(
         &mut self,
         limits: &Limits,
         key: StreamKey,
-        part: Part,
-        after: After,
+        part: FramePart,
+        after: MoreData,
         ends: bool,
         out: &mut Vec<u8>,
     ) {
-        let bytes = u32::try_from(part.taken).expect("a frame's length has 24 bits");
+        let bytes = u32::try_from(part.len).expect("a frame's length has 24 bits");
         let stream = self.streams.at_mut(key.slot);
-        if stream.sending == Sending::Exact {
-            stream.left -= u64::from(bytes);
+        if stream.sending == ResponseState::Exact {
+            stream.send_bytes_left -= u64::from(bytes);
         }
         stream.send_window -= bytes.cast_signed();
         stream.unacknowledged = stream.unacknowledged.saturating_add(bytes);
-        stream.wants =
-            after == After::More && matches!(stream.sending, Sending::Exact | Sending::Unknown);
+        stream.has_data =
+            after == MoreData::Buffered && matches!(stream.sending, ResponseState::Exact | ResponseState::Unknown);
         self.send_window -= bytes.cast_signed();
         self.unacknowledged = self.unacknowledged.saturating_add(bytes);
         if bytes > 0 {
-            let is_released = self.held.forget(stream);
-            self.budget.sent(limits, bytes, part.is_fragment() && !is_released);
+            let is_released = self.held_fragments.remove(stream);
+            self.budget.credit_sent(limits, bytes, part.is_fragment() && !is_released);
         }
         if ends {
-            return self.end_send(limits, key, out);
+            return self.send_end_stream(limits, key, out);
         }
         self.requeue(key.slot);
         if bytes > 0 && self.streams.at(key.slot).queued {
-            self.queues.sent(&mut self.streams, key.slot);
+            self.queues.rotate(&mut self.streams, key.slot);
         }
     }
 
@@ -294,44 +294,44 @@ impl Connection {
     ) {
         let Some(state) = self.streams.get(stream) else { return };
         match state.sending {
-            Sending::Done => {}
+            ResponseState::Done => {}
             // RFC 9113 §8.1.1: a response with less content than it says would be malformed.
-            Sending::Waiting => self.reset(stream, Code::INTERNAL_ERROR, out),
-            Sending::Exact if state.left > 0 => self.reset(stream, Code::INTERNAL_ERROR, out),
-            Sending::Exact | Sending::Unknown => {
+            ResponseState::Waiting => self.reset(stream, ErrorCode::INTERNAL_ERROR, out),
+            ResponseState::Exact if state.send_bytes_left > 0 => self.reset(stream, ErrorCode::INTERNAL_ERROR, out),
+            ResponseState::Exact | ResponseState::Unknown => {
                 let mut trailers = trailers
                     .into_iter()
                     // RFC 9110 §6.5.1: fields for framing, routing and similar must not be
                     // trailers.
-                    .filter(|(name, _)| Known::find(name).allowed_in_trailers())
+                    .filter(|(name, _)| Known::from_name(name).is_allowed_in_trailers())
                     .peekable();
                 if trailers.peek().is_some() {
                     let start = self.begin_block(out);
                     self.write_fields(trailers, out);
                     self.end_block(stream.id, true, start, out);
                 } else {
-                    frame::write(Kind::Data, flag::END_STREAM, stream.id, &[], out);
+                    frame::write_frame(FrameType::Data, flags::END_STREAM, stream.id, &[], out);
                 }
-                self.end_send(limits, stream, out);
+                self.send_end_stream(limits, stream, out);
             }
         }
     }
 
     /// The response is complete.
     #[inline]
-    fn end_send(&mut self, limits: &Limits, key: StreamKey, out: &mut Vec<u8>) {
+    fn send_end_stream(&mut self, limits: &Limits, key: StreamKey, out: &mut Vec<u8>) {
         let stream = self.streams.at_mut(key.slot);
-        (stream.wants, stream.left) = (false, 0);
-        self.held.forget(stream);
-        if !stream.refused {
-            self.budget.response(limits);
+        (stream.has_data, stream.send_bytes_left) = (false, 0);
+        self.held_fragments.remove(stream);
+        if !stream.was_refused {
+            self.budget.credit_response(limits);
         }
         if stream.state == State::HalfClosedRemote {
-            return self.close_stream(key, Move::SendEnd, out);
+            return self.close_stream(key, Transition::SendEnd, out);
         }
-        stream.sending = Sending::Done;
-        stream.go(Move::SendEnd);
-        self.unfinished += u16::from(stream.is_unfinished());
+        stream.sending = ResponseState::Done;
+        stream.transition(Transition::SendEnd);
+        self.unfinished_requests += u16::from(stream.has_unfinished_request());
         self.requeue(key.slot);
     }
 
@@ -340,7 +340,7 @@ impl Connection {
     fn begin_block(&mut self, out: &mut Vec<u8>) -> usize {
         let start = out.len();
         out.extend_from_slice(&[0; HEADER_BYTES]);
-        self.encoder.begin(out);
+        self.encoder.begin_block(out);
         start
     }
 
@@ -348,14 +348,14 @@ impl Connection {
     #[inline]
     fn end_block(&self, id: u32, ends: bool, start: usize, out: &mut Vec<u8>) {
         let length = out.len() - start - HEADER_BYTES;
-        let length_max = self.frame_bytes_max as usize;
+        let length_max = self.peer_frame_bytes_max as usize;
         if length > length_max {
             return split_block(id, ends, start, length_max, out);
         }
-        let flags = flag::END_HEADERS | if ends { flag::END_STREAM } else { 0 };
+        let flags = flags::END_HEADERS | if ends { flags::END_STREAM } else { 0 };
         let length = u32::try_from(length).expect("a frame's length has 24 bits");
-        let header = frame::Header { length, kind: Kind::Headers, flags, stream: id };
-        out[start..start + HEADER_BYTES].copy_from_slice(&header.bytes());
+        let header = frame::FrameHeader { length, frame_type: FrameType::Headers, flags, stream_id: id };
+        out[start..start + HEADER_BYTES].copy_from_slice(&header.to_bytes());
     }
 
     /// Writes the caller's fields, except those that this side controls.
@@ -365,11 +365,11 @@ impl Connection {
         &mut self,
         fields: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
         out: &mut Vec<u8>,
-    ) -> Own {
-        let mut own = Own::default();
+    ) -> CallerFields {
+        let mut own = CallerFields::default();
         for (name, value) in fields {
-            let known = Known::find(name);
-            let value = field::trim(value);
+            let known = Known::from_name(name);
+            let value = field::trim_ows(value);
             match known {
                 Known::TransferEncoding
                 | Known::Connection
@@ -377,7 +377,7 @@ impl Connection {
                 | Known::KeepAlive
                 | Known::Te => {}
                 Known::ContentLength => {
-                    own.content_length = own.content_length.or_else(|| h1::decimal(value).ok());
+                    own.content_length = own.content_length.or_else(|| h1::parse_decimal(value).ok());
                 }
                 Known::Date if own.date => {}
                 Known::Other => self.write_other(name, value, out),
@@ -404,7 +404,7 @@ impl Connection {
 
 /// The caller's values of fields that this side controls.
 #[derive(Clone, Copy, Debug, Default)]
-struct Own {
+struct CallerFields {
     date: bool,
     content_length: Option<u64>,
 }
@@ -418,27 +418,27 @@ fn split_block(id: u32, ends: bool, start: usize, length_max: usize, out: &mut V
     let count = block.len().div_ceil(length_max);
     for (at, fragment) in block.chunks(length_max).enumerate() {
         let (kind, mut flags) = match at {
-            0 => (Kind::Headers, if ends { flag::END_STREAM } else { 0 }),
-            _ => (Kind::Continuation, 0),
+            0 => (FrameType::Headers, if ends { flags::END_STREAM } else { 0 }),
+            _ => (FrameType::Continuation, 0),
         };
         if at + 1 == count {
-            flags |= flag::END_HEADERS;
+            flags |= flags::END_HEADERS;
         }
-        frame::write(kind, flags, id, fragment, out);
+        frame::write_frame(kind, flags, id, fragment, out);
     }
 }
 
 /// How the content is framed.
-fn body_mode(status: u16, length: ResponseLength, by_head: bool, is_tunnel: bool) -> BodyMode {
+fn body_mode(status: u16, length: ResponseLength, by_head: bool, is_tunnel: bool) -> BodyFraming {
     match (status, length) {
         // RFC 9110 §6.4.1: responses to HEAD, and those with status 204 or 304, have no content.
-        _ if by_head => BodyMode::None,
-        (204 | 304, _) => BodyMode::None,
+        _ if by_head => BodyFraming::None,
+        (204 | 304, _) => BodyFraming::None,
         // RFC 9110 §9.3.6: a 2xx response to CONNECT has no Content-Length; the tunnel follows.
-        (200..=299, _) if is_tunnel => BodyMode::Chunked,
+        (200..=299, _) if is_tunnel => BodyFraming::Chunked,
         // RFC 9110 §15.3.6: a server must not generate content in a 205 response.
-        (205, _) => BodyMode::Exact(0),
-        (_, ResponseLength::Exact(bytes)) => BodyMode::Exact(bytes),
-        (_, ResponseLength::Unknown) => BodyMode::Chunked,
+        (205, _) => BodyFraming::Exact(0),
+        (_, ResponseLength::Exact(bytes)) => BodyFraming::Exact(bytes),
+        (_, ResponseLength::Unknown) => BodyFraming::Chunked,
     }
 }

@@ -1,8 +1,8 @@
 //! Prints the moves of a stream, and the effect of each frame in each state of its stream, as text,
 //! compared with `states.txt`: a changed move shows in review.
 
-use super::frame::{self, Code, Kind, flag};
-use super::streams::{Move, State};
+use super::frame::{self, ErrorCode, FrameType, flags};
+use super::streams::{Transition, State};
 use super::{Connection, Event, Limits};
 use crate::h1::ResponseLength;
 use crate::{Date, HeadIndex};
@@ -11,7 +11,7 @@ use std::fmt::Write;
 const STATES: [State; 4] =
     [State::Open, State::HalfClosedRemote, State::HalfClosedLocal, State::Closed];
 
-const MOVES: [Move; 4] = [Move::ReceiveEnd, Move::SendEnd, Move::Reset, Move::ResetByPeer];
+const TRANSITIONS: [Transition; 4] = [Transition::ReceiveEnd, Transition::SendEnd, Transition::Reset, Transition::ResetByPeer];
 
 /// How stream 1 gets into a state: the client's frames, and whether the server responds or resets
 /// it.
@@ -51,26 +51,26 @@ const FRAMES: [&str; 14] = [
 ];
 
 fn write_frame(name: &str, out: &mut Vec<u8>) {
-    const END: u8 = flag::END_STREAM;
-    const BLOCK: u8 = flag::END_HEADERS;
+    const END: u8 = flags::END_STREAM;
+    const BLOCK: u8 = flags::END_HEADERS;
     // A method, http, /, and the authority `a`.
     let (get, post) = (b"\x82\x86\x84\x01\x01a", b"\x83\x86\x84\x01\x01a");
     match name {
-        "get" => frame::write(Kind::Headers, END | BLOCK, 1, get, out),
-        "get 3" => frame::write(Kind::Headers, END | BLOCK, 3, get, out),
-        "post" => frame::write(Kind::Headers, BLOCK, 1, post, out),
-        "block" => frame::write(Kind::Headers, END, 1, get, out),
-        "continuation" => frame::write(Kind::Continuation, BLOCK, 1, b"", out),
-        "data" => frame::write(Kind::Data, 0, 1, b"a", out),
-        "data and end" => frame::write(Kind::Data, END, 1, b"a", out),
-        "priority" => frame::write(Kind::Priority, 0, 1, &[0; 5], out),
-        "reset" => frame::write_reset(1, Code::CANCEL, out),
+        "get" => frame::write_frame(FrameType::Headers, END | BLOCK, 1, get, out),
+        "get 3" => frame::write_frame(FrameType::Headers, END | BLOCK, 3, get, out),
+        "post" => frame::write_frame(FrameType::Headers, BLOCK, 1, post, out),
+        "block" => frame::write_frame(FrameType::Headers, END, 1, get, out),
+        "continuation" => frame::write_frame(FrameType::Continuation, BLOCK, 1, b"", out),
+        "data" => frame::write_frame(FrameType::Data, 0, 1, b"a", out),
+        "data and end" => frame::write_frame(FrameType::Data, END, 1, b"a", out),
+        "priority" => frame::write_frame(FrameType::Priority, 0, 1, &[0; 5], out),
+        "reset" => frame::write_rst_stream(1, ErrorCode::CANCEL, out),
         "window" => frame::write_window_update(1, 1, out),
         "window of nothing" => frame::write_window_update(1, 0, out),
-        "priority update" => frame::write(Kind::PriorityUpdate, 0, 0, b"\0\0\0\x01u=1", out),
-        "push promise" => frame::write(Kind::PushPromise, BLOCK, 1, b"\0\0\0\x02", out),
-        "ping" => frame::write(Kind::Ping, 0, 0, &[0; 8], out),
-        _ => frame::write(Kind::Unknown(99), 0, 1, b"", out),
+        "priority update" => frame::write_frame(FrameType::PriorityUpdate, 0, 0, b"\0\0\0\x01u=1", out),
+        "push promise" => frame::write_frame(FrameType::PushPromise, BLOCK, 1, b"\0\0\0\x02", out),
+        "ping" => frame::write_frame(FrameType::Ping, 0, 0, &[0; 8], out),
+        _ => frame::write_frame(FrameType::Unknown(99), 0, 1, b"", out),
     }
 }
 
@@ -85,7 +85,7 @@ fn receive(
     loop {
         let (used, event) =
             connection.receive(&Limits::DEFAULT, &frames[at..], &mut bytes, &mut head, out);
-        connection.check();
+        connection.assert_invariants();
         at += used;
         names.push(match &event {
             Event::NeedInput | Event::Closed => break,
@@ -94,7 +94,7 @@ fn receive(
             Event::Data { .. } => "data".to_owned(),
             Event::End { .. } => "end".to_owned(),
             Event::Reset { cause, .. } => format!("reset, {cause:?}"),
-            Event::Rejected { reject, .. } => format!("rejected, {reject:?}"),
+            Event::StreamError { error: reject, .. } => format!("rejected, {reject:?}"),
             other => format!("{other:?}"),
         });
         if let Event::Request(_) = event {
@@ -117,9 +117,9 @@ fn situation(frames: &[&str], server: Option<Server>) -> Connection {
         match server {
             Server::Responds => {
                 let length = ResponseLength::Exact(0);
-                connection.respond(&limits, stream, 200, [], length, &date, &mut out);
+                connection.send_response(&limits, stream, 200, [], length, &date, &mut out);
             }
-            Server::Resets => connection.reset(stream, Code::CANCEL, &mut out),
+            Server::Resets => connection.reset(stream, ErrorCode::CANCEL, &mut out),
         }
     }
     connection
@@ -128,8 +128,8 @@ fn situation(frames: &[&str], server: Option<Server>) -> Connection {
 fn table() -> String {
     let mut text = String::from("# Streams\n");
     for state in STATES {
-        for step in MOVES {
-            let to = state.after(step).map_or("illegal".to_owned(), |to| format!("{to:?}"));
+        for step in TRANSITIONS {
+            let to = state.on(step).map_or("illegal".to_owned(), |to| format!("{to:?}"));
             writeln!(text, "{state:?} + {step:?} = {to}").unwrap();
         }
     }
@@ -140,7 +140,7 @@ fn table() -> String {
                 (situation(frames, server), Vec::new(), Vec::new());
             write_frame(frame, &mut bytes);
             let (events, _) = receive(&mut connection, &bytes, &mut out);
-            let answers = match frame::Header::read(&out).map(|header| header.kind) {
+            let answers = match frame::FrameHeader::parse(&out).map(|header| header.frame_type) {
                 None => "no answer".to_owned(),
                 Some(kind) => format!("{kind:?}"),
             };

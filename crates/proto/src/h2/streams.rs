@@ -2,13 +2,13 @@
 
 use super::limits::STREAMS_CEILING;
 use super::priority::Priority;
-use super::recent::{Closed, Recent};
+use super::recent::{CloseKind, RecentlyClosed};
 
 /// A place in the slab.
 pub(super) type Slot = u16;
 
 /// No place.
-pub(super) const NOWHERE: Slot = Slot::MAX;
+pub(super) const NO_SLOT: Slot = Slot::MAX;
 
 /// The key of a stream: its identifier, and its place, which is unique among the open streams of
 /// the connection. The key of a closed stream is recognised even if another stream uses its place.
@@ -28,7 +28,7 @@ impl StreamKey {
     /// A small number, unique among the open streams of the connection: an index for data that a
     /// server stores per stream. The number is below the limit on streams.
     #[must_use]
-    pub const fn place(self) -> usize {
+    pub const fn index(self) -> usize {
         self.slot as usize
     }
 }
@@ -49,7 +49,7 @@ pub(super) enum State {
 
 /// A move of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Move {
+pub(super) enum Transition {
     /// The client ends its side.
     ReceiveEnd,
     /// The server ends its side.
@@ -69,15 +69,15 @@ impl State {
     /// | HalfClosedRemote | SendEnd | Closed |
     /// | HalfClosedLocal | ReceiveEnd | Closed |
     /// | all but Closed | Reset, ResetByPeer | Closed |
-    pub(super) const fn after(self, step: Move) -> Option<Self> {
+    pub(super) const fn on(self, step: Transition) -> Option<Self> {
         Some(match (self, step) {
-            (Self::Open, Move::ReceiveEnd) => Self::HalfClosedRemote,
-            (Self::Open, Move::SendEnd) => Self::HalfClosedLocal,
-            (Self::HalfClosedRemote, Move::SendEnd)
-            | (Self::HalfClosedLocal, Move::ReceiveEnd)
+            (Self::Open, Transition::ReceiveEnd) => Self::HalfClosedRemote,
+            (Self::Open, Transition::SendEnd) => Self::HalfClosedLocal,
+            (Self::HalfClosedRemote, Transition::SendEnd)
+            | (Self::HalfClosedLocal, Transition::ReceiveEnd)
             | (
                 Self::Open | Self::HalfClosedRemote | Self::HalfClosedLocal,
-                Move::Reset | Move::ResetByPeer,
+                Transition::Reset | Transition::ResetByPeer,
             ) => Self::Closed,
             _ => return None,
         })
@@ -87,7 +87,7 @@ impl State {
 /// The state of an open stream's response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Sending {
+pub(super) enum ResponseState {
     /// No final response has begun.
     Waiting,
     /// Within content of known length; `left` is the rest.
@@ -104,43 +104,43 @@ pub(super) enum Sending {
 #[derive(Debug)]
 pub(super) struct Stream {
     /// Content that was announced and has not arrived; `u64::MAX` if the length is unknown.
-    pub(super) content_left: u64,
+    pub(super) content_length_left: u64,
     /// How much more content a request may have.
-    pub(super) allowance: u64,
+    pub(super) body_bytes_allowed: u64,
     /// Announced bytes of the response that were not sent.
-    pub(super) left: u64,
+    pub(super) send_bytes_left: u64,
     pub(super) id: u32,
     /// How much the client lets the server send; below 0 if a setting has shrunk it.
     pub(super) send_window: i32,
     /// How much the client may send.
-    pub(super) window: i32,
+    pub(super) recv_window: i32,
     /// Content that arrived and was not consumed yet.
-    pub(super) held: u32,
+    pub(super) unreleased: u32,
     /// Bytes sent for which the client has not opened the stream's window yet.
     pub(super) unacknowledged: u32,
     /// How much room the next DATA frame waits for; see `hold.rs`.
-    pub(super) room_min: u16,
+    pub(super) capacity_min: u16,
     pub(super) previous: Slot,
     pub(super) next: Slot,
     pub(super) state: State,
-    pub(super) sending: Sending,
+    pub(super) sending: ResponseState,
     pub(super) priority: Priority,
     /// There is content to send.
-    pub(super) wants: bool,
+    pub(super) has_data: bool,
     /// The stream is in a queue.
     pub(super) queued: bool,
     /// The request's method was HEAD.
-    pub(super) by_head: bool,
+    pub(super) is_head_request: bool,
     /// The stream is a tunnel, by extended CONNECT.
     pub(super) is_tunnel: bool,
     /// The rest of the request's content is unwanted.
     pub(super) discarding: bool,
     /// The caller was notified that the request yields nothing more; the response is complete.
-    pub(super) leaving: bool,
+    pub(super) is_closing: bool,
     /// The request was refused, so its response is not useful work.
-    pub(super) refused: bool,
+    pub(super) was_refused: bool,
     /// The client waits for a 100 response.
-    pub(super) expecting: bool,
+    pub(super) expects_continue: bool,
     /// Content has arrived.
     pub(super) has_content: bool,
 }
@@ -150,44 +150,44 @@ const _: () = assert!(size_of::<Stream>() <= 64, "every open stream has one");
 impl Stream {
     /// Returns whether the client may still send content or trailers.
     #[inline]
-    pub(super) const fn receives(&self) -> bool {
+    pub(super) const fn is_receiving(&self) -> bool {
         matches!(self.state, State::Open | State::HalfClosedLocal)
     }
 
     /// Whether there is content to send, and the stream's window has room for it.
     #[inline]
     pub(super) fn may_send(&self) -> bool {
-        self.wants && self.fits(self.send_window)
+        self.has_data && self.fits(self.send_window)
     }
 
     /// Returns whether a window has room for the next DATA frame.
     #[inline]
     pub(super) fn fits(&self, window: i32) -> bool {
-        window >= i32::from(self.room_min.max(1))
+        window >= i32::from(self.capacity_min.max(1))
     }
 
     /// Returns whether the response is complete and the request is not. Except in a tunnel, both
     /// then end.
     #[inline]
-    pub(super) const fn is_unfinished(&self) -> bool {
+    pub(super) const fn has_unfinished_request(&self) -> bool {
         matches!(self.state, State::HalfClosedLocal) && !self.is_tunnel
     }
 
     /// Makes a move: the only place that changes the state. Panics if the move is illegal, which is
     /// a bug in the connection.
     #[inline]
-    pub(super) fn go(&mut self, step: Move) {
-        self.state = self.state.after(step).expect("the connection makes only legal moves");
+    pub(super) fn transition(&mut self, step: Transition) {
+        self.state = self.state.on(step).expect("the connection makes only legal moves");
     }
 }
 
 /// The state of an identifier's stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum StreamLookup {
     /// It is open.
     Open(Slot),
     /// It was closed.
-    Closed(Closed),
+    Closed(CloseKind),
     /// Neither this identifier nor a larger one was used.
     Idle,
 }
@@ -204,18 +204,18 @@ pub(super) struct Streams {
     count: u16,
     /// The largest identifier that the client has used.
     highest: u32,
-    recent: Recent,
+    recent: RecentlyClosed,
 }
 
 impl Streams {
     pub(super) const fn new() -> Self {
         Self {
             slab: Vec::new(),
-            free: NOWHERE,
+            free: NO_SLOT,
             table: Vec::new(),
             count: 0,
             highest: 0,
-            recent: Recent::new(),
+            recent: RecentlyClosed::new(),
         }
     }
 
@@ -257,31 +257,31 @@ impl Streams {
     }
 
     /// The number of places; a free one has the identifier 0.
-    pub(super) fn places(&self) -> Slot {
+    pub(super) fn slots(&self) -> Slot {
         Slot::try_from(self.slab.len()).expect("places have 16 bits")
     }
 
     /// The keys of all open streams.
     pub(super) fn keys(&self) -> impl Iterator<Item = StreamKey> {
-        let slots = (0..NOWHERE).zip(&self.slab).filter(|(_, stream)| stream.id != 0);
+        let slots = (0..NO_SLOT).zip(&self.slab).filter(|(_, stream)| stream.id != 0);
         slots.map(|(slot, stream)| StreamKey { id: stream.id, slot })
     }
 
     /// Returns the state of the stream with a client's identifier.
     #[inline]
-    pub(super) fn find(&self, id: u32) -> Found {
+    pub(super) fn find(&self, id: u32) -> StreamLookup {
         if id > self.highest {
-            return Found::Idle;
+            return StreamLookup::Idle;
         }
-        match self.place(id) {
-            Some(at) => Found::Open(self.table[at]),
-            None => Found::Closed(self.recent.get(id, self.highest)),
+        match self.find_slot(id) {
+            Some(at) => StreamLookup::Open(self.table[at]),
+            None => StreamLookup::Closed(self.recent.get(id, self.highest)),
         }
     }
 
     /// The client has used an identifier that was idle.
     #[inline]
-    pub(super) fn begin(&mut self, id: u32) {
+    pub(super) fn mark_used(&mut self, id: u32) {
         debug_assert!(id > self.highest, "the identifier was idle");
         self.recent.advance(self.highest, id);
         self.highest = id;
@@ -292,7 +292,7 @@ impl Streams {
     pub(super) fn open(&mut self, stream: Stream) -> StreamKey {
         debug_assert!(self.count() < STREAMS_CEILING, "the connection counts them");
         let id = stream.id;
-        let slot = if self.free == NOWHERE {
+        let slot = if self.free == NO_SLOT {
             self.slab.push(stream);
             Slot::try_from(self.slab.len() - 1).expect("places have 16 bits")
         } else {
@@ -314,7 +314,7 @@ impl Streams {
 
     /// Closes a stream that is in no queue.
     #[inline]
-    pub(super) fn close(&mut self, key: StreamKey, closed: Closed) {
+    pub(super) fn close(&mut self, key: StreamKey, closed: CloseKind) {
         self.unlink(key.id);
         self.recent.set(key.id, self.highest, closed);
         self.count -= 1;
@@ -326,14 +326,14 @@ impl Streams {
     }
 
     /// A stream was begun and never opened, because it was refused.
-    pub(super) fn refuse(&mut self, id: u32) {
-        self.recent.set(id, self.highest, Closed::ByUs);
+    pub(super) fn mark_refused(&mut self, id: u32) {
+        self.recent.set(id, self.highest, CloseKind::ResetByServer);
     }
 
     /// Frees all memory, if no stream is open.
     pub(super) fn shrink(&mut self) {
         if self.count == 0 {
-            (self.slab, self.table, self.free) = (Vec::new(), Vec::new(), NOWHERE);
+            (self.slab, self.table, self.free) = (Vec::new(), Vec::new(), NO_SLOT);
         }
     }
 
@@ -343,20 +343,20 @@ impl Streams {
     }
 
     #[inline]
-    fn home(&self, id: u32) -> usize {
+    fn bucket(&self, id: u32) -> usize {
         (id >> 1) as usize & (self.table.len() - 1)
     }
 
     /// The position of an open stream in the table.
     #[inline]
-    fn place(&self, id: u32) -> Option<usize> {
+    fn find_slot(&self, id: u32) -> Option<usize> {
         if self.table.is_empty() {
             return None;
         }
-        let mut at = self.home(id);
+        let mut at = self.bucket(id);
         loop {
             match self.table[at] {
-                NOWHERE => return None,
+                NO_SLOT => return None,
                 slot if self.at(slot).id == id => return Some(at),
                 _ => at = (at + 1) & (self.table.len() - 1),
             }
@@ -365,8 +365,8 @@ impl Streams {
 
     #[inline]
     fn link(&mut self, slot: Slot, id: u32) {
-        let mut at = self.home(id);
-        while self.table[at] != NOWHERE {
+        let mut at = self.bucket(id);
+        while self.table[at] != NO_SLOT {
             at = (at + 1) & (self.table.len() - 1);
         }
         self.table[at] = slot;
@@ -376,27 +376,27 @@ impl Streams {
     #[inline]
     fn unlink(&mut self, id: u32) {
         let mask = self.table.len() - 1;
-        let mut hole = self.place(id).expect("an open stream is in the table");
+        let mut hole = self.find_slot(id).expect("an open stream is in the table");
         let mut at = hole;
         loop {
             at = (at + 1) & mask;
             let slot = self.table[at];
-            if slot == NOWHERE {
+            if slot == NO_SLOT {
                 break;
             }
-            let home = self.home(self.at(slot).id);
+            let home = self.bucket(self.at(slot).id);
             if at.wrapping_sub(home) & mask >= at.wrapping_sub(hole) & mask {
                 self.table[hole] = slot;
                 hole = at;
             }
         }
-        self.table[hole] = NOWHERE;
+        self.table[hole] = NO_SLOT;
     }
 
     #[cold]
     fn grow(&mut self) {
         let length = (2 * usize::from(self.count)).next_power_of_two().max(TABLE_MIN);
-        self.table = vec![NOWHERE; length];
+        self.table = vec![NO_SLOT; length];
         let open: Vec<_> = self.keys().collect();
         for key in open {
             self.link(key.slot, key.id);
@@ -404,21 +404,21 @@ impl Streams {
     }
 
     /// Checks all invariants.
-    pub(super) fn check(&self) {
+    pub(super) fn assert_invariants(&self) {
         let open = self.all().count();
         assert_eq!(open, usize::from(self.count), "the count is that of the open streams");
         assert!(self.table.is_empty() || self.table.len().is_power_of_two());
         assert!(self.table.len() >= 2 * open, "the table has room");
-        assert_eq!(self.table.iter().filter(|slot| **slot != NOWHERE).count(), open);
+        assert_eq!(self.table.iter().filter(|slot| **slot != NO_SLOT).count(), open);
         for key in self.keys() {
-            assert_eq!(self.find(key.id), Found::Open(key.slot), "the table leads to it");
+            assert_eq!(self.find(key.id), StreamLookup::Open(key.slot), "the table leads to it");
             let stream = self.at(key.slot);
             assert!(stream.state != State::Closed, "a closed stream leaves the slab");
             assert!(stream.id % 2 == 1 && stream.id <= self.highest);
-            let done = stream.sending == Sending::Done;
+            let done = stream.sending == ResponseState::Done;
             assert_eq!(done, stream.state == State::HalfClosedLocal, "the response ends its side");
-            assert!(stream.left == 0 || stream.sending == Sending::Exact);
-            assert!(!stream.queued || stream.wants, "queued streams have data to send");
+            assert!(stream.send_bytes_left == 0 || stream.sending == ResponseState::Exact);
+            assert!(!stream.queued || stream.has_data, "queued streams have data to send");
         }
     }
 }
@@ -428,34 +428,34 @@ const TABLE_MIN: usize = 16;
 
 #[cfg(test)]
 mod tests {
-    use super::{Closed, Found, NOWHERE, Priority, Sending, State, Stream, StreamKey, Streams};
+    use super::{CloseKind, StreamLookup, NO_SLOT, Priority, ResponseState, State, Stream, StreamKey, Streams};
     use proptest::prelude::*;
 
     fn stream(id: u32) -> Stream {
         Stream {
-            content_left: u64::MAX,
-            allowance: 0,
-            left: 0,
+            content_length_left: u64::MAX,
+            body_bytes_allowed: 0,
+            send_bytes_left: 0,
             id,
             send_window: 0,
-            window: 0,
-            held: 0,
+            recv_window: 0,
+            unreleased: 0,
             unacknowledged: 0,
-            room_min: 0,
-            previous: NOWHERE,
-            next: NOWHERE,
+            capacity_min: 0,
+            previous: NO_SLOT,
+            next: NO_SLOT,
             state: State::Open,
-            sending: Sending::Waiting,
+            sending: ResponseState::Waiting,
             priority: Priority::DEFAULT,
-            wants: false,
+            has_data: false,
             queued: false,
-            by_head: false,
+            is_head_request: false,
             is_tunnel: false,
             discarding: false,
             has_content: false,
-            leaving: false,
-            refused: false,
-            expecting: false,
+            is_closing: false,
+            was_refused: false,
+            expects_continue: false,
         }
     }
 
@@ -466,31 +466,31 @@ mod tests {
         ) {
             let mut streams = Streams::new();
             let mut open: Vec<StreamKey> = Vec::new();
-            let mut closed: Vec<(u32, Closed)> = Vec::new();
+            let mut closed: Vec<(u32, CloseKind)> = Vec::new();
             for (kind, step, which) in steps {
                 if kind < 2 || open.is_empty() {
                     let step = if kind == 0 { 1 } else { step };
                     let id = (streams.highest() + 2 * step) | 1;
-                    streams.begin(id);
+                    streams.mark_used(id);
                     open.push(streams.open(stream(id)));
                 } else {
                     let key = open.swap_remove(which.index(open.len()));
-                    let how = [Closed::Ended, Closed::ByPeer, Closed::ByUs][step as usize % 3];
+                    let how = [CloseKind::EndStream, CloseKind::ResetByPeer, CloseKind::ResetByServer][step as usize % 3];
                     streams.close(key, how);
                     closed.push((key.id, how));
                     prop_assert!(streams.get(key).is_none());
                 }
-                streams.check();
+                streams.assert_invariants();
                 for key in &open {
-                    prop_assert_eq!(streams.find(key.id), Found::Open(key.slot));
+                    prop_assert_eq!(streams.find(key.id), StreamLookup::Open(key.slot));
                     prop_assert!(streams.get(*key).is_some());
                 }
                 for (id, how) in &closed {
                     let is_old = streams.highest() - id >= 512;
-                    let expected = if is_old { Closed::ByUs } else { *how };
-                    prop_assert_eq!(streams.find(*id), Found::Closed(expected));
+                    let expected = if is_old { CloseKind::ResetByServer } else { *how };
+                    prop_assert_eq!(streams.find(*id), StreamLookup::Closed(expected));
                 }
-                prop_assert_eq!(streams.find(streams.highest() + 2), Found::Idle);
+                prop_assert_eq!(streams.find(streams.highest() + 2), StreamLookup::Idle);
             }
         }
     }
@@ -499,13 +499,13 @@ mod tests {
     fn streams_that_come_and_go_take_no_more_memory() {
         let mut streams = Streams::new();
         for id in (1..200_000).step_by(2) {
-            streams.begin(id);
+            streams.mark_used(id);
             let key = streams.open(stream(id));
-            streams.close(key, Closed::Ended);
+            streams.close(key, CloseKind::EndStream);
         }
         assert!(streams.memory_bytes() <= 512, "{}", streams.memory_bytes());
         streams.shrink();
         assert_eq!(streams.memory_bytes(), 0);
-        assert_eq!(streams.find(199_999), Found::Closed(Closed::Ended));
+        assert_eq!(streams.find(199_999), StreamLookup::Closed(CloseKind::EndStream));
     }
 }

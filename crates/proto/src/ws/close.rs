@@ -9,31 +9,31 @@ pub struct CloseCode(
 
 impl CloseCode {
     /// The purpose of the connection is fulfilled.
-    pub const NORMAL: Self = Self(1000);
+    pub const NORMAL_CLOSURE: Self = Self(1000);
     /// The endpoint goes away: a server shuts down, or a page was left.
     pub const GOING_AWAY: Self = Self(1001);
     /// The peer violated the protocol.
     pub const PROTOCOL_ERROR: Self = Self(1002);
     /// The peer sent a kind of message that is not supported.
-    pub const UNSUPPORTED: Self = Self(1003);
+    pub const UNSUPPORTED_DATA: Self = Self(1003);
     /// The Close frame had no code. Never sent.
-    pub const NO_CODE: Self = Self(1005);
+    pub const NO_STATUS_RECEIVED: Self = Self(1005);
     /// The connection was lost without a Close frame. Never sent.
-    pub const ABNORMAL: Self = Self(1006);
+    pub const ABNORMAL_CLOSURE: Self = Self(1006);
     /// A message does not match its type: text that is not UTF-8.
-    pub const INVALID_DATA: Self = Self(1007);
+    pub const INVALID_PAYLOAD: Self = Self(1007);
     /// A message violates a policy.
-    pub const POLICY: Self = Self(1008);
+    pub const POLICY_VIOLATION: Self = Self(1008);
     /// A message is too long.
-    pub const TOO_LONG: Self = Self(1009);
+    pub const MESSAGE_TOO_BIG: Self = Self(1009);
     /// The client needs an extension that the server did not agree to.
-    pub const EXTENSION_MISSING: Self = Self(1010);
+    pub const MANDATORY_EXTENSION: Self = Self(1010);
     /// The server encountered an unexpected error.
     pub const INTERNAL_ERROR: Self = Self(1011);
     /// The service is restarting.
-    pub const RESTART: Self = Self(1012);
+    pub const SERVICE_RESTART: Self = Self(1012);
     /// The service is overloaded.
-    pub const TRY_LATER: Self = Self(1013);
+    pub const TRY_AGAIN_LATER: Self = Self(1013);
 
     /// Returns whether the code may be sent in a Close frame.
     // RFC 6455 §7.4.1: 1005, 1006 and 1015 MUST NOT be set as a status code in a Close frame.

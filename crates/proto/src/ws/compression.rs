@@ -8,7 +8,7 @@ use std::fmt;
 /// The connection limits the decompressed size, appends and removes the four bytes that end a
 /// flushed block (RFC 7692 §7.2.1, §7.2.2), and reports when a message ends. Whether the window is
 /// kept then is decided by the implementation, according to its parameters.
-pub trait Compression {
+pub trait DeflateCodec {
     /// Decompresses `input` and appends at most `room` bytes (at least 1) to `out`. Returns how
     /// many bytes of `input` were used: all of them, unless `room` was filled.
     ///
@@ -21,7 +21,7 @@ pub trait Compression {
     /// If `input` was not written by a compressor, or refers to bytes before the window. The output
     /// before the error is appended. The connection fails, and nothing is decompressed afterwards.
     fn inflate(&mut self, input: &[u8], room: usize, out: &mut Vec<u8>)
-    -> Result<usize, Malformed>;
+    -> Result<usize, InflateError>;
 
     /// A received message is complete. Without context take-over by the peer, the window can be
     /// dropped.
@@ -39,22 +39,22 @@ pub trait Compression {
 
 /// Compressed data that is malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Malformed;
+pub struct InflateError;
 
-impl fmt::Display for Malformed {
+impl fmt::Display for InflateError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("the bytes cannot be inflated")
     }
 }
 
-impl std::error::Error for Malformed {}
+impl std::error::Error for InflateError {}
 
 /// No compression: a type without values, for connections that never use it.
 #[derive(Clone, Copy, Debug)]
-pub enum NoCompression {}
+pub enum NoDeflate {}
 
-impl Compression for NoCompression {
-    fn inflate(&mut self, _: &[u8], _: usize, _: &mut Vec<u8>) -> Result<usize, Malformed> {
+impl DeflateCodec for NoDeflate {
+    fn inflate(&mut self, _: &[u8], _: usize, _: &mut Vec<u8>) -> Result<usize, InflateError> {
         match *self {}
     }
 

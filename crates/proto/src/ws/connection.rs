@@ -2,12 +2,12 @@
 
 use super::budget::Budget;
 use super::close::CloseCode;
-use super::compression::{Compression, NoCompression};
-use super::event::{Event, Kind, Next, Waiting};
+use super::compression::{DeflateCodec, NoDeflate};
+use super::event::{Event, MessageType, NextAction, WaitingFor};
 use super::frame::{self, Opcode, flag};
 use super::limits::Limits;
-use super::receive::Receive;
-use super::reject::Reject;
+use super::receive::ReceivePath;
+use super::error::Reject;
 
 /// Which end of a connection this is.
 #[derive(Clone, Copy, Debug)]
@@ -70,12 +70,12 @@ pub enum Role {
 /// # Ok::<(), peregrine_proto::ws::Unsent>(())
 /// ```
 #[derive(Debug)]
-pub struct Connection<C = NoCompression> {
+pub struct Connection<C = NoDeflate> {
     pub(super) role: Role,
     pub(super) state: State,
-    pub(super) receive: Receive,
+    pub(super) receive: ReceivePath,
     /// The message that is being sent in pieces.
-    pub(super) sending: Option<Sending>,
+    pub(super) sending: Option<FragmentedSend>,
     pub(super) budget: Budget,
     pub(super) compression: Option<C>,
 }
@@ -97,7 +97,7 @@ pub(super) enum State {
 
 /// The events that change the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Move {
+pub(super) enum Transition {
     /// This end sends a Close frame.
     SendClose,
     /// The peer's Close frame arrived; it is answered if it is the first.
@@ -110,30 +110,30 @@ pub(super) enum Move {
 
 impl State {
     /// The state after a move; `None` if the move is illegal.
-    pub(super) const fn after(self, step: Move) -> Option<Self> {
+    pub(super) const fn on(self, step: Transition) -> Option<Self> {
         Some(match (self, step) {
-            (Self::Open, Move::SendClose) => Self::CloseSent,
-            (Self::Open | Self::CloseSent, Move::ReceiveClose) => Self::Closed,
-            (Self::Open | Self::CloseSent, Move::Fail | Move::End) => Self::Failed,
-            (Self::Closed | Self::Failed, Move::End) => self,
+            (Self::Open, Transition::SendClose) => Self::CloseSent,
+            (Self::Open | Self::CloseSent, Transition::ReceiveClose) => Self::Closed,
+            (Self::Open | Self::CloseSent, Transition::Fail | Transition::End) => Self::Failed,
+            (Self::Closed | Self::Failed, Transition::End) => self,
             _ => return None,
         })
     }
 
     /// Returns whether nothing more is received.
-    pub(super) const fn is_over(self) -> bool {
+    pub(super) const fn is_terminal(self) -> bool {
         matches!(self, Self::Closed | Self::Failed)
     }
 }
 
 /// A message that is sent in pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Sending {
-    pub(super) kind: Kind,
+pub(super) struct FragmentedSend {
+    pub(super) kind: MessageType,
     pub(super) compressed: bool,
 }
 
-impl<C: Compression> Connection<C> {
+impl<C: DeflateCodec> Connection<C> {
     /// Creates a connection on which nothing was received. `compression` was negotiated by both
     /// ends.
     #[must_use]
@@ -141,7 +141,7 @@ impl<C: Compression> Connection<C> {
         Self {
             role,
             state: State::Open,
-            receive: Receive::new(),
+            receive: ReceivePath::new(),
             sending: None,
             budget: Budget::new(limits),
             compression,
@@ -152,38 +152,38 @@ impl<C: Compression> Connection<C> {
     /// that are too long to be held. Pieces are as long as the received bytes allow; of a
     /// compressed message, at most 16 KiB.
     #[must_use]
-    pub const fn in_pieces(mut self) -> Self {
-        self.receive.in_pieces = true;
+    pub const fn streaming(mut self) -> Self {
+        self.receive.is_streaming = true;
         self
     }
 
     /// The peer's bytes have ended. Returns [`Event::Closed`] if the close handshake was complete,
     /// otherwise an [`Event::Error`], which is not sent to the peer.
-    pub fn close_receive(&mut self) -> Event<'static> {
-        let was_over = self.state.is_over();
-        self.go(Move::End);
+    pub fn receive_eof(&mut self) -> Event<'static> {
+        let was_over = self.state.is_terminal();
+        self.transition(Transition::End);
         if was_over { Event::Closed } else { Event::Error(Reject::ConnectionLost) }
     }
 
     /// The next step of the owner.
     // RFC 6455 §7.1.1: the server closes the TCP connection first; the client waits for that.
     #[must_use]
-    pub const fn next(&self) -> Next {
+    pub const fn next_action(&self) -> NextAction {
         match (self.state, self.role) {
-            (State::Open | State::CloseSent, _) => Next::Receive,
-            (State::Closed, Role::Client(_)) => Next::AwaitEnd,
-            (State::Closed, Role::Server) | (State::Failed, _) => Next::Close,
+            (State::Open | State::CloseSent, _) => NextAction::Receive,
+            (State::Closed, Role::Client(_)) => NextAction::AwaitTransportClose,
+            (State::Closed, Role::Server) | (State::Failed, _) => NextAction::Close,
         }
     }
 
     /// The event that the connection is waiting for.
     #[must_use]
-    pub const fn waiting(&self) -> Waiting {
+    pub const fn waiting_for(&self) -> WaitingFor {
         match (self.state, self.role) {
-            (State::Open, _) => self.receive.waiting(),
-            (State::CloseSent, _) => Waiting::Close,
-            (State::Closed, Role::Client(_)) => Waiting::End,
-            (State::Closed, Role::Server) | (State::Failed, _) => Waiting::Nothing,
+            (State::Open, _) => self.receive.waiting_for(),
+            (State::CloseSent, _) => WaitingFor::Close,
+            (State::Closed, Role::Client(_)) => WaitingFor::TransportClose,
+            (State::Closed, Role::Server) | (State::Failed, _) => WaitingFor::Nothing,
         }
     }
 
@@ -201,21 +201,21 @@ impl<C: Compression> Connection<C> {
 
     /// Updates the time, by a monotonic clock; it restores the budget. Call it occasionally, before
     /// [`receive`](Self::receive).
-    pub fn tick(&mut self, limits: &Limits, now_ms: u64) {
-        self.budget.tick(limits, now_ms);
+    pub fn refill_budget(&mut self, limits: &Limits, now_ms: u64) {
+        self.budget.refill(limits, now_ms);
     }
 
     /// Returns whether another ping would be answered: fewer than
     /// [`answers_max`](Limits::answers_max) answers wait for the peer. An owner that stops reading
     /// until they are sent need not disconnect such a peer.
     #[must_use]
-    pub const fn may_answer(&self, limits: &Limits) -> bool {
-        !self.can_send() || self.budget.may_answer(limits)
+    pub const fn can_queue_pong(&self, limits: &Limits) -> bool {
+        !self.can_send() || self.budget.can_queue_pong(limits)
     }
 
     /// All output was sent: the peer reads its answers.
-    pub const fn output_sent(&mut self) {
-        self.budget.answers_read();
+    pub const fn output_flushed(&mut self) {
+        self.budget.pongs_flushed();
     }
 
     /// Checks the invariants between calls.
@@ -224,15 +224,15 @@ impl<C: Compression> Connection<C> {
     ///
     /// If one is violated.
     #[doc(hidden)]
-    pub fn check(&self) {
-        self.receive.check(self.state.is_over(), self.compression.is_some());
+    pub fn assert_invariants(&self) {
+        self.receive.assert_invariants(self.state.is_terminal(), self.compression.is_some());
     }
 
-    pub(super) fn go(&mut self, step: Move) {
-        self.state = self.state.after(step).expect("callers check the state before a move");
+    pub(super) fn transition(&mut self, step: Transition) {
+        self.state = self.state.on(step).expect("callers check the state before a move");
         self.sending = None;
-        if self.state.is_over() {
-            self.receive.end();
+        if self.state.is_terminal() {
+            self.receive.reset();
         }
     }
 
@@ -242,9 +242,9 @@ impl<C: Compression> Connection<C> {
     #[cold]
     pub(super) fn fail(&mut self, reject: Reject, out: &mut Vec<u8>) -> Event<'static> {
         if self.state == State::Open {
-            self.write_close(Some((reject.code(), reject.cause())), out);
+            self.write_close(Some((reject.code(), reject.rule())), out);
         }
-        self.go(Move::Fail);
+        self.transition(Transition::Fail);
         Event::Error(reject)
     }
 
@@ -257,7 +257,7 @@ impl<C: Compression> Connection<C> {
             payload[2..2 + reason.len()].copy_from_slice(reason.as_bytes());
             length = 2 + reason.len();
         }
-        frame::write(Opcode::Close, flag::FIN, self.mask(), &payload[..length], out);
+        frame::write_frame(Opcode::Close, flag::FIN, self.mask(), &payload[..length], out);
     }
 
     /// The mask of the next frame.

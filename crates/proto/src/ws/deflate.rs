@@ -19,29 +19,29 @@ const WINDOW_BITS_MIN: u8 = 8;
 
 /// The capabilities and preferences of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wishes {
+pub struct DeflateConfig {
     /// Whether the server resets its window after each message, even if the client would allow it
     /// to be kept. Default true: keeping a compressor takes about 256 KB per connection.
-    pub server_forgets: bool,
+    pub server_no_context_takeover: bool,
     /// Whether the client is asked to reset its window after each message, so that the server need
     /// not keep it. Default true: 32 KB and more per connection.
-    pub client_forgets: bool,
+    pub client_no_context_takeover: bool,
     /// The windows, in bits, with which the server can compress; it uses the largest that the
     /// client accepts. Offers that require a smaller one are declined. Default only 15, because
     /// some libraries support no other.
-    pub server_window_bits: RangeInclusive<u8>,
+    pub server_max_window_bits: RangeInclusive<u8>,
     /// The window, in bits, that a client is asked to use, if it supports the parameter. Default
     /// 15.
-    pub client_window_bits: u8,
+    pub client_max_window_bits: u8,
 }
 
-impl Default for Wishes {
+impl Default for DeflateConfig {
     fn default() -> Self {
         Self {
-            server_forgets: true,
-            client_forgets: true,
-            server_window_bits: WINDOW_BITS_MAX..=WINDOW_BITS_MAX,
-            client_window_bits: WINDOW_BITS_MAX,
+            server_no_context_takeover: true,
+            client_no_context_takeover: true,
+            server_max_window_bits: WINDOW_BITS_MAX..=WINDOW_BITS_MAX,
+            client_max_window_bits: WINDOW_BITS_MAX,
         }
     }
 }
@@ -49,31 +49,31 @@ impl Default for Wishes {
 /// The negotiated parameters. The text form is the server's answer, a value of
 /// Sec-WebSocket-Extensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Agreed {
+pub struct DeflateParams {
     /// `server_no_context_takeover`: the server's messages do not refer to earlier ones.
-    pub server_forgets: bool,
+    pub server_no_context_takeover: bool,
     /// `client_no_context_takeover`: the client's messages do not refer to earlier ones.
-    pub client_forgets: bool,
+    pub client_no_context_takeover: bool,
     /// `server_max_window_bits`: the largest window that the server compresses with.
-    pub server_window_bits: u8,
+    pub server_max_window_bits: u8,
     /// `client_max_window_bits`: the largest window that the client compresses with.
-    pub client_window_bits: u8,
+    pub client_max_window_bits: u8,
 }
 
-impl fmt::Display for Agreed {
+impl fmt::Display for DeflateParams {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(NAME)?;
-        if self.server_forgets {
+        if self.server_no_context_takeover {
             formatter.write_str("; server_no_context_takeover")?;
         }
-        if self.client_forgets {
+        if self.client_no_context_takeover {
             formatter.write_str("; client_no_context_takeover")?;
         }
-        if self.server_window_bits < WINDOW_BITS_MAX {
-            write!(formatter, "; server_max_window_bits={}", self.server_window_bits)?;
+        if self.server_max_window_bits < WINDOW_BITS_MAX {
+            write!(formatter, "; server_max_window_bits={}", self.server_max_window_bits)?;
         }
-        if self.client_window_bits < WINDOW_BITS_MAX {
-            write!(formatter, "; client_max_window_bits={}", self.client_window_bits)?;
+        if self.client_max_window_bits < WINDOW_BITS_MAX {
+            write!(formatter, "; client_max_window_bits={}", self.client_max_window_bits)?;
         }
         Ok(())
     }
@@ -95,38 +95,38 @@ impl fmt::Display for Agreed {
 // RFC 7692 §5: the server accepts the first element that it supports, or none.
 pub fn negotiate<'a>(
     values: impl IntoIterator<Item = &'a [u8]>,
-    wishes: &Wishes,
-) -> Option<Agreed> {
+    wishes: &DeflateConfig,
+) -> Option<DeflateParams> {
     let mut elements = values.into_iter().flat_map(|value| split(value, b','));
-    elements.find_map(|element| agree(&Parameters::read(element)?, wishes))
+    elements.find_map(|element| accept_offer(&Parameters::parse(element)?, wishes))
 }
 
-fn agree(offer: &Parameters, wishes: &Wishes) -> Option<Agreed> {
+fn accept_offer(offer: &Parameters, wishes: &DeflateConfig) -> Option<DeflateParams> {
     // RFC 7692 §7.1.2.1: an offered server_max_window_bits has a value, which limits the server.
-    let server_most = match offer.server_window_bits {
+    let server_most = match offer.server_max_window_bits {
         None => WINDOW_BITS_MAX,
         Some(bits) => bits?,
     };
-    let server_window_bits = server_most.min(*wishes.server_window_bits.end());
-    if server_window_bits < *wishes.server_window_bits.start() {
+    let server_window_bits = server_most.min(*wishes.server_max_window_bits.end());
+    if server_window_bits < *wishes.server_max_window_bits.start() {
         return None;
     }
     // RFC 7692 §7.1.2.2: without client_max_window_bits in the offer, the answer MUST NOT have it.
-    let client_window_bits = match offer.client_window_bits {
+    let client_window_bits = match offer.client_max_window_bits {
         None => WINDOW_BITS_MAX,
         Some(most) => {
-            wishes.client_window_bits.clamp(WINDOW_BITS_MIN, most.unwrap_or(WINDOW_BITS_MAX))
+            wishes.client_max_window_bits.clamp(WINDOW_BITS_MIN, most.unwrap_or(WINDOW_BITS_MAX))
         }
     };
-    Some(Agreed {
+    Some(DeflateParams {
         // RFC 7692 §7.1.1.1: an offered server_no_context_takeover is accepted unchanged, or not at
         // all.
-        server_forgets: offer.server_forgets || wishes.server_forgets,
+        server_no_context_takeover: offer.server_no_context_takeover || wishes.server_no_context_takeover,
         // RFC 7692 §7.1.1.2: the answer may contain client_no_context_takeover without an offer of
         // it.
-        client_forgets: offer.client_forgets || wishes.client_forgets,
-        server_window_bits,
-        client_window_bits,
+        client_no_context_takeover: offer.client_no_context_takeover || wishes.client_no_context_takeover,
+        server_max_window_bits: server_window_bits,
+        client_max_window_bits: client_window_bits,
     })
 }
 
@@ -134,28 +134,28 @@ fn agree(offer: &Parameters, wishes: &Wishes) -> Option<Agreed> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offer {
     /// Whether the server is asked to reset its window after each message.
-    pub server_forgets: bool,
+    pub server_no_context_takeover: bool,
     /// Whether the client announces that it resets its own.
-    pub client_forgets: bool,
+    pub client_no_context_takeover: bool,
     /// The largest window that the server may use, if it is smaller than 15 bits.
-    pub server_window_bits: Option<u8>,
+    pub server_max_window_bits: Option<u8>,
     /// The smallest window that the client can be asked to use, if it supports less than 15 bits.
-    pub client_window_bits_min: Option<u8>,
+    pub client_max_window_bits_min: Option<u8>,
 }
 
 impl fmt::Display for Offer {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(NAME)?;
-        if self.server_forgets {
+        if self.server_no_context_takeover {
             formatter.write_str("; server_no_context_takeover")?;
         }
-        if self.client_forgets {
+        if self.client_no_context_takeover {
             formatter.write_str("; client_no_context_takeover")?;
         }
-        if let Some(bits) = self.server_window_bits {
+        if let Some(bits) = self.server_max_window_bits {
             write!(formatter, "; server_max_window_bits={bits}")?;
         }
-        if self.client_window_bits_min.is_some() {
+        if self.client_max_window_bits_min.is_some() {
             formatter.write_str("; client_max_window_bits")?;
         }
         Ok(())
@@ -164,15 +164,15 @@ impl fmt::Display for Offer {
 
 /// The server's answer does not match the offer: the client fails the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AnswerInvalid;
+pub struct InvalidResponse;
 
-impl fmt::Display for AnswerInvalid {
+impl fmt::Display for InvalidResponse {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("the server has accepted an extension that was not offered this way")
     }
 }
 
-impl std::error::Error for AnswerInvalid {}
+impl std::error::Error for InvalidResponse {}
 
 impl Offer {
     /// Reads the server's answer: `values` are those of Sec-WebSocket-Extensions in the response.
@@ -183,49 +183,49 @@ impl Offer {
     /// If the answer does not match the offer.
     // RFC 7692 §7.1: a client fails the connection if the server accepted with parameters that it
     // must not use, or cannot.
-    pub fn read_answer<'a>(
+    pub fn parse_response<'a>(
         &self,
         values: impl IntoIterator<Item = &'a [u8]>,
-    ) -> Result<Option<Agreed>, AnswerInvalid> {
+    ) -> Result<Option<DeflateParams>, InvalidResponse> {
         let mut elements = values.into_iter().flat_map(|value| split(value, b','));
         let Some(element) = elements.next() else { return Ok(None) };
-        let answer = Parameters::read(element).ok_or(AnswerInvalid)?;
+        let answer = Parameters::parse(element).ok_or(InvalidResponse)?;
         let bits = |given: Option<Option<u8>>| match given {
             None => Ok(WINDOW_BITS_MAX),
-            Some(bits) => bits.ok_or(AnswerInvalid),
+            Some(bits) => bits.ok_or(InvalidResponse),
         };
-        let agreed = Agreed {
-            server_forgets: answer.server_forgets,
-            client_forgets: answer.client_forgets || self.client_forgets,
-            server_window_bits: bits(answer.server_window_bits)?,
-            client_window_bits: bits(answer.client_window_bits)?,
+        let agreed = DeflateParams {
+            server_no_context_takeover: answer.server_no_context_takeover,
+            client_no_context_takeover: answer.client_no_context_takeover || self.client_no_context_takeover,
+            server_max_window_bits: bits(answer.server_max_window_bits)?,
+            client_max_window_bits: bits(answer.client_max_window_bits)?,
         };
         let fits = elements.next().is_none()
-            && agreed.server_forgets >= self.server_forgets
-            && agreed.server_window_bits <= self.server_window_bits.unwrap_or(WINDOW_BITS_MAX)
-            && match self.client_window_bits_min {
-                None => answer.client_window_bits.is_none(),
-                Some(least) => agreed.client_window_bits >= least,
+            && agreed.server_no_context_takeover >= self.server_no_context_takeover
+            && agreed.server_max_window_bits <= self.server_max_window_bits.unwrap_or(WINDOW_BITS_MAX)
+            && match self.client_max_window_bits_min {
+                None => answer.client_max_window_bits.is_none(),
+                Some(least) => agreed.client_max_window_bits >= least,
             };
-        if fits { Ok(Some(agreed)) } else { Err(AnswerInvalid) }
+        if fits { Ok(Some(agreed)) } else { Err(InvalidResponse) }
     }
 }
 
 /// The parameters of one element, each at most once.
 #[derive(Debug, Default)]
 struct Parameters {
-    server_forgets: bool,
-    client_forgets: bool,
+    server_no_context_takeover: bool,
+    client_no_context_takeover: bool,
     /// The inner `None` is a parameter without a value.
-    server_window_bits: Option<Option<u8>>,
-    client_window_bits: Option<Option<u8>>,
+    server_max_window_bits: Option<Option<u8>>,
+    client_max_window_bits: Option<Option<u8>>,
 }
 
 impl Parameters {
     /// Parses an element; `None` if it is another extension, or violates a rule.
     // RFC 7692 §7.1: an offer with an unknown parameter, an invalid value, or a repeated parameter
     // is declined.
-    fn read(element: &[u8]) -> Option<Self> {
+    fn parse(element: &[u8]) -> Option<Self> {
         let mut parts = split(element, b';');
         if !parts.next()?.eq_ignore_ascii_case(NAME.as_bytes()) {
             return None;
@@ -235,24 +235,24 @@ impl Parameters {
             let at = part.iter().position(|byte| *byte == b'=');
             let (name, value) = match at {
                 None => (part, None),
-                Some(at) => (field::trim(&part[..at]), Some(field::trim(&part[at + 1..]))),
+                Some(at) => (field::trim_ows(&part[..at]), Some(field::trim_ows(&part[at + 1..]))),
             };
             let is_new = match name {
                 b"server_no_context_takeover" if value.is_none() => {
-                    !std::mem::replace(&mut parameters.server_forgets, true)
+                    !std::mem::replace(&mut parameters.server_no_context_takeover, true)
                 }
                 b"client_no_context_takeover" if value.is_none() => {
-                    !std::mem::replace(&mut parameters.client_forgets, true)
+                    !std::mem::replace(&mut parameters.client_no_context_takeover, true)
                 }
                 b"server_max_window_bits" => {
-                    parameters.server_window_bits.replace(Some(bits(value?)?)).is_none()
+                    parameters.server_max_window_bits.replace(Some(bits(value?)?)).is_none()
                 }
                 b"client_max_window_bits" => {
                     let bits = match value {
                         None => None,
                         Some(value) => Some(bits(value)?),
                     };
-                    parameters.client_window_bits.replace(bits).is_none()
+                    parameters.client_max_window_bits.replace(bits).is_none()
                 }
                 _ => false,
             };
@@ -293,6 +293,6 @@ fn split(value: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
         is_quoted ^= *byte == b'"';
         !is_quoted && *byte == separator
     };
-    let parts = value.split(is_separator).map(field::trim);
+    let parts = value.split(is_separator).map(field::trim_ows);
     parts.filter(move |part| separator == b';' || !part.is_empty())
 }

@@ -1,7 +1,7 @@
 //! Events and states that a connection reports to its caller.
 
 use super::close::Close;
-use super::reject::Reject;
+use super::error::Reject;
 use std::borrow::Cow;
 
 /// The meaning of the received bytes. It may borrow from the given bytes.
@@ -16,13 +16,13 @@ pub enum Event<'a> {
     Binary(Cow<'a, [u8]>),
     /// A piece of a message, if the connection [yields pieces](super::Connection::in_pieces). Text
     /// is validated, but a piece of it may end within a character.
-    Piece {
+    Chunk {
         /// The kind of the message.
-        kind: Kind,
+        message_type: MessageType,
         /// The piece; empty only if it is the last.
         bytes: Cow<'a, [u8]>,
         /// Whether the message is complete.
-        last: bool,
+        is_final: bool,
     },
     /// The peer sent a ping. The answer is already written.
     Ping(&'a [u8]),
@@ -39,7 +39,7 @@ pub enum Event<'a> {
 
 /// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum MessageType {
     /// UTF-8.
     Text,
     /// Any bytes.
@@ -48,7 +48,7 @@ pub enum Kind {
 
 /// The event that the connection is waiting for; the owner has the clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Waiting {
+pub enum WaitingFor {
     /// For the next message: the time for pings and the idle timeout.
     Idle,
     /// For the rest of a message, between its frames.
@@ -58,19 +58,19 @@ pub enum Waiting {
     /// For the peer's Close frame, after ours.
     Close,
     /// For the server to close the transport connection, after both Close frames.
-    End,
+    TransportClose,
     /// For nothing from the peer.
     Nothing,
 }
 
 /// The next step of the owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum NextAction {
     /// Receive.
     Receive,
     /// Close the transport connection, once all output is sent.
     Close,
     /// Wait a moment for the server to close the transport connection, so that the port in
     /// TIME_WAIT is not the client's; then close it.
-    AwaitEnd,
+    AwaitTransportClose,
 }

@@ -21,7 +21,7 @@ impl Opcode {
     /// The opcode with a number; `None` for reserved ones.
     // RFC 6455 §5.2: %x3-7 and %xB-F are reserved.
     #[must_use]
-    pub const fn find(number: u8) -> Option<Self> {
+    pub const fn from_u8(number: u8) -> Option<Self> {
         Some(match number {
             0x0 => Self::Continuation,
             0x1 => Self::Text,
@@ -35,7 +35,7 @@ impl Opcode {
 
     /// The opcode's number.
     #[must_use]
-    pub const fn number(self) -> u8 {
+    pub const fn as_u8(self) -> u8 {
         match self {
             Self::Continuation => 0x0,
             Self::Text => 0x1,
@@ -58,9 +58,9 @@ pub mod flag {
     /// The frame is the last one of its message.
     pub const FIN: u8 = 0x80;
     /// The message is compressed (RFC 7692 §6).
-    pub const COMPRESSED: u8 = 0x40;
+    pub const RSV1: u8 = 0x40;
     /// All bits that extensions may define.
-    pub const RESERVED: u8 = 0x70;
+    pub const RSV_MASK: u8 = 0x70;
 }
 
 /// The longest payload of a control frame.
@@ -76,7 +76,7 @@ pub const CONTROL_FRAME_BYTES_MAX: usize = 2 + 4 + CONTROL_BYTES_MAX;
 ///
 /// A server's frame is the same for every client, so it can be written once and sent to many.
 #[inline]
-pub fn write(opcode: Opcode, flags: u8, mask: Option<[u8; 4]>, payload: &[u8], out: &mut Vec<u8>) {
+pub fn write_frame(opcode: Opcode, flags: u8, mask: Option<[u8; 4]>, payload: &[u8], out: &mut Vec<u8>) {
     let (header, length) = header(opcode, flags, mask, payload.len());
     out.reserve(length + payload.len());
     out.extend_from_slice(&header[..length]);
@@ -88,7 +88,7 @@ pub fn write(opcode: Opcode, flags: u8, mask: Option<[u8; 4]>, payload: &[u8], o
 }
 
 /// Turns the bytes of `out` from `start` into a frame.
-pub(super) fn enclose(
+pub(super) fn wrap_frame(
     opcode: Opcode,
     flags: u8,
     mask: Option<[u8; 4]>,
@@ -111,7 +111,7 @@ fn header(
     bytes: usize,
 ) -> ([u8; HEADER_BYTES_MAX], usize) {
     let mut header = [0; HEADER_BYTES_MAX];
-    header[0] = flags | opcode.number();
+    header[0] = flags | opcode.as_u8();
     let masked = if mask.is_some() { 0x80 } else { 0 };
     let mut length = 2;
     // RFC 6455 §5.2: the minimal number of bytes MUST be used to encode the length.

@@ -1,6 +1,6 @@
 //! The handshake over HTTP: the requirements for the request and the response.
 
-use super::accept::Key;
+use super::key::HandshakeKey;
 use crate::{Method, Version, field};
 use std::fmt;
 
@@ -9,26 +9,26 @@ pub const VERSION: &str = "13";
 
 /// Why a request is not a handshake that can be answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum HandshakeError {
     /// The method is not GET. 405.
-    Method,
+    MethodNotGet,
     /// The version is not HTTP/1.1, Upgrade does not contain `websocket`, or Connection does not
     /// contain `upgrade`. 426, with `Upgrade: websocket` and `Connection: upgrade`.
-    NoUpgrade,
+    MissingUpgrade,
     /// Sec-WebSocket-Version is missing or is not 13. 426, with `Sec-WebSocket-Version: 13`.
-    Version,
+    UnsupportedVersion,
     /// Sec-WebSocket-Key is missing, occurs twice, or is not 16 bytes in base64. 400.
-    Key,
+    InvalidKey,
 }
 
-impl Refusal {
+impl HandshakeError {
     /// The status of the response.
     #[must_use]
     pub const fn status(self) -> u16 {
         match self {
-            Self::Method => 405,
-            Self::NoUpgrade | Self::Version => 426,
-            Self::Key => 400,
+            Self::MethodNotGet => 405,
+            Self::MissingUpgrade | Self::UnsupportedVersion => 426,
+            Self::InvalidKey => 400,
         }
     }
 
@@ -36,30 +36,30 @@ impl Refusal {
     #[must_use]
     pub const fn section(self) -> &'static str {
         match self {
-            Self::Version => "RFC 6455 §4.4",
+            Self::UnsupportedVersion => "RFC 6455 §4.4",
             _ => "RFC 6455 §4.2.1",
         }
     }
 
     /// The violated rule, in one sentence without its full stop.
     #[must_use]
-    pub const fn cause(self) -> &'static str {
+    pub const fn rule(self) -> &'static str {
         match self {
-            Self::Method => "A WebSocket is opened by GET",
-            Self::NoUpgrade => "The request does not ask for an upgrade to WebSocket",
-            Self::Version => "The version of WebSocket is not 13",
-            Self::Key => "Sec-WebSocket-Key is not 16 bytes in base64",
+            Self::MethodNotGet => "A WebSocket is opened by GET",
+            Self::MissingUpgrade => "The request does not ask for an upgrade to WebSocket",
+            Self::UnsupportedVersion => "The version of WebSocket is not 13",
+            Self::InvalidKey => "Sec-WebSocket-Key is not 16 bytes in base64",
         }
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for HandshakeError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{} ({})", self.cause(), self.section())
+        write!(formatter, "{} ({})", self.rule(), self.section())
     }
 }
 
-impl std::error::Error for Refusal {}
+impl std::error::Error for HandshakeError {}
 
 /// Checks a handshake over HTTP/1.1, whose answer is a 101 with [`Key::accept`]. `fields` are all
 /// fields of the request.
@@ -68,11 +68,11 @@ impl std::error::Error for Refusal {}
 ///
 /// If the request cannot be answered with a 101.
 // RFC 6455 §4.2.1: a GET with Upgrade: websocket, Connection: Upgrade, a key, and version 13.
-pub fn read_http1<'a>(
+pub fn validate_http1<'a>(
     method: Method,
     version: Version,
     fields: impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone,
-) -> Result<Key, Refusal> {
+) -> Result<HandshakeKey, HandshakeError> {
     let values = |name: &'static str| {
         let is_it = move |field: &(&[u8], &[u8])| field.0.eq_ignore_ascii_case(name.as_bytes());
         fields.clone().filter(is_it).map(|(_, value)| value)
@@ -81,16 +81,16 @@ pub fn read_http1<'a>(
         has_token(values("upgrade"), "websocket") && has_token(values("connection"), "upgrade");
     // RFC 9110 §7.8: a server MUST ignore Upgrade in an HTTP/1.0 request.
     if version != Version::Http11 || !asks {
-        return Err(Refusal::NoUpgrade);
+        return Err(HandshakeError::MissingUpgrade);
     }
     if method != Method::Get {
-        return Err(Refusal::Method);
+        return Err(HandshakeError::MethodNotGet);
     }
-    read_version(values("sec-websocket-version"))?;
+    validate_version(values("sec-websocket-version"))?;
     let mut keys = values("sec-websocket-key");
-    match (keys.next().and_then(|value| Key::read(field::trim(value))), keys.next()) {
+    match (keys.next().and_then(|value| HandshakeKey::parse(field::trim_ows(value))), keys.next()) {
         (Some(key), None) => Ok(key),
-        _ => Err(Refusal::Key),
+        _ => Err(HandshakeError::InvalidKey),
     }
 }
 
@@ -101,17 +101,17 @@ pub fn read_http1<'a>(
 ///
 /// If the version is not 13.
 // RFC 6455 §4.4: a server that does not support the version answers with those that it supports.
-pub fn read_version<'a>(mut values: impl Iterator<Item = &'a [u8]>) -> Result<(), Refusal> {
+pub fn validate_version<'a>(mut values: impl Iterator<Item = &'a [u8]>) -> Result<(), HandshakeError> {
     match (values.next(), values.next()) {
-        (Some(value), None) if field::trim(value) == VERSION.as_bytes() => Ok(()),
-        _ => Err(Refusal::Version),
+        (Some(value), None) if field::trim_ows(value) == VERSION.as_bytes() => Ok(()),
+        _ => Err(HandshakeError::UnsupportedVersion),
     }
 }
 
 /// Returns whether a list contains a token, ignoring case: for Connection and Upgrade.
 #[must_use]
 pub fn has_token<'a>(mut values: impl Iterator<Item = &'a [u8]>, token: &str) -> bool {
-    values.any(|value| field::list(value).any(|item| item.eq_ignore_ascii_case(token.as_bytes())))
+    values.any(|value| field::split_list(value).any(|item| item.eq_ignore_ascii_case(token.as_bytes())))
 }
 
 /// The first subprotocol offered by the client that the server supports: `offers` are the values of
@@ -122,6 +122,6 @@ pub fn choose_protocol<'o, 's>(
     offers: impl Iterator<Item = &'o [u8]>,
     supported: &[&'s str],
 ) -> Option<&'s str> {
-    let mut offers = offers.flat_map(field::list);
+    let mut offers = offers.flat_map(field::split_list);
     offers.find_map(|offer| supported.iter().find(|name| name.as_bytes() == offer).copied())
 }

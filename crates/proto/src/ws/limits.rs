@@ -19,13 +19,13 @@ pub struct Limits {
     pub compress_bytes_min: usize,
     /// How many answers (pongs) may wait for a peer that does not read. Default 100, which are 12.7
     /// KB. If exceeded: 1008.
-    pub answers_max: u16,
+    pub pending_pongs_max: u16,
     /// The budget for work that a peer causes without a benefit: the initial and the maximum
     /// amount. Default 1,000, enough for 500 pings at once. `budget.rs` defines the cost of each
     /// action. When used up: 1008.
-    pub budget_max: u32,
+    pub abuse_budget_max: u32,
     /// How much of the budget is restored per second. Default 50: 25 pings.
-    pub budget_per_second: u32,
+    pub abuse_budget_per_second: u32,
 }
 
 impl Limits {
@@ -34,9 +34,9 @@ impl Limits {
         message_bytes_max: 1 << 20,
         frame_bytes_max: 1 << 20,
         compress_bytes_min: 64,
-        answers_max: 100,
-        budget_max: 1000,
-        budget_per_second: 50,
+        pending_pongs_max: 100,
+        abuse_budget_max: 1000,
+        abuse_budget_per_second: 50,
     };
 }
 

@@ -10,29 +10,29 @@
 //! [`accept`] answers its key, and [`deflate`] negotiates the parameters of the compression. The
 //! compression itself is provided by the owner, through [`Compression`].
 
-pub mod accept;
+pub mod key;
 mod budget;
 mod close;
 mod compression;
 mod connection;
-mod content;
+mod message;
 pub mod deflate;
 mod event;
 pub mod frame;
 pub mod handshake;
 mod limits;
 mod receive;
-mod reject;
+mod error;
 mod send;
 #[cfg(test)]
 mod states;
 mod utf8;
 
 pub use close::{Close, CloseCode};
-pub use compression::{Compression, Malformed, NoCompression};
+pub use compression::{DeflateCodec, InflateError, NoDeflate};
 pub use connection::{Connection, Role};
-pub use event::{Event, Kind, Next, Waiting};
+pub use event::{Event, MessageType, NextAction, WaitingFor};
 pub use limits::Limits;
-pub use reject::Reject;
-pub use send::{Content, Unsent};
-pub use utf8::Utf8;
+pub use error::Reject;
+pub use send::{MessagePayload, WriteError};
+pub use utf8::Utf8Validator;

@@ -1,74 +1,74 @@
 //! The receiving side: turns bytes into frames, and frames into messages.
 
-use super::budget::Deed;
+use super::budget::Cost;
 use super::close::{Close, CloseCode};
-use super::compression::Compression;
-use super::connection::{Connection, Move, Role, State};
-use super::content::{Frame, Inflating, Message};
-use super::event::{Event, Kind, Waiting};
+use super::compression::DeflateCodec;
+use super::connection::{Connection, Transition, Role, State};
+use super::message::{IncomingFrame, InflateState, IncomingMessage};
+use super::event::{Event, MessageType, WaitingFor};
 use super::frame::{self, CONTROL_BYTES_MAX, LENGTH_16, LENGTH_64, Opcode, flag};
 use super::limits::Limits;
-use super::reject::Reject;
-use super::utf8::Utf8;
+use super::error::Reject;
+use super::utf8::Utf8Validator;
 use std::borrow::Cow;
 
 /// The receiving side's state.
 #[derive(Debug)]
-pub(super) struct Receive {
-    pub(super) in_pieces: bool,
+pub(super) struct ReceivePath {
+    pub(super) is_streaming: bool,
     /// The data frame whose payload is being received.
-    pub(super) frame: Option<Frame>,
+    pub(super) frame: Option<IncomingFrame>,
     /// The message whose frames are being received.
-    pub(super) message: Option<Message>,
+    pub(super) message: Option<IncomingMessage>,
     /// Part of a header or of a control frame had arrived when more input was needed.
     is_partial: bool,
     /// The received part of the message, if it is yielded whole and did not arrive at once.
-    pub(super) assembly: Vec<u8>,
+    pub(super) reassembly: Vec<u8>,
 }
 
-impl Receive {
+impl ReceivePath {
     pub(super) const fn new() -> Self {
         Self {
-            in_pieces: false,
+            is_streaming: false,
             frame: None,
             message: None,
             is_partial: false,
-            assembly: Vec::new(),
+            reassembly: Vec::new(),
         }
     }
 
     /// Drops the frame and the message being received.
-    pub(super) fn end(&mut self) {
-        *self = Self { in_pieces: self.in_pieces, ..Self::new() };
+    pub(super) fn reset(&mut self) {
+        *self = Self { is_streaming: self.is_streaming, ..Self::new() };
     }
 
-    pub(super) const fn waiting(&self) -> Waiting {
+    pub(super) const fn waiting_for(&self) -> WaitingFor {
         if self.is_partial || self.frame.is_some() {
-            Waiting::Frame
+            WaitingFor::Frame
         } else if self.message.is_some() {
-            Waiting::Message
+            WaitingFor::Message
         } else {
-            Waiting::Idle
+            WaitingFor::Idle
         }
     }
 
     pub(super) const fn memory_bytes(&self) -> usize {
-        self.assembly.capacity()
+        self.reassembly.capacity()
     }
 
-    pub(super) fn check(&self, is_over: bool, can_inflate: bool) {
+    pub(super) fn assert_invariants(&self, is_over: bool, can_inflate: bool) {
         let Some(message) = &self.message else {
             assert!(self.frame.is_none(), "a data frame is part of a message");
-            assert!(self.assembly.capacity() == 0, "between messages nothing is held");
+            assert!(self.reassembly.capacity() == 0, "between messages nothing is held");
             return;
         };
         assert!(!is_over, "nothing is under way after the end");
         assert!(message.inflating.is_none() || can_inflate, "what is inflated was agreed on");
-        assert!(message.kind == Kind::Text || message.utf8.is_complete(), "binary is not checked");
-        assert!(self.assembly.len() as u64 <= message.bytes, "held bytes were received");
-        assert!(!self.in_pieces || self.assembly.is_empty(), "yielded pieces are not held");
+        assert!(message.kind == MessageType::Text || message.utf8.is_complete(), "binary is not checked");
+        assert!(self.reassembly.len() as u64 <= message.bytes, "held bytes were received");
+        assert!(!self.is_streaming || self.reassembly.is_empty(), "yielded pieces are not held");
         if let Some(frame) = self.frame {
-            assert!(frame.clear as u64 <= frame.left, "unmasked bytes are unused");
+            assert!(frame.unmasked as u64 <= frame.bytes_left, "unmasked bytes are unused");
         }
     }
 }
@@ -76,23 +76,23 @@ impl Receive {
 /// The outcome of reading some bytes.
 pub(super) enum Outcome {
     /// Nothing yet: more bytes are needed.
-    Input,
+    NeedInput,
     /// This many bytes were used, without an event.
     Used(usize),
     /// This many bytes were used, with an event.
-    Found(usize, Found),
+    Event(usize, FrameContent),
 }
 
 /// The meaning of some bytes; the bytes themselves are after those of a header.
-pub(super) enum Found {
+pub(super) enum FrameContent {
     /// All bytes are a message.
-    Message(Kind),
+    Message(MessageType),
     /// The assembled message.
-    Assembled(Kind, Vec<u8>),
+    Assembled(MessageType, Vec<u8>),
     /// All bytes are a piece.
-    Piece { kind: Kind, last: bool },
+    Chunk { kind: MessageType, last: bool },
     /// A piece that was decompressed.
-    Inflated { kind: Kind, bytes: Vec<u8>, last: bool },
+    Inflated { kind: MessageType, bytes: Vec<u8>, last: bool },
     /// A control frame with a payload from there on.
     Control { opcode: Opcode, from: usize },
 }
@@ -107,7 +107,7 @@ struct Header {
     bytes: usize,
 }
 
-impl<C: Compression> Connection<C> {
+impl<C: DeflateCodec> Connection<C> {
     /// Processes bytes: returns how many of `unread` were used, and their meaning.
     ///
     /// `unread` is all that arrived and was not used, as one slice; its content is unmasked in
@@ -124,18 +124,18 @@ impl<C: Compression> Connection<C> {
     ) -> (usize, Event<'a>) {
         let mut at = 0;
         loop {
-            if self.state.is_over() {
+            if self.state.is_terminal() {
                 return (unread.len(), Event::Closed);
             }
             let outcome = match self.receive.frame {
-                None => self.frame(limits, &mut unread[at..]),
-                Some(frame) => self.payload(limits, frame, &mut unread[at..]),
+                None => self.receive_frame(limits, &mut unread[at..]),
+                Some(frame) => self.receive_payload(limits, frame, &mut unread[at..]),
             };
             match outcome {
-                Ok(Outcome::Input) => return (at, Event::NeedInput),
+                Ok(Outcome::NeedInput) => return (at, Event::NeedInput),
                 Ok(Outcome::Used(used)) => at += used,
-                Ok(Outcome::Found(used, found)) => {
-                    return match self.lend(limits, found, &unread[at..at + used], out) {
+                Ok(Outcome::Event(used, found)) => {
+                    return match self.make_event(limits, found, &unread[at..at + used], out) {
                         Ok(event) => (at + used, event),
                         Err(reject) => (unread.len(), self.fail(reject, out)),
                     };
@@ -147,38 +147,38 @@ impl<C: Compression> Connection<C> {
 
     /// Creates the event for the result in `bytes`.
     #[inline]
-    fn lend<'a>(
+    fn make_event<'a>(
         &mut self,
         limits: &Limits,
-        found: Found,
+        found: FrameContent,
         bytes: &'a [u8],
         out: &mut Vec<u8>,
     ) -> Result<Event<'a>, Reject> {
         Ok(match found {
-            Found::Message(Kind::Text) => {
+            FrameContent::Message(MessageType::Text) => {
                 let text = std::str::from_utf8(bytes).map_err(|_| Reject::TextInvalid)?;
                 Event::Text(Cow::Borrowed(text))
             }
-            Found::Message(Kind::Binary) => Event::Binary(Cow::Borrowed(bytes)),
-            Found::Assembled(Kind::Text, bytes) => {
+            FrameContent::Message(MessageType::Binary) => Event::Binary(Cow::Borrowed(bytes)),
+            FrameContent::Assembled(MessageType::Text, bytes) => {
                 let text = String::from_utf8(bytes).map_err(|_| Reject::TextInvalid)?;
                 Event::Text(Cow::Owned(text))
             }
-            Found::Assembled(Kind::Binary, bytes) => Event::Binary(Cow::Owned(bytes)),
-            Found::Piece { kind, last } => Event::Piece { kind, bytes: Cow::Borrowed(bytes), last },
-            Found::Inflated { kind, bytes, last } => {
-                Event::Piece { kind, bytes: Cow::Owned(bytes), last }
+            FrameContent::Assembled(MessageType::Binary, bytes) => Event::Binary(Cow::Owned(bytes)),
+            FrameContent::Chunk { kind, last } => Event::Chunk { message_type: kind, bytes: Cow::Borrowed(bytes), is_final: last },
+            FrameContent::Inflated { kind, bytes, last } => {
+                Event::Chunk { message_type: kind, bytes: Cow::Owned(bytes), is_final: last }
             }
-            Found::Control { opcode, from } => {
+            FrameContent::Control { opcode, from } => {
                 let payload = &bytes[from..];
                 match opcode {
                     Opcode::Ping => {
-                        self.answer_ping(limits, payload, out)?;
+                        self.write_pong(limits, payload, out)?;
                         Event::Ping(payload)
                     }
                     Opcode::Close => Event::Close(self.receive_close(payload, out)?),
                     _ => {
-                        self.budget.charge(Deed::Pong)?;
+                        self.budget.charge(Cost::Pong)?;
                         Event::Pong(payload)
                     }
                 }
@@ -187,30 +187,30 @@ impl<C: Compression> Connection<C> {
     }
 
     /// Reads a header, and the payload of a control frame.
-    fn frame(&mut self, limits: &Limits, unread: &mut [u8]) -> Result<Outcome, Reject> {
+    fn receive_frame(&mut self, limits: &Limits, unread: &mut [u8]) -> Result<Outcome, Reject> {
         self.receive.is_partial = !unread.is_empty();
-        let Some(header) = self.header(limits, unread)? else { return Ok(Outcome::Input) };
+        let Some(header) = self.parse_header(limits, unread)? else { return Ok(Outcome::NeedInput) };
         let last = header.flags & flag::FIN != 0;
         if header.opcode.is_control() {
             let end = header.bytes + header.length as usize;
             let Some(payload) = unread.get_mut(header.bytes..end) else {
-                return Ok(Outcome::Input);
+                return Ok(Outcome::NeedInput);
             };
             frame::apply_mask(payload, header.mask);
             self.receive.is_partial = false;
-            let found = Found::Control { opcode: header.opcode, from: header.bytes };
-            return Ok(Outcome::Found(end, found));
+            let found = FrameContent::Control { opcode: header.opcode, from: header.bytes };
+            return Ok(Outcome::Event(end, found));
         }
         self.receive.is_partial = false;
         if !last {
-            self.budget.charge(Deed::Fragment(header.length))?;
+            self.budget.charge(Cost::Fragment(header.length))?;
         }
         if header.opcode != Opcode::Continuation {
-            let kind = if header.opcode == Opcode::Text { Kind::Text } else { Kind::Binary };
-            let compressed = header.flags & flag::COMPRESSED != 0;
-            let inflating = compressed.then(Inflating::default);
-            let utf8 = Utf8::new();
-            self.receive.message = Some(Message { kind, received: 0, bytes: 0, utf8, inflating });
+            let kind = if header.opcode == Opcode::Text { MessageType::Text } else { MessageType::Binary };
+            let compressed = header.flags & flag::RSV1 != 0;
+            let inflating = compressed.then(InflateState::default);
+            let utf8 = Utf8Validator::new();
+            self.receive.message = Some(IncomingMessage { kind, received: 0, bytes: 0, utf8, inflating });
         }
         let message = self.receive.message.as_mut().expect("a continuation belongs to a message");
         message.received = message.received.saturating_add(header.length);
@@ -223,16 +223,16 @@ impl<C: Compression> Connection<C> {
         if message.received > most {
             return Err(Reject::MessageTooLong);
         }
-        self.receive.frame = Some(Frame { left: header.length, last, mask: header.mask, clear: 0 });
+        self.receive.frame = Some(IncomingFrame { bytes_left: header.length, is_final: last, mask: header.mask, unmasked: 0 });
         Ok(Outcome::Used(header.bytes))
     }
 
     /// Reads a header. A rule is checked as soon as the bytes it concerns have arrived.
     #[inline]
-    fn header(&self, limits: &Limits, unread: &[u8]) -> Result<Option<Header>, Reject> {
+    fn parse_header(&self, limits: &Limits, unread: &[u8]) -> Result<Option<Header>, Reject> {
         let Some(first) = unread.first() else { return Ok(None) };
         let flags = first & 0xF0;
-        let opcode = self.opcode(*first)?;
+        let opcode = self.check_opcode(*first)?;
         let Some(second) = unread.get(1) else { return Ok(None) };
         // RFC 6455 §5.1: a server closes the connection upon a frame that is not masked, and a
         // client upon one that is.
@@ -284,18 +284,18 @@ impl<C: Compression> Connection<C> {
 
     /// Checks a frame's first byte.
     #[inline]
-    fn opcode(&self, first: u8) -> Result<Opcode, Reject> {
+    fn check_opcode(&self, first: u8) -> Result<Opcode, Reject> {
         // RFC 6455 §5.2: a reserved bit that no extension has defined MUST be 0, and a reserved
         // opcode fails the connection.
-        let meant = if self.compression.is_some() { flag::COMPRESSED } else { 0 };
-        if first & flag::RESERVED & !meant != 0 {
+        let meant = if self.compression.is_some() { flag::RSV1 } else { 0 };
+        if first & flag::RSV_MASK & !meant != 0 {
             return Err(Reject::ReservedBits);
         }
-        let opcode = Opcode::find(first & 0x0F).ok_or(Reject::OpcodeReserved)?;
+        let opcode = Opcode::from_u8(first & 0x0F).ok_or(Reject::OpcodeReserved)?;
         // RFC 7692 §6.1: RSV1 is only set on the first frame of a message, never on a control
         // frame.
         let begins = matches!(opcode, Opcode::Text | Opcode::Binary);
-        if first & flag::COMPRESSED != 0 && !begins {
+        if first & flag::RSV1 != 0 && !begins {
             return Err(Reject::CompressedMisplaced);
         }
         // RFC 6455 §5.4: control frames may occur within a message, and MUST NOT be fragmented;
@@ -310,16 +310,16 @@ impl<C: Compression> Connection<C> {
 
     // RFC 6455 §5.5.2: a ping is answered by a pong with its payload, unless a Close frame was
     // received.
-    fn answer_ping(
+    fn write_pong(
         &mut self,
         limits: &Limits,
         payload: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<(), Reject> {
-        self.budget.charge(Deed::Ping)?;
+        self.budget.charge(Cost::Ping)?;
         if self.state == State::Open {
-            self.budget.answer(limits)?;
-            frame::write(Opcode::Pong, flag::FIN, self.mask(), payload, out);
+            self.budget.count_pong(limits)?;
+            frame::write_frame(Opcode::Pong, flag::FIN, self.mask(), payload, out);
         }
         Ok(())
     }
@@ -332,7 +332,7 @@ impl<C: Compression> Connection<C> {
         out: &mut Vec<u8>,
     ) -> Result<Close<'a>, Reject> {
         let close = match payload.split_first_chunk() {
-            None if payload.is_empty() => Close { code: CloseCode::NO_CODE, reason: "" },
+            None if payload.is_empty() => Close { code: CloseCode::NO_STATUS_RECEIVED, reason: "" },
             None => return Err(Reject::CloseTooShort),
             Some((code, reason)) => {
                 let code = CloseCode(u16::from_be_bytes(*code));
@@ -347,7 +347,7 @@ impl<C: Compression> Connection<C> {
             let echo = close.code.is_sendable().then_some((close.code, ""));
             self.write_close(echo, out);
         }
-        self.go(Move::ReceiveClose);
+        self.transition(Transition::ReceiveClose);
         Ok(close)
     }
 }

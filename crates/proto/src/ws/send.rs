@@ -1,59 +1,59 @@
 //! The sending side: turns messages into bytes.
 
 use super::close::{CloseCode, REASON_BYTES_MAX};
-use super::compression::Compression;
-use super::connection::{Connection, Move, Sending, State};
-use super::content::FLUSH_END;
-use super::event::Kind;
+use super::compression::DeflateCodec;
+use super::connection::{Connection, Transition, FragmentedSend, State};
+use super::message::DEFLATE_TAIL;
+use super::event::MessageType;
 use super::frame::{self, CONTROL_BYTES_MAX, Opcode, flag};
 use super::limits::Limits;
 use std::fmt;
 
 /// A message to send, or a piece of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Content<'a> {
+pub enum MessagePayload<'a> {
     /// Text.
     Text(&'a str),
     /// Bytes.
     Binary(&'a [u8]),
 }
 
-impl<'a> Content<'a> {
-    const fn parts(self) -> (Kind, &'a [u8]) {
+impl<'a> MessagePayload<'a> {
+    const fn into_parts(self) -> (MessageType, &'a [u8]) {
         match self {
-            Self::Text(text) => (Kind::Text, text.as_bytes()),
-            Self::Binary(bytes) => (Kind::Binary, bytes),
+            Self::Text(text) => (MessageType::Text, text.as_bytes()),
+            Self::Binary(bytes) => (MessageType::Binary, bytes),
         }
     }
 }
 
 /// Why nothing was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unsent {
+pub enum WriteError {
     /// The connection ends or has ended.
     Closed,
     /// Another message is being sent in pieces.
-    Interrupts,
+    MessageInProgress,
     /// The payload of a ping or a pong exceeds 125 bytes.
-    TooLong,
+    ControlTooLong,
     /// The code is not allowed in a Close frame.
-    CodeInvalid,
+    InvalidCloseCode,
 }
 
-impl fmt::Display for Unsent {
+impl fmt::Display for WriteError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
             Self::Closed => "the WebSocket is closed",
-            Self::Interrupts => "another message is being sent in pieces",
-            Self::TooLong => "the payload of a ping or a pong exceeds 125 bytes",
-            Self::CodeInvalid => "the code is not allowed in a Close frame",
+            Self::MessageInProgress => "another message is being sent in pieces",
+            Self::ControlTooLong => "the payload of a ping or a pong exceeds 125 bytes",
+            Self::InvalidCloseCode => "the code is not allowed in a Close frame",
         })
     }
 }
 
-impl std::error::Error for Unsent {}
+impl std::error::Error for WriteError {}
 
-impl<C: Compression> Connection<C> {
+impl<C: DeflateCodec> Connection<C> {
     /// Writes a whole message, as one frame.
     ///
     /// # Errors
@@ -63,16 +63,16 @@ impl<C: Compression> Connection<C> {
     pub fn send(
         &mut self,
         limits: &Limits,
-        content: Content<'_>,
+        content: MessagePayload<'_>,
         out: &mut Vec<u8>,
-    ) -> Result<(), Unsent> {
+    ) -> Result<(), WriteError> {
         if self.sending.is_some() {
-            return Err(Unsent::Interrupts);
+            return Err(WriteError::MessageInProgress);
         }
-        self.may_send()?;
-        let (kind, bytes) = content.parts();
+        self.check_open()?;
+        let (kind, bytes) = content.into_parts();
         let compressed = self.compression.is_some() && bytes.len() >= limits.compress_bytes_min;
-        self.write_data(Sending { kind, compressed }, true, bytes, true, out);
+        self.write_data(FragmentedSend { kind, compressed }, true, bytes, true, out);
         Ok(())
     }
 
@@ -86,18 +86,18 @@ impl<C: Compression> Connection<C> {
     /// is written.
     // RFC 6455 §5.4: a message has one or more frames, all but the first with opcode 0, the last
     // with FIN.
-    pub fn send_piece(
+    pub fn send_fragment(
         &mut self,
-        content: Content<'_>,
+        content: MessagePayload<'_>,
         last: bool,
         out: &mut Vec<u8>,
-    ) -> Result<(), Unsent> {
-        self.may_send()?;
-        let (kind, bytes) = content.parts();
+    ) -> Result<(), WriteError> {
+        self.check_open()?;
+        let (kind, bytes) = content.into_parts();
         let compressed = self.compression.is_some();
-        let sending = self.sending.unwrap_or(Sending { kind, compressed });
+        let sending = self.sending.unwrap_or(FragmentedSend { kind, compressed });
         if sending.kind != kind {
-            return Err(Unsent::Interrupts);
+            return Err(WriteError::MessageInProgress);
         }
         self.write_data(sending, self.sending.is_none(), bytes, last, out);
         self.sending = (!last).then_some(sending);
@@ -110,9 +110,9 @@ impl<C: Compression> Connection<C> {
     /// # Errors
     ///
     /// If the connection is ending, or the payload exceeds 125 bytes; then nothing is written.
-    pub fn ping(&mut self, payload: &[u8], out: &mut Vec<u8>) -> Result<(), Unsent> {
+    pub fn ping(&mut self, payload: &[u8], out: &mut Vec<u8>) -> Result<(), WriteError> {
         self.control(Opcode::Ping, payload, out)?;
-        self.budget.ask();
+        self.budget.expect_pong();
         Ok(())
     }
 
@@ -121,7 +121,7 @@ impl<C: Compression> Connection<C> {
     /// # Errors
     ///
     /// If the connection is ending, or the payload exceeds 125 bytes; then nothing is written.
-    pub fn pong(&mut self, payload: &[u8], out: &mut Vec<u8>) -> Result<(), Unsent> {
+    pub fn pong(&mut self, payload: &[u8], out: &mut Vec<u8>) -> Result<(), WriteError> {
         self.control(Opcode::Pong, payload, out)
     }
 
@@ -136,71 +136,71 @@ impl<C: Compression> Connection<C> {
         &mut self,
         close: Option<(CloseCode, &str)>,
         out: &mut Vec<u8>,
-    ) -> Result<(), Unsent> {
-        self.may_send()?;
+    ) -> Result<(), WriteError> {
+        self.check_open()?;
         let close = match close {
-            Some((code, _)) if !code.is_sendable() => return Err(Unsent::CodeInvalid),
+            Some((code, _)) if !code.is_sendable() => return Err(WriteError::InvalidCloseCode),
             Some((code, reason)) => {
                 Some((code, &reason[..reason.floor_char_boundary(REASON_BYTES_MAX)]))
             }
             None => None,
         };
         self.write_close(close, out);
-        self.go(Move::SendClose);
+        self.transition(Transition::SendClose);
         Ok(())
     }
 
     // RFC 6455 §5.5.1: no data frames are sent after a Close frame.
-    const fn may_send(&self) -> Result<(), Unsent> {
+    const fn check_open(&self) -> Result<(), WriteError> {
         match self.state {
             State::Open => Ok(()),
-            _ => Err(Unsent::Closed),
+            _ => Err(WriteError::Closed),
         }
     }
 
-    fn control(&self, opcode: Opcode, payload: &[u8], out: &mut Vec<u8>) -> Result<(), Unsent> {
-        self.may_send()?;
+    fn control(&self, opcode: Opcode, payload: &[u8], out: &mut Vec<u8>) -> Result<(), WriteError> {
+        self.check_open()?;
         if payload.len() > CONTROL_BYTES_MAX {
-            return Err(Unsent::TooLong);
+            return Err(WriteError::ControlTooLong);
         }
-        frame::write(opcode, flag::FIN, self.mask(), payload, out);
+        frame::write_frame(opcode, flag::FIN, self.mask(), payload, out);
         Ok(())
     }
 
     #[inline]
     fn write_data(
         &mut self,
-        sending: Sending,
+        sending: FragmentedSend,
         first: bool,
         bytes: &[u8],
         last: bool,
         out: &mut Vec<u8>,
     ) {
         let opcode = match (first, sending.kind) {
-            (true, Kind::Text) => Opcode::Text,
-            (true, Kind::Binary) => Opcode::Binary,
+            (true, MessageType::Text) => Opcode::Text,
+            (true, MessageType::Binary) => Opcode::Binary,
             (false, _) => Opcode::Continuation,
         };
         let mut flags = if last { flag::FIN } else { 0 };
         let mask = self.mask();
         let Some(compression) = self.compression.as_mut().filter(|_| sending.compressed) else {
-            return frame::write(opcode, flags, mask, bytes, out);
+            return frame::write_frame(opcode, flags, mask, bytes, out);
         };
         // RFC 7692 §6.1: RSV1 is set only on the first frame of a compressed message.
-        flags |= if first { flag::COMPRESSED } else { 0 };
+        flags |= if first { flag::RSV1 } else { 0 };
         let start = out.len();
         compression.deflate(bytes, out);
         if last {
             compression.end_deflate();
             // RFC 7692 §7.2.1: the flush's last four bytes, 00 00 FF FF, are not sent.
-            if out[start..].ends_with(&FLUSH_END) {
-                out.truncate(out.len() - FLUSH_END.len());
+            if out[start..].ends_with(&DEFLATE_TAIL) {
+                out.truncate(out.len() - DEFLATE_TAIL.len());
             }
             // RFC 7692 §7.2.3.6: empty data is sent as a single zero byte.
             if out.len() == start {
                 out.push(0);
             }
         }
-        frame::enclose(opcode, flags, mask, start, out);
+        frame::wrap_frame(opcode, flags, mask, start, out);
     }
 }

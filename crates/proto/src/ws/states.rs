@@ -1,14 +1,14 @@
 //! Prints the moves of the close handshake, and the effect of each frame and each call in each
 //! situation, as text compared with `states.txt`: a changed move shows in review.
 
-use super::connection::{Move, State};
+use super::connection::{Transition, State};
 use super::frame::{self, Opcode, flag};
-use super::{CloseCode, Connection, Content, Event, Limits, Role};
+use super::{CloseCode, Connection, MessagePayload, Event, Limits, Role};
 use std::fmt::Write;
 
 const STATES: [State; 4] = [State::Open, State::CloseSent, State::Closed, State::Failed];
 
-const MOVES: [Move; 4] = [Move::SendClose, Move::ReceiveClose, Move::Fail, Move::End];
+const TRANSITIONS: [Transition; 4] = [Transition::SendClose, Transition::ReceiveClose, Transition::Fail, Transition::End];
 
 /// How a server gets into a situation: the client's frames, and then the server's calls.
 const SITUATIONS: [(&str, &[&str], &[&str]); 9] = [
@@ -35,22 +35,22 @@ const FRAMES: [&str; 9] = [
     "end of bytes",
 ];
 
-const WISHES: [&str; 6] = ["send", "send begin", "send end", "send bytes", "ping", "close"];
+const CALLS: [&str; 6] = ["send", "send begin", "send end", "send bytes", "ping", "close"];
 
 fn write_frame(name: &str, out: &mut Vec<u8>) {
     let mask = Some(*b"mask");
     match name {
-        "text" => frame::write(Opcode::Text, flag::FIN, mask, b"a", out),
-        "begin" => frame::write(Opcode::Text, 0, mask, b"a", out),
+        "text" => frame::write_frame(Opcode::Text, flag::FIN, mask, b"a", out),
+        "begin" => frame::write_frame(Opcode::Text, 0, mask, b"a", out),
         "half a frame" => {
-            frame::write(Opcode::Text, flag::FIN, mask, b"ab", out);
+            frame::write_frame(Opcode::Text, flag::FIN, mask, b"ab", out);
             out.pop();
         }
-        "continuation" => frame::write(Opcode::Continuation, 0, mask, b"a", out),
-        "last continuation" => frame::write(Opcode::Continuation, flag::FIN, mask, b"a", out),
-        "ping" => frame::write(Opcode::Ping, flag::FIN, mask, b"", out),
-        "pong" => frame::write(Opcode::Pong, flag::FIN, mask, b"", out),
-        "close" => frame::write(Opcode::Close, flag::FIN, mask, b"\x03\xe8", out),
+        "continuation" => frame::write_frame(Opcode::Continuation, 0, mask, b"a", out),
+        "last continuation" => frame::write_frame(Opcode::Continuation, flag::FIN, mask, b"a", out),
+        "ping" => frame::write_frame(Opcode::Ping, flag::FIN, mask, b"", out),
+        "pong" => frame::write_frame(Opcode::Pong, flag::FIN, mask, b"", out),
+        "close" => frame::write_frame(Opcode::Close, flag::FIN, mask, b"\x03\xe8", out),
         _ => out.extend([flag::FIN | 3, 0x80, 0, 0, 0, 0]),
     }
 }
@@ -61,7 +61,7 @@ fn names(events: &[String]) -> String {
 
 fn receive(connection: &mut Connection, frame: &str, out: &mut Vec<u8>) -> String {
     if frame == "end of bytes" {
-        return format!("{:?}", connection.close_receive());
+        return format!("{:?}", connection.receive_eof());
     }
     let (mut bytes, mut at, mut events) = (Vec::new(), 0, Vec::new());
     write_frame(frame, &mut bytes);
@@ -77,21 +77,21 @@ fn receive(connection: &mut Connection, frame: &str, out: &mut Vec<u8>) -> Strin
             Event::Close(close) => events.push(format!("Close {}", close.code.0)),
             other => events.push(format!("{other:?}")),
         }
-        connection.check();
+        connection.assert_invariants();
     }
 }
 
 fn wish(connection: &mut Connection, name: &str, out: &mut Vec<u8>) -> String {
-    let text = Content::Text("a");
+    let text = MessagePayload::Text("a");
     let result = match name {
         "send" => connection.send(&Limits::DEFAULT, text, out),
-        "send begin" => connection.send_piece(text, false, out),
-        "send end" => connection.send_piece(text, true, out),
-        "send bytes" => connection.send_piece(Content::Binary(b"a"), true, out),
+        "send begin" => connection.send_fragment(text, false, out),
+        "send end" => connection.send_fragment(text, true, out),
+        "send bytes" => connection.send_fragment(MessagePayload::Binary(b"a"), true, out),
         "ping" => connection.ping(b"", out),
-        _ => connection.close(Some((CloseCode::NORMAL, "")), out),
+        _ => connection.close(Some((CloseCode::NORMAL_CLOSURE, "")), out),
     };
-    connection.check();
+    connection.assert_invariants();
     format!("{result:?}")
 }
 
@@ -105,7 +105,7 @@ fn situation(frames: &[&str], wishes: &[&str]) -> Connection {
 
 /// The output, as opcodes.
 fn written(out: &[u8]) -> String {
-    match out.first().map(|first| Opcode::find(first & 0x0F)) {
+    match out.first().map(|first| Opcode::from_u8(first & 0x0F)) {
         None => "writes nothing".to_owned(),
         Some(opcode) => format!("writes {:?}", opcode.expect("no reserved opcode is written")),
     }
@@ -114,8 +114,8 @@ fn written(out: &[u8]) -> String {
 fn table() -> String {
     let mut text = String::from("# The close handshake\n");
     for state in STATES {
-        for step in MOVES {
-            let to = state.after(step).map_or("illegal".to_owned(), |to| format!("{to:?}"));
+        for step in TRANSITIONS {
+            let to = state.on(step).map_or("illegal".to_owned(), |to| format!("{to:?}"));
             writeln!(text, "{state:?} + {step:?} = {to}").unwrap();
         }
     }
@@ -124,7 +124,7 @@ fn table() -> String {
         for frame in FRAMES {
             let (mut connection, mut out) = (situation(frames, wishes), Vec::new());
             let events = receive(&mut connection, frame, &mut out);
-            let (next, waiting) = (connection.next(), connection.waiting());
+            let (next, waiting) = (connection.next_action(), connection.waiting_for());
             let written = written(&out);
             writeln!(text, "{name} + {frame} = {events}; {written}; {next:?}, {waiting:?}")
                 .unwrap();
@@ -132,7 +132,7 @@ fn table() -> String {
     }
     text.push_str("\n# Wishes in each situation\n");
     for (name, frames, wishes) in SITUATIONS {
-        for one in WISHES {
+        for one in CALLS {
             let (mut connection, mut out) = (situation(frames, wishes), Vec::new());
             let result = wish(&mut connection, one, &mut out);
             writeln!(text, "{name} + {one} = {result}; {}", written(&out)).unwrap();

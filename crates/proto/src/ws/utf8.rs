@@ -2,18 +2,18 @@
 
 /// Validates text as it arrives. A byte that no continuation can make valid is rejected at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Utf8 {
+pub struct Utf8Validator {
     /// The bytes of an incomplete character.
-    begun: [u8; 4],
+    partial: [u8; 4],
     /// The number of these bytes, at most 3.
     length: u8,
 }
 
-impl Utf8 {
+impl Utf8Validator {
     /// Creates a validator that has seen no bytes.
     #[must_use]
     pub const fn new() -> Self {
-        Self { begun: [0; 4], length: 0 }
+        Self { partial: [0; 4], length: 0 }
     }
 
     /// Validates the next piece: returns whether everything so far can be the beginning of a text.
@@ -22,10 +22,10 @@ impl Utf8 {
     pub fn check(&mut self, mut piece: &[u8]) -> bool {
         while self.length > 0 {
             let Some((byte, rest)) = piece.split_first() else { return true };
-            self.begun[usize::from(self.length)] = *byte;
+            self.partial[usize::from(self.length)] = *byte;
             self.length += 1;
             piece = rest;
-            match std::str::from_utf8(&self.begun[..usize::from(self.length)]) {
+            match std::str::from_utf8(&self.partial[..usize::from(self.length)]) {
                 Ok(_) => self.length = 0,
                 Err(error) if error.error_len().is_some() => return false,
                 Err(_) => {}
@@ -37,7 +37,7 @@ impl Utf8 {
         if error.error_len().is_some() {
             return false;
         }
-        self.begun[..begun.len()].copy_from_slice(begun);
+        self.partial[..begun.len()].copy_from_slice(begun);
         self.length = begun.len().min(3) as u8;
         true
     }

@@ -2,21 +2,21 @@
 
 mod respond;
 
-use crate::asked::{ask_upgrade, framing, has_dots};
-use crate::attempt::{Answer, Failed, Failure, Order, Timeouts, check, send};
-use crate::body::Progress;
-use crate::fields::{self, HostChoice, Telling, VIA_MAX};
-use crate::interim::Interims;
-use crate::pool::Pool;
+use crate::upstream_request::{set_upgrade_fields, framing_field, has_dot_segments};
+use crate::attempt::{UpstreamResponse, FailedAttempt, AttemptError, UpstreamAttempt, Timeouts, run_health_check, send};
+use crate::body::RequestProgress;
+use crate::headers::{self, HostHeader, ForwardedHeaders, VIA_HOPS_MAX};
+use crate::interim::InterimForwarder;
+use crate::pool::ConnectionPool;
 use crate::slots::SlotLimits;
-use crate::unanswered::Why;
+use crate::error_response::FailureDetail;
 use crate::upstreams::{Upstream, Upstreams};
 use http::header::{ALLOW, HOST};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 use peregrine_web::extract::{FromRequestParts, Interim};
-use peregrine_web::personal::Personal;
+use peregrine_web::personal::PrivateResponse;
 use peregrine_web::{
-    Body, BodyError, Head, IntoResponse, Parts, Problem, Request, Response, Service,
+    Body, BodyError, RequestHead, IntoResponse, Parts, Problem, Request, Response, Service,
 };
 use std::fmt;
 use std::rc::Rc;
@@ -27,12 +27,12 @@ const RETRIES: usize = 2;
 const TIMEOUTS: Timeouts = Timeouts {
     connect: Duration::from_secs(5),
     response: Duration::from_secs(60),
-    idle: Duration::from_secs(60),
+    body_idle: Duration::from_secs(60),
 };
 /// The default number of idle connections that each worker keeps to each upstream.
-const IDLE_MAX: usize = 32;
-const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-const METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
+const POOL_IDLE_MAX: usize = 32;
+const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+const ALLOWED_METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 
 /// Forwards requests to other servers: a handler for [`App::subtree`](peregrine_web::App::subtree),
 /// a fallback, or a route.
@@ -90,11 +90,11 @@ const METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 ///   idle connections to each upstream for 30 s. At most 256 are in use
 ///   ([`connections_max`](Proxy::connections_max)); a request that waits longer than 500 ms for one
 ///   gets a 503 ([`queue`](Proxy::queue)).
-pub struct Proxy {
+pub struct ReverseProxy {
     pub(crate) upstreams: Upstreams,
-    pools: Vec<Rc<Pool>>,
-    host: HostChoice,
-    telling: Telling,
+    pools: Vec<Rc<ConnectionPool>>,
+    host: HostHeader,
+    forwarded_headers: ForwardedHeaders,
     prefix: String,
     pseudonym: String,
     timeouts: Timeouts,
@@ -103,20 +103,20 @@ pub struct Proxy {
     limits: SlotLimits,
 }
 
-impl Proxy {
+impl ReverseProxy {
     /// Creates a proxy that forwards requests to `upstreams`.
     #[must_use]
     pub fn new(upstreams: Upstreams) -> Self {
         let mut proxy = Self {
             upstreams,
             pools: Vec::new(),
-            host: HostChoice::default(),
-            telling: Telling::default(),
+            host: HostHeader::default(),
+            forwarded_headers: ForwardedHeaders::default(),
             prefix: String::new(),
             pseudonym: "peregrine".to_owned(),
             timeouts: TIMEOUTS,
             retries: RETRIES,
-            idle: (IDLE_MAX, IDLE_TIMEOUT),
+            idle: (POOL_IDLE_MAX, POOL_IDLE_TIMEOUT),
             limits: SlotLimits::default(),
         };
         proxy.make_pools();
@@ -124,36 +124,36 @@ impl Proxy {
     }
 
     fn make_pools(&mut self) {
-        let count = self.upstreams.shared().all.len();
+        let count = self.upstreams.set().upstreams.len();
         let (idle_max, idle_timeout) = self.idle;
-        self.pools = (0..count).map(|_| Pool::new(idle_max, idle_timeout, self.limits)).collect();
+        self.pools = (0..count).map(|_| ConnectionPool::new(idle_max, idle_timeout, self.limits)).collect();
     }
 
     /// Sends the upstream's own host in `Host`, instead of the client's value.
     #[must_use]
-    pub fn upstream_host(mut self) -> Self {
-        self.host = HostChoice::Upstreams;
+    pub fn use_upstream_host(mut self) -> Self {
+        self.host = HostHeader::Upstream;
         self
     }
 
     /// Sends `host` in `Host`, instead of the client's value.
     #[must_use]
-    pub fn host(mut self, host: HeaderValue) -> Self {
-        self.host = HostChoice::This(host);
+    pub fn override_host(mut self, host: HeaderValue) -> Self {
+        self.host = HostHeader::Fixed(host);
         self
     }
 
     /// Sends the client's address in `Forwarded` (RFC 7239), instead of `X-Forwarded-*`.
     #[must_use]
-    pub fn forwarded(mut self) -> Self {
-        self.telling = Telling::Forwarded;
+    pub fn use_forwarded_header(mut self) -> Self {
+        self.forwarded_headers = ForwardedHeaders::Forwarded;
         self
     }
 
     /// Does not send the client's address.
     #[must_use]
-    pub fn anonymous(mut self) -> Self {
-        self.telling = Telling::Nothing;
+    pub fn no_forwarding_headers(mut self) -> Self {
+        self.forwarded_headers = ForwardedHeaders::Off;
         self
     }
 
@@ -196,8 +196,8 @@ impl Proxy {
 
     /// Limits the pauses in the content of a response. Default: 60 s.
     #[must_use]
-    pub fn idle_timeout(mut self, time: Duration) -> Self {
-        self.timeouts.idle = time;
+    pub fn body_idle_timeout(mut self, time: Duration) -> Self {
+        self.timeouts.body_idle = time;
         self
     }
 
@@ -211,7 +211,7 @@ impl Proxy {
     /// Sets how many idle connections each worker keeps to each upstream, and for how long. The
     /// time must be shorter than the upstream's own idle timeout. Default: 32, for 30 s.
     #[must_use]
-    pub fn keep_connections(mut self, most: usize, time: Duration) -> Self {
+    pub fn idle_connections(mut self, most: usize, time: Duration) -> Self {
         self.idle = (most, time);
         self.make_pools();
         self
@@ -242,9 +242,9 @@ impl Proxy {
     }
 }
 
-impl Service for Proxy {
+impl Service for ReverseProxy {
     async fn call(&self, request: Request) -> Response {
-        match self.pass(request).await {
+        match self.forward(request).await {
             Ok(response) => response,
             Err(problem) => problem.into_response(),
         }
@@ -252,29 +252,29 @@ impl Service for Proxy {
 }
 
 /// Why no upstream responded, and the number of the upstream that was tried last.
-type Asked = (Why, usize);
+type LastError = (FailureDetail, usize);
 
 /// The parameters that all attempts share.
-struct Asking<'a> {
+struct ForwardContext<'a> {
     parts: &'a Parts,
-    interims: &'a Interims,
+    interims: &'a InterimForwarder,
     is_upgrade: bool,
 }
 
-impl Proxy {
-    async fn pass(&self, request: Request) -> Result<Response, Problem> {
+impl ReverseProxy {
+    async fn forward(&self, request: Request) -> Result<Response, Problem> {
         let (mut parts, body) = request.into_parts();
         // The upstream can read all fields that identify the client.
-        Personal::passed_on(&parts);
-        let interims = Interims::new(Interim::from_request_parts(&mut parts).await?);
+        PrivateResponse::mark_forwarded(&parts);
+        let interims = InterimForwarder::new(Interim::from_request_parts(&mut parts).await?);
         let method = parts.head.method();
         if matches!(method, Method::CONNECT | Method::TRACE) {
             let detail = "this method is not forwarded";
             let problem =
                 Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", detail);
-            return Err(problem.with_header(ALLOW, HeaderValue::from_static(METHODS)));
+            return Err(problem.with_header(ALLOW, HeaderValue::from_static(ALLOWED_METHODS)));
         }
-        if fields::hops(&parts.head) >= VIA_MAX {
+        if headers::via_hops(&parts.head) >= VIA_HOPS_MAX {
             let detail = "the request has passed too many proxies, which may form a loop";
             return Err(Problem::new(StatusCode::LOOP_DETECTED, "proxy-loop", detail));
         }
@@ -284,40 +284,40 @@ impl Proxy {
         {
             return Err(BodyError::TooLarge { limit }.into());
         }
-        let path = self.path(&parts.head)?;
-        let asks_upgrade = parts.head.index().asks_upgrade(parts.head.as_bytes());
-        let protocols = fields::protocols(&parts.head).filter(|_| asks_upgrade);
-        let mut map = fields::request(&parts, self.telling, &self.pseudonym);
-        if method == Method::OPTIONS && !fields::may_go_on(&mut map) {
+        let path = self.upstream_path(&parts.head)?;
+        let asks_upgrade = parts.head.index().wants_upgrade(parts.head.as_bytes());
+        let protocols = headers::upgrade_protocols(&parts.head).filter(|_| asks_upgrade);
+        let mut map = headers::upstream_headers(&parts, self.forwarded_headers, &self.pseudonym);
+        if method == Method::OPTIONS && !headers::decrement_max_forwards(&mut map) {
             let mut response = Response::new(StatusCode::NO_CONTENT);
-            response.fields.set(ALLOW, HeaderValue::from_static(METHODS));
+            response.headers.insert(ALLOW, HeaderValue::from_static(ALLOWED_METHODS));
             return Ok(response);
         }
         if let Some(protocols) = &protocols {
-            ask_upgrade(&mut map, protocols);
+            set_upgrade_fields(&mut map, protocols);
         }
-        self.check();
-        let asking = Asking { parts: &parts, interims: &interims, is_upgrade: protocols.is_some() };
-        let answered = self.answer(&asking, method.clone(), path, map, body).await;
+        self.start_due_health_check();
+        let asking = ForwardContext { parts: &parts, interims: &interims, is_upgrade: protocols.is_some() };
+        let answered = self.try_upstreams(&asking, method.clone(), path, map, body).await;
         match answered {
             Ok(answer) => self.respond(answer, &method, protocols.as_ref()),
-            Err((why, number)) => Err(self.explain(why, number, &parts)),
+            Err((why, number)) => Err(self.to_problem(why, number, &parts)),
         }
     }
 
     /// Tries upstreams until one responds or the request must not be sent again.
-    async fn answer(
+    async fn try_upstreams(
         &self,
-        asking: &Asking<'_>,
+        asking: &ForwardContext<'_>,
         method: Method,
         path: &str,
         map: HeaderMap,
         body: Body,
-    ) -> Result<Answer, Asked> {
-        let Asking { parts, interims, is_upgrade } = *asking;
-        let set = self.upstreams.shared();
+    ) -> Result<UpstreamResponse, LastError> {
+        let ForwardContext { parts, interims, is_upgrade } = *asking;
+        let set = self.upstreams.set();
         // Content that has arrived completely can be sent again in any case.
-        let (whole, mut rest) = match body.into_shared() {
+        let (whole, mut rest) = match body.try_into_bytes() {
             Ok(bytes) => (Some(bytes), None),
             Err(body) => (None, Some(body)),
         };
@@ -325,23 +325,23 @@ impl Proxy {
         let (mut tried, mut has_renewed) = (Vec::new(), false);
         let mut failed = None;
         while tried.len() <= self.retries
-            && let Some(number) = set.choose(&tried)
+            && let Some(number) = set.select(&tried)
         {
             tried.push(number);
-            if set.is_down(number) {
+            if set.is_unhealthy(number) {
                 // The attempt must test the upstream, not a connection from an earlier time.
                 self.pools[number].clear();
             }
             let body = whole.clone().map(Body::from).or_else(|| rest.take());
             let Some(body) = body else { break };
-            let upstream = &set.all[number];
+            let upstream = &set.upstreams[number];
             let request = self.request(&method, upstream, path, &map, parts, body)?;
-            let progress = Rc::<Progress>::default();
+            let progress = Rc::<RequestProgress>::default();
             let (pool, timeouts) = (&self.pools[number], self.timeouts);
-            let order = Order {
+            let order = UpstreamAttempt {
                 client: parts.peek_connection(),
-                set,
-                number,
+                upstreams: set,
+                upstream: number,
                 pool,
                 is_upgrade,
                 progress: &progress,
@@ -349,14 +349,14 @@ impl Proxy {
                 timeouts,
             };
             let sent = send(&order, request).await;
-            let Failed { why, body, is_old } = match sent {
+            let FailedAttempt { error: why, body, reused_connection: is_old } = match sent {
                 Ok(answer) => {
-                    set.well(number);
+                    set.record_success(number);
                     return Ok(answer);
                 }
                 Err(failed) => failed,
             };
-            let may_repeat = why.is_unseen() || is_idempotent && whole.is_some();
+            let may_repeat = why.is_unprocessed() || is_idempotent && whole.is_some();
             if is_old && may_repeat && !has_renewed {
                 // The same upstream may respond on a new connection.
                 has_renewed = true;
@@ -364,18 +364,18 @@ impl Proxy {
                 tried.pop();
                 continue;
             }
-            if why.is_upstreams() && !is_old {
-                set.ill(number, &why);
+            if why.is_upstream_failure() && !is_old {
+                set.record_failure(number, &why);
             }
             let error = progress.error.borrow_mut().take();
-            rest = body.filter(|_| !progress.is_begun.get());
-            let is_content = matches!(why, Failure::Content);
-            failed = Some((Why { failure: why, error }, number));
+            rest = body.filter(|_| !progress.is_started.get());
+            let is_content = matches!(why, AttemptError::RequestBody);
+            failed = Some((FailureDetail { attempt_error: why, error }, number));
             if !may_repeat || is_content {
                 break;
             }
         }
-        Err(failed.unwrap_or_else(|| (Why { failure: Failure::ConnectLate, error: None }, 0)))
+        Err(failed.unwrap_or_else(|| (FailureDetail { attempt_error: AttemptError::ConnectTimeout, error: None }, 0)))
     }
 
     /// The request in the form that an upstream receives.
@@ -387,8 +387,8 @@ impl Proxy {
         map: &HeaderMap,
         parts: &Parts,
         body: Body,
-    ) -> Result<http::Request<Body>, Asked> {
-        let mut target = format!("{}{path}", upstream.base);
+    ) -> Result<http::Request<Body>, LastError> {
+        let mut target = format!("{}{path}", upstream.base_path);
         if let Some(query) = parts.head.query() {
             target.push('?');
             target.push_str(query);
@@ -397,17 +397,17 @@ impl Proxy {
         let uri: Result<Uri, _> =
             if is_whole_server { Ok(Uri::from_static("*")) } else { target.parse() };
         let Ok(uri) = uri else {
-            return Err((Why { failure: Failure::Target, error: None }, 0));
+            return Err((FailureDetail { attempt_error: AttemptError::InvalidTarget, error: None }, 0));
         };
-        let framing = framing(method, &body);
+        let framing = framing_field(method, &body);
         let mut request = http::Request::new(body);
         *request.method_mut() = method.clone();
         *request.uri_mut() = uri;
         let mut map = map.clone();
         let host = match &self.host {
-            HostChoice::Clients => HeaderValue::try_from(parts.head.authority()).ok(),
-            HostChoice::Upstreams => None,
-            HostChoice::This(host) => Some(host.clone()),
+            HostHeader::Preserve => HeaderValue::try_from(parts.head.authority()).ok(),
+            HostHeader::Upstream => None,
+            HostHeader::Fixed(host) => Some(host.clone()),
         };
         let host =
             host.filter(|host| !host.is_empty()).unwrap_or_else(|| upstream.authority.clone());
@@ -417,13 +417,13 @@ impl Proxy {
         Ok(request)
     }
 
-    fn path<'h>(&self, head: &'h Head) -> Result<&'h str, Problem> {
+    fn upstream_path<'h>(&self, head: &'h RequestHead) -> Result<&'h str, Problem> {
         let path = head.path();
-        let bases = self.upstreams.shared().all.iter().map(|upstream| &upstream.base);
+        let bases = self.upstreams.set().upstreams.iter().map(|upstream| &upstream.base_path);
         let is_within = !self.prefix.is_empty() || bases.into_iter().any(|base| !base.is_empty());
         // RFC 3986 §5.2.4: a server that removes these segments may leave the path that was
         // intended.
-        if is_within && has_dots(path) {
+        if is_within && has_dot_segments(path) {
             let detail = "a path with . or .. segments is not forwarded";
             return Err(Problem::new(StatusCode::BAD_REQUEST, "path-with-dots", detail));
         }
@@ -439,20 +439,20 @@ impl Proxy {
     }
 
     /// Starts the health checks that are due.
-    fn check(&self) {
-        let set = self.upstreams.shared();
-        while let (Some(rule), Some(checking)) = (&set.check, set.due()) {
-            drop(tokio::task::spawn_local(check(checking, rule.clone())));
+    fn start_due_health_check(&self) {
+        let set = self.upstreams.set();
+        while let (Some(rule), Some(checking)) = (&set.health_check, set.next_due_check()) {
+            drop(tokio::task::spawn_local(run_health_check(checking, rule.clone())));
         }
     }
 }
 
-impl fmt::Debug for Proxy {
+impl fmt::Debug for ReverseProxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Proxy")
             .field("upstreams", &self.upstreams)
             .field("host", &self.host)
-            .field("telling", &self.telling)
+            .field("telling", &self.forwarded_headers)
             .field("timeouts", &self.timeouts)
             .field("retries", &self.retries)
             .finish_non_exhaustive()

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use peregrine_router::{Builder, Match, Methods, Parameters};
+use peregrine_router::{RouterBuilder, Match, MethodSet, Parameters};
 
 use crate::tables::{METHODS, Request, Route};
 
@@ -70,9 +70,9 @@ pub(crate) struct Peregrine {
 
 impl Peregrine {
     pub(crate) fn new(routes: &[Route]) -> Self {
-        let mut builder = Builder::new();
+        let mut builder = RouterBuilder::new();
         for (id, route) in routes.iter().enumerate() {
-            builder.insert(&route.pattern, Methods::of(route.method), id as u32);
+            builder.insert(&route.pattern, MethodSet::single(route.method), id as u32);
         }
         Self { router: builder.build().expect("the table is valid"), names: names(routes) }
     }

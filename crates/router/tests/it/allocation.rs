@@ -4,7 +4,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::hint::black_box;
 
-use peregrine_router::{Builder, Methods, Parameters, SlashPolicy};
+use peregrine_router::{RouterBuilder, MethodSet, Parameters, TrailingSlash};
 
 thread_local! {
     /// The allocations of this thread; those of other tests' threads do not count.
@@ -57,11 +57,11 @@ fn no_lookup_allocates() {
         &medium,
         &long,
     ];
-    for policy in [SlashPolicy::Strict, SlashPolicy::Redirect, SlashPolicy::Ignore] {
-        let mut builder = Builder::new();
-        builder.slash_policy(policy);
+    for policy in [TrailingSlash::Strict, TrailingSlash::Redirect, TrailingSlash::Ignore] {
+        let mut builder = RouterBuilder::new();
+        builder.trailing_slash(policy);
         for (id, pattern) in patterns.iter().enumerate() {
-            builder.insert(pattern, Methods::of(0), id as u32);
+            builder.insert(pattern, MethodSet::single(0), id as u32);
         }
         let router = builder.build().unwrap();
         for path in paths {
@@ -74,7 +74,7 @@ fn no_lookup_allocates() {
                     for (name, value) in values.iter() {
                         assert_eq!(values.by_name(name), Some(value));
                     }
-                    black_box(router.methods(path));
+                    black_box(router.allowed_methods(path));
                 });
                 assert_eq!(count, 0, "{:?}", String::from_utf8_lossy(path));
             }

@@ -1,7 +1,7 @@
 //! The router's rules, a table for each, and random comparison with the reference.
 
 use peregrine_router::{
-    Builder, Match, Methods, PARAMETERS_MAX, Parameters, Problem, Router, SlashPolicy, decode, fuzz,
+    RouterBuilder, Match, MethodSet, PARAMETERS_MAX, Parameters, RouteError, Router, TrailingSlash, decode, fuzz,
 };
 use proptest::prelude::*;
 
@@ -10,16 +10,16 @@ const POST: u8 = 1;
 const PUT: u8 = 2;
 
 /// A router of GET routes, numbered from 0.
-fn gets(policy: SlashPolicy, patterns: &[&str]) -> Router {
+fn gets(policy: TrailingSlash, patterns: &[&str]) -> Router {
     let routes: Vec<_> = patterns.iter().map(|pattern| (*pattern, GET)).collect();
     with_methods(policy, &routes)
 }
 
-fn with_methods(policy: SlashPolicy, routes: &[(&str, u8)]) -> Router {
-    let mut builder = Builder::new();
-    builder.slash_policy(policy);
+fn with_methods(policy: TrailingSlash, routes: &[(&str, u8)]) -> Router {
+    let mut builder = RouterBuilder::new();
+    builder.trailing_slash(policy);
     for (id, (pattern, method)) in routes.iter().enumerate() {
-        builder.insert(pattern, Methods::of(*method), id as u32);
+        builder.insert(pattern, MethodSet::single(*method), id as u32);
     }
     builder.build().unwrap_or_else(|error| panic!("{error}"))
 }
@@ -43,7 +43,7 @@ type Expected<'a> = Option<(&'a str, &'a [&'a str])>;
 fn check(patterns: &[&str], table: &[(&str, Expected)]) {
     let reversed: Vec<&str> = patterns.iter().rev().copied().collect();
     for patterns in [patterns, &reversed] {
-        let router = gets(SlashPolicy::Strict, patterns);
+        let router = gets(TrailingSlash::Strict, patterns);
         for (path, expected) in table {
             let expected = expected
                 .map(|(pattern, values)| (pattern, values.iter().map(|v| (*v).into()).collect()));
@@ -161,7 +161,7 @@ fn dead_ends_are_left_again() {
 #[test]
 fn different_names_at_one_place_are_no_conflict() {
     let router = with_methods(
-        SlashPolicy::Strict,
+        TrailingSlash::Strict,
         &[("/users/{id}", GET), ("/users/{name}", POST), ("/users/{key}/x", GET)],
     );
     let path = b"/users/7";
@@ -182,26 +182,26 @@ fn different_names_at_one_place_are_no_conflict() {
 #[test]
 fn a_leaf_without_the_method_is_no_match_and_adds_to_allow() {
     let router = with_methods(
-        SlashPolicy::Strict,
+        TrailingSlash::Strict,
         &[("/users/new", POST), ("/users/{id}", GET), ("/{*rest}", PUT), ("/only", POST)],
     );
     let mut parameters = Parameters::default();
-    let both = |left, right| Methods::of(left).union(Methods::of(right));
-    let all = both(GET, POST).union(Methods::of(PUT));
+    let both = |left, right| MethodSet::single(left).union(MethodSet::single(right));
+    let all = both(GET, POST).union(MethodSet::single(PUT));
     for (path, method, expected) in [
         ("/users/new", GET, Match::Found { route: 1 }),
         ("/users/new", POST, Match::Found { route: 0 }),
         ("/users/new", PUT, Match::Found { route: 2 }),
-        ("/users/new", 5, Match::MethodMissing { allow: all }),
-        ("/users/7", POST, Match::MethodMissing { allow: both(GET, PUT) }),
-        ("/only", GET, Match::MethodMissing { allow: both(POST, PUT) }),
-        ("/only", 200, Match::MethodMissing { allow: both(POST, PUT) }),
-        ("/", GET, Match::Missing),
+        ("/users/new", 5, Match::MethodNotAllowed { allow: all }),
+        ("/users/7", POST, Match::MethodNotAllowed { allow: both(GET, PUT) }),
+        ("/only", GET, Match::MethodNotAllowed { allow: both(POST, PUT) }),
+        ("/only", 200, Match::MethodNotAllowed { allow: both(POST, PUT) }),
+        ("/", GET, Match::NotFound),
     ] {
         assert_eq!(router.find(path.as_bytes(), method, &mut parameters), expected, "{path}");
     }
-    assert_eq!(router.methods(b"/users/new"), all);
-    assert_eq!(router.methods(b"/"), Methods::NONE);
+    assert_eq!(router.allowed_methods(b"/users/new"), all);
+    assert_eq!(router.allowed_methods(b"/"), MethodSet::NONE);
 }
 
 #[test]
@@ -264,7 +264,7 @@ fn literal_braces_are_doubled() {
 
 #[test]
 fn paths_of_every_length_are_matched_alike() {
-    let router = gets(SlashPolicy::Strict, &["/{a}/mid/v{b}.x/{*rest}", "/s/{a}"]);
+    let router = gets(TrailingSlash::Strict, &["/{a}/mid/v{b}.x/{*rest}", "/s/{a}"]);
     for length in 1..300 {
         let (a, rest) = ("y".repeat(length), "z/".repeat(length));
         for path in [format!("/{a}/mid/v1.x/{rest}"), format!("/{a}/mid/v1.x/r")] {
@@ -276,18 +276,18 @@ fn paths_of_every_length_are_matched_alike() {
         assert_eq!(found(&router, &format!("/{a}/mid/w1.x/r")), None);
     }
     let long = format!("/{}/end", "s".repeat(255));
-    assert_eq!(found(&gets(SlashPolicy::Strict, &[&long]), &long), Some((&*long, vec![])));
+    assert_eq!(found(&gets(TrailingSlash::Strict, &[&long]), &long), Some((&*long, vec![])));
 }
 
 #[test]
 fn a_route_may_have_32_parameters() {
     let pattern = |count| (0..count).map(|n| format!("/{{p{n}}}")).collect::<String>();
-    let router = gets(SlashPolicy::Strict, &[&pattern(PARAMETERS_MAX)]);
+    let router = gets(TrailingSlash::Strict, &[&pattern(PARAMETERS_MAX)]);
     let path: String = (0..PARAMETERS_MAX).map(|n| format!("/{n}")).collect();
     let expected: Vec<String> = (0..PARAMETERS_MAX).map(|n| n.to_string()).collect();
     assert_eq!(found(&router, &path).unwrap().1, expected);
-    let mut builder = Builder::new();
-    builder.insert(&pattern(PARAMETERS_MAX + 1), Methods::of(GET), 0);
+    let mut builder = RouterBuilder::new();
+    builder.insert(&pattern(PARAMETERS_MAX + 1), MethodSet::single(GET), 0);
     assert!(builder.build().unwrap_err().to_string().contains("at most 32 parameters"));
 }
 
@@ -296,7 +296,7 @@ fn slashes_at_the_end_are_strict_redirected_or_ignored() {
     let patterns = ["/", "/a", "/b/", "/c/{x}", "/d/{x}/", "/f/{*rest}"];
     let redirect = |add_slash| Match::Redirect { add_slash };
     let is = |route| Match::Found { route };
-    let none = Match::Missing;
+    let none = Match::NotFound;
     for (path, expected) in [
         ("/", [is(0), is(0), is(0)]),
         ("/a", [is(1), is(1), is(1)]),
@@ -313,7 +313,7 @@ fn slashes_at_the_end_are_strict_redirected_or_ignored() {
         ("/f/", [none, none, none]),
         ("//", [none, none, is(0)]),
     ] {
-        let policies = [SlashPolicy::Strict, SlashPolicy::Redirect, SlashPolicy::Ignore];
+        let policies = [TrailingSlash::Strict, TrailingSlash::Redirect, TrailingSlash::Ignore];
         for (policy, expected) in policies.into_iter().zip(expected) {
             let router = gets(policy, &patterns);
             let mut parameters = Parameters::default();
@@ -321,7 +321,7 @@ fn slashes_at_the_end_are_strict_redirected_or_ignored() {
             assert_eq!(answer, expected, "{path} {policy:?}");
         }
     }
-    let ignoring = gets(SlashPolicy::Ignore, &patterns);
+    let ignoring = gets(TrailingSlash::Ignore, &patterns);
     assert_eq!(found(&ignoring, "/c/1/"), Some(("/c/{x}", vec!["1".into()])));
     assert_eq!(found(&ignoring, "/f/1/"), Some(("/f/{*rest}", vec!["1/".into()])));
 }
@@ -329,17 +329,17 @@ fn slashes_at_the_end_are_strict_redirected_or_ignored() {
 #[test]
 fn a_redirect_needs_the_method_and_never_names_another_host() {
     let router = with_methods(
-        SlashPolicy::Redirect,
+        TrailingSlash::Redirect,
         &[("/a", POST), ("/b/", GET), ("/b", POST), ("/{x}/{y}", GET), ("//h", GET)],
     );
     let mut parameters = Parameters::default();
     for (path, method, expected) in [
         ("/a/", POST, Match::Redirect { add_slash: false }),
-        ("/a/", GET, Match::Missing),
+        ("/a/", GET, Match::NotFound),
         ("/b", GET, Match::Redirect { add_slash: true }),
-        ("/b", PUT, Match::MethodMissing { allow: Methods::of(POST) }),
-        ("//h/", GET, Match::Missing),
-        ("/\\h/z/", GET, Match::Missing),
+        ("/b", PUT, Match::MethodNotAllowed { allow: MethodSet::single(POST) }),
+        ("//h/", GET, Match::NotFound),
+        ("/\\h/z/", GET, Match::NotFound),
     ] {
         assert_eq!(router.find(path.as_bytes(), method, &mut parameters), expected, "{path}");
         assert!(router.values(&parameters, path.as_bytes()).is_empty());
@@ -348,33 +348,33 @@ fn a_redirect_needs_the_method_and_never_names_another_host() {
 
 #[test]
 fn all_that_is_wrong_is_told_at_once() {
-    let mut builder = Builder::new();
-    let both = Methods::of(GET).union(Methods::of(POST));
+    let mut builder = RouterBuilder::new();
+    let both = MethodSet::single(GET).union(MethodSet::single(POST));
     builder
         .insert_labelled("/a/{x}", both, 0, "main.rs:1")
-        .insert_labelled("/a/{y}", Methods::of(POST), 1, "main.rs:2")
-        .insert("/caf\u{e9}", Methods::of(GET), 2)
-        .insert("/caf%C3%A9", Methods::of(GET), 3)
-        .insert("/bad/{", Methods::of(GET), 4)
-        .insert("/none", Methods::NONE, 5)
-        .insert("/again", Methods::of(GET), 5)
-        .insert("/v{a}-x", Methods::of(GET), 7)
-        .insert("/v{b}-x", Methods::of(GET), 8)
-        .insert("/large", Methods::of(GET), u32::MAX);
+        .insert_labelled("/a/{y}", MethodSet::single(POST), 1, "main.rs:2")
+        .insert("/caf\u{e9}", MethodSet::single(GET), 2)
+        .insert("/caf%C3%A9", MethodSet::single(GET), 3)
+        .insert("/bad/{", MethodSet::single(GET), 4)
+        .insert("/none", MethodSet::NONE, 5)
+        .insert("/again", MethodSet::single(GET), 5)
+        .insert("/v{a}-x", MethodSet::single(GET), 7)
+        .insert("/v{b}-x", MethodSet::single(GET), 8)
+        .insert("/large", MethodSet::single(GET), u32::MAX);
     let error = builder.build().unwrap_err();
     let kinds: Vec<String> = error
-        .problems
+        .errors
         .iter()
         .map(|problem| match problem {
-            Problem::Pattern { route, error } => format!("pattern {} {}", route.id, error.position),
-            Problem::Duplicate { first, second, methods } => {
+            RouteError::InvalidPattern { route, error } => format!("pattern {} {}", route.id, error.position),
+            RouteError::Duplicate { first, second, methods } => {
                 format!("duplicate {} {} {methods:?}", first.id, second.id)
             }
-            Problem::IdUsedTwice { first, second } => {
+            RouteError::DuplicateId { first, second } => {
                 format!("twice {} {}", first.pattern, second.pattern)
             }
-            Problem::IdTooLarge { route } => format!("large {}", route.pattern),
-            Problem::NoMethods { route } => format!("no methods {}", route.pattern),
+            RouteError::IdTooLarge { route } => format!("large {}", route.pattern),
+            RouteError::NoMethods { route } => format!("no methods {}", route.pattern),
         })
         .collect();
     assert_eq!(
@@ -396,21 +396,21 @@ fn all_that_is_wrong_is_told_at_once() {
 #[test]
 fn the_two_slash_forms_conflict_only_where_they_are_ignored() {
     for (policy, fine) in
-        [(SlashPolicy::Strict, true), (SlashPolicy::Redirect, true), (SlashPolicy::Ignore, false)]
+        [(TrailingSlash::Strict, true), (TrailingSlash::Redirect, true), (TrailingSlash::Ignore, false)]
     {
-        let mut builder = Builder::new();
-        builder.slash_policy(policy);
-        builder.insert("/a", Methods::of(GET), 0).insert("/a/", Methods::of(GET), 1);
+        let mut builder = RouterBuilder::new();
+        builder.trailing_slash(policy);
+        builder.insert("/a", MethodSet::single(GET), 0).insert("/a/", MethodSet::single(GET), 1);
         assert_eq!(builder.build().is_ok(), fine, "{policy:?}");
     }
 }
 
 #[test]
 fn the_route_table_can_be_read_back() {
-    let mut builder = Builder::new();
-    builder.insert_labelled("/a/{x}/{*y}", Methods::of(GET), 9, "here").insert(
+    let mut builder = RouterBuilder::new();
+    builder.insert_labelled("/a/{x}/{*y}", MethodSet::single(GET), 9, "here").insert(
         "/b",
-        Methods::of(POST),
+        MethodSet::single(POST),
         4,
     );
     let router = builder.build().unwrap();
@@ -426,10 +426,10 @@ fn the_route_table_can_be_read_back() {
 
 #[test]
 fn an_empty_router_finds_nothing() {
-    let router = Builder::new().build().unwrap();
+    let router = RouterBuilder::new().build().unwrap();
     for path in ["/", "/a", "", "/%41", &"/a".repeat(100)] {
         assert_eq!(found(&router, path), None);
-        assert_eq!(router.methods(path.as_bytes()), Methods::NONE);
+        assert_eq!(router.allowed_methods(path.as_bytes()), MethodSet::NONE);
     }
 }
 
@@ -437,7 +437,7 @@ fn an_empty_router_finds_nothing() {
 fn a_node_with_hundreds_of_children_finds_each() {
     let patterns: Vec<String> = (0..700).map(|n| format!("/r{n}/{{x}}")).collect();
     let texts: Vec<&str> = patterns.iter().map(String::as_str).collect();
-    let router = gets(SlashPolicy::Strict, &texts);
+    let router = gets(TrailingSlash::Strict, &texts);
     for (n, text) in texts.iter().enumerate() {
         let expected = (*text, vec![n.to_string()]);
         assert_eq!(found(&router, &format!("/r{n}/{n}")), Some(expected.clone()));

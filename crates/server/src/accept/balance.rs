@@ -13,7 +13,7 @@
 //! shutting down or gone therefore delays a connection only briefly, and these cases need not be
 //! distinguished.
 
-use peregrine_metrics::Level;
+use peregrine_metrics::Gauge;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -23,28 +23,28 @@ use std::time::Duration;
 
 /// How long a worker has to take a connection that was handed to it. Its turns are much shorter,
 /// but on an overloaded machine a thread may have to wait this long for a CPU.
-pub(crate) const MOMENT: Duration = Duration::from_millis(50);
+pub(crate) const HANDOFF_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// The maximum number of connections that a worker hands over per [`WINDOW`]. This is enough to
 /// balance connections that live for seconds. If thousands of connections open and close each
 /// second, the kernel spreads them evenly, and the limit keeps the cost of handing over negligible.
-const PASSES_MAX: u32 = 64;
-const WINDOW: Duration = Duration::from_millis(100);
+const HANDOFFS_PER_WINDOW: u32 = 64;
+const HANDOFF_WINDOW: Duration = Duration::from_millis(100);
 
 /// How many other workers are checked for each accepted connection. Each check may be a cache miss.
-const LOOKS_MAX: usize = 8;
+const CANDIDATES_MAX: usize = 8;
 
 /// One worker's part in balancing the connections of a server.
 #[derive(Debug)]
-pub struct Member<P> {
-    seats: Arc<[Seat<P>]>,
-    number: usize,
+pub struct Balancer<P> {
+    workers: Arc<[WorkerLoad<P>]>,
+    index: usize,
     /// Which of the other workers to check first next time.
     next: Cell<usize>,
     /// When the current window began, and how many connections were handed over in it.
     window: Cell<(Duration, u32)>,
     /// The task that waits at each listener for connections from other workers.
-    waits: Box<[RefCell<Option<Waker>>]>,
+    wakers: Box<[RefCell<Option<Waker>>]>,
 }
 
 /// The part of a worker's state that other workers read.
@@ -52,66 +52,66 @@ pub struct Member<P> {
 // processor prefetches in pairs.
 #[derive(Debug)]
 #[repr(align(128))]
-struct Seat<P> {
+struct WorkerLoad<P> {
     /// Open connections. Only the worker itself writes this.
-    open: Level,
+    open_connections: Gauge,
     /// One mailbox for each listener, by its number.
-    boxes: Box<[Arc<Mailbox<P>>]>,
+    queues: Box<[Arc<HandoffQueue<P>>]>,
 }
 
 /// Connections of one listener that were handed to a worker, which has not taken them yet.
 #[derive(Debug)]
-struct Mailbox<P> {
+struct HandoffQueue<P> {
     /// Whether the worker takes connections that are handed to it.
     is_open: AtomicBool,
     count: AtomicUsize,
-    inside: Mutex<Inside<P>>,
+    inner: Mutex<QueueInner<P>>,
 }
 
 #[derive(Debug)]
-struct Inside<P> {
+struct QueueInner<P> {
     waiting: VecDeque<(u64, P)>,
-    last: u64,
-    taker: Option<Waker>,
+    last_id: u64,
+    waker: Option<Waker>,
 }
 
-impl<P> Member<P> {
+impl<P> Balancer<P> {
     /// Makes one member for each of the server's `workers`. All workers have the same listeners, in
     /// the same order.
     #[must_use]
-    pub fn all(workers: usize, listeners: usize) -> Vec<Self> {
+    pub fn for_workers(workers: usize, listeners: usize) -> Vec<Self> {
         let boxes = || (0..listeners).map(|_| Arc::default()).collect();
-        let seat = |_| Seat { open: Level::new(), boxes: boxes() };
-        let seats: Arc<[Seat<P>]> = (0..workers).map(seat).collect();
+        let seat = |_| WorkerLoad { open_connections: Gauge::new(), queues: boxes() };
+        let seats: Arc<[WorkerLoad<P>]> = (0..workers).map(seat).collect();
         let member = |number| Self {
-            seats: Arc::clone(&seats),
-            number,
+            workers: Arc::clone(&seats),
+            index: number,
             next: Cell::new(0),
             window: Cell::default(),
-            waits: (0..listeners).map(|_| RefCell::default()).collect(),
+            wakers: (0..listeners).map(|_| RefCell::default()).collect(),
         };
         (0..workers).map(member).collect()
     }
 
-    fn seat(&self) -> &Seat<P> {
-        &self.seats[self.number]
+    fn own_load(&self) -> &WorkerLoad<P> {
+        &self.workers[self.index]
     }
 
     /// Sets the number of open connections.
-    pub(crate) fn has_open(&self, connections: usize) {
-        self.seat().open.set(i64::try_from(connections).unwrap_or(i64::MAX));
+    pub(crate) fn set_open_connections(&self, connections: usize) {
+        self.own_load().open_connections.set(i64::try_from(connections).unwrap_or(i64::MAX));
     }
 
     /// Chooses the worker for a connection that this worker has just accepted at `listener` and
     /// that is not counted as open yet. `None` means this worker.
-    pub(crate) fn whom(&self, listener: usize, now: impl FnOnce() -> Duration) -> Option<Whom<P>> {
-        let open = self.seat().open.get().max(0).cast_unsigned() + 1;
-        let others = self.seats.len() - 1;
-        let mut least: Option<(u64, &Arc<Mailbox<P>>)> = None;
-        for step in 0..others.min(LOOKS_MAX) {
+    pub(crate) fn pick_worker(&self, listener: usize, now: impl FnOnce() -> Duration) -> Option<HandoffTarget<P>> {
+        let open = self.own_load().open_connections.get().max(0).cast_unsigned() + 1;
+        let others = self.workers.len() - 1;
+        let mut least: Option<(u64, &Arc<HandoffQueue<P>>)> = None;
+        for step in 0..others.min(CANDIDATES_MAX) {
             let other = 1 + (self.next.get() + step) % others;
-            let seat = &self.seats[(self.number + other) % self.seats.len()];
-            let mailbox = &seat.boxes[listener];
+            let seat = &self.workers[(self.index + other) % self.workers.len()];
+            let mailbox = &seat.queues[listener];
             let load = seat.load();
             if mailbox.is_open.load(Ordering::Relaxed) && least.is_none_or(|(less, _)| load < less)
             {
@@ -122,27 +122,27 @@ impl<P> Member<P> {
         let (load, mailbox) = least?;
         // A difference of up to one sixteenth is not worth handing over the connection to another
         // thread.
-        if open <= load + 1 + load / 16 || !self.may_pass(now()) {
+        if open <= load + 1 + load / 16 || !self.is_within_rate(now()) {
             return None;
         }
-        Some(Whom(Arc::clone(mailbox)))
+        Some(HandoffTarget(Arc::clone(mailbox)))
     }
 
-    fn may_pass(&self, now: Duration) -> bool {
+    fn is_within_rate(&self, now: Duration) -> bool {
         let (began, passed) = self.window.get();
-        let (began, passed) = if now >= began + WINDOW { (now, 0) } else { (began, passed) };
-        let may = passed < PASSES_MAX;
+        let (began, passed) = if now >= began + HANDOFF_WINDOW { (now, 0) } else { (began, passed) };
+        let may = passed < HANDOFFS_PER_WINDOW;
         self.window.set((began, passed + u32::from(may)));
         may
     }
 
     /// Takes a connection that another worker accepted at `listener` and handed to this worker.
-    pub(crate) fn poll_taken(&self, listener: usize, context: &Context<'_>) -> Poll<P> {
-        let mailbox = &self.seat().boxes[listener];
+    pub(crate) fn poll_handoff(&self, listener: usize, context: &Context<'_>) -> Poll<P> {
+        let mailbox = &self.own_load().queues[listener];
         if !mailbox.is_open.load(Ordering::Relaxed) {
             mailbox.is_open.store(true, Ordering::Relaxed);
         }
-        let mut waits = self.waits[listener].borrow_mut();
+        let mut waits = self.wakers[listener].borrow_mut();
         let is_known = waits.as_ref().is_some_and(|waker| waker.will_wake(context.waker()));
         // If another worker adds a connection after this check, it wakes the registered waker.
         if is_known && mailbox.count.load(Ordering::Acquire) == 0 {
@@ -151,7 +151,7 @@ impl<P> Member<P> {
         let mut inside = mailbox.lock();
         let old = (!is_known).then(|| {
             *waits = Some(context.waker().clone());
-            inside.taker.replace(context.waker().clone())
+            inside.waker.replace(context.waker().clone())
         });
         let taken = inside.waiting.pop_front();
         mailbox.count.store(inside.waiting.len(), Ordering::Release);
@@ -162,58 +162,58 @@ impl<P> Member<P> {
     }
 
     /// Closes this worker's mailbox of `listener` until [`Member::poll_taken`] is called again.
-    pub(crate) fn shut(&self, listener: usize) {
-        let mailbox = &self.seat().boxes[listener];
+    pub(crate) fn pause(&self, listener: usize) {
+        let mailbox = &self.own_load().queues[listener];
         if mailbox.is_open.load(Ordering::Relaxed) {
-            drop(mailbox.shut());
+            drop(mailbox.close());
         }
     }
 
     /// Closes the mailbox of `listener` and takes a connection that is left in it.
-    pub(crate) fn take_last(&self, listener: usize) -> Option<P> {
-        let mailbox = &self.seat().boxes[listener];
-        let mut inside = mailbox.shut();
+    pub(crate) fn take_remaining(&self, listener: usize) -> Option<P> {
+        let mailbox = &self.own_load().queues[listener];
+        let mut inside = mailbox.close();
         let taken = inside.waiting.pop_front();
         mailbox.count.store(inside.waiting.len(), Ordering::Release);
         taken.map(|(_, passed)| passed)
     }
 }
 
-impl<P> Drop for Member<P> {
+impl<P> Drop for Balancer<P> {
     fn drop(&mut self) {
         // The workers that put connections into the mailboxes take them back. If such a worker has
         // ended too, its connections close when the last reference to the mailbox is dropped.
-        (0..self.waits.len()).for_each(|listener| self.shut(listener));
+        (0..self.wakers.len()).for_each(|listener| self.pause(listener));
     }
 }
 
-impl<P> Seat<P> {
+impl<P> WorkerLoad<P> {
     /// The number of the worker's open connections and of those in its mailboxes.
     fn load(&self) -> u64 {
-        let coming = |mailbox: &Arc<Mailbox<P>>| mailbox.count.load(Ordering::Relaxed) as u64;
-        let open = self.open.get().max(0).cast_unsigned();
-        open + self.boxes.iter().map(coming).sum::<u64>()
+        let coming = |mailbox: &Arc<HandoffQueue<P>>| mailbox.count.load(Ordering::Relaxed) as u64;
+        let open = self.open_connections.get().max(0).cast_unsigned();
+        open + self.queues.iter().map(coming).sum::<u64>()
     }
 }
 
-impl<P> Default for Mailbox<P> {
+impl<P> Default for HandoffQueue<P> {
     fn default() -> Self {
         Self {
             is_open: AtomicBool::new(false),
             count: AtomicUsize::new(0),
-            inside: Mutex::new(Inside { waiting: VecDeque::new(), last: 0, taker: None }),
+            inner: Mutex::new(QueueInner { waiting: VecDeque::new(), last_id: 0, waker: None }),
         }
     }
 }
 
-impl<P> Mailbox<P> {
-    fn lock(&self) -> MutexGuard<'_, Inside<P>> {
+impl<P> HandoffQueue<P> {
+    fn lock(&self) -> MutexGuard<'_, QueueInner<P>> {
         // The queue is always consistent, even if a thread panicked while it held the lock.
-        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Closes the mailbox, so that nothing more is added.
-    fn shut(&self) -> MutexGuard<'_, Inside<P>> {
+    fn close(&self) -> MutexGuard<'_, QueueInner<P>> {
         let inside = self.lock();
         self.is_open.store(false, Ordering::Relaxed);
         inside
@@ -222,46 +222,46 @@ impl<P> Mailbox<P> {
 
 /// The worker that was chosen for a connection.
 #[derive(Debug)]
-pub(crate) struct Whom<P>(Arc<Mailbox<P>>);
+pub(crate) struct HandoffTarget<P>(Arc<HandoffQueue<P>>);
 
 /// A connection that was handed to a worker.
 #[derive(Debug)]
-pub(crate) struct Given<P> {
-    mailbox: Arc<Mailbox<P>>,
-    number: u64,
+pub(crate) struct PendingHandoff<P> {
+    queue: Arc<HandoffQueue<P>>,
+    id: u64,
 }
 
-impl<P> Whom<P> {
+impl<P> HandoffTarget<P> {
     /// Hands the connection to that worker.
     ///
     /// # Errors
     /// The worker takes no connections now. The connection is returned.
-    pub(crate) fn give(self, passed: P) -> Result<Given<P>, P> {
+    pub(crate) fn push(self, passed: P) -> Result<PendingHandoff<P>, P> {
         let Self(mailbox) = self;
         let mut inside = mailbox.lock();
         if !mailbox.is_open.load(Ordering::Relaxed) {
             return Err(passed);
         }
-        inside.last += 1;
-        let number = inside.last;
+        inside.last_id += 1;
+        let number = inside.last_id;
         inside.waiting.push_back((number, passed));
         mailbox.count.store(inside.waiting.len(), Ordering::Release);
-        let taker = inside.taker.clone();
+        let taker = inside.waker.clone();
         drop(inside);
         taker.into_iter().for_each(Waker::wake);
-        Ok(Given { mailbox, number })
+        Ok(PendingHandoff { queue: mailbox, id: number })
     }
 }
 
-impl<P> Given<P> {
+impl<P> PendingHandoff<P> {
     /// Takes the connection back if the other worker has not taken it, and closes that worker's
     /// mailbox until the worker takes connections again.
-    pub(crate) fn take_back(self) -> Option<P> {
-        let mut inside = self.mailbox.lock();
-        let at = inside.waiting.iter().position(|(number, _)| *number == self.number)?;
+    pub(crate) fn reclaim(self) -> Option<P> {
+        let mut inside = self.queue.lock();
+        let at = inside.waiting.iter().position(|(number, _)| *number == self.id)?;
         let (_, passed) = inside.waiting.remove(at)?;
-        self.mailbox.count.store(inside.waiting.len(), Ordering::Release);
-        self.mailbox.is_open.store(false, Ordering::Relaxed);
+        self.queue.count.store(inside.waiting.len(), Ordering::Release);
+        self.queue.is_open.store(false, Ordering::Relaxed);
         Some(passed)
     }
 }
@@ -275,10 +275,10 @@ mod tests {
 
     /// Lets all members take the connections in their mailboxes, and returns the numbers of these
     /// connections.
-    fn taken(members: &[Member<usize>]) -> Vec<Vec<usize>> {
+    fn taken(members: &[Balancer<usize>]) -> Vec<Vec<usize>> {
         let context = &Context::from_waker(Waker::noop());
-        let take = |member: &Member<usize>| {
-            std::iter::from_fn(|| match member.poll_taken(0, context) {
+        let take = |member: &Balancer<usize>| {
+            std::iter::from_fn(|| match member.poll_handoff(0, context) {
                 Poll::Ready(passed) => Some(passed),
                 Poll::Pending => None,
             })
@@ -290,19 +290,19 @@ mod tests {
     /// Accepts this many connections at the first member. The others take theirs `at_once` or at
     /// the end. Returns how many connections each member has.
     fn spread(workers: usize, connections: usize, at_once: bool) -> Vec<usize> {
-        let members = Member::all(workers, 1);
+        let members = Balancer::for_workers(workers, 1);
         taken(&members);
         let mut open = vec![0; workers];
         for number in 0..connections {
-            match members[0].whom(0, || NOW) {
+            match members[0].pick_worker(0, || NOW) {
                 None => open[0] += 1,
-                Some(whom) => drop(whom.give(number).unwrap()),
+                Some(whom) => drop(whom.push(number).unwrap()),
             }
             if at_once || number + 1 == connections {
                 let add = |(open, taken): (&mut usize, Vec<usize>)| *open += taken.len();
                 open.iter_mut().zip(taken(&members)).for_each(add);
             }
-            members.iter().zip(&open).for_each(|(member, open)| member.has_open(*open));
+            members.iter().zip(&open).for_each(|(member, open)| member.set_open_connections(*open));
         }
         open
     }
@@ -319,73 +319,73 @@ mod tests {
 
     #[test]
     fn among_many_connections_a_small_difference_is_none() {
-        let members = Member::<usize>::all(2, 1);
+        let members = Balancer::<usize>::for_workers(2, 1);
         taken(&members);
         for (own, others, is_passed) in
             [(1000, 1000, false), (1060, 1000, false), (1070, 1000, true), (0, 9, false)]
         {
-            members[0].has_open(own);
-            members[1].has_open(others);
-            assert_eq!(members[0].whom(0, || NOW).is_some(), is_passed, "{own} and {others}");
+            members[0].set_open_connections(own);
+            members[1].set_open_connections(others);
+            assert_eq!(members[0].pick_worker(0, || NOW).is_some(), is_passed, "{own} and {others}");
         }
     }
 
     #[test]
     fn who_does_not_take_what_it_is_passed_gets_nothing_more_until_it_does() {
-        let members = Member::all(2, 1);
+        let members = Balancer::for_workers(2, 1);
         let [here, there] = &members[..] else { unreachable!() };
-        here.has_open(5);
-        assert!(here.whom(0, || NOW).is_none(), "the other worker has not started");
+        here.set_open_connections(5);
+        assert!(here.pick_worker(0, || NOW).is_none(), "the other worker has not started");
         taken(&members);
-        let given = here.whom(0, || NOW).unwrap().give(7).unwrap();
-        let late = here.whom(0, || NOW).unwrap();
-        assert_eq!(given.take_back(), Some(7));
-        assert!(here.whom(0, || NOW).is_none(), "the other worker took nothing");
-        assert_eq!(late.give(8).unwrap_err(), 8);
+        let given = here.pick_worker(0, || NOW).unwrap().push(7).unwrap();
+        let late = here.pick_worker(0, || NOW).unwrap();
+        assert_eq!(given.reclaim(), Some(7));
+        assert!(here.pick_worker(0, || NOW).is_none(), "the other worker took nothing");
+        assert_eq!(late.push(8).unwrap_err(), 8);
         taken(&members);
-        let given = here.whom(0, || NOW).unwrap().give(9).unwrap();
+        let given = here.pick_worker(0, || NOW).unwrap().push(9).unwrap();
         assert_eq!(taken(&members)[1], [9]);
-        assert_eq!(given.take_back(), None);
-        there.shut(0);
-        assert!(here.whom(0, || NOW).is_none(), "the other worker is full");
+        assert_eq!(given.reclaim(), None);
+        there.pause(0);
+        assert!(here.pick_worker(0, || NOW).is_none(), "the other worker is full");
     }
 
     #[test]
     fn nothing_that_was_passed_is_lost_when_a_member_ends() {
-        let mut members = Member::all(3, 1);
+        let mut members = Balancer::for_workers(3, 1);
         taken(&members);
-        members[0].has_open(9);
-        let first = members[0].whom(0, || NOW).unwrap().give(1).unwrap();
-        let second = members[0].whom(0, || NOW).unwrap().give(2).unwrap();
-        assert_eq!([1, 2].map(|it: usize| members[it].take_last(0)), [Some(1), Some(2)]);
-        assert!(members[0].whom(0, || NOW).is_none(), "all other workers are shutting down");
-        assert_eq!((first.take_back(), second.take_back()), (None, None));
+        members[0].set_open_connections(9);
+        let first = members[0].pick_worker(0, || NOW).unwrap().push(1).unwrap();
+        let second = members[0].pick_worker(0, || NOW).unwrap().push(2).unwrap();
+        assert_eq!([1, 2].map(|it: usize| members[it].take_remaining(0)), [Some(1), Some(2)]);
+        assert!(members[0].pick_worker(0, || NOW).is_none(), "all other workers are shutting down");
+        assert_eq!((first.reclaim(), second.reclaim()), (None, None));
         taken(&members[..2]);
-        let given = members[0].whom(0, || NOW).unwrap().give(3).unwrap();
+        let given = members[0].pick_worker(0, || NOW).unwrap().push(3).unwrap();
         drop(members.remove(1));
-        assert!(members[0].whom(0, || NOW).is_none(), "the other worker is gone");
-        assert_eq!(given.take_back(), Some(3));
+        assert!(members[0].pick_worker(0, || NOW).is_none(), "the other worker is gone");
+        assert_eq!(given.reclaim(), Some(3));
     }
 
     #[test]
     fn a_flood_is_passed_in_part() {
-        let members = Member::<usize>::all(2, 1);
+        let members = Balancer::<usize>::for_workers(2, 1);
         taken(&members);
-        members[0].has_open(5000);
-        let passed = |now| (0..1000).filter(|_| members[0].whom(0, || now).is_some()).count();
-        assert_eq!([NOW, NOW, WINDOW].map(passed), [64, 0, 64]);
+        members[0].set_open_connections(5000);
+        let passed = |now| (0..1000).filter(|_| members[0].pick_worker(0, || now).is_some()).count();
+        assert_eq!([NOW, NOW, HANDOFF_WINDOW].map(passed), [64, 0, 64]);
     }
 
     #[test]
     fn of_many_workers_the_one_with_the_least_is_found_soon() {
-        let members = Member::all(40, 1);
+        let members = Balancer::for_workers(40, 1);
         taken(&members);
-        members.iter().for_each(|member| member.has_open(10));
-        members[29].has_open(0);
+        members.iter().for_each(|member| member.set_open_connections(10));
+        members[29].set_open_connections(0);
         let mut given = 0;
         for _ in 0..39 {
-            if let Some(whom) = members[0].whom(0, || NOW) {
-                drop(whom.give(1).unwrap());
+            if let Some(whom) = members[0].pick_worker(0, || NOW) {
+                drop(whom.push(1).unwrap());
                 given += 1;
             }
         }
@@ -401,17 +401,17 @@ mod tests {
                 self.0.fetch_add(1, Ordering::Relaxed);
             }
         }
-        let members = Member::all(2, 2);
+        let members = Balancer::for_workers(2, 2);
         let count = Arc::new(Count::default());
         let waker = Waker::from(Arc::clone(&count));
         let context = &Context::from_waker(&waker);
         for _ in 0..3 {
-            assert!(members[1].poll_taken(1, context).is_pending());
+            assert!(members[1].poll_handoff(1, context).is_pending());
         }
-        members[0].has_open(1);
-        assert!(members[0].whom(0, || NOW).is_none(), "only the other listener takes connections");
-        drop(members[0].whom(1, || NOW).unwrap().give(5).unwrap());
+        members[0].set_open_connections(1);
+        assert!(members[0].pick_worker(0, || NOW).is_none(), "only the other listener takes connections");
+        drop(members[0].pick_worker(1, || NOW).unwrap().push(5).unwrap());
         assert_eq!(count.0.load(Ordering::Relaxed), 1);
-        assert_eq!(members[1].poll_taken(1, context), Poll::Ready(5));
+        assert_eq!(members[1].poll_handoff(1, context), Poll::Ready(5));
     }
 }

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 
 /// When the table shrinks, it keeps room for this many clients.
-const KEPT_MIN: usize = 1024;
+const CLIENTS_CAPACITY_MIN: usize = 1024;
 
 /// The number of open connections and requests in progress of each client. A client with neither is
 /// removed, except possibly `latest`, so the table never has more entries than there are
@@ -16,32 +16,32 @@ const KEPT_MIN: usize = 1024;
 /// `latest`, outside the table, so that no lookup is needed. A client is either in `latest` or in
 /// the table, never in both.
 #[derive(Debug, Default)]
-pub(crate) struct Clients {
-    latest: RefCell<Option<(Address, Taken)>>,
+pub(crate) struct PerClientLimits {
+    latest: RefCell<Option<(ClientKey, ClientUsage)>>,
     /// Used for each request, so the hash must be fast. Peers cannot provoke collisions: the hash
     /// is keyed with a secret, and peers see neither hashes nor the order of entries.
-    all: RefCell<HashMap<Address, Taken, RandomState>>,
+    all: RefCell<HashMap<ClientKey, ClientUsage, RandomState>>,
 }
 
 /// The address that identifies a client, as an IPv6 address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Address(u128);
+pub(crate) struct ClientKey(u128);
 
 /// What is counted for a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ClientResource {
     Connection,
     Request,
 }
 
 #[derive(Debug, Default)]
-struct Taken {
+struct ClientUsage {
     counts: [usize; 2],
 }
 
-impl Clients {
+impl PerClientLimits {
     /// Counts one more for this client. Returns false if the client has reached the limit.
-    pub(crate) fn take(&self, client: Address, kind: Kind, most: usize) -> bool {
+    pub(crate) fn try_acquire(&self, client: ClientKey, kind: ClientResource, most: usize) -> bool {
         if most == 0 {
             return false;
         }
@@ -49,14 +49,14 @@ impl Clients {
         if let Some((address, taken)) = &mut *latest
             && *address == client
         {
-            return taken.take(kind, most);
+            return taken.try_acquire(kind, most);
         }
         let mut all = self.all.borrow_mut();
         if let Some(taken) = all.get_mut(&client) {
-            return taken.take(kind, most);
+            return taken.try_acquire(kind, most);
         }
-        let mut taken = Taken::default();
-        let is_room = taken.take(kind, most);
+        let mut taken = ClientUsage::default();
+        let is_room = taken.try_acquire(kind, most);
         if latest.as_ref().is_none_or(|(_, taken)| taken.is_nothing()) {
             *latest = Some((client, taken));
         } else {
@@ -66,19 +66,19 @@ impl Clients {
     }
 
     /// Counts one less.
-    pub(crate) fn give(&self, client: Address, kind: Kind) {
+    pub(crate) fn release(&self, client: ClientKey, kind: ClientResource) {
         if let Some((address, taken)) = &mut *self.latest.borrow_mut()
             && *address == client
         {
-            return taken.give(kind);
+            return taken.release(kind);
         }
         let mut all = self.all.borrow_mut();
         let Some(taken) = all.get_mut(&client) else { return };
-        taken.give(kind);
+        taken.release(kind);
         if taken.is_nothing() {
             all.remove(&client);
-            if all.capacity() / 8 > all.len().max(KEPT_MIN) {
-                all.shrink_to(KEPT_MIN);
+            if all.capacity() / 8 > all.len().max(CLIENTS_CAPACITY_MIN) {
+                all.shrink_to(CLIENTS_CAPACITY_MIN);
             }
         }
     }
@@ -92,15 +92,15 @@ impl Clients {
     }
 }
 
-impl Taken {
-    fn take(&mut self, kind: Kind, most: usize) -> bool {
+impl ClientUsage {
+    fn try_acquire(&mut self, kind: ClientResource, most: usize) -> bool {
         let count = &mut self.counts[kind as usize];
         let is_room = *count < most;
         *count += usize::from(is_room);
         is_room
     }
 
-    fn give(&mut self, kind: Kind) {
+    fn release(&mut self, kind: ClientResource) {
         let count = &mut self.counts[kind as usize];
         *count = count.saturating_sub(1);
     }
@@ -110,7 +110,7 @@ impl Taken {
     }
 }
 
-impl Address {
+impl ClientKey {
     /// For IPv6, only the first `prefix_v6` bits identify the client.
     pub(crate) fn of(address: IpAddr, prefix_v6: u8) -> Self {
         match address.to_canonical() {
@@ -146,32 +146,32 @@ mod tests {
             ("::ffff:192.0.2.1", 64, "192.0.2.1"),
         ];
         for (given, prefix, expected) in table {
-            let expected = Address::of(address(expected), 128);
-            assert_eq!(Address::of(address(given), prefix), expected, "{given}/{prefix}");
+            let expected = ClientKey::of(address(expected), 128);
+            assert_eq!(ClientKey::of(address(given), prefix), expected, "{given}/{prefix}");
         }
     }
 
     #[test]
     fn who_has_nothing_in_progress_takes_no_place() {
-        let (clients, a) = (Clients::default(), Address::of(address("192.0.2.1"), 64));
-        assert!(clients.take(a, Kind::Request, 2) && clients.take(a, Kind::Request, 2));
-        assert!(!clients.take(a, Kind::Request, 2));
-        assert!(clients.take(a, Kind::Connection, 1) && !clients.take(a, Kind::Connection, 1));
-        clients.give(a, Kind::Request);
-        assert!(clients.take(a, Kind::Request, 2));
-        for kind in [Kind::Request, Kind::Request, Kind::Connection] {
+        let (clients, a) = (PerClientLimits::default(), ClientKey::of(address("192.0.2.1"), 64));
+        assert!(clients.try_acquire(a, ClientResource::Request, 2) && clients.try_acquire(a, ClientResource::Request, 2));
+        assert!(!clients.try_acquire(a, ClientResource::Request, 2));
+        assert!(clients.try_acquire(a, ClientResource::Connection, 1) && !clients.try_acquire(a, ClientResource::Connection, 1));
+        clients.release(a, ClientResource::Request);
+        assert!(clients.try_acquire(a, ClientResource::Request, 2));
+        for kind in [ClientResource::Request, ClientResource::Request, ClientResource::Connection] {
             assert_eq!(clients.count(), 1);
-            clients.give(a, kind);
+            clients.release(a, kind);
         }
         assert_eq!(clients.count(), 0);
-        assert!(!clients.take(a, Kind::Request, 0));
+        assert!(!clients.try_acquire(a, ClientResource::Request, 0));
         assert_eq!(clients.count(), 0);
     }
 
     #[test]
     fn clients_are_counted_each_for_itself_whatever_the_order() {
-        let clients = Clients::default();
-        let address = |number: u32| Address::of(IpAddr::V4(number.into()), 64);
+        let clients = PerClientLimits::default();
+        let address = |number: u32| ClientKey::of(IpAddr::V4(number.into()), 64);
         let mut counts = [[0_usize; 2]; 5];
         let mut state = 1_u64;
         for step in 0..100_000 {
@@ -181,15 +181,15 @@ mod tests {
                 .wrapping_add(1_442_695_040_888_963_407);
             let (at, kind) = ((state >> 40) as usize % 5, (state >> 50) as usize % 2);
             let client = address(at as u32);
-            let which = [Kind::Connection, Kind::Request][kind];
+            let which = [ClientResource::Connection, ClientResource::Request][kind];
             let count = &mut counts[at][kind];
             // Phases in which most clients arrive alternate with phases in which most leave.
             let comes = (state >> 60) as usize % 8 < if step / 100 % 2 == 0 { 6 } else { 2 };
             if comes {
-                assert_eq!(clients.take(client, which, 3), *count < 3, "step {step}");
+                assert_eq!(clients.try_acquire(client, which, 3), *count < 3, "step {step}");
                 *count = (*count + 1).min(3);
             } else if *count > 0 {
-                clients.give(client, which);
+                clients.release(client, which);
                 *count -= 1;
             }
             let some = counts.iter().filter(|counts| **counts != [0, 0]).count();
@@ -199,11 +199,11 @@ mod tests {
 
     #[test]
     fn memory_of_many_clients_is_given_back() {
-        let clients = Clients::default();
-        let address = |number: u32| Address::of(IpAddr::V4(number.into()), 64);
-        (0..100_000).for_each(|number| assert!(clients.take(address(number), Kind::Request, 1)));
-        (0..100_000).for_each(|number| clients.give(address(number), Kind::Request));
+        let clients = PerClientLimits::default();
+        let address = |number: u32| ClientKey::of(IpAddr::V4(number.into()), 64);
+        (0..100_000).for_each(|number| assert!(clients.try_acquire(address(number), ClientResource::Request, 1)));
+        (0..100_000).for_each(|number| clients.release(address(number), ClientResource::Request));
         let capacity = clients.all.borrow().capacity();
-        assert!(capacity < 16 * KEPT_MIN, "{capacity}");
+        assert!(capacity < 16 * CLIENTS_CAPACITY_MIN, "{capacity}");
     }
 }

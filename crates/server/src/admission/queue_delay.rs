@@ -11,33 +11,33 @@ use std::time::Duration;
 /// without any benefit. TCP senders slow down when a packet is dropped, so CoDel drops few packets.
 /// HTTP clients do not slow down, so this code rejects all late requests while the queue stands.
 #[derive(Debug)]
-pub(crate) struct Queue {
+pub(crate) struct QueueDelayMonitor {
     /// How long a request may wait after the poll that found it: half of the target, because it may
     /// have waited equally long before that poll.
-    wait_max: Duration,
+    max_delay: Duration,
     interval: Duration,
     /// The time of the poll that found the requests that are now being handled.
-    look: Cell<Duration>,
+    polled_at: Cell<Duration>,
     /// Whether any request found by that poll was late.
-    is_long: Cell<bool>,
+    is_above_target: Cell<bool>,
     /// When consecutive polls have found late requests: the time of the second of these polls.
-    long_since: Cell<Option<Duration>>,
+    above_target_since: Cell<Option<Duration>>,
     /// When a request was last handled.
-    last: Cell<Duration>,
+    last_dequeue: Cell<Duration>,
     /// When a late request was last rejected; `None` if late requests are not being rejected.
-    refused_at: Cell<Option<Duration>>,
+    last_above_target: Cell<Option<Duration>>,
 }
 
-impl Queue {
+impl QueueDelayMonitor {
     pub(crate) fn new(target: Duration, interval: Duration) -> Self {
         Self {
-            wait_max: target / 2,
+            max_delay: target / 2,
             interval,
-            look: Cell::default(),
-            is_long: Cell::default(),
-            long_since: Cell::default(),
-            last: Cell::default(),
-            refused_at: Cell::default(),
+            polled_at: Cell::default(),
+            is_above_target: Cell::default(),
+            above_target_since: Cell::default(),
+            last_dequeue: Cell::default(),
+            last_above_target: Cell::default(),
         }
     }
 
@@ -45,51 +45,51 @@ impl Queue {
     /// called. This is the case for most requests: the poll that found them is that of the previous
     /// request, they are not late, and no requests are being rejected.
     #[inline]
-    pub(crate) fn is_short(&self, look: Duration, now: Duration) -> bool {
-        let is_short = self.look.get() == look
-            && self.refused_at.get().is_none()
-            && now.saturating_sub(look) <= self.wait_max;
+    pub(crate) fn is_below_target(&self, look: Duration, now: Duration) -> bool {
+        let is_short = self.polled_at.get() == look
+            && self.last_above_target.get().is_none()
+            && now.saturating_sub(look) <= self.max_delay;
         if is_short {
-            self.last.set(now);
+            self.last_dequeue.set(now);
         }
         is_short
     }
 
     /// Returns whether to reject a request that the poll at time `look` found and that is handled
     /// `now`.
-    pub(crate) fn refuses(&self, look: Duration, now: Duration) -> bool {
-        let is_late = now.saturating_sub(look) > self.wait_max;
-        let last = self.last.replace(now);
-        if self.look.replace(look) != look {
+    pub(crate) fn should_shed(&self, look: Duration, now: Duration) -> bool {
+        let is_late = now.saturating_sub(look) > self.max_delay;
+        let last = self.last_dequeue.replace(now);
+        if self.polled_at.replace(look) != look {
             // If no requests arrived for an interval, the queue was empty.
             let is_next = look.saturating_sub(last) < self.interval;
             if !is_next {
-                self.refused_at.set(None);
+                self.last_above_target.set(None);
             }
-            let was_long = self.is_long.replace(false) && is_next;
-            self.long_since.set(was_long.then(|| self.long_since.get().unwrap_or(look)));
+            let was_long = self.is_above_target.replace(false) && is_next;
+            self.above_target_since.set(was_long.then(|| self.above_target_since.get().unwrap_or(look)));
         }
-        self.is_long.set(self.is_long.get() || is_late);
+        self.is_above_target.set(self.is_above_target.get() || is_late);
         let has_lasted = |since: Duration| now.saturating_sub(since) >= self.interval;
-        match self.refused_at.get() {
+        match self.last_above_target.get() {
             None => {
                 // Two long queues are not enough: the first poll may find one because a handler
                 // blocked the thread, and the second poll because of the requests that arrived
                 // meanwhile.
                 let is_standing = |since: &Duration| *since != look && has_lasted(*since);
-                let is_standing = self.long_since.get().as_ref().is_some_and(is_standing);
+                let is_standing = self.above_target_since.get().as_ref().is_some_and(is_standing);
                 if is_late && is_standing {
-                    self.refused_at.set(Some(now));
+                    self.last_above_target.set(Some(now));
                 }
                 is_late && is_standing
             }
             Some(_) if is_late => {
-                self.refused_at.set(Some(now));
+                self.last_above_target.set(Some(now));
                 true
             }
             Some(last) => {
                 if has_lasted(last) {
-                    self.refused_at.set(None);
+                    self.last_above_target.set(None);
                 }
                 false
             }
@@ -97,13 +97,13 @@ impl Queue {
     }
 
     /// When the queue will have been empty for a whole interval, if no request arrives until then.
-    pub(crate) fn quiet_at(&self) -> Duration {
-        self.last.get().saturating_add(self.interval)
+    pub(crate) fn idle_at(&self) -> Duration {
+        self.last_dequeue.get().saturating_add(self.interval)
     }
 
     /// Returns whether late requests are currently being rejected.
-    pub(crate) fn is_refusing(&self) -> bool {
-        self.refused_at.get().is_some()
+    pub(crate) fn is_shedding(&self) -> bool {
+        self.last_above_target.get().is_some()
     }
 }
 
@@ -113,14 +113,14 @@ mod tests {
 
     /// A worker whose handlers take one millisecond, and the clock.
     struct Bench {
-        queue: Queue,
+        queue: QueueDelayMonitor,
         now: u64,
     }
 
     impl Bench {
         fn new() -> Self {
             let ms = Duration::from_millis;
-            Self { queue: Queue::new(ms(10), ms(100)), now: 1000 }
+            Self { queue: QueueDelayMonitor::new(ms(10), ms(100)), now: 1000 }
         }
 
         /// Handles this many requests that one poll found, and returns how many were rejected.
@@ -129,7 +129,7 @@ mod tests {
             let mut refused = 0;
             for _ in 0..requests {
                 let (look, now) = [look, self.now].map(Duration::from_millis).into();
-                if !self.queue.is_short(look, now) && self.queue.refuses(look, now) {
+                if !self.queue.is_below_target(look, now) && self.queue.should_shed(look, now) {
                     refused += 1;
                 } else {
                     self.now += 1;
@@ -145,7 +145,7 @@ mod tests {
         assert_eq!(bench.turn(1000), 0);
         assert_eq!(bench.turn(3), 0);
         assert_eq!(bench.turn(1000), 0);
-        assert!(!bench.queue.is_refusing());
+        assert!(!bench.queue.is_shedding());
     }
 
     #[test]
@@ -170,13 +170,13 @@ mod tests {
     fn refusing_ends_when_nobody_was_late_for_an_interval() {
         let mut bench = Bench::new();
         while bench.turn(40) == 0 {}
-        assert!(bench.queue.is_refusing());
+        assert!(bench.queue.is_shedding());
         // Single late requests are still rejected.
         assert_eq!((bench.turn(6), bench.turn(7), bench.turn(7)), (0, 1, 1));
         for _ in 0..25 {
             assert_eq!(bench.turn(5), 0);
         }
-        assert!(!bench.queue.is_refusing());
+        assert!(!bench.queue.is_shedding());
         assert_eq!(bench.turn(40), 0);
     }
 
@@ -187,8 +187,8 @@ mod tests {
         bench.turn(40);
         bench.now += 1000;
         let look = Duration::from_millis(bench.now);
-        assert!(!bench.queue.refuses(look, look + Duration::from_millis(20)));
-        assert!(!bench.queue.is_refusing());
+        assert!(!bench.queue.should_shed(look, look + Duration::from_millis(20)));
+        assert!(!bench.queue.is_shedding());
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use http::header::RETRY_AFTER;
 use http::{HeaderName, HeaderValue, StatusCode};
-use peregrine_web::application::Application;
-use peregrine_web::head::Head;
+use peregrine_web::application::BuiltApp;
+use peregrine_web::head::RequestHead;
 use peregrine_web::{IntoResponse, Problem, Response};
 use std::cell::{Cell, OnceCell};
 use std::fmt;
@@ -12,14 +12,14 @@ use std::fmt;
 /// The responses of one worker, in the application's format for problems. The application renders
 /// each of them once.
 #[derive(Debug, Default)]
-pub(crate) struct Answers {
-    overloaded: OnceCell<Answer>,
-    too_many: OnceCell<Answer>,
+pub(crate) struct ShedResponses {
+    overloaded: OnceCell<CachedResponse>,
+    too_many: OnceCell<CachedResponse>,
     /// How many responses were sent.
-    given: Cell<u64>,
+    sent: Cell<u64>,
 }
 
-struct Answer {
+struct CachedResponse {
     status: StatusCode,
     fields: Vec<(HeaderName, HeaderValue)>,
     body: Bytes,
@@ -27,7 +27,7 @@ struct Answer {
     retry_after: Option<usize>,
 }
 
-impl Answers {
+impl ShedResponses {
     /// Returns the response to a rejected request. `is_clients_fault` is true if the client
     /// exceeded its own limit. The `Retry-After` of the response is `retry_after` seconds or
     /// slightly more.
@@ -35,7 +35,7 @@ impl Answers {
         &self,
         is_clients_fault: bool,
         retry_after: u64,
-        application: &Application,
+        application: &BuiltApp,
     ) -> Response {
         let (answer, problem): (_, fn(u64) -> Problem) = if is_clients_fault {
             (&self.too_many, Problem::too_many_requests)
@@ -43,9 +43,9 @@ impl Answers {
             (&self.overloaded, Problem::overloaded)
         };
         let answer =
-            answer.get_or_init(|| Answer::of(|| problem(retry_after), retry_after, application));
-        let number = self.given.replace(self.given.get().wrapping_add(1));
-        answer.response(spread(retry_after, number))
+            answer.get_or_init(|| CachedResponse::of(|| problem(retry_after), retry_after, application));
+        let number = self.sent.replace(self.sent.get().wrapping_add(1));
+        answer.response(jittered_retry_after(retry_after, number))
     }
 }
 
@@ -53,7 +53,7 @@ impl Answers {
 /// up to one second, whichever is more.
 ///
 /// The golden ratio spreads consecutive responses as evenly as possible without random numbers.
-fn spread(seconds: u64, number: u64) -> u64 {
+fn jittered_retry_after(seconds: u64, number: u64) -> u64 {
     let choices = u128::from((seconds / 2).max(1)) + 1;
     let part = u128::from(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     // Less than `choices`, which is little more than half of 2^64.
@@ -61,15 +61,15 @@ fn spread(seconds: u64, number: u64) -> u64 {
     seconds.saturating_add(later)
 }
 
-impl Answer {
-    fn of(problem: impl Fn() -> Problem, retry_after: u64, application: &Application) -> Self {
-        let rendered = application.render(problem(), &Head::take());
+impl CachedResponse {
+    fn of(problem: impl Fn() -> Problem, retry_after: u64, application: &BuiltApp) -> Self {
+        let rendered = application.render_problem(problem(), &RequestHead::from_pool());
         // A response that is streamed cannot be kept.
         let response = match rendered.body.as_slice() {
             Some(_) => rendered,
             None => problem().into_response(),
         };
-        let fields = response.fields.iter().map(|(name, value)| (name.clone(), value.clone()));
+        let fields = response.headers.iter().map(|(name, value)| (name.clone(), value.clone()));
         let fields: Vec<_> = fields.collect();
         let ours = (RETRY_AFTER, HeaderValue::from(retry_after));
         Self {
@@ -83,7 +83,7 @@ impl Answer {
     fn response(&self, retry_after: u64) -> Response {
         let mut response = Response::new(self.status).with_body(self.body.clone());
         let fields = self.fields.iter().cloned().enumerate();
-        response.fields.extend(fields.map(|(at, (name, value))| {
+        response.headers.extend(fields.map(|(at, (name, value))| {
             let is_time = self.retry_after == Some(at);
             (name, if is_time { HeaderValue::from(retry_after) } else { value })
         }));
@@ -91,7 +91,7 @@ impl Answer {
     }
 }
 
-impl fmt::Debug for Answer {
+impl fmt::Debug for CachedResponse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Answer").field("status", &self.status).finish_non_exhaustive()
     }
@@ -99,12 +99,12 @@ impl fmt::Debug for Answer {
 
 #[cfg(test)]
 mod tests {
-    use super::spread;
+    use super::jittered_retry_after;
 
     #[test]
     fn those_who_are_refused_come_again_at_different_times() {
         for (seconds, most) in [(1, 2), (2, 3), (10, 15), (61, 91)] {
-            let all: Vec<_> = (0..300).map(|number| spread(seconds, number)).collect();
+            let all: Vec<_> = (0..300).map(|number| jittered_retry_after(seconds, number)).collect();
             let (each, times) = (most - seconds + 1, seconds..=most);
             assert!(all.iter().all(|time| times.contains(time)), "{seconds}: {all:?}");
             let fair = 300 / each;
@@ -117,6 +117,6 @@ mod tests {
             }
             assert!(all.windows(4).all(|some| some.iter().any(|time| *time != some[0])));
         }
-        assert!(spread(u64::MAX, 7) == u64::MAX);
+        assert!(jittered_retry_after(u64::MAX, 7) == u64::MAX);
     }
 }

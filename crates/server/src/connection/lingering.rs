@@ -1,130 +1,130 @@
 //! Closes a connection: sends the remaining output, then receives and discards the peer's data for
 //! a while.
 
-use crate::io::context::{Close, For, Link, Turn};
-use crate::io::timeouts::Wait;
-use crate::io::transport::Stage;
-use crate::observe::close_reason::Ended;
-use crate::worker::lifecycle::Order;
+use crate::io::context::{Close, Interest, ConnectionContext, Action};
+use crate::io::timeouts::TimeoutKind;
+use crate::io::transport::Transport;
+use crate::observe::close_reason::CloseReason;
+use crate::worker::lifecycle::Lifecycle;
 use peregrine_driver::{Driver, Stream};
 use std::time::Duration;
 
 /// A connection that is being closed.
 pub(crate) struct Closing {
-    ended: Ended,
+    reason: CloseReason,
     /// Whether a response was truncated. The close must then not look like the end of a complete
     /// response.
     is_cut_short: bool,
-    step: Step,
+    step: CloseStep,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum CloseStep {
     /// Sends the remaining output.
-    Flush { lingers: bool },
+    Flush { linger: bool },
     /// Sends the TLS `close_notify`.
-    Notify { lingers: bool },
+    CloseNotify { linger: bool },
     /// The sending side was shut down at this time. Data from the peer is discarded.
     Linger(Duration),
 }
 
 impl Closing {
     pub(crate) fn new(close: Close, is_cut_short: bool) -> Self {
-        let step = Step::Flush { lingers: close.lingers };
-        Self { ended: close.ended, is_cut_short, step }
+        let step = CloseStep::Flush { linger: close.linger };
+        Self { reason: close.reason, is_cut_short, step }
     }
 
     /// Why the connection is closed.
-    pub(crate) fn into_ended(self) -> Ended {
-        self.ended
+    pub(crate) fn into_reason(self) -> CloseReason {
+        self.reason
     }
 
     /// Returns whether output may still have to be sent.
-    pub(crate) fn is_sending(&self) -> bool {
-        !matches!(self.step, Step::Linger(_))
+    pub(crate) fn is_flushing(&self) -> bool {
+        !matches!(self.step, CloseStep::Linger(_))
     }
 
     /// Takes the next step. Returns `None` if the connection may be dropped.
-    pub(crate) fn turn<D: Driver>(&mut self, link: &mut Link<'_, D>) -> Option<Turn> {
-        let is_sent = link.io.writer.is_empty() && link.stream.is_sent();
+    pub(crate) fn turn<D: Driver>(&mut self, link: &mut ConnectionContext<'_, D>) -> Option<Action> {
+        let is_sent = link.io.output.is_empty() && link.stream.is_flushed();
         match self.step {
-            Step::Flush { .. } | Step::Notify { .. } if !is_sent => {
-                Some(Turn::Wait(For { bytes: false, room: true }))
+            CloseStep::Flush { .. } | CloseStep::CloseNotify { .. } if !is_sent => {
+                Some(Action::Wait(Interest { readable: false, writable: true }))
             }
-            Step::Flush { lingers } => {
-                self.notify(link);
-                self.step = Step::Notify { lingers };
-                Some(Turn::Again)
+            CloseStep::Flush { linger: lingers } => {
+                self.send_close_notify(link);
+                self.step = CloseStep::CloseNotify { linger: lingers };
+                Some(Action::Continue)
             }
-            Step::Notify { lingers: false } => None,
-            Step::Notify { lingers: true } if link.is_ended() => None,
-            Step::Notify { lingers: true } => {
+            CloseStep::CloseNotify { linger: false } => None,
+            CloseStep::CloseNotify { linger: true } if link.is_eof() => None,
+            CloseStep::CloseNotify { linger: true } => {
                 link.stream.finish();
-                let limits = &link.door.limits;
+                let limits = &link.listener.limits;
                 let now = link.worker.driver.now();
                 link.io.deadlines.clear_all();
-                link.io.deadlines.set(Wait::Linger, now.saturating_add(limits.linger_max));
+                link.io.deadlines.set(TimeoutKind::LingerMax, now.saturating_add(limits.linger_max));
                 // Discard data that arrived earlier: it does not show that the peer continues to
                 // send.
-                throw_away(link);
-                self.await_silence(link);
-                self.step = Step::Linger(now);
-                self.hasten(now, link);
-                Some(Turn::Wait(For { bytes: true, room: false }))
+                discard_input(link);
+                self.reset_linger_idle(link);
+                self.step = CloseStep::Linger(now);
+                self.shorten_for_drain(now, link);
+                Some(Action::Wait(Interest { readable: true, writable: false }))
             }
-            Step::Linger(since) => {
-                if link.is_ended() {
+            CloseStep::Linger(since) => {
+                if link.is_eof() {
                     return None;
                 }
-                self.hasten(since, link);
-                if throw_away(link) {
-                    self.await_silence(link);
+                self.shorten_for_drain(since, link);
+                if discard_input(link) {
+                    self.reset_linger_idle(link);
                 }
-                Some(Turn::Wait(For { bytes: true, room: false }))
+                Some(Action::Wait(Interest { readable: true, writable: false }))
             }
         }
     }
 
     /// Sets the deadline at which the server stops receiving if the peer sends nothing until then.
-    fn await_silence<D: Driver>(&self, link: &mut Link<'_, D>) {
-        let limits = &link.door.limits;
-        let timeout = match link.worker.order() >= Order::Drain {
+    fn reset_linger_idle<D: Driver>(&self, link: &mut ConnectionContext<'_, D>) {
+        let limits = &link.listener.limits;
+        let timeout = match link.worker.lifecycle() >= Lifecycle::Draining {
             true => limits.linger_timeout.min(limits.drain_idle_timeout),
             false => limits.linger_timeout,
         };
         let until = link.worker.driver.now().saturating_add(timeout);
-        link.io.deadlines.set(Wait::Silence, until);
+        link.io.deadlines.set(TimeoutKind::LingerIdle, until);
     }
 
     /// Shortens the deadlines while the worker drains. A peer that keeps sending may delay the
     /// drain by at most `linger_timeout`, and a silent peer by at most `drain_idle_timeout`.
-    fn hasten<D: Driver>(&self, since: Duration, link: &mut Link<'_, D>) {
-        let (worker, limits) = (link.worker, &link.door.limits);
-        if worker.order() >= Order::Drain {
-            let from = worker.ordered_at().max(since);
-            link.io.deadlines.hasten(Wait::Linger, from.saturating_add(limits.linger_timeout));
+    fn shorten_for_drain<D: Driver>(&self, since: Duration, link: &mut ConnectionContext<'_, D>) {
+        let (worker, limits) = (link.worker, &link.listener.limits);
+        if worker.lifecycle() >= Lifecycle::Draining {
+            let from = worker.lifecycle_since().max(since);
+            link.io.deadlines.set_earlier(TimeoutKind::LingerMax, from.saturating_add(limits.linger_timeout));
             let silence = worker.driver.now().saturating_add(limits.drain_idle_timeout);
-            link.io.deadlines.hasten(Wait::Silence, silence);
+            link.io.deadlines.set_earlier(TimeoutKind::LingerIdle, silence);
         }
     }
 
-    fn notify<D: Driver>(&self, link: &mut Link<'_, D>) {
+    fn send_close_notify<D: Driver>(&self, link: &mut ConnectionContext<'_, D>) {
         // Nothing may be sent after a TLS alert, and `close_notify` would make a truncated response
         // look complete.
         let is_cut_short = self.is_cut_short
-            || matches!(self.ended, Ended::ResponseFailed | Ended::ExchangeLate | Ended::Broken(_));
-        if is_cut_short || self.ended.is_by_tls() {
+            || matches!(self.reason, CloseReason::ResponseBodyFailed | CloseReason::ExchangeTimeout | CloseReason::Io(_));
+        if is_cut_short || self.reason.is_tls() {
             return;
         }
-        if let Stage::Tls(tls) = &mut *link.stage {
-            tls.session.close(&mut link.io.writer.records);
+        if let Transport::Tls(tls) = &mut *link.transport {
+            tls.session.close(&mut link.io.output.tls_records);
         }
     }
 }
 
 /// Discards received data. Returns false if there was none.
-fn throw_away<D: Driver>(link: &mut Link<'_, D>) -> bool {
-    let reader = &mut link.io.reader;
+fn discard_input<D: Driver>(link: &mut ConnectionContext<'_, D>) -> bool {
+    let reader = &mut link.io.input;
     let unread = reader.unread().len();
     reader.consume(unread);
     unread > 0

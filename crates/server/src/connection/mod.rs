@@ -16,30 +16,30 @@ mod lingering;
 mod upgraded;
 mod yield_gate;
 
-pub(crate) use self::active_state::{Entrance, sessions};
+pub(crate) use self::active_state::{ListenerState, active_state_pool};
 
-use self::active_state::{Phase, Session};
-use self::handshake::{shake_hands, tell_protocol};
-use self::yield_gate::Gate;
-use crate::admission::Connected;
-use crate::admission::connections::Open;
-use crate::admission::reserved_slots::ByWicket;
-use crate::http2::Core;
-use crate::io::Io;
-use crate::io::context::{Close, For, Link, Turn};
-use crate::io::timeouts::Wait;
-use crate::io::transport::Stage;
-use crate::listener::peer;
-use crate::listener::proxy_protocol::{Beginning, ProxyProtocol};
-use crate::observe::close_reason::Ended;
-use crate::observe::metrics::Place;
-use crate::timer_wheel::Alarm;
+use self::active_state::{Phase, ActiveState};
+use self::handshake::{advance_tls_handshake, detect_protocol};
+use self::yield_gate::YieldGate;
+use crate::admission::ClientConnectionPermit;
+use crate::admission::connections::ConnectionGuard;
+use crate::admission::reserved_slots::ReservedSlot;
+use crate::http2::Http2Core;
+use crate::io::ConnectionIo;
+use crate::io::context::{Close, Interest, ConnectionContext, Action};
+use crate::io::timeouts::TimeoutKind;
+use crate::io::transport::Transport;
+use crate::listener::to_peer;
+use crate::listener::proxy_protocol::{Preamble, ProxyProtocol};
+use crate::observe::close_reason::CloseReason;
+use crate::observe::metrics::ConnectionState;
+use crate::timer_wheel::Timer;
 use crate::worker::Worker;
-use crate::worker::lifecycle::Order;
+use crate::worker::lifecycle::Lifecycle;
 use peregrine_driver::{Driver, Stream};
 use peregrine_proto::h1;
-use peregrine_tls::{Reject as TlsReject, Tls};
-use peregrine_web::account::{self, Charge};
+use peregrine_tls::{TlsConnectionError as TlsReject, TlsConfig};
+use peregrine_web::account::{self, MemoryReservation};
 use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::turn;
 use std::future::Future;
@@ -55,21 +55,21 @@ use std::time::Duration;
 const TASK_BYTES: usize = 512;
 
 /// If this many bytes are received but not parsed, further bytes do not extend a deadline.
-const UNREAD_BYTES_MAX: usize = 64 * 1024;
+const UNPARSED_BYTES_MAX: usize = 64 * 1024;
 
 /// The reason why a wait ended.
-enum Event {
+enum WakeReason {
     /// Bytes or the end of the peer's sending side arrived, the driver has room for output, or the
     /// protocol needs another turn.
-    Woken,
+    Ready,
     /// A deadline expired.
-    Late(Wait),
+    Timeout(TimeoutKind),
     /// The connection failed.
-    Broken(io::ErrorKind),
+    Io(io::ErrorKind),
     /// The TLS session did not accept the received bytes.
-    NoTls(TlsReject),
+    Tls(TlsReject),
     /// The worker received [`Order::Cut`], so the connection must end at once.
-    Cut,
+    ForceClose,
 }
 
 /// A connection. An idle connection consists of this struct only.
@@ -78,34 +78,34 @@ enum Event {
 /// [`Exchange`](crate::exchange::Exchange).
 #[repr(C)]
 pub(crate) struct Connection<D: Driver> {
-    session: Option<Box<Session<D>>>,
+    active: Option<Box<ActiveState<D>>>,
     /// The reserved slot, if the connection uses one.
-    by_wicket: Option<Box<ByWicket>>,
+    reserved_slot: Option<Box<ReservedSlot>>,
     /// `None` if the connection never had to yield.
-    gate: Option<Arc<Gate>>,
+    yield_gate: Option<Arc<YieldGate>>,
     /// Events since the connection last yielded.
-    events: usize,
-    beginning: Beginning,
-    entrance: Rc<Entrance<D>>,
+    budget_used: usize,
+    preamble: Preamble,
+    listener: Rc<ListenerState<D>>,
     worker: Rc<Worker<D>>,
-    stage: Stage,
+    transport: Transport,
     stream: D::Stream,
-    open: Open,
-    alarm: Alarm,
+    guard: ConnectionGuard,
+    timer: Timer,
     /// When the connection was accepted, its handshake ended, or its last exchange ended, whichever
     /// is latest. In milliseconds of the driver's clock.
-    since: u64,
+    idle_since: u64,
     /// Whether `since` is only an estimate: the kernel may not have sent the last response yet.
-    is_leaving: bool,
+    is_flush_time_unknown: bool,
     /// The HTTP/2 state of an idle connection. An HTTP/2 connection does not use `protocol`.
-    http2: Option<Box<Core>>,
+    http2: Option<Box<Http2Core>>,
     protocol: h1::Connection,
     info: Rc<ConnectionInfo>,
     /// When the connection was accepted, in milliseconds of the driver's clock.
-    born: u64,
+    accepted_at: u64,
     /// Counts this connection towards its client's limit, until it is dropped.
-    client: Option<Box<Connected>>,
-    _charge: Charge,
+    client_permit: Option<Box<ClientConnectionPermit>>,
+    _reservation: MemoryReservation,
 }
 
 impl<D: Driver> Unpin for Connection<D> {}
@@ -113,50 +113,50 @@ impl<D: Driver> Unpin for Connection<D> {}
 impl<D: Driver> Connection<D> {
     pub(crate) fn new(
         worker: Rc<Worker<D>>,
-        entrance: Rc<Entrance<D>>,
+        entrance: Rc<ListenerState<D>>,
         stream: D::Stream,
-        open: Open,
-        client: Option<Box<Connected>>,
+        open: ConnectionGuard,
+        client: Option<Box<ClientConnectionPermit>>,
     ) -> Self {
-        let (now, door) = (milliseconds(worker.driver.now()), &entrance.door);
-        let peer_of = peer(stream.peer(), || stream.credentials());
-        let beginning = |settings: &ProxyProtocol| settings.beginning(&peer_of);
-        let beginning = door.proxy_protocol.as_ref().map_or(Beginning::Itself, beginning);
-        let tls = door.tls.as_ref().filter(|_| beginning == Beginning::Itself);
-        let stage = Stage::new(tls.map(Tls::session));
+        let (now, door) = (milliseconds(worker.driver.now()), &entrance.context);
+        let peer_of = to_peer(stream.peer_addr(), || stream.peer_credentials());
+        let beginning = |settings: &ProxyProtocol| settings.preamble_for(&peer_of);
+        let beginning = door.proxy_protocol.as_ref().map_or(Preamble::None, beginning);
+        let tls = door.tls.as_ref().filter(|_| beginning == Preamble::None);
+        let stage = Transport::new(tls.map(TlsConfig::new_connection));
         let info = Rc::new(ConnectionInfo {
-            proxies: door.proxies_at(&peer_of),
+            trusted_proxies: door.trusted_proxies_for(&peer_of),
             peer: peer_of,
-            local: worker.local(peer(stream.local(), || None)),
+            local: worker.intern_local_addr(to_peer(stream.local_addr(), || None)),
             behind_gateway: door.limits.behind_gateway,
-            worker: worker.overload.number(),
+            worker_id: worker.admission.worker_id(),
             ..ConnectionInfo::default()
         });
         let protocol = h1::Connection::new(&door.protocol);
-        let alarm = worker.wheel.alarm();
-        let by_wicket = door.is_narrow(worker.spare_connections);
+        let alarm = worker.timers.timer();
+        let by_wicket = door.needs_reserved_slot(worker.reserved_connections);
         let by_wicket =
-            by_wicket.then(|| Box::new(worker.wicket.enter(&alarm, worker.driver.now())));
+            by_wicket.then(|| Box::new(worker.reserved_slots.acquire(&alarm, worker.driver.now())));
         Self {
             worker,
-            entrance,
+            listener: entrance,
             stream,
-            beginning,
-            stage,
-            alarm,
+            preamble: beginning,
+            transport: stage,
+            timer: alarm,
             protocol,
             http2: None,
             info,
-            open,
-            born: now,
-            since: now,
-            is_leaving: false,
-            session: None,
-            client,
-            by_wicket,
-            gate: None,
-            events: 0,
-            _charge: Charge::of(size_of::<Self>() + TASK_BYTES),
+            guard: open,
+            accepted_at: now,
+            idle_since: now,
+            is_flush_time_unknown: false,
+            active: None,
+            client_permit: client,
+            reserved_slot: by_wicket,
+            yield_gate: None,
+            budget_used: 0,
+            _reservation: MemoryReservation::new(size_of::<Self>() + TASK_BYTES),
         }
     }
 }
@@ -166,63 +166,63 @@ impl<D: Driver> Future for Connection<D> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let this = self.get_mut();
-        if this.gate.as_ref().is_some_and(|gate| gate.is_shut()) {
+        if this.yield_gate.as_ref().is_some_and(|gate| gate.is_closed()) {
             return Poll::Pending;
         }
-        let held = account::held();
-        if this.by_wicket.is_some() && this.gives_way().is_ready() {
+        let held = account::reserved();
+        if this.reserved_slot.is_some() && this.poll_eviction().is_ready() {
             return Poll::Ready(());
         }
-        let _ = turn::take_asked();
-        if D::IS_FAIR_TO_OTHERS {
+        let _ = turn::take_yield_request();
+        if D::SELF_WAKE_YIELDS {
             // This driver polls each task at most once per turn. Other drivers may poll a task that
             // wakes itself many times in one turn, so for them the count continues.
-            this.events = 0;
+            this.budget_used = 0;
         }
         loop {
-            let mut session = match this.session.take() {
+            let mut session = match this.active.take() {
                 Some(session) => session,
-                None if this.beginning == Beginning::Refused => this.begin(Err(Ended::NoProxy)),
+                None if this.preamble == Preamble::Untrusted => this.activate(Err(CloseReason::UntrustedProxy)),
                 None => match this.poll_idle(context) {
                     Poll::Pending => return Poll::Pending,
                     Poll::Ready(first) => {
-                        let session = this.begin(first);
-                        this.events += 1 + drive::events_of(session.io.reader.received());
+                        let session = this.activate(first);
+                        this.budget_used += 1 + drive::budget_for(session.io.input.bytes_received());
                         session
                     }
                 },
             };
-            match this.work(&mut session, context) {
+            match this.drive(&mut session, context) {
                 Poll::Pending => {
                     // Idle connections must not keep the driver's buffers.
-                    session.io.reader.settle();
-                    if session.is_tunnel() {
-                        session.io.slim();
+                    session.io.input.release_chunk();
+                    if session.has_tunnel() {
+                        session.io.shrink();
                     }
-                    session.weigh();
-                    this.worker.overload.show_memory();
-                    if account::held() > held && !this.may_grow(&session) {
-                        return this.outgrown(session);
+                    session.update_reservation();
+                    this.worker.admission.publish_memory();
+                    if account::reserved() > held && !this.may_reserve_more(&session) {
+                        return this.close_over_memory(session);
                     }
-                    this.open.moves(session.phase.place());
-                    this.session = Some(session);
+                    this.guard.set_state(session.phase.connection_state());
+                    this.active = Some(session);
                     return Poll::Pending;
                 }
                 Poll::Ready(None) => {
-                    let mut has_progressed = session.http1.has_answered();
+                    let mut has_progressed = session.http1.has_responded();
                     if matches!(session.phase, Phase::Http2) {
-                        has_progressed |= session.http2.has_progressed();
+                        has_progressed |= session.http2.has_closed_stream();
                         this.http2 = session.http2.take_core();
                     }
-                    this.give_back(session);
+                    this.deactivate(session);
                     let is_http2 = this.http2.is_some();
-                    this.open.moves(if is_http2 { Place::Http2Idle } else { Place::Http1Idle });
+                    this.guard.set_state(if is_http2 { ConnectionState::Http2Idle } else { ConnectionState::Http1Idle });
                     if has_progressed {
-                        this.since = milliseconds(this.worker.driver.now());
-                        this.is_leaving = true;
+                        this.idle_since = milliseconds(this.worker.driver.now());
+                        this.is_flush_time_unknown = true;
                     }
                 }
-                Poll::Ready(Some(ended)) => return this.ends(session, &ended),
+                Poll::Ready(Some(ended)) => return this.finish(session, &ended),
             }
         }
     }
@@ -230,69 +230,69 @@ impl<D: Driver> Future for Connection<D> {
 
 /// What makes a connection busy: its first bytes, `None` if it has work to do without bytes, or the
 /// reason to close it.
-type FirstBytes<D> = Result<Option<<<D as Driver>::Stream as Stream>::Chunk>, Ended>;
+type Activation<D> = Result<Option<<<D as Driver>::Stream as Stream>::Chunk>, CloseReason>;
 
 impl<D: Driver> Connection<D> {
     /// Borrows a session and starts to work.
-    fn begin(&mut self, first: FirstBytes<D>) -> Box<Session<D>> {
-        let mut session = self.entrance.sessions.take();
+    fn activate(&mut self, first: Activation<D>) -> Box<ActiveState<D>> {
+        let mut session = self.listener.active_states.get();
         if let Some(core) = self.http2.take() {
             session.http2.resume(core);
             session.phase = Phase::Http2;
         }
         match first {
-            Ok(None) => session.http1.goes_on(),
+            Ok(None) => session.http1.mark_flush_pending(),
             Ok(Some(chunk)) => {
-                let is_taken = self.take(&mut session, chunk);
-                self.begin_phase(&mut session);
+                let is_taken = self.on_chunk(&mut session, chunk);
+                self.start_phase(&mut session);
                 if let Err(reject) = is_taken {
-                    self.refuse_tls(&mut session, &reject);
+                    self.fail_tls(&mut session, &reject);
                 }
             }
             Err(ended) => {
                 match ended {
-                    Ended::HandshakeLate => self.worker.observed.limit("handshake_timeout"),
-                    Ended::Idle => self.worker.observed.limit("idle_timeout"),
+                    CloseReason::HandshakeTimeout => self.worker.instrumentation.record_limit("handshake_timeout"),
+                    CloseReason::IdleTimeout => self.worker.instrumentation.record_limit("idle_timeout"),
                     _ => {}
                 }
-                self.end(&mut session, Close { ended, lingers: false });
+                self.start_close(&mut session, Close { reason: ended, linger: false });
             }
         }
         session
     }
 
     /// Runs one turn of the current phase. Returns `None` if the connection is over.
-    fn turn(&mut self, session: &mut Session<D>, context: &mut Context<'_>) -> Option<Turn> {
+    fn turn(&mut self, session: &mut ActiveState<D>, context: &mut Context<'_>) -> Option<Action> {
         match session.phase {
-            Phase::Header(_) => return Some(self.read_header(session)),
-            Phase::Handshake(_) => self.go_on_shaking_hands(session, context),
+            Phase::ProxyHeader(_) => return Some(self.read_proxy_header(session)),
+            Phase::TlsHandshake(_) => self.resume_tls_handshake(session, context),
             _ => {}
         }
-        let mut link = self.link(&mut session.io);
+        let mut link = self.context(&mut session.io);
         Some(match &mut session.phase {
             Phase::Http1 => session.http1.turn(&mut link, context),
             Phase::Http2 => {
                 let turn = session.http2.turn(&mut link, context);
-                self.detach(session);
+                self.detach_http2_handlers(session);
                 turn
             }
-            Phase::Handshake(handshake) => {
-                let turn = shake_hands(handshake, &mut link);
-                if matches!(turn, Turn::Again) {
-                    let is_http2 = link.stage.is_http2();
-                    let took = link.worker.driver.now().saturating_sub(link.born);
-                    link.worker.observed.agreed(link.info.tls.as_deref(), took);
-                    self.since = milliseconds(self.worker.driver.now());
+            Phase::TlsHandshake(handshake) => {
+                let turn = advance_tls_handshake(handshake, &mut link);
+                if matches!(turn, Action::Continue) {
+                    let is_http2 = link.transport.is_http2();
+                    let took = link.worker.driver.now().saturating_sub(link.accepted_at);
+                    link.worker.instrumentation.record_handshake(link.info.tls.as_deref(), took);
+                    self.idle_since = milliseconds(self.worker.driver.now());
                     session.phase = if is_http2 { Phase::Http2 } else { Phase::Http1 };
                 }
                 turn
             }
-            Phase::Preface => {
-                let (turn, phase) = tell_protocol(&mut link);
+            Phase::ProtocolDetection => {
+                let (turn, phase) = detect_protocol(&mut link);
                 session.phase = phase;
                 turn
             }
-            Phase::Header(_) => unreachable!("this phase is handled above"),
+            Phase::ProxyHeader(_) => unreachable!("this phase is handled above"),
             Phase::Upgraded(upgrade) => upgrade.turn(&mut link, context),
             Phase::Closing(closing) => return closing.turn(&mut link),
         })
@@ -302,16 +302,16 @@ impl<D: Driver> Connection<D> {
     /// busy connection.
     fn wait(
         &mut self,
-        session: &mut Session<D>,
-        what: For,
+        session: &mut ActiveState<D>,
+        what: Interest,
         context: &mut Context<'_>,
-    ) -> Poll<Event> {
+    ) -> Poll<WakeReason> {
         let mut has_room = false;
         // If the connection waits for bytes, `poll_bytes` below reports a failed connection.
-        if what.room || !what.bytes || !session.io.writer.is_empty() {
-            match self.stream.poll_sent(context) {
+        if what.writable || !what.readable || !session.io.output.is_empty() {
+            match self.stream.poll_flush(context) {
                 Poll::Pending => {}
-                Poll::Ready(Err(error)) => return Poll::Ready(Event::Broken(error.kind())),
+                Poll::Ready(Err(error)) => return Poll::Ready(WakeReason::Io(error.kind())),
                 Poll::Ready(Ok(())) => {
                     if let Err(event) = self.flush(session) {
                         return Poll::Ready(event);
@@ -319,25 +319,25 @@ impl<D: Driver> Connection<D> {
                     // Receive before reporting room to send. The driver may have room for hours,
                     // and the peer's bytes must still be read. Output behind shared bytes is sent
                     // in the next turn.
-                    has_room = what.room || !session.io.writer.is_empty();
-                    if has_room && !what.bytes {
-                        return Poll::Ready(Event::Woken);
+                    has_room = what.writable || !session.io.output.is_empty();
+                    if has_room && !what.readable {
+                        return Poll::Ready(WakeReason::Ready);
                     }
-                    if !what.bytes
-                        && let Poll::Ready(Err(error)) = self.stream.poll_sent(context)
+                    if !what.readable
+                        && let Poll::Ready(Err(error)) = self.stream.poll_flush(context)
                     {
-                        return Poll::Ready(Event::Broken(error.kind()));
+                        return Poll::Ready(WakeReason::Io(error.kind()));
                     }
                 }
             }
         }
-        if what.bytes
-            && let Poll::Ready(event) = self.poll_bytes(session, context)
+        if what.readable
+            && let Poll::Ready(event) = self.poll_readable(session, context)
         {
             return Poll::Ready(event);
         }
         if has_room {
-            return Poll::Ready(Event::Woken);
+            return Poll::Ready(WakeReason::Ready);
         }
         self.await_deadline(session, context)
     }
@@ -345,109 +345,109 @@ impl<D: Driver> Connection<D> {
     /// Waits for the first deadline or the order to cut.
     fn await_deadline(
         &mut self,
-        session: &mut Session<D>,
+        session: &mut ActiveState<D>,
         context: &mut Context<'_>,
-    ) -> Poll<Event> {
+    ) -> Poll<WakeReason> {
         let (worker, io) = (&*self.worker, &mut session.io);
-        if worker.order() >= Order::Cut {
+        if worker.lifecycle() >= Lifecycle::ForceClosing {
             // The shutdown report says whether the peer has received the last data. The driver will
             // know that in a moment, so wait for it.
-            if self.stream.has_room() && self.stream.poll_sent(context).is_pending() {
+            if self.stream.is_writable() && self.stream.poll_flush(context).is_pending() {
                 return Poll::Pending;
             }
-            return Poll::Ready(Event::Cut);
+            return Poll::Ready(WakeReason::ForceClose);
         }
-        let rate = self.entrance.door.limits.rate();
-        if self.stream.is_sent() {
-            io.everything_is_sent(self.stream.progress());
+        let rate = self.listener.context.limits.min_rate();
+        if self.stream.is_flushed() {
+            io.on_flushed(self.stream.bytes_written());
         } else {
-            let until = io.sending.wait(worker.driver.now(), self.stream.progress(), rate);
-            io.deadlines.set(Wait::Send, until);
+            let until = io.send_rate.start(worker.driver.now(), self.stream.bytes_written(), rate);
+            io.deadlines.set(TimeoutKind::Send, until);
         }
         loop {
-            match io.deadlines.first() {
-                Some(at) => self.alarm.set(at),
-                None => self.alarm.clear(),
+            match io.deadlines.next_deadline() {
+                Some(at) => self.timer.set(at),
+                None => self.timer.clear(),
             }
-            if self.alarm.poll(context).is_pending() {
+            if self.timer.poll(context).is_pending() {
                 return Poll::Pending;
             }
             let now = worker.driver.now();
-            match io.deadlines.take_passed(now) {
-                Some(Wait::Send) => {
-                    let progress = self.stream.progress();
-                    if self.stream.is_sent() {
-                        io.everything_is_sent(progress);
-                    } else if io.sending.is_late(now, progress, rate) {
-                        return Poll::Ready(Event::Late(Wait::Send));
+            match io.deadlines.pop_expired(now) {
+                Some(TimeoutKind::Send) => {
+                    let progress = self.stream.bytes_written();
+                    if self.stream.is_flushed() {
+                        io.on_flushed(progress);
+                    } else if io.send_rate.is_too_slow(now, progress, rate) {
+                        return Poll::Ready(WakeReason::Timeout(TimeoutKind::Send));
                     } else {
-                        io.deadlines.set(Wait::Send, io.sending.wait(now, progress, rate));
+                        io.deadlines.set(TimeoutKind::Send, io.send_rate.start(now, progress, rate));
                     }
                 }
-                Some(Wait::Receive) => {
-                    let received = io.reader.brought();
-                    if io.receiving.is_late(now, received, rate) {
-                        return Poll::Ready(self.late_unless_here(session, Wait::Receive));
+                Some(TimeoutKind::Receive) => {
+                    let received = io.input.payload_bytes();
+                    if io.receive_rate.is_too_slow(now, received, rate) {
+                        return Poll::Ready(self.timed_out_unless_readable(session, TimeoutKind::Receive));
                     }
-                    io.deadlines.set(Wait::Receive, io.receiving.wait(now, received, rate));
+                    io.deadlines.set(TimeoutKind::Receive, io.receive_rate.start(now, received, rate));
                 }
-                Some(wait @ (Wait::Handshake | Wait::Head)) => {
-                    return Poll::Ready(self.late_unless_here(session, wait));
+                Some(wait @ (TimeoutKind::Handshake | TimeoutKind::Head)) => {
+                    return Poll::Ready(self.timed_out_unless_readable(session, wait));
                 }
-                Some(wait) => return Poll::Ready(Event::Late(wait)),
-                None => return Poll::Ready(Event::Woken),
+                Some(wait) => return Poll::Ready(WakeReason::Timeout(wait)),
+                None => return Poll::Ready(WakeReason::Ready),
             }
         }
     }
 
     /// Returns [`Event::Late`], unless the peer's data has arrived and the worker was only too busy
     /// to receive it.
-    fn late_unless_here(&mut self, session: &mut Session<D>, wait: Wait) -> Event {
-        if session.io.reader.unread().len() >= UNREAD_BYTES_MAX {
-            return Event::Late(wait);
+    fn timed_out_unless_readable(&mut self, session: &mut ActiveState<D>, wait: TimeoutKind) -> WakeReason {
+        if session.io.input.unread().len() >= UNPARSED_BYTES_MAX {
+            return WakeReason::Timeout(wait);
         }
-        let Some(chunk) = self.stream.recv_now() else { return Event::Late(wait) };
+        let Some(chunk) = self.stream.try_recv() else { return WakeReason::Timeout(wait) };
         // If this data is still incomplete, the deadline expires at once.
         session.io.deadlines.set(wait, self.worker.driver.now());
-        self.take(session, chunk).map_or_else(Event::NoTls, |()| Event::Woken)
+        self.on_chunk(session, chunk).map_or_else(WakeReason::Tls, |()| WakeReason::Ready)
     }
 
     /// Passes output to the driver, if the driver has room.
-    fn flush(&mut self, session: &mut Session<D>) -> Result<(), Event> {
+    fn flush(&mut self, session: &mut ActiveState<D>) -> Result<(), WakeReason> {
         let io = &mut session.io;
-        if io.writer.is_empty() || !self.stream.has_room() {
+        if io.output.is_empty() || !self.stream.is_writable() {
             return Ok(());
         }
-        if self.stream.is_sent() {
-            io.everything_is_sent(self.stream.progress());
+        if self.stream.is_flushed() {
+            io.on_flushed(self.stream.bytes_written());
         }
-        let most = self.entrance.door.limits.pending_output_bytes_max;
+        let most = self.listener.context.limits.pending_output_bytes_max;
         let given = io
-            .writer
-            .flush(&self.stream, &mut self.stage, most)
-            .map_err(|_error| Event::Broken(io::ErrorKind::InvalidData))?;
-        io.unsent_bytes += given.held_bytes;
-        self.worker.observed.send(given.bytes);
+            .output
+            .flush(&self.stream, &mut self.transport, most)
+            .map_err(|_error| WakeReason::Io(io::ErrorKind::InvalidData))?;
+        io.unflushed_bytes += given.accounted_bytes;
+        self.worker.instrumentation.record_send(given.bytes);
         Ok(())
     }
 
     /// The context for a turn.
-    fn link<'t>(&'t mut self, io: &'t mut Io<D>) -> Link<'t, D> {
-        Link {
-            born: self.born(),
+    fn context<'t>(&'t mut self, io: &'t mut ConnectionIo<D>) -> ConnectionContext<'t, D> {
+        ConnectionContext {
+            accepted_at: self.accepted_at(),
             worker: &self.worker,
-            door: &self.entrance.door,
+            listener: &self.listener.context,
             stream: &self.stream,
-            stage: &mut self.stage,
+            transport: &mut self.transport,
             protocol: &mut self.protocol,
             info: &mut self.info,
             io,
-            is_by_wicket: self.by_wicket.is_some(),
+            is_reserved: self.reserved_slot.is_some(),
         }
     }
 
-    fn born(&self) -> Duration {
-        Duration::from_millis(self.born)
+    fn accepted_at(&self) -> Duration {
+        Duration::from_millis(self.accepted_at)
     }
 }
 

@@ -2,110 +2,110 @@
 //! until the protocol ends.
 
 use crate::exchange::Exchange;
-use crate::exchange::in_flight::InProgress;
-use crate::io::context::{For, Link, Turn};
-use crate::io::timeouts::{Probes, Wait};
-use crate::observe::close_reason::Ended;
+use crate::exchange::in_flight::InFlightRequest;
+use crate::io::context::{Interest, ConnectionContext, Action};
+use crate::io::timeouts::{ProbeSchedule, TimeoutKind};
+use crate::observe::close_reason::CloseReason;
 use bytes::Bytes;
 use http::HeaderMap;
 use peregrine_driver::Driver;
 use peregrine_web::body::BodyError;
-use peregrine_web::pipe::{Writer, pipe};
-use peregrine_web::upgrade::{OnUpgrade, Outgoing, UPGRADED_BYTES_MAX, Upgraded};
+use peregrine_web::pipe::{PipeWriter, pipe};
+use peregrine_web::upgrade::{UpgradeHandler, SendBuffer, SEND_BUFFER_BYTES_MAX, Upgraded};
 use std::task::Context;
 
 /// The upgraded protocol, and its two byte streams.
-pub(crate) struct Upgrade {
+pub(crate) struct UpgradedConnection {
     /// The exchange whose response switched protocols. It also runs the new protocol.
     exchange: Exchange,
     /// Carries the peer's bytes to the protocol. `None` once the protocol was informed that the
     /// peer has ended its sending side.
-    incoming: Option<Writer>,
+    incoming: Option<PipeWriter>,
     /// Carries the protocol's bytes to the peer.
-    outgoing: Outgoing,
+    outgoing: SendBuffer,
     /// Whether `incoming` has room for more of the peer's bytes.
-    is_reading: bool,
+    wants_read: bool,
     /// Checks whether the peer is still connected while `incoming` is full.
-    probes: Probes,
+    probe: ProbeSchedule,
 }
 
-impl Upgrade {
+impl UpgradedConnection {
     /// Prepares the protocol that the handler returned. The first turn polls it.
-    pub(crate) fn new(upgrade: OnUpgrade, mut exchange: Exchange) -> Self {
-        let (writer, reader) = pipe(UPGRADED_BYTES_MAX, None);
-        let outgoing = Outgoing::default();
+    pub(crate) fn new(upgrade: UpgradeHandler, mut exchange: Exchange) -> Self {
+        let (writer, reader) = pipe(SEND_BUFFER_BYTES_MAX, None);
+        let outgoing = SendBuffer::default();
         let io = Upgraded::new(reader, outgoing.clone());
-        exchange.begin_protocol(upgrade, io);
-        let probes = Probes::default();
-        Self { exchange, incoming: Some(writer), outgoing, is_reading: false, probes }
+        exchange.start_upgraded(upgrade, io);
+        let probes = ProbeSchedule::default();
+        Self { exchange, incoming: Some(writer), outgoing, wants_read: false, probe: probes }
     }
 
     /// The request that requested the upgrade.
-    pub(crate) fn in_progress(&self) -> Option<InProgress<'_>> {
-        self.exchange.in_progress()
+    pub(crate) fn in_flight(&self) -> Option<InFlightRequest<'_>> {
+        self.exchange.in_flight()
     }
 
     /// Returns whether the last turn left room for more of the peer's bytes.
-    pub(crate) fn is_reading(&self) -> bool {
-        self.is_reading
+    pub(crate) fn wants_read(&self) -> bool {
+        self.wants_read
     }
 
     /// Moves bytes in both directions, and polls the protocol.
     pub(crate) fn turn<D: Driver>(
         &mut self,
-        link: &mut Link<'_, D>,
+        link: &mut ConnectionContext<'_, D>,
         context: &mut Context<'_>,
-    ) -> Turn {
+    ) -> Action {
         let mut has_moved = false;
-        self.is_reading = self.receive(link, context, &mut has_moved);
+        self.wants_read = self.receive(link, context, &mut has_moved);
         let exchange = &mut self.exchange;
-        let ran = self.outgoing.attend(|| exchange.poll_protocol(context, &link.worker.pulse));
+        let ran = self.outgoing.run_protocol(|| exchange.poll_upgraded(context, &link.worker.heartbeat));
         if let Err(panicked) = ran {
-            self.exchange.tell_panic("an upgraded protocol", &panicked, &link.info.peer);
-            return Turn::linger(Ended::HandlerPanicked);
+            self.exchange.log_panic("an upgraded protocol", &panicked, &link.info.peer);
+            return Action::linger(CloseReason::HandlerPanicked);
         }
         // If output remains, or the protocol has ended, another turn is needed after the driver has
         // taken the output.
-        let mut asks_for_room = !link.io.writer.plain.is_empty();
-        if !asks_for_room && self.outgoing.poll_take(context, &mut link.io.writer.plain).is_ready()
+        let mut asks_for_room = !link.io.output.plaintext.is_empty();
+        if !asks_for_room && self.outgoing.poll_drain(context, &mut link.io.output.plaintext).is_ready()
         {
             has_moved = true;
-            asks_for_room = !self.exchange.has_protocol();
-        } else if !self.exchange.has_protocol() && link.io.writer.plain.is_empty() {
-            return Turn::linger(Ended::Upgraded);
+            asks_for_room = !self.exchange.is_upgraded();
+        } else if !self.exchange.is_upgraded() && link.io.output.plaintext.is_empty() {
+            return Action::linger(CloseReason::Upgraded);
         }
-        self.watch_peer(link);
-        if has_moved || link.io.deadlines.of(Wait::Traffic).is_none() {
-            self.begin_idling(link);
+        self.schedule_probe(link);
+        if has_moved || link.io.deadlines.get(TimeoutKind::Idle).is_none() {
+            self.reset_idle_timer(link);
         }
-        Turn::Wait(For { bytes: self.is_reading, room: asks_for_room })
+        Action::Wait(Interest { readable: self.wants_read, writable: asks_for_room })
     }
 
     /// Passes received bytes to the protocol. Returns whether it has room for more.
     fn receive<D: Driver>(
         &mut self,
-        link: &mut Link<'_, D>,
+        link: &mut ConnectionContext<'_, D>,
         context: &mut Context<'_>,
         has_moved: &mut bool,
     ) -> bool {
         let Some(incoming) = &self.incoming else { return false };
-        let room = incoming.poll_room(context);
+        let room = incoming.poll_capacity(context);
         if room.is_pending() {
             return false;
         }
-        let unread = link.io.reader.unread();
+        let unread = link.io.input.unread();
         if !unread.is_empty() {
             *has_moved = true;
             // If the protocol has dropped its reader, these bytes are discarded.
-            let _ = incoming.push_before_poll(Bytes::copy_from_slice(unread), context);
+            let _ = incoming.send_without_wake(Bytes::copy_from_slice(unread), context);
             let all = unread.len();
-            link.io.reader.consume(all);
+            link.io.input.consume(all);
             // If there is no room, this registers the task to be woken when there is room again.
-            if incoming.poll_room(context).is_pending() {
+            if incoming.poll_capacity(context).is_pending() {
                 return false;
             }
         }
-        if link.is_ended() {
+        if link.is_eof() {
             if let Some(incoming) = self.incoming.take() {
                 incoming.finish(HeaderMap::new());
             }
@@ -116,12 +116,12 @@ impl Upgrade {
 
     /// Schedules probes while the server does not receive. Without receiving, the server learns of
     /// a reset only if it checks the socket from time to time.
-    fn watch_peer<D: Driver>(&mut self, link: &mut Link<'_, D>) {
-        if !self.is_reading {
-            self.probes.begin(|| link.worker.driver.now(), &mut link.io.deadlines);
-        } else if link.io.deadlines.of(Wait::Probe).is_some() {
-            self.probes = Probes::default();
-            link.io.deadlines.clear(Wait::Probe);
+    fn schedule_probe<D: Driver>(&mut self, link: &mut ConnectionContext<'_, D>) {
+        if !self.wants_read {
+            self.probe.schedule_if_unset(|| link.worker.driver.now(), &mut link.io.deadlines);
+        } else if link.io.deadlines.get(TimeoutKind::Probe).is_some() {
+            self.probe = ProbeSchedule::default();
+            link.io.deadlines.clear(TimeoutKind::Probe);
         }
     }
 
@@ -129,20 +129,20 @@ impl Upgrade {
     pub(crate) fn fail(&mut self) {
         self.outgoing.close();
         if let Some(incoming) = self.incoming.take() {
-            incoming.fail(BodyError::Disconnected);
+            incoming.send_error(BodyError::Disconnected);
         }
-        self.exchange.stop();
+        self.exchange.abort();
     }
 
-    fn begin_idling<D: Driver>(&self, link: &mut Link<'_, D>) {
-        if let Some(timeout) = link.door.limits.upgraded_idle_timeout {
+    fn reset_idle_timer<D: Driver>(&self, link: &mut ConnectionContext<'_, D>) {
+        if let Some(timeout) = link.listener.limits.upgraded_idle_timeout {
             let until = link.worker.driver.now().saturating_add(timeout);
-            link.io.deadlines.set(Wait::Traffic, until);
+            link.io.deadlines.set(TimeoutKind::Idle, until);
         }
     }
 }
 
-impl Drop for Upgrade {
+impl Drop for UpgradedConnection {
     fn drop(&mut self) {
         self.fail();
     }

@@ -8,32 +8,32 @@ use std::task::{Context, Wake, Waker};
 /// The gate is shut from the moment when a task yields until the driver has polled the kernel.
 /// While it is shut, the connection ignores all other wake-ups, most of which it causes itself.
 #[derive(Default)]
-pub(super) struct Gate {
-    is_shut: AtomicBool,
+pub(super) struct YieldGate {
+    is_closed: AtomicBool,
     task: Mutex<Option<Waker>>,
 }
 
-impl Gate {
+impl YieldGate {
     /// Closes the gate and returns the waker that opens it. Opening it wakes the task.
-    pub(super) fn shut(self: &Arc<Self>, context: &Context<'_>) -> Waker {
+    pub(super) fn close(self: &Arc<Self>, context: &Context<'_>) -> Waker {
         let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *task {
             Some(waker) => waker.clone_from(context.waker()),
             none => *none = Some(context.waker().clone()),
         }
         drop(task);
-        self.is_shut.store(true, Ordering::Release);
+        self.is_closed.store(true, Ordering::Release);
         Waker::from(Arc::clone(self))
     }
 
-    pub(super) fn is_shut(&self) -> bool {
-        self.is_shut.load(Ordering::Acquire)
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Acquire)
     }
 }
 
-impl Wake for Gate {
+impl Wake for YieldGate {
     fn wake(self: Arc<Self>) {
-        self.is_shut.store(false, Ordering::Release);
+        self.is_closed.store(false, Ordering::Release);
         let task = self.task.lock().unwrap_or_else(PoisonError::into_inner).clone();
         task.into_iter().for_each(Waker::wake);
     }
@@ -57,13 +57,13 @@ mod tests {
     fn a_gate_is_shut_until_it_is_opened_and_then_the_task_is_woken() {
         let wakes = Arc::new(Wakes::default());
         let task = Waker::from(Arc::clone(&wakes));
-        let gate = Arc::new(Gate::default());
-        assert!(!gate.is_shut());
+        let gate = Arc::new(YieldGate::default());
+        assert!(!gate.is_closed());
         for round in 1..3 {
-            let opens = gate.shut(&Context::from_waker(&task));
-            assert!(gate.is_shut());
+            let opens = gate.close(&Context::from_waker(&task));
+            assert!(gate.is_closed());
             opens.wake();
-            assert_eq!((gate.is_shut(), wakes.0.load(Ordering::Relaxed)), (false, round));
+            assert_eq!((gate.is_closed(), wakes.0.load(Ordering::Relaxed)), (false, round));
         }
     }
 }

@@ -3,116 +3,116 @@
 use bytes::Bytes;
 use http::HeaderMap;
 use peregrine_web::body::BodyError;
-use peregrine_web::pipe::Writer;
+use peregrine_web::pipe::PipeWriter;
 use std::task::{Context, Poll};
 
 /// The state of receiving the current request's body.
 #[derive(Default)]
-pub(crate) enum Upload {
+pub(crate) enum RequestBodySender {
     /// There is no body, or all of it was received, or receiving it failed.
     #[default]
-    Done,
+    Complete,
     /// The body is sent through a pipe.
-    Flowing {
-        pipe: Writer,
+    Open {
+        pipe: PipeWriter,
         /// Whether the peer waits for `100 Continue` before it sends the body.
-        is_awaited: bool,
+        awaits_continue: bool,
         /// Whether the peer declared the length of the content.
-        is_promised: bool,
+        has_length: bool,
     },
     /// The rest of the body is unwanted.
-    Unwanted,
+    Discarding,
 }
 
 /// Whether more of the body may be received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Room {
+pub(crate) enum BodyCapacity {
     /// Yes.
-    Free,
+    Ready,
     /// Yes, after the caller has sent `100 Continue`.
-    Awaited,
+    SendContinue,
     /// No: the pipe is full until the handler reads.
     Full,
     /// No: the peer waits for `100 Continue`, and the handler has not started to read the body.
-    Unasked,
+    AwaitingDemand,
     /// No: there is nothing to receive, or the rest is unwanted.
-    None,
+    Closed,
 }
 
-impl Upload {
+impl RequestBodySender {
     /// Returns whether more may be received. If not, the task of `context` is woken when that
     /// changes.
-    pub(crate) fn poll_room(&mut self, context: &mut Context<'_>) -> Room {
-        let Self::Flowing { pipe, is_awaited, .. } = self else { return Room::None };
-        let polled = if *is_awaited { pipe.poll_wanted(context) } else { pipe.poll_room(context) };
+    pub(crate) fn poll_capacity(&mut self, context: &mut Context<'_>) -> BodyCapacity {
+        let Self::Open { pipe, awaits_continue: is_awaited, .. } = self else { return BodyCapacity::Closed };
+        let polled = if *is_awaited { pipe.poll_demand(context) } else { pipe.poll_capacity(context) };
         match polled {
-            Poll::Pending if *is_awaited => Room::Unasked,
-            Poll::Pending => Room::Full,
+            Poll::Pending if *is_awaited => BodyCapacity::AwaitingDemand,
+            Poll::Pending => BodyCapacity::Full,
             Poll::Ready(Ok(())) if *is_awaited => {
                 *is_awaited = false;
-                Room::Awaited
+                BodyCapacity::SendContinue
             }
-            Poll::Ready(Ok(())) => Room::Free,
+            Poll::Ready(Ok(())) => BodyCapacity::Ready,
             Poll::Ready(Err(_gone)) => {
-                *self = Self::Unwanted;
-                Room::None
+                *self = Self::Discarding;
+                BodyCapacity::Closed
             }
         }
     }
 
     /// Returns whether the rest of the body is unwanted.
-    pub(crate) fn is_unwanted(&self) -> bool {
+    pub(crate) fn is_discarding(&self) -> bool {
         match self {
-            Self::Done => false,
-            Self::Flowing { pipe, .. } => pipe.is_reader_gone(),
-            Self::Unwanted => true,
+            Self::Complete => false,
+            Self::Open { pipe, .. } => pipe.is_closed(),
+            Self::Discarding => true,
         }
     }
 
     /// Returns whether the body's reader still exists and may read more.
-    pub(crate) fn is_read(&self) -> bool {
-        matches!(self, Self::Flowing { pipe, is_awaited: false, .. } if !pipe.is_reader_gone())
+    pub(crate) fn has_reader(&self) -> bool {
+        matches!(self, Self::Open { pipe, awaits_continue: false, .. } if !pipe.is_closed())
     }
 
     /// Returns whether the length of the content is unknown.
-    pub(crate) fn is_open_ended(&self) -> bool {
-        matches!(self, Self::Flowing { is_promised: false, .. })
+    pub(crate) fn has_unknown_length(&self) -> bool {
+        matches!(self, Self::Open { has_length: false, .. })
     }
 
     /// Bytes that the reader has taken.
     pub(crate) fn consumed(&self) -> u64 {
         match self {
-            Self::Flowing { pipe, .. } => pipe.consumed(),
-            Self::Done | Self::Unwanted => 0,
+            Self::Open { pipe, .. } => pipe.consumed(),
+            Self::Complete | Self::Discarding => 0,
         }
     }
 
     pub(crate) fn push(&mut self, bytes: Bytes) {
-        if let Self::Flowing { pipe, .. } = self {
-            pipe.push(bytes);
+        if let Self::Open { pipe, .. } = self {
+            pipe.send(bytes);
         }
     }
 
     /// Like [`Upload::push`], for a task that is about to poll the reader. If that same task is
     /// waiting for content, it is not woken, and the method returns true.
-    pub(crate) fn push_before_poll(&mut self, bytes: Bytes, context: &Context<'_>) -> bool {
+    pub(crate) fn push_without_wake(&mut self, bytes: Bytes, context: &Context<'_>) -> bool {
         match self {
-            Self::Flowing { pipe, .. } => pipe.push_before_poll(bytes, context),
-            Self::Done | Self::Unwanted => false,
+            Self::Open { pipe, .. } => pipe.send_without_wake(bytes, context),
+            Self::Complete | Self::Discarding => false,
         }
     }
 
     /// Tells the reader that the body is complete.
     pub(crate) fn finish(&mut self, trailers: impl FnOnce() -> HeaderMap) {
-        if let Self::Flowing { pipe, .. } = std::mem::take(self) {
+        if let Self::Open { pipe, .. } = std::mem::take(self) {
             pipe.finish(trailers());
         }
     }
 
     /// Ends an incomplete body: its reader gets `error`.
     pub(crate) fn fail(&mut self, error: BodyError) {
-        if let Self::Flowing { pipe, .. } = std::mem::take(self) {
-            pipe.fail(error);
+        if let Self::Open { pipe, .. } = std::mem::take(self) {
+            pipe.send_error(error);
         }
     }
 }

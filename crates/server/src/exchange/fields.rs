@@ -1,10 +1,10 @@
 //! Converts header fields between the application's types and the byte strings of the protocols.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use peregrine_web::Fields;
+use peregrine_web::Headers;
 
 /// Makes a `HeaderMap` of fields. The protocol has validated them, so none is dropped.
-pub(crate) fn header_map<'a>(pairs: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> HeaderMap {
+pub(crate) fn to_header_map<'a>(pairs: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> HeaderMap {
     let pairs = pairs.filter_map(|(name, value)| {
         Some((HeaderName::from_bytes(name).ok()?, HeaderValue::from_bytes(value).ok()?))
     });
@@ -12,11 +12,11 @@ pub(crate) fn header_map<'a>(pairs: impl Iterator<Item = (&'a [u8], &'a [u8])>) 
 }
 
 /// The fields of trailers or of an interim response.
-pub(crate) fn map_pairs(fields: &HeaderMap) -> impl Iterator<Item = (&[u8], &[u8])> {
+pub(crate) fn header_map_pairs(fields: &HeaderMap) -> impl Iterator<Item = (&[u8], &[u8])> {
     fields.iter().map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes()))
 }
 
 /// The fields of a response.
-pub(crate) fn pairs(fields: &Fields) -> impl Iterator<Item = (&[u8], &[u8])> {
+pub(crate) fn field_pairs(fields: &Headers) -> impl Iterator<Item = (&[u8], &[u8])> {
     fields.iter().map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes()))
 }

@@ -1,9 +1,9 @@
 //! Describes a request in progress, and runs the protocol that it may switch to.
 
-use crate::observe::close_reason::Unfinished;
+use crate::observe::close_reason::InFlightStage;
 use peregrine_proto::Method;
-use peregrine_web::route::readable;
-use peregrine_web::upgrade::{OnUpgrade, Upgraded};
+use peregrine_web::route::display_pattern;
+use peregrine_web::upgrade::{UpgradeHandler, Upgraded};
 use std::fmt;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -20,35 +20,35 @@ pub(crate) struct RequestName {
 impl fmt::Display for RequestName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let method = self.method.name().unwrap_or("(extension)");
-        write!(f, "{method} {}", readable(self.pattern.as_deref().unwrap_or("(no route)")))
+        write!(f, "{method} {}", display_pattern(self.pattern.as_deref().unwrap_or("(no route)")))
     }
 }
 
 /// A request in progress.
-pub(crate) struct InProgress<'a> {
+pub(crate) struct InFlightRequest<'a> {
     pub(crate) name: &'a RequestName,
-    pub(crate) unfinished: Unfinished,
+    pub(crate) stage: InFlightStage,
     /// When the request first had to wait; `None` if it never did.
-    pub(crate) since: Option<Duration>,
+    pub(crate) pending_since: Option<Duration>,
 }
 
-impl<'a> InProgress<'a> {
+impl<'a> InFlightRequest<'a> {
     /// A request whose response is complete but may not be delivered.
-    pub(crate) fn delivery(name: &'a RequestName) -> Self {
-        Self { name, unfinished: Unfinished::Delivery, since: None }
+    pub(crate) fn in_delivery(name: &'a RequestName) -> Self {
+        Self { name, stage: InFlightStage::Delivery, pending_since: None }
     }
 }
 
 /// The protocol that a stream or a connection switches to.
-pub(super) enum Protocol {
+pub(super) enum UpgradedTask {
     /// It has not been polled yet.
-    Beginning(Option<(OnUpgrade, Upgraded)>),
+    Pending(Option<(UpgradeHandler, Upgraded)>),
     Running(Pin<Box<dyn Future<Output = ()>>>),
 }
 
-impl Protocol {
+impl UpgradedTask {
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        if let Self::Beginning(beginning) = self {
+        if let Self::Pending(beginning) = self {
             // This is `None` only if starting the protocol panicked, and then it is not polled
             // again.
             let Some((upgrade, io)) = beginning.take() else { return Poll::Ready(()) };
@@ -56,7 +56,7 @@ impl Protocol {
         }
         match self {
             Self::Running(protocol) => protocol.as_mut().poll(context),
-            Self::Beginning(_) => Poll::Ready(()),
+            Self::Pending(_) => Poll::Ready(()),
         }
     }
 }

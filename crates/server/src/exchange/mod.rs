@@ -10,31 +10,31 @@ pub(crate) mod body_sender;
 pub(crate) mod fields;
 pub(crate) mod in_flight;
 
-use self::in_flight::{InProgress, Protocol, RequestName};
-use crate::admission::Admitted;
-use crate::observe::close_reason::Unfinished;
-use crate::observe::metrics::Fault;
-use crate::observe::request_metrics::Tally;
+use self::in_flight::{InFlightRequest, UpgradedTask, RequestName};
+use crate::admission::AdmissionPermit;
+use crate::observe::close_reason::InFlightStage;
+use crate::observe::metrics::ErrorType;
+use crate::observe::request_metrics::RequestMetrics;
 use crate::observe::span;
-use crate::observe::trace::Traced;
-use crate::observe::watchdog::Pulse;
-use crate::panic::{guarded, message_of};
+use crate::observe::trace::RequestSpan;
+use crate::observe::watchdog::Heartbeat;
+use crate::panic::{catch_panic, panic_message};
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use http_body::{Body as _, Frame};
-use peregrine_slot::{FutureSlot, Held};
-use peregrine_web::account::Charge;
-use peregrine_web::application::Target;
-use peregrine_web::body::{BodyError, Part};
+use peregrine_slot::{FutureSlot, PinnedFuture};
+use peregrine_web::account::MemoryReservation;
+use peregrine_web::application::MatchedEndpoint;
+use peregrine_web::body::{BodyError, BodyPart};
 use peregrine_web::handler::OnDisconnect;
-use peregrine_web::head::Head;
-use peregrine_web::panics::contained;
-use peregrine_web::personal::Personal;
-use peregrine_web::problem::WasOverloaded;
-use peregrine_web::response::Rest;
-use peregrine_web::route::readable;
-use peregrine_web::scope::REST;
-use peregrine_web::upgrade::{OnUpgrade, Upgraded};
+use peregrine_web::head::RequestHead;
+use peregrine_web::panics::catch_log_panic;
+use peregrine_web::personal::PrivateResponse;
+use peregrine_web::problem::LoadShed;
+use peregrine_web::response::AfterResponse;
+use peregrine_web::route::display_pattern;
+use peregrine_web::scope::CATCH_ALL;
+use peregrine_web::upgrade::{UpgradeHandler, Upgraded};
 use peregrine_web::{Body, Request, Response};
 use std::borrow::Cow;
 use std::fmt;
@@ -49,7 +49,7 @@ const SLOT_BYTES_MAX: usize = 64 * 1024;
 
 /// The approximate memory of a waiting request in addition to its head and content: the index of
 /// the head and the handler's future.
-const WAITING_BYTES: usize = 1024;
+const PENDING_REQUEST_BYTES: usize = 1024;
 
 /// If more output than this is unsent, interim responses are dropped.
 const INTERIM_UNSENT_BYTES_MAX: usize = 16 * 1024;
@@ -63,39 +63,39 @@ const INTERIM_UNSENT_BYTES_MAX: usize = 16 * 1024;
 #[derive(Default)]
 pub(crate) struct Exchange {
     /// The protocol that runs after the response.
-    protocol: Option<Protocol>,
+    upgraded: Option<UpgradedTask>,
     name: Option<RequestName>,
     /// The request's span. Application code runs inside it.
-    traced: Traced,
-    handler: Option<Held<'static, Response>>,
+    span: RequestSpan,
+    handler: Option<PinnedFuture<'static, Response>>,
     /// Memory for the next handler's future. Empty while a handler uses that memory.
     slot: FutureSlot,
     /// The body of the response while it is being sent.
     body: Option<Body>,
     /// A future that continues as a task of the worker after the response is complete.
-    rest: Option<Rest>,
+    after_response: Option<AfterResponse>,
     /// When the exchange first had to wait; `None` if it never did.
-    since: Option<Duration>,
+    pending_since: Option<Duration>,
     on_disconnect: OnDisconnect,
     /// Measures the request for metrics, traces and the access log.
-    pub(crate) tally: Tally,
+    pub(crate) metrics: RequestMetrics,
     /// Counts the request as in progress.
-    pub(crate) admitted: Option<Admitted>,
+    pub(crate) admission: Option<AdmissionPermit>,
     /// Accounts for the memory of a waiting request.
-    charge: Charge,
+    reservation: MemoryReservation,
     /// How much content of the request is in memory. Part of `charge`.
     content_bytes: usize,
     /// The timeout of the handler.
-    pub(crate) timeout: Option<Duration>,
+    pub(crate) handler_timeout: Option<Duration>,
     /// The request's head, for the server's own responses and log lines.
-    head: Option<Head>,
+    head: Option<RequestHead>,
     /// Interim responses of the handler.
-    interims: Vec<(StatusCode, HeaderMap)>,
+    interim_responses: Vec<(StatusCode, HeaderMap)>,
 }
 
 /// Drops a handler's future and keeps its memory for the next one.
-fn keep_slot(place: &mut FutureSlot, handler: Held<'static, Response>) {
-    match guarded("the destructor of a handler's future", || handler.into_slot()) {
+fn recycle_slot(place: &mut FutureSlot, handler: PinnedFuture<'static, Response>) {
+    match catch_panic("the destructor of a handler's future", || handler.into_slot()) {
         Some(slot) if slot.capacity() <= SLOT_BYTES_MAX => *place = slot,
         _ => {}
     }
@@ -103,20 +103,20 @@ fn keep_slot(place: &mut FutureSlot, handler: Held<'static, Response>) {
 
 /// Application code panicked with this message.
 #[derive(Debug)]
-pub(crate) struct Panicked(pub(crate) String);
+pub(crate) struct HandlerPanic(pub(crate) String);
 
 /// The next frame of a response's body; `None` at the end of the body.
-pub(crate) type Framed = Option<Result<Frame<Bytes>, BodyError>>;
+pub(crate) type NextFrame = Option<Result<Frame<Bytes>, BodyError>>;
 
 impl Exchange {
     /// Begins to answer `request`. No application code runs before the first poll.
-    pub(crate) fn begin(&mut self, target: Target<'_>, request: Request) {
+    pub(crate) fn begin(&mut self, target: MatchedEndpoint<'_>, request: Request) {
         debug_assert!(self.handler.is_none(), "one exchange at a time");
         let options = target.options();
-        (self.on_disconnect, self.timeout) = (options.on_disconnect, options.timeout);
+        (self.on_disconnect, self.handler_timeout) = (options.on_disconnect, options.timeout);
         let pattern = target.pattern();
-        self.tally.route(request.parts.head.route());
-        self.tally.keep(&request.parts.head);
+        self.metrics.set_route(request.parts.head.route_id());
+        self.metrics.set_head(&request.parts.head);
         self.head = Some(request.parts.head.share());
         self.content_bytes = request.body.as_slice().map_or(0, <[u8]>::len);
         self.trace(&request, pattern.map(|pattern| &**pattern));
@@ -128,42 +128,42 @@ impl Exchange {
     /// Begins the request's span, if spans are enabled.
     #[inline]
     fn trace(&mut self, request: &Request, pattern: Option<&str>) {
-        let Some(tracing) = self.tally.tracing() else {
-            let span = span::slim(request, pattern);
-            self.traced.span = (!span.is_disabled()).then_some(span);
+        let Some(tracing) = self.metrics.tracing() else {
+            let span = span::minimal_span(request, pattern);
+            self.span.span = (!span.is_disabled()).then_some(span);
             return;
         };
-        tracing.begin(request, pattern, &mut self.traced);
-        if let Some(place) = &self.traced.place {
-            self.tally.trace(place);
+        tracing.start_span(request, pattern, &mut self.span);
+        if let Some(place) = &self.span.trace_context {
+            self.metrics.set_trace_context(place);
         }
     }
 
     /// Reports the complete response to metrics, traces and the access log.
     pub(crate) fn finish(&mut self) {
-        if self.tally.tracing().is_some()
-            && let Some(span) = &self.traced.span
+        if self.metrics.tracing().is_some()
+            && let Some(span) = &self.span.span
         {
-            span::end(span, self.tally.known());
+            span::record_end(span, self.metrics.summary());
         }
-        self.tally.finish();
+        self.metrics.finish();
     }
 
     /// Records that the exchange has to wait, since `now`, and accounts for its memory.
-    pub(crate) fn goes_on(&mut self, now: Duration) {
-        self.since.get_or_insert(now);
+    pub(crate) fn mark_pending(&mut self, now: Duration) {
+        self.pending_since.get_or_insert(now);
         let head_bytes = self.head.as_ref().map_or(0, |head| head.as_bytes().len());
-        self.charge.set(WAITING_BYTES + head_bytes + self.content_bytes);
+        self.reservation.resize(PENDING_REQUEST_BYTES + head_bytes + self.content_bytes);
     }
 
     /// The request, while it is in progress.
-    pub(crate) fn in_progress(&self) -> Option<InProgress<'_>> {
+    pub(crate) fn in_flight(&self) -> Option<InFlightRequest<'_>> {
         let unfinished = match () {
-            () if self.handler.is_some() => Unfinished::Handler,
-            () if self.protocol.is_some() => Unfinished::Protocol,
-            () => Unfinished::Response,
+            () if self.handler.is_some() => InFlightStage::Handler,
+            () if self.upgraded.is_some() => InFlightStage::Upgraded,
+            () => InFlightStage::Response,
         };
-        self.name.as_ref().map(|name| InProgress { name, unfinished, since: self.since })
+        self.name.as_ref().map(|name| InFlightRequest { name, stage: unfinished, pending_since: self.pending_since })
     }
 
     /// The request's name, from [`Exchange::begin`] to [`Exchange::clear`].
@@ -172,20 +172,20 @@ impl Exchange {
     }
 
     /// The request's head, from [`Exchange::begin`] to [`Exchange::clear`].
-    pub(crate) fn head(&self) -> Option<&Head> {
+    pub(crate) fn head(&self) -> Option<&RequestHead> {
         self.head.as_ref()
     }
 
     /// Runs `tell`, which writes a log line, inside the request's span.
-    pub(crate) fn tell(&self, tell: impl FnOnce()) {
-        contained(|| self.traced.run(tell));
+    pub(crate) fn in_span(&self, tell: impl FnOnce()) {
+        catch_log_panic(|| self.span.in_scope(tell));
     }
 
     /// Logs that the application code named `who` panicked, with the request.
-    pub(crate) fn tell_panic(&self, who: &str, panicked: &Panicked, peer: &impl fmt::Display) {
+    pub(crate) fn log_panic(&self, who: &str, panicked: &HandlerPanic, peer: &impl fmt::Display) {
         let request = self.name.as_ref().map(ToString::to_string).unwrap_or_default();
         let (panic, route) = (&panicked.0, self.route());
-        self.tell(|| {
+        self.in_span(|| {
             tracing::error!(target: "peregrine", panic, request, route = route.as_deref(), %peer,
                 "{who} panicked");
         });
@@ -193,7 +193,7 @@ impl Exchange {
 
     /// The route's pattern, from [`Exchange::begin`] to [`Exchange::clear`].
     pub(crate) fn route(&self) -> Option<Cow<'_, str>> {
-        self.name.as_ref()?.pattern.as_deref().map(readable)
+        self.name.as_ref()?.pattern.as_deref().map(display_pattern)
     }
 
     /// Takes the request's name, for use after the exchange.
@@ -202,56 +202,56 @@ impl Exchange {
     }
 
     /// Returns whether a handler is running and must run to its end even if its client disconnects.
-    pub(crate) fn runs_to_end(&self) -> bool {
-        self.handler.is_some() && self.on_disconnect == OnDisconnect::RunToEnd
+    pub(crate) fn is_detachable(&self) -> bool {
+        self.handler.is_some() && self.on_disconnect == OnDisconnect::RunToCompletion
     }
 
     /// Polls the handler for its response. Must not be called after it has returned one.
     pub(crate) fn poll_response(
         &mut self,
         context: &mut Context<'_>,
-        pulse: &Pulse,
-    ) -> Poll<Result<Response, Panicked>> {
+        pulse: &Heartbeat,
+    ) -> Poll<Result<Response, HandlerPanic>> {
         let mut handler = self.handler.take().expect("not polled after the response");
         let pattern = self.name.as_ref().and_then(|name| name.pattern.as_deref());
-        let beat = pulse.beat(pattern);
+        let beat = pulse.start_poll(pattern);
         // A future that panicked is never polled again, so nothing sees its inconsistent state.
-        let polled = self.traced.run(|| {
+        let polled = self.span.in_scope(|| {
             let run = AssertUnwindSafe(|| Pin::new(&mut handler).poll(context));
             let polled = catch_unwind(run);
             match polled {
                 Ok(Poll::Pending) => self.handler = Some(handler),
-                _ => keep_slot(&mut self.slot, handler),
+                _ => recycle_slot(&mut self.slot, handler),
             }
             polled
         });
-        let is_told = beat.is_told();
+        let is_told = beat.is_reported();
         drop(beat);
         // If a mounted service blocked, the pattern names only the mount, so log the request too.
         if is_told
-            && pattern.is_some_and(|pattern| pattern.ends_with(REST))
+            && pattern.is_some_and(|pattern| pattern.ends_with(CATCH_ALL))
             && let Some(head) = &self.head
         {
-            name_blocking(pattern, head);
+            log_blocking_request(pattern, head);
         }
         if let Some(head) = &self.head {
-            self.interims = head.take_interims(!matches!(polled, Ok(Poll::Pending)), context);
+            self.interim_responses = head.take_interim_responses(!matches!(polled, Ok(Poll::Pending)), context);
         }
         let outcome = match polled {
             Ok(Poll::Pending) => return Poll::Pending,
             Ok(Poll::Ready(mut response)) => {
                 if let Some(head) = &self.head {
-                    Personal::finish(head, &mut response);
+                    PrivateResponse::finish_response(head, &mut response);
                 }
                 // If an extractor reached the memory limit, the request counts as rejected because
                 // of overload.
                 let marks = response.extensions().filter(|_| response.status.is_server_error());
-                if marks.is_some_and(|marks| marks.get::<WasOverloaded>().is_some()) {
-                    self.tally.fail(Fault::Overloaded);
+                if marks.is_some_and(|marks| marks.get::<LoadShed>().is_some()) {
+                    self.metrics.set_error(ErrorType::Overloaded);
                 }
                 Ok(response)
             }
-            Err(panic) => Err(Panicked(message_of(panic))),
+            Err(panic) => Err(HandlerPanic(panic_message(panic))),
         };
         Poll::Ready(outcome)
     }
@@ -259,7 +259,7 @@ impl Exchange {
     /// Passes the interim responses of the last poll to `send`. If many bytes are `unsent`, the
     /// peer is not receiving. Interim responses are only hints, so they are dropped in that case.
     pub(crate) fn send_interims(&mut self, unsent: usize, mut send: impl FnMut(u16, &HeaderMap)) {
-        for (status, fields) in std::mem::take(&mut self.interims) {
+        for (status, fields) in std::mem::take(&mut self.interim_responses) {
             if unsent <= INTERIM_UNSENT_BYTES_MAX {
                 send(status.as_u16(), &fields);
             }
@@ -269,145 +269,145 @@ impl Exchange {
     /// Drops the handler's future and keeps its memory.
     pub(crate) fn drop_handler(&mut self) {
         if let Some(handler) = self.handler.take() {
-            self.traced.run(|| keep_slot(&mut self.slot, handler));
+            self.span.in_scope(|| recycle_slot(&mut self.slot, handler));
         }
     }
 
     /// Returns whether the request must never be rejected.
     pub(crate) fn is_never_shed(&self) -> bool {
-        self.admitted.as_ref().is_some_and(|admitted| admitted.is_never_shed)
+        self.admission.as_ref().is_some_and(|admitted| admitted.is_never_shed)
     }
 
     /// The length of `body`, if it is known.
-    pub(crate) fn length_of(body: &Body) -> Option<u64> {
-        guarded("a body's size hint", || body.length()).flatten()
+    pub(crate) fn body_length(body: &Body) -> Option<u64> {
+        catch_panic("a body's size hint", || body.length()).flatten()
     }
 
     /// Returns whether a body has ended, so that no trailers follow either.
-    pub(crate) fn is_over(body: &Body) -> bool {
-        guarded("a body's end", || body.is_end_stream()).unwrap_or(true)
+    pub(crate) fn is_end_of_body(body: &Body) -> bool {
+        catch_panic("a body's end", || body.is_end_stream()).unwrap_or(true)
     }
 
     /// Stores a future that continues after the response is complete.
-    pub(crate) fn keep_rest(&mut self, rest: Option<Rest>) {
-        self.rest = rest;
+    pub(crate) fn set_after_response(&mut self, rest: Option<AfterResponse>) {
+        self.after_response = rest;
     }
 
     /// Takes the future that [`Exchange::keep_rest`] stored.
-    pub(crate) fn take_rest(&mut self) -> Option<Rest> {
-        self.rest.take()
+    pub(crate) fn take_after_response(&mut self) -> Option<AfterResponse> {
+        self.after_response.take()
     }
 
     /// Stores the protocol of an upgraded connection or stream. The next poll starts it.
-    pub(crate) fn begin_protocol(&mut self, upgrade: OnUpgrade, io: Upgraded) {
-        self.protocol = Some(Protocol::Beginning(Some((upgrade, io))));
+    pub(crate) fn start_upgraded(&mut self, upgrade: UpgradeHandler, io: Upgraded) {
+        self.upgraded = Some(UpgradedTask::Pending(Some((upgrade, io))));
     }
 
     /// Polls the upgraded protocol, and drops it when it has ended.
-    pub(crate) fn poll_protocol(
+    pub(crate) fn poll_upgraded(
         &mut self,
         context: &mut Context<'_>,
-        pulse: &Pulse,
-    ) -> Result<(), Panicked> {
-        let Some(protocol) = &mut self.protocol else { return Ok(()) };
+        pulse: &Heartbeat,
+    ) -> Result<(), HandlerPanic> {
+        let Some(protocol) = &mut self.upgraded else { return Ok(()) };
         let pattern = self.name.as_ref().and_then(|name| name.pattern.as_deref());
-        let _beat = pulse.beat(pattern);
+        let _beat = pulse.start_poll(pattern);
         let run = AssertUnwindSafe(|| protocol.poll(context));
-        let polled = self.traced.run(|| catch_unwind(run));
+        let polled = self.span.in_scope(|| catch_unwind(run));
         if let Ok(Poll::Pending) = polled {
             return Ok(());
         }
-        self.drop_protocol();
-        polled.map(drop).map_err(|panic| Panicked(message_of(panic)))
+        self.drop_upgraded();
+        polled.map(drop).map_err(|panic| HandlerPanic(panic_message(panic)))
     }
 
     /// Returns whether an upgraded protocol is running.
-    pub(crate) fn has_protocol(&self) -> bool {
-        self.protocol.is_some()
+    pub(crate) fn is_upgraded(&self) -> bool {
+        self.upgraded.is_some()
     }
 
-    fn drop_protocol(&mut self) {
-        let Some(protocol) = self.protocol.take() else { return };
-        let dropped = || guarded("the destructor of an upgraded protocol", || drop(protocol));
-        self.traced.run(dropped);
+    fn drop_upgraded(&mut self) {
+        let Some(protocol) = self.upgraded.take() else { return };
+        let dropped = || catch_panic("the destructor of an upgraded protocol", || drop(protocol));
+        self.span.in_scope(dropped);
     }
 
     /// Stores the response's body, to be sent frame by frame.
-    pub(crate) fn stream(&mut self, body: Body) {
+    pub(crate) fn set_body(&mut self, body: Body) {
         self.body = Some(body);
     }
 
     /// Polls the next frame of the response's body. A panic counts as a failed body.
-    pub(crate) fn poll_frame(&mut self, context: &mut Context<'_>, pulse: &Pulse) -> Poll<Framed> {
+    pub(crate) fn poll_frame(&mut self, context: &mut Context<'_>, pulse: &Heartbeat) -> Poll<NextFrame> {
         self.poll_body(pulse, |body| body.poll_frame(context))
     }
 
     /// As [`Exchange::poll_frame`], for a connection whose driver sends files without reading them
     /// into memory.
-    pub(crate) fn poll_part(
+    pub(crate) fn poll_body_part(
         &mut self,
         context: &mut Context<'_>,
-        pulse: &Pulse,
-    ) -> Poll<Option<Result<Part, BodyError>>> {
+        pulse: &Heartbeat,
+    ) -> Poll<Option<Result<BodyPart, BodyError>>> {
         self.poll_body(pulse, |body| body.poll_part(context))
     }
 
     fn poll_body<T>(
         &mut self,
-        pulse: &Pulse,
+        pulse: &Heartbeat,
         poll: impl FnOnce(Pin<&mut Body>) -> Poll<Option<Result<T, BodyError>>>,
     ) -> Poll<Option<Result<T, BodyError>>> {
         let pattern = self.name.as_ref().and_then(|name| name.pattern.as_deref());
-        let _beat = pulse.beat(pattern);
+        let _beat = pulse.start_poll(pattern);
         let body = Pin::new(self.body.as_mut().expect("a streamed response has a body"));
         let run = AssertUnwindSafe(|| poll(body));
-        let polled = self.traced.run(|| catch_unwind(run));
+        let polled = self.span.in_scope(|| catch_unwind(run));
         polled.unwrap_or_else(|panic| {
-            let error = format!("the stream panicked: {}", message_of(panic)).into();
-            Poll::Ready(Some(Err(BodyError::Failed(error))))
+            let error = format!("the stream panicked: {}", panic_message(panic)).into();
+            Poll::Ready(Some(Err(BodyError::Stream(error))))
         })
     }
 
     /// Drops all application code of the exchange. The request's name and head stay.
-    pub(crate) fn stop(&mut self) {
-        if self.tally.is_begun() {
-            self.tally.break_off();
+    pub(crate) fn abort(&mut self) {
+        if self.metrics.is_started() {
+            self.metrics.mark_aborted();
             self.finish();
         }
         self.drop_handler();
-        self.drop_protocol();
-        if let Some(rest) = self.rest.take() {
-            let end = || guarded("the destructor of a request's body", || drop(rest));
-            self.traced.run(end);
+        self.drop_upgraded();
+        if let Some(rest) = self.after_response.take() {
+            let end = || catch_panic("the destructor of a request's body", || drop(rest));
+            self.span.in_scope(end);
         }
         if let Some(body) = self.body.take() {
-            let end = || guarded("the destructor of a response's body", || drop(body));
-            self.traced.run(end);
+            let end = || catch_panic("the destructor of a response's body", || drop(body));
+            self.span.in_scope(end);
         }
-        self.admitted = None;
-        self.charge.set(0);
+        self.admission = None;
+        self.reservation.resize(0);
     }
 
     /// Ends the exchange and drops the rest of its state.
-    pub(crate) fn clear(&mut self) {
-        self.stop();
-        (self.name, self.head, self.since) = (None, None, None);
-        self.traced.clear();
+    pub(crate) fn reset(&mut self) {
+        self.abort();
+        (self.name, self.head, self.pending_since) = (None, None, None);
+        self.span.clear();
     }
 }
 
 impl Drop for Exchange {
     fn drop(&mut self) {
-        self.clear();
+        self.reset();
     }
 }
 
 /// Logs the request whose handler blocked. The watchdog's warning could only name the mount.
 #[cold]
-fn name_blocking(pattern: Option<&str>, head: &Head) {
-    let route = pattern.map(readable).unwrap_or_default();
-    let (method, path) = (head.method_name(), head.path());
-    contained(|| {
+fn log_blocking_request(pattern: Option<&str>, head: &RequestHead) {
+    let route = pattern.map(display_pattern).unwrap_or_default();
+    let (method, path) = (head.method_str(), head.path());
+    catch_log_panic(|| {
         tracing::warn!(target: "peregrine", %route, method, path,
         "this request's handler, inside a mounted service, blocked its thread")
     });

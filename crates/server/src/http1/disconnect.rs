@@ -1,9 +1,9 @@
 //! Detects that the peer has disconnected while the application works on a response.
 
-use super::{Http1, Step};
-use crate::io::context::{For, Link, Turn};
-use crate::io::timeouts::Wait;
-use crate::observe::close_reason::Ended;
+use super::{Http1, ExchangeState};
+use crate::io::context::{Interest, ConnectionContext, Action};
+use crate::io::timeouts::TimeoutKind;
+use crate::observe::close_reason::CloseReason;
 use peregrine_driver::Driver;
 use peregrine_web::turn;
 
@@ -22,43 +22,43 @@ impl Http1 {
     pub(super) fn on_peer_end<D: Driver>(
         &mut self,
         progress: Progress,
-        link: &mut Link<'_, D>,
-    ) -> Turn {
-        if link.door.limits.http1.half_close {
+        link: &mut ConnectionContext<'_, D>,
+    ) -> Action {
+        if link.listener.limits.http1.half_close {
             // A probe is an interim response, so it cannot follow the start of the response. After
             // that, the next write shows whether the peer is still connected.
-            let is_probed = link.io.deadlines.of(Wait::Probe).is_some();
-            if self.can_probe && !is_probed && matches!(self.step, Step::Handler) {
-                self.probe(link);
+            let is_probed = link.io.deadlines.get(TimeoutKind::Probe).is_some();
+            if self.can_probe && !is_probed && matches!(self.state, ExchangeState::RunningHandler) {
+                self.send_probe(link);
             }
-        } else if self.is_open_ended() && !turn::is_asked() {
+        } else if self.has_unknown_length() && !turn::has_yield_request() {
             return match progress {
                 // The application may have more content and only have yielded, for example because
                 // its Tokio budget is used up. The next poll shows whether it has more.
-                Progress::Some => Turn::Yield(For::default()),
-                Progress::None => Turn::close(Ended::PeerLeft),
+                Progress::Some => Action::Yield(Interest::default()),
+                Progress::None => Action::close(CloseReason::PeerAborted),
             };
         }
-        self.watch_peer(false, link);
-        Turn::Wait(For::default())
+        self.schedule_probe(false, link);
+        Action::Wait(Interest::default())
     }
 
     /// Returns whether the length of the response is still unknown: the handler has not responded,
     /// or it returned a stream of unknown length.
-    fn is_open_ended(&self) -> bool {
-        match &self.step {
-            Step::Handler => true,
-            Step::Stream(streaming) => streaming.is_open_ended(),
-            Step::Head | Step::Whole(_) | Step::ReadOn { .. } | Step::Unread => false,
+    fn has_unknown_length(&self) -> bool {
+        match &self.state {
+            ExchangeState::RunningHandler => true,
+            ExchangeState::SendingStream(streaming) => streaming.has_unknown_length(),
+            ExchangeState::ReadingHead | ExchangeState::SendingFull(_) | ExchangeState::ReceivingBody { .. } | ExchangeState::DrainingBody => false,
         }
     }
 
     /// Schedules probes while the server does not receive, because the body's reader does not read
     /// or the read-ahead limit is reached. Without receiving, the server learns of a reset only if
     /// it checks the socket from time to time.
-    pub(super) fn watch_peer<D: Driver>(&mut self, is_receiving: bool, link: &mut Link<'_, D>) {
+    pub(super) fn schedule_probe<D: Driver>(&mut self, is_receiving: bool, link: &mut ConnectionContext<'_, D>) {
         if !is_receiving {
-            self.probes.begin(|| link.worker.driver.now(), &mut link.io.deadlines);
+            self.probe.schedule_if_unset(|| link.worker.driver.now(), &mut link.io.deadlines);
         }
     }
 
@@ -67,8 +67,8 @@ impl Http1 {
     /// its response. TCP reveals the difference only when the server sends: a closed socket
     /// responds with a reset.
     // RFC 9110 §15.2: a client must be able to parse interim responses that it does not expect.
-    fn probe<D: Driver>(&mut self, link: &mut Link<'_, D>) {
-        link.protocol.send_interim(102, std::iter::empty(), &mut link.io.writer.plain);
-        self.probes.set(link.worker.driver.now(), &mut link.io.deadlines);
+    fn send_probe<D: Driver>(&mut self, link: &mut ConnectionContext<'_, D>) {
+        link.protocol.send_interim(102, std::iter::empty(), &mut link.io.output.plaintext);
+        self.probe.schedule(link.worker.driver.now(), &mut link.io.deadlines);
     }
 }

@@ -1,35 +1,35 @@
 //! Writes HTTP/1.1 responses: heads, content with its framing, and trailers.
 
-use crate::exchange::fields::{header_map, map_pairs, pairs};
-use crate::io::output::Writer;
-use crate::panic::Quiet;
+use crate::exchange::fields::{to_header_map, header_map_pairs, field_pairs};
+use crate::io::output::OutputBuffer;
+use crate::panic::CatchDropPanic;
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
-use peregrine_driver::FilePart;
+use peregrine_driver::FileRange;
 use peregrine_proto::Date;
-use peregrine_proto::h1::{BodyMode, Connection, ResponseLength};
+use peregrine_proto::h1::{BodyFraming, Connection, ResponseLength};
 use peregrine_web::Response;
 
 /// Writes a response's head.
-pub(crate) fn head(
+pub(crate) fn write_head(
     protocol: &mut Connection,
     response: &Response,
     length: ResponseLength,
     date: &Date,
     out: &mut Vec<u8>,
-) -> BodyMode {
-    protocol.respond(response.status.as_u16(), pairs(&response.fields), length, date, out)
+) -> BodyFraming {
+    protocol.send_response(response.status.as_u16(), field_pairs(&response.headers), length, date, out)
 }
 
 /// Writes a response whose body is in memory. Returns how much content was written.
-pub(crate) fn whole(
+pub(crate) fn write_full(
     protocol: &mut Connection,
     response: &Response,
     date: &Date,
     out: &mut Vec<u8>,
 ) -> usize {
     let bytes = response.body.as_slice().unwrap_or_default();
-    head(protocol, response, ResponseLength::Exact(bytes.len() as u64), date, out);
+    write_head(protocol, response, ResponseLength::Exact(bytes.len() as u64), date, out);
     let sent = protocol.send_data(bytes, out);
     protocol.finish(std::iter::empty(), out);
     sent
@@ -37,24 +37,24 @@ pub(crate) fn whole(
 
 /// Writes content with its framing. Large content is not copied. Returns how many bytes of it were
 /// written.
-pub(crate) fn content(protocol: &mut Connection, content: Bytes, writer: &mut Writer) -> usize {
-    let mut content = Quiet::new(content);
-    let announced = protocol.announce(content.len(), &mut writer.plain);
-    content.truncate(announced.taken);
-    writer.share(content);
-    writer.plain.extend_from_slice(announced.after);
-    announced.taken
+pub(crate) fn write_content(protocol: &mut Connection, content: Bytes, writer: &mut OutputBuffer) -> usize {
+    let mut content = CatchDropPanic::new(content);
+    let announced = protocol.begin_external_data(content.len(), &mut writer.plaintext);
+    content.truncate(announced.accepted);
+    writer.write_shared(content);
+    writer.plaintext.extend_from_slice(announced.suffix);
+    announced.accepted
 }
 
 /// Writes a part of a file with its framing. Returns how many bytes of it were written.
-pub(crate) fn file(protocol: &mut Connection, mut part: FilePart, writer: &mut Writer) -> usize {
-    let announced = protocol.announce(part.length, &mut writer.plain);
-    part.length = announced.taken;
-    if part.length > 0 {
-        writer.share_file(part);
+pub(crate) fn write_file(protocol: &mut Connection, mut part: FileRange, writer: &mut OutputBuffer) -> usize {
+    let announced = protocol.begin_external_data(part.len, &mut writer.plaintext);
+    part.len = announced.accepted;
+    if part.len > 0 {
+        writer.write_file(part);
     }
-    writer.plain.extend_from_slice(announced.after);
-    announced.taken
+    writer.plaintext.extend_from_slice(announced.suffix);
+    announced.accepted
 }
 
 /// Writes the 101 response, after which the upgraded protocol uses the connection. Returns false if
@@ -65,15 +65,15 @@ pub(crate) fn switch_protocols(
     out: &mut Vec<u8>,
 ) -> bool {
     response.status == StatusCode::SWITCHING_PROTOCOLS
-        && protocol.switch_protocols(pairs(&response.fields), out)
+        && protocol.switch_protocols(field_pairs(&response.headers), out)
 }
 
 /// Ends a response's body.
-pub(crate) fn finish(protocol: &mut Connection, trailers: &HeaderMap, out: &mut Vec<u8>) {
-    protocol.finish(map_pairs(trailers), out);
+pub(crate) fn finish_body(protocol: &mut Connection, trailers: &HeaderMap, out: &mut Vec<u8>) {
+    protocol.finish(header_map_pairs(trailers), out);
 }
 
 /// The trailers of the current request.
-pub(crate) fn trailers(protocol: &Connection) -> HeaderMap {
-    header_map(protocol.trailers())
+pub(crate) fn request_trailers(protocol: &Connection) -> HeaderMap {
+    to_header_map(protocol.trailers())
 }

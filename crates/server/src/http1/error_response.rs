@@ -1,64 +1,64 @@
 //! The responses that the server produces without a handler.
 
 use super::{Http1, encode};
-use crate::admission::Refusal;
-use crate::exchange::body_sender::Upload;
-use crate::io::context::{Link, Turn};
-use crate::observe::close_reason::Ended;
+use crate::admission::ShedReason;
+use crate::exchange::body_sender::RequestBodySender;
+use crate::io::context::{ConnectionContext, Action};
+use crate::observe::close_reason::CloseReason;
 use peregrine_driver::Driver;
 use peregrine_proto::h1::Framing;
-use peregrine_proto::{BodyLength, Reject, Version};
-use peregrine_web::head::Head;
+use peregrine_proto::{BodyLength, Http2Error, Version};
+use peregrine_web::head::RequestHead;
 use peregrine_web::{Problem, Response};
 
 impl Http1 {
     /// Responds to a request that was rejected because of overload. Its body is discarded.
     #[cold]
-    pub(super) fn refuse<D: Driver>(
+    pub(super) fn respond_shed<D: Driver>(
         &mut self,
-        refusal: Refusal,
-        head: &Head,
+        refusal: ShedReason,
+        head: &RequestHead,
         framing: Framing,
-        link: &mut Link<'_, D>,
-    ) -> Turn {
-        self.exchange.tally.route(head.route());
-        self.exchange.tally.keep(head);
-        self.exchange.tally.fail(refusal.fault());
+        link: &mut ConnectionContext<'_, D>,
+    ) -> Action {
+        self.exchange.metrics.set_route(head.route_id());
+        self.exchange.metrics.set_head(head);
+        self.exchange.metrics.set_error(refusal.error_type());
         if framing.body != BodyLength::None {
-            self.upload = Upload::Unwanted;
+            self.request_body = RequestBodySender::Discarding;
         }
-        let response = link.worker.overload.answer(refusal, &link.worker.application);
+        let response = link.worker.admission.shed_response(refusal, &link.worker.application);
         self.respond(Ok(response), link)
     }
 
     /// Responds to a request with a protocol error, and closes the connection.
-    pub(super) fn reject<D: Driver>(&mut self, reject: Reject, link: &mut Link<'_, D>) -> Turn {
+    pub(super) fn reject<D: Driver>(&mut self, reject: Http2Error, link: &mut ConnectionContext<'_, D>) -> Action {
         link.protocol.drain();
-        self.answer(reject.into(), link);
-        Turn::linger(Ended::Rejected(reject))
+        self.respond_problem(reject.into(), link);
+        Action::linger(CloseReason::Rejected(reject))
     }
 
     /// Writes a response to a request that may not have been parsed.
-    pub(super) fn answer<D: Driver>(&mut self, problem: Problem, link: &mut Link<'_, D>) {
-        let response = self.render(problem, link);
-        let (worker, tally) = (link.worker, &mut self.exchange.tally);
-        if !tally.is_begun() {
+    pub(super) fn respond_problem<D: Driver>(&mut self, problem: Problem, link: &mut ConnectionContext<'_, D>) {
+        let response = self.render_problem(problem, link);
+        let (worker, tally) = (link.worker, &mut self.exchange.metrics);
+        if !tally.is_started() {
             let facts = (Version::Http11, &*link.info);
-            tally.begin(worker.meters.as_ref(), None, facts, || worker.driver.now());
-            tally.keep_refused(link.io.reader.unread());
+            tally.start(worker.recorder.as_ref(), None, facts, || worker.driver.now());
+            tally.set_invalid_line(link.io.input.unread());
         }
-        tally.answer(response.status);
-        let out = &mut link.io.writer.plain;
-        tally.send(encode::whole(link.protocol, &response, &worker.date(), out));
+        tally.set_status(response.status);
+        let out = &mut link.io.output.plaintext;
+        tally.add_sent(encode::write_full(link.protocol, &response, &worker.date(), out));
         self.exchange.finish();
     }
 
     /// Renders a problem in the application's format.
-    pub(super) fn render<D: Driver>(&self, problem: Problem, link: &Link<'_, D>) -> Response {
+    pub(super) fn render_problem<D: Driver>(&self, problem: Problem, link: &ConnectionContext<'_, D>) -> Response {
         let application = &link.worker.application;
         match self.exchange.head() {
-            Some(head) => application.render(problem, head),
-            None => application.render(problem, &Head::take()),
+            Some(head) => application.render_problem(problem, head),
+            None => application.render_problem(problem, &RequestHead::from_pool()),
         }
     }
 }

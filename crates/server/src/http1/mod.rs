@@ -10,24 +10,24 @@ mod receive;
 mod send;
 
 use self::disconnect::Progress;
-use self::receive::Fed;
-use self::send::Streaming;
-use crate::exchange::body_sender::Upload;
-use crate::exchange::in_flight::{InProgress, RequestName};
-use crate::exchange::{Exchange, Panicked, fields};
-use crate::io::context::{For, Link, Turn};
-use crate::io::timeouts::{Probes, Wait};
-use crate::io::transfer_rate::Meter;
-use crate::observe::close_reason::Ended;
-use crate::observe::metrics::Fault;
-use crate::panic::Quiet;
-use crate::worker::lifecycle::Order;
+use self::receive::ForwardResult;
+use self::send::BodyWriter;
+use crate::exchange::body_sender::RequestBodySender;
+use crate::exchange::in_flight::{InFlightRequest, RequestName};
+use crate::exchange::{Exchange, HandlerPanic, fields};
+use crate::io::context::{Interest, ConnectionContext, Action};
+use crate::io::timeouts::{ProbeSchedule, TimeoutKind};
+use crate::io::transfer_rate::TransferRate;
+use crate::observe::close_reason::CloseReason;
+use crate::observe::metrics::ErrorType;
+use crate::panic::CatchDropPanic;
+use crate::worker::lifecycle::Lifecycle;
 use bytes::Bytes;
 use peregrine_driver::{Driver, Stream};
-use peregrine_proto::h1::{Event, Framing, Next, Waiting};
-use peregrine_proto::{BodyLength, HeadIndex, Reject, Version};
+use peregrine_proto::h1::{Event, Framing, NextAction, WaitingFor};
+use peregrine_proto::{BodyLength, HeadIndex, Http2Error, Version};
 use peregrine_web::body::BodyError;
-use peregrine_web::head::Head;
+use peregrine_web::head::RequestHead;
 use peregrine_web::{Problem, Request, Response};
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -35,72 +35,72 @@ use std::time::Duration;
 
 /// The HTTP/1 state of a busy connection, in memory that is reused.
 pub(crate) struct Http1 {
-    step: Step,
+    state: ExchangeState,
     /// The head that is being received.
-    head: Option<Head>,
+    head: Option<RequestHead>,
     /// A head index for calls of the protocol core that require one but do not fill it.
-    spare: HeadIndex,
+    scratch_index: HeadIndex,
     exchange: Exchange,
-    upload: Upload,
+    request_body: RequestBodySender,
     /// Whether content was pushed without waking its reader, because this task polls the reader.
-    has_fed: bool,
+    repoll_reader: bool,
     /// The protocol error in the current request's body.
-    rejected: Option<Reject>,
+    rejected: Option<Http2Error>,
     /// Whether the current handler panicked.
     panicked: bool,
     /// Whether the peer announced that it will send no further request.
-    is_last: bool,
+    is_last_request: bool,
     /// Whether a peer that has ended its sending side may be probed with an interim response
     /// (HTTP/1.1).
     can_probe: bool,
-    probes: Probes,
+    probe: ProbeSchedule,
     /// The memory of a large response body that is being sent.
-    whole_bytes: usize,
+    full_body_bytes: usize,
     /// The last request whose response is written but perhaps not sent yet.
-    written: Option<RequestName>,
+    last_written: Option<RequestName>,
     /// Whether the current exchange could not be answered at once.
-    has_waited: bool,
+    was_pending: bool,
     /// Whether a request was answered in this session.
-    answered: bool,
+    has_responded: bool,
 }
 
 /// The current step.
-enum Step {
+enum ExchangeState {
     /// Receives a request's head, or waits for one.
-    Head,
+    ReadingHead,
     /// The handler works on its response.
-    Handler,
+    RunningHandler,
     /// Sends a large body from memory. The field is the part that is not sent yet.
-    Whole(Quiet<Bytes>),
+    SendingFull(CatchDropPanic<Bytes>),
     /// Sends a body frame by frame.
-    Stream(Streaming),
+    SendingStream(BodyWriter),
     /// The response is complete, and a task continues to read the request's body.
-    ReadOn {
+    ReceivingBody {
         /// How many bytes the task had read when the server last found its pipe full.
         consumed: Option<u64>,
     },
     /// Discards the part of the request's body that the handler did not read.
-    Unread,
+    DrainingBody,
 }
 
 impl Default for Http1 {
     fn default() -> Self {
         Self {
-            step: Step::Head,
+            state: ExchangeState::ReadingHead,
             head: None,
-            spare: HeadIndex::default(),
+            scratch_index: HeadIndex::default(),
             exchange: Exchange::default(),
-            upload: Upload::Done,
-            has_fed: false,
+            request_body: RequestBodySender::Complete,
+            repoll_reader: false,
             rejected: None,
             panicked: false,
-            is_last: false,
+            is_last_request: false,
             can_probe: false,
-            probes: Probes::default(),
-            whole_bytes: 0,
-            written: None,
-            has_waited: false,
-            answered: false,
+            probe: ProbeSchedule::default(),
+            full_body_bytes: 0,
+            last_written: None,
+            was_pending: false,
+            has_responded: false,
         }
     }
 }
@@ -109,78 +109,78 @@ impl Http1 {
     /// Does as much work as it can without waiting.
     pub(crate) fn turn<D: Driver>(
         &mut self,
-        link: &mut Link<'_, D>,
+        link: &mut ConnectionContext<'_, D>,
         context: &mut Context<'_>,
-    ) -> Turn {
-        match self.step {
-            Step::Head => self.receive_head(link, context),
-            Step::Handler => self.await_handler(link, context),
-            Step::Whole(_) => self.send_whole(link, context),
-            Step::Stream(_) => self.send_stream(link, context),
-            Step::ReadOn { .. } => self.read_on(link, context),
-            Step::Unread => self.throw_away(link),
+    ) -> Action {
+        match self.state {
+            ExchangeState::ReadingHead => self.receive_head(link, context),
+            ExchangeState::RunningHandler => self.drive_handler(link, context),
+            ExchangeState::SendingFull(_) => self.send_full_body(link, context),
+            ExchangeState::SendingStream(_) => self.send_streamed_body(link, context),
+            ExchangeState::ReceivingBody { .. } => self.receive_after_response(link, context),
+            ExchangeState::DrainingBody => self.drain_body(link),
         }
     }
 
     /// Handles the expired deadline of `wait`.
-    pub(crate) fn late<D: Driver>(&mut self, wait: Wait, link: &mut Link<'_, D>) -> Turn {
-        match (wait, &self.step) {
-            (Wait::Head, _) => {
+    pub(crate) fn on_timeout<D: Driver>(&mut self, wait: TimeoutKind, link: &mut ConnectionContext<'_, D>) -> Action {
+        match (wait, &self.state) {
+            (TimeoutKind::Head, _) => {
                 link.protocol.drain();
-                self.answer(Problem::head_late(), link);
-                Turn::linger(Ended::HeadLate)
+                self.respond_problem(Problem::head_timeout(), link);
+                Action::linger(CloseReason::HeadTimeout)
             }
-            (Wait::Receive, Step::Unread) => Turn::linger(Ended::BodySlow),
-            (Wait::Receive, Step::ReadOn { .. }) => {
-                self.upload.fail(BodyError::TooSlow);
-                Turn::linger(Ended::BodySlow)
+            (TimeoutKind::Receive, ExchangeState::DrainingBody) => Action::linger(CloseReason::BodyTooSlow),
+            (TimeoutKind::Receive, ExchangeState::ReceivingBody { .. }) => {
+                self.request_body.fail(BodyError::TooSlow);
+                Action::linger(CloseReason::BodyTooSlow)
             }
-            (Wait::Reading | Wait::Exchange, Step::ReadOn { .. }) => {
-                self.upload.fail(BodyError::Disconnected);
-                self.upload = Upload::Unwanted;
-                Turn::Again
+            (TimeoutKind::BodyReader | TimeoutKind::Exchange, ExchangeState::ReceivingBody { .. }) => {
+                self.request_body.fail(BodyError::Disconnected);
+                self.request_body = RequestBodySender::Discarding;
+                Action::Continue
             }
-            (Wait::Traffic, _) if !link.is_silent() => Turn::Again,
-            (Wait::Receive | Wait::Traffic, _) => {
-                link.worker.observed.limit(match wait {
-                    Wait::Receive => "rate_min",
+            (TimeoutKind::Idle, _) if !link.is_idle_expired() => Action::Continue,
+            (TimeoutKind::Receive | TimeoutKind::Idle, _) => {
+                link.worker.instrumentation.record_limit(match wait {
+                    TimeoutKind::Receive => "rate_min",
                     _ => "upgraded_idle_timeout",
                 });
-                self.upload.fail(BodyError::TooSlow);
-                self.upload = Upload::Unwanted;
+                self.request_body.fail(BodyError::TooSlow);
+                self.request_body = RequestBodySender::Discarding;
                 link.protocol.drain();
-                Turn::Again
+                Action::Continue
             }
-            (Wait::Handler | Wait::Exchange, Step::Handler) => {
-                link.worker.observed.limit(match wait {
-                    Wait::Handler => "route_timeout",
+            (TimeoutKind::Handler | TimeoutKind::Exchange, ExchangeState::RunningHandler) => {
+                link.worker.instrumentation.record_limit(match wait {
+                    TimeoutKind::Handler => "route_timeout",
                     _ => "exchange_timeout",
                 });
-                self.exchange.tally.fail(Fault::Late);
+                self.exchange.metrics.set_error(ErrorType::Timeout);
                 self.exchange.drop_handler();
-                let late = self.render(Problem::handler_late(), link);
+                let late = self.render_problem(Problem::handler_timeout(), link);
                 self.respond(Ok(late), link)
             }
-            (Wait::Exchange, _) => Turn::close(Ended::ExchangeLate),
+            (TimeoutKind::Exchange, _) => Action::close(CloseReason::ExchangeTimeout),
             // The server is not receiving, so only this probe has noticed that the peer is gone.
-            (Wait::Probe, _) if link.stream.is_broken() => {
-                self.upload.fail(BodyError::Disconnected);
-                Turn::close(Ended::PeerLeft)
+            (TimeoutKind::Probe, _) if link.stream.is_broken() => {
+                self.request_body.fail(BodyError::Disconnected);
+                Action::close(CloseReason::PeerAborted)
             }
             // The turn sends the next probe.
-            (Wait::Probe, _) => Turn::Again,
-            _ => Turn::Again,
+            (TimeoutKind::Probe, _) => Action::Continue,
+            _ => Action::Continue,
         }
     }
 
     /// Fails the request's body, because the connection is over. Its reader gets an error.
     pub(crate) fn fail(&mut self) {
-        self.upload.fail(BodyError::Disconnected);
+        self.request_body.fail(BodyError::Disconnected);
     }
 
     /// Takes the exchange, if its handler must run to its end.
-    pub(crate) fn take_promised(&mut self) -> Option<Exchange> {
-        self.exchange.runs_to_end().then(|| std::mem::take(&mut self.exchange))
+    pub(crate) fn take_detachable(&mut self) -> Option<Exchange> {
+        self.exchange.is_detachable().then(|| std::mem::take(&mut self.exchange))
     }
 
     /// Takes the exchange, which continues with the upgraded protocol.
@@ -190,7 +190,7 @@ impl Http1 {
 
     /// Returns whether a request is being answered.
     pub(crate) fn is_busy(&self) -> bool {
-        !matches!(self.step, Step::Head | Step::ReadOn { .. } | Step::Unread)
+        !matches!(self.state, ExchangeState::ReadingHead | ExchangeState::ReceivingBody { .. } | ExchangeState::DrainingBody)
     }
 
     /// Returns whether the current request must never be rejected.
@@ -200,216 +200,216 @@ impl Http1 {
 
     /// The request that is being answered. If there is none and not everything `is_sent`, the last
     /// request that was answered.
-    pub(crate) fn in_progress(&self, is_sent: bool) -> Option<InProgress<'_>> {
-        let written = self.written.as_ref().filter(|_| !is_sent);
-        self.exchange.in_progress().or(written.map(InProgress::delivery))
+    pub(crate) fn in_flight(&self, is_sent: bool) -> Option<InFlightRequest<'_>> {
+        let written = self.last_written.as_ref().filter(|_| !is_sent);
+        self.exchange.in_flight().or(written.map(InFlightRequest::in_delivery))
     }
 
     /// Returns whether the response in progress ends when the connection closes, without another
     /// delimiter.
-    pub(crate) fn is_until_close(&self) -> bool {
-        matches!(&self.step, Step::Stream(streaming) if streaming.is_until_close())
+    pub(crate) fn is_close_delimited(&self) -> bool {
+        matches!(&self.state, ExchangeState::SendingStream(streaming) if streaming.is_close_delimited())
     }
 
     /// Drops the handler and its response.
-    pub(crate) fn stop(&mut self) {
-        self.exchange.stop();
+    pub(crate) fn abort(&mut self) {
+        self.exchange.abort();
     }
 
     /// Records that a response of the previous session is still being sent. The idle time begins
     /// when all of it is sent.
-    pub(crate) fn goes_on(&mut self) {
-        self.answered = true;
+    pub(crate) fn mark_flush_pending(&mut self) {
+        self.has_responded = true;
     }
 
     /// Returns whether a request was answered in this session.
-    pub(crate) fn has_answered(&self) -> bool {
-        self.answered
+    pub(crate) fn has_responded(&self) -> bool {
+        self.has_responded
     }
 
     /// The memory of a response body that waits to be sent.
     #[inline]
-    pub(crate) fn held_bytes(&self) -> usize {
-        if matches!(self.step, Step::Whole(_)) { self.whole_bytes } else { 0 }
+    pub(crate) fn memory_bytes(&self) -> usize {
+        if matches!(self.state, ExchangeState::SendingFull(_)) { self.full_body_bytes } else { 0 }
     }
 
     /// Drops everything that belongs to the application, for the next session.
     pub(crate) fn reset(&mut self) {
-        self.upload = Upload::Done;
-        self.step = Step::Head;
-        self.exchange.clear();
+        self.request_body = RequestBodySender::Complete;
+        self.state = ExchangeState::ReadingHead;
+        self.exchange.reset();
         self.head = None;
-        self.written = None;
+        self.last_written = None;
         self.rejected = None;
-        (self.panicked, self.has_waited, self.answered) = (false, false, false);
+        (self.panicked, self.was_pending, self.has_responded) = (false, false, false);
     }
 
     fn receive_head<D: Driver>(
         &mut self,
-        link: &mut Link<'_, D>,
+        link: &mut ConnectionContext<'_, D>,
         context: &mut Context<'_>,
-    ) -> Turn {
-        if link.is_full() {
-            return Turn::Wait(For { bytes: false, room: true });
+    ) -> Action {
+        if link.is_output_full() {
+            return Action::Wait(Interest { readable: false, writable: true });
         }
-        let head = self.head.get_or_insert_with(Head::take);
-        let unread = link.io.reader.unread();
-        let (used, event) = link.protocol.receive(&link.door.protocol, unread, head.index_mut());
+        let head = self.head.get_or_insert_with(RequestHead::from_pool);
+        let unread = link.io.input.unread();
+        let (used, event) = link.protocol.receive(&link.listener.protocol, unread, head.index_mut());
         match event {
             Event::Head(framing) => {
                 let mut head = self.head.take().expect("set before receiving");
                 let skip = usize::from(framing.skip);
-                head.set_bytes(&link.io.reader.unread()[skip..used]);
-                link.io.reader.consume(used);
-                link.io.deadlines.clear(Wait::Head);
+                head.set_bytes(&link.io.input.unread()[skip..used]);
+                link.io.input.consume(used);
+                link.io.deadlines.clear(TimeoutKind::Head);
                 self.begin(head, framing, link, context)
             }
             Event::NeedInput => {
-                link.io.reader.consume(used);
-                self.await_head(link)
+                link.io.input.consume(used);
+                self.wait_for_head(link)
             }
-            Event::Reject(reject) => self.reject(reject, link),
-            Event::Closed => Turn::linger(Ended::Agreed),
-            Event::Data(_) | Event::End | Event::NeedRespond | Event::Upgraded => {
+            Event::RequestError(reject) => self.reject(reject, link),
+            Event::Closed => Action::linger(CloseReason::ConnectionClose),
+            Event::Data(_) | Event::End | Event::Paused | Event::Upgraded => {
                 unreachable!("an exchange leaves the protocol before the next head")
             }
         }
     }
 
     /// Waits for the rest of a head.
-    fn await_head<D: Driver>(&mut self, link: &mut Link<'_, D>) -> Turn {
-        let is_between = matches!(link.protocol.waiting(), Waiting::FirstByte | Waiting::Idle);
-        let is_nothing = link.io.reader.is_empty() && is_between;
-        if link.is_ended() {
-            return match link.protocol.close_receive() {
-                Event::Reject(reject) if !is_nothing => self.reject(reject, link),
-                _ => Turn::close(Ended::PeerClosed),
+    fn wait_for_head<D: Driver>(&mut self, link: &mut ConnectionContext<'_, D>) -> Action {
+        let is_between = matches!(link.protocol.waiting_for(), WaitingFor::FirstByte | WaitingFor::Idle);
+        let is_nothing = link.io.input.is_empty() && is_between;
+        if link.is_eof() {
+            return match link.protocol.receive_eof() {
+                Event::RequestError(reject) if !is_nothing => self.reject(reject, link),
+                _ => Action::close(CloseReason::PeerClosed),
             };
         }
         if is_nothing {
-            return Turn::Rest;
+            return Action::Idle;
         }
-        let late = link.worker.driver.now().saturating_add(link.door.limits.head_timeout);
-        link.io.deadlines.begin(Wait::Head, late);
-        Turn::Wait(For { bytes: true, room: false })
+        let late = link.worker.driver.now().saturating_add(link.listener.limits.head_timeout);
+        link.io.deadlines.set_if_unset(TimeoutKind::Head, late);
+        Action::Wait(Interest { readable: true, writable: false })
     }
 
     /// Admits a request and calls its handler.
     fn begin<D: Driver>(
         &mut self,
-        mut head: Head,
+        mut head: RequestHead,
         framing: Framing,
-        link: &mut Link<'_, D>,
+        link: &mut ConnectionContext<'_, D>,
         context: &mut Context<'_>,
-    ) -> Turn {
+    ) -> Action {
         let worker = link.worker;
-        worker.observed.request();
+        worker.instrumentation.record_request();
         let facts = (head.index().version, &*link.info);
-        let tally = &mut self.exchange.tally;
-        tally.begin(worker.meters.as_ref(), Some(&head), facts, || worker.driver.now());
-        self.is_last = !framing.keep_alive;
+        let tally = &mut self.exchange.metrics;
+        tally.start(worker.recorder.as_ref(), Some(&head), facts, || worker.driver.now());
+        self.is_last_request = !framing.keep_alive;
         self.can_probe = head.index().version == Version::Http11;
         if let Err(reject) = link.check_origin(&head) {
-            self.exchange.tally.keep(&head);
+            self.exchange.metrics.set_head(&head);
             return self.reject(reject, link);
         }
         let target = worker.application.find(&mut head, link.info);
         match link.admit(&target, &head, framing.body != BodyLength::None) {
-            Ok(admitted) => self.exchange.admitted = Some(admitted),
-            Err(refusal) => return self.refuse(refusal, &head, framing, link),
+            Ok(admitted) => self.exchange.admission = Some(admitted),
+            Err(refusal) => return self.respond_shed(refusal, &head, framing, link),
         }
-        let limit = target.body_limit(link.door.limits.body_bytes_max);
+        let limit = target.body_limit(link.listener.limits.body_bytes_max);
         let body = match self.receive_body(framing, limit, link) {
             Ok(body) => body,
             Err(reject) => {
-                self.exchange.tally.keep(&head);
+                self.exchange.metrics.set_head(&head);
                 return self.reject(reject, link);
             }
         };
         let states = Rc::clone(worker.application.states());
         let request = Request::new(head, body, states, Rc::clone(link.info));
         self.exchange.begin(target, request);
-        (self.probes, self.has_fed) = (Probes::default(), false);
+        (self.probe, self.repoll_reader) = (ProbeSchedule::default(), false);
         if let Poll::Ready(outcome) = self.poll_handler(link, context) {
             return self.respond(outcome, link);
         }
-        self.step = Step::Handler;
-        self.has_waited = true;
-        link.io.hold.get_or_insert_with(|| worker.driver.hold());
+        self.state = ExchangeState::RunningHandler;
+        self.was_pending = true;
+        link.io.keep_awake.get_or_insert_with(|| worker.driver.keep_awake());
         let now = worker.driver.now();
-        if let Some(timeout) = self.exchange.timeout {
-            link.io.deadlines.set(Wait::Handler, now.saturating_add(timeout));
+        if let Some(timeout) = self.exchange.handler_timeout {
+            link.io.deadlines.set(TimeoutKind::Handler, now.saturating_add(timeout));
         }
-        self.limit_exchange(now, link);
-        self.attend(Progress::None, link, context)
+        self.start_exchange_timer(now, link);
+        self.poll_request_body(Progress::None, link, context)
     }
 
     /// Starts the timeout of the whole exchange, if there is one.
-    fn limit_exchange<D: Driver>(&mut self, now: Duration, link: &mut Link<'_, D>) {
-        self.exchange.goes_on(now);
-        if let Some(timeout) = link.door.limits.exchange_timeout {
-            link.io.deadlines.begin(Wait::Exchange, now.saturating_add(timeout));
+    fn start_exchange_timer<D: Driver>(&mut self, now: Duration, link: &mut ConnectionContext<'_, D>) {
+        self.exchange.mark_pending(now);
+        if let Some(timeout) = link.listener.limits.exchange_timeout {
+            link.io.deadlines.set_if_unset(TimeoutKind::Exchange, now.saturating_add(timeout));
         }
     }
 
-    fn await_handler<D: Driver>(
+    fn drive_handler<D: Driver>(
         &mut self,
-        link: &mut Link<'_, D>,
+        link: &mut ConnectionContext<'_, D>,
         context: &mut Context<'_>,
-    ) -> Turn {
+    ) -> Action {
         match self.poll_handler(link, context) {
             Poll::Ready(outcome) => self.respond(outcome, link),
-            Poll::Pending => self.attend(Progress::None, link, context),
+            Poll::Pending => self.poll_request_body(Progress::None, link, context),
         }
     }
 
     fn poll_handler<D: Driver>(
         &mut self,
-        link: &mut Link<'_, D>,
+        link: &mut ConnectionContext<'_, D>,
         context: &mut Context<'_>,
-    ) -> Poll<Result<Response, Panicked>> {
-        let polled = self.exchange.poll_response(context, &link.worker.pulse);
-        let out = &mut link.io.writer.plain;
+    ) -> Poll<Result<Response, HandlerPanic>> {
+        let polled = self.exchange.poll_response(context, &link.worker.heartbeat);
+        let out = &mut link.io.output.plaintext;
         self.exchange.send_interims(out.len(), |status, fields| {
-            link.protocol.send_interim(status, fields::map_pairs(fields), out);
+            link.protocol.send_interim(status, fields::header_map_pairs(fields), out);
         });
         polled
     }
 
     /// Receives the request's body and detects a disconnect. Called while the handler, or the
     /// response body that it returned, is not ready.
-    fn attend<D: Driver>(
+    fn poll_request_body<D: Driver>(
         &mut self,
         progress: Progress,
-        link: &mut Link<'_, D>,
+        link: &mut ConnectionContext<'_, D>,
         context: &mut Context<'_>,
-    ) -> Turn {
-        let fed = self.feed(link, context);
-        let has_fed = std::mem::take(&mut self.has_fed);
+    ) -> Action {
+        let fed = self.forward_body(link, context);
+        let has_fed = std::mem::take(&mut self.repoll_reader);
         match fed {
-            Fed::Left => Turn::close(Ended::PeerLeft),
+            ForwardResult::Disconnected => Action::close(CloseReason::PeerAborted),
             // The body's reader was not woken, so another turn must poll it.
-            _ if has_fed => Turn::Again,
-            Fed::Wait(bytes) => {
-                self.watch_peer(bytes, link);
-                Turn::Wait(For { bytes, room: false })
+            _ if has_fed => Action::Continue,
+            ForwardResult::Pending(bytes) => {
+                self.schedule_probe(bytes, link);
+                Action::Wait(Interest { readable: bytes, writable: false })
             }
-            Fed::Over if link.is_ended() => self.on_peer_end(progress, link),
-            Fed::Over => {
-                let bytes = link.reads_ahead();
-                self.watch_peer(bytes, link);
-                Turn::Wait(For { bytes, room: false })
+            ForwardResult::Done if link.is_eof() => self.on_peer_end(progress, link),
+            ForwardResult::Done => {
+                let bytes = link.may_read_ahead();
+                self.schedule_probe(bytes, link);
+                Action::Wait(Interest { readable: bytes, writable: false })
             }
         }
     }
 
     /// Called when the response is written: continues with the next request or with the rest of
     /// this request's body, or closes the connection.
-    fn after<D: Driver>(&mut self, link: &mut Link<'_, D>) -> Turn {
-        self.answered = true;
+    fn finish_response<D: Driver>(&mut self, link: &mut ConnectionContext<'_, D>) -> Action {
+        self.has_responded = true;
         self.exchange.finish();
-        if let Some(rest) = self.exchange.take_rest() {
-            let hold = link.worker.driver.hold();
+        if let Some(rest) = self.exchange.take_after_response() {
+            let hold = link.worker.driver.keep_awake();
             link.worker.driver.spawn_boxed(Box::pin(async move {
                 rest.await;
                 drop(hold);
@@ -417,52 +417,52 @@ impl Http1 {
         }
         if let Some(reject) = self.rejected.take() {
             link.protocol.drain();
-            return Turn::linger(Ended::Rejected(reject));
+            return Action::linger(CloseReason::Rejected(reject));
         }
-        if self.upload.is_unwanted() {
+        if self.request_body.is_discarding() {
             link.protocol.discard_body();
         }
-        match link.protocol.next() {
-            Next::FinishBody if self.upload.is_read() => {
-                self.exchange.stop();
-                self.step = Step::ReadOn { consumed: None };
-                self.has_waited = true;
-                self.probes = Probes::default();
-                link.io.hold.get_or_insert_with(|| link.worker.driver.hold());
-                Turn::Again
+        match link.protocol.next_action() {
+            NextAction::DiscardBody if self.request_body.has_reader() => {
+                self.exchange.abort();
+                self.state = ExchangeState::ReceivingBody { consumed: None };
+                self.was_pending = true;
+                self.probe = ProbeSchedule::default();
+                link.io.keep_awake.get_or_insert_with(|| link.worker.driver.keep_awake());
+                Action::Continue
             }
-            Next::Request => {
+            NextAction::Request => {
                 self.finish_exchange(link);
-                Turn::Again
+                Action::Continue
             }
-            Next::FinishBody => {
+            NextAction::DiscardBody => {
                 self.finish_exchange(link);
-                self.step = Step::Unread;
-                self.has_waited = true;
-                link.io.receiving = Meter::new(link.io.reader.brought());
-                Turn::Again
+                self.state = ExchangeState::DrainingBody;
+                self.was_pending = true;
+                link.io.receive_rate = TransferRate::new(link.io.input.payload_bytes());
+                Action::Continue
             }
-            Next::Close | Next::Respond | Next::Upgraded => Turn::linger(match () {
-                () if self.panicked => Ended::HandlerPanicked,
-                () if self.is_last => Ended::Agreed,
-                () if link.worker.order() >= Order::LameDuck => Ended::Drained,
-                () => Ended::Agreed,
+            NextAction::Close | NextAction::Respond | NextAction::Upgraded => Action::linger(match () {
+                () if self.panicked => CloseReason::HandlerPanicked,
+                () if self.is_last_request => CloseReason::ConnectionClose,
+                () if link.worker.lifecycle() >= Lifecycle::LameDuck => CloseReason::Drained,
+                () => CloseReason::ConnectionClose,
             }),
         }
     }
 
     /// Clears the exchange when its response is written and no application code is needed any more.
-    fn finish_exchange<D: Driver>(&mut self, link: &mut Link<'_, D>) {
+    fn finish_exchange<D: Driver>(&mut self, link: &mut ConnectionContext<'_, D>) {
         if let Some(name) = self.exchange.take_request_name() {
-            self.written = Some(name);
+            self.last_written = Some(name);
         }
-        self.exchange.clear();
-        self.upload = Upload::Done;
-        self.step = Step::Head;
+        self.exchange.reset();
+        self.request_body = RequestBodySender::Complete;
+        self.state = ExchangeState::ReadingHead;
         // Most exchanges are answered at once. They have no hold and no deadlines, so skip clearing
         // them.
-        if std::mem::take(&mut self.has_waited) {
-            link.io.hold = None;
+        if std::mem::take(&mut self.was_pending) {
+            link.io.keep_awake = None;
             link.io.deadlines.clear_all();
         }
     }

@@ -1,23 +1,23 @@
 //! Receives a request's body and passes it to the handler, or discards it.
 
-use super::{Http1, Step, encode};
-use crate::exchange::body_sender::{Room, Upload};
-use crate::io::context::{For, Link, Turn};
-use crate::io::timeouts::Wait;
-use crate::io::transfer_rate::Meter;
-use crate::observe::close_reason::Ended;
-use crate::worker::lifecycle::Order;
+use super::{Http1, ExchangeState, encode};
+use crate::exchange::body_sender::{BodyCapacity, RequestBodySender};
+use crate::io::context::{Interest, ConnectionContext, Action};
+use crate::io::timeouts::TimeoutKind;
+use crate::io::transfer_rate::TransferRate;
+use crate::observe::close_reason::CloseReason;
+use crate::worker::lifecycle::Lifecycle;
 use bytes::Bytes;
 use peregrine_driver::{Driver, Stream};
-use peregrine_proto::h1::{Event, Framing, Next};
-use peregrine_proto::{BodyLength, Reject};
+use peregrine_proto::h1::{Event, Framing, NextAction};
+use peregrine_proto::{BodyLength, Http2Error};
 use peregrine_web::body::BodyError;
 use peregrine_web::pipe::pipe;
 use peregrine_web::{Body, pool};
 use std::task::Context;
 
 /// The result of receiving.
-pub(super) enum Received {
+pub(super) enum BodyEvent {
     /// `data` is the range of the content in the unread bytes. After reading it, the caller must
     /// consume `used` bytes.
     Data {
@@ -26,17 +26,17 @@ pub(super) enum Received {
     },
     End,
     NeedInput,
-    Reject(Reject),
+    Reject(Http2Error),
 }
 
 /// How far [`Http1::feed`] has passed on a body.
-pub(super) enum Fed {
+pub(super) enum ForwardResult {
     /// Must be called again when the handler reads and, if `true`, also when more bytes arrive.
-    Wait(bool),
+    Pending(bool),
     /// The body is complete, failed or unwanted.
-    Over,
+    Done,
     /// The peer ended its sending side before the end of the body.
-    Left,
+    Disconnected,
 }
 
 impl Http1 {
@@ -45,135 +45,135 @@ impl Http1 {
         &mut self,
         framing: Framing,
         limit: u64,
-        link: &mut Link<'_, D>,
-    ) -> Result<Body, Reject> {
+        link: &mut ConnectionContext<'_, D>,
+    ) -> Result<Body, Http2Error> {
         let length = match framing.body {
             BodyLength::None => return Ok(Body::empty()),
             BodyLength::Exact(length) => Some(length),
             BodyLength::Chunked => None,
         };
-        let mut here = pool::take();
+        let mut here = pool::get();
         loop {
-            match self.receive(link) {
-                Received::Data { data, used } => {
-                    here.extend_from_slice(&link.io.reader.unread()[data]);
-                    link.io.reader.consume(used);
+            match self.next_body_event(link) {
+                BodyEvent::Data { data, used } => {
+                    here.extend_from_slice(&link.io.input.unread()[data]);
+                    link.io.input.consume(used);
                 }
                 // Trailers are rare and are passed through a pipe.
-                Received::End if link.protocol.trailers().next().is_none() => {
-                    return Ok(Body::buffer(here).limited(limit));
+                BodyEvent::End if link.protocol.trailers().next().is_none() => {
+                    return Ok(Body::from_pooled(here).limited(limit));
                 }
-                Received::End => {
-                    let (writer, reader) = pipe(link.door.limits.unread_body_bytes_max, length);
-                    writer.push(Bytes::from(here));
-                    writer.finish(encode::trailers(link.protocol));
+                BodyEvent::End => {
+                    let (writer, reader) = pipe(link.listener.limits.unread_body_bytes_max, length);
+                    writer.send(Bytes::from(here));
+                    writer.finish(encode::request_trailers(link.protocol));
                     return Ok(Body::incoming(reader, limit));
                 }
-                Received::NeedInput => break,
-                Received::Reject(reject) => return Err(reject),
+                BodyEvent::NeedInput => break,
+                BodyEvent::Reject(reject) => return Err(reject),
             }
         }
-        let (writer, reader) = pipe(link.door.limits.unread_body_bytes_max, length);
+        let (writer, reader) = pipe(link.listener.limits.unread_body_bytes_max, length);
         let is_awaited = framing.expect_continue && here.is_empty();
         if here.is_empty() {
-            pool::give(here);
+            pool::put(here);
         } else {
-            writer.push(Bytes::from(here));
+            writer.send(Bytes::from(here));
         }
         let is_promised = length.is_some();
-        self.upload = Upload::Flowing { pipe: writer, is_awaited, is_promised };
-        link.io.receiving = Meter::new(link.io.reader.brought());
+        self.request_body = RequestBodySender::Open { pipe: writer, awaits_continue: is_awaited, has_length: is_promised };
+        link.io.receive_rate = TransferRate::new(link.io.input.payload_bytes());
         Ok(Body::incoming(reader, limit))
     }
 
     /// Passes received content to the handler, as far as the pipe has room.
-    pub(super) fn feed<D: Driver>(
+    pub(super) fn forward_body<D: Driver>(
         &mut self,
-        link: &mut Link<'_, D>,
+        link: &mut ConnectionContext<'_, D>,
         context: &mut Context<'_>,
-    ) -> Fed {
+    ) -> ForwardResult {
         loop {
-            match self.upload.poll_room(context) {
-                Room::None => {
-                    link.pause_content();
-                    return Fed::Over;
+            match self.request_body.poll_capacity(context) {
+                BodyCapacity::Closed => {
+                    link.stop_body_timers();
+                    return ForwardResult::Done;
                 }
-                Room::Full => {
-                    link.pause_content();
-                    return Fed::Wait(false);
+                BodyCapacity::Full => {
+                    link.stop_body_timers();
+                    return ForwardResult::Pending(false);
                 }
                 // The peer sends nothing more, so pass on what has arrived without waiting for the
                 // handler to read.
-                Room::Unasked if link.is_ended() => {}
+                BodyCapacity::AwaitingDemand if link.is_eof() => {}
                 // The peer sends no content before it gets `100 Continue`, but a reset may arrive.
-                Room::Unasked => {
-                    link.pause_content();
-                    return Fed::Wait(link.reads_ahead());
+                BodyCapacity::AwaitingDemand => {
+                    link.stop_body_timers();
+                    return ForwardResult::Pending(link.may_read_ahead());
                 }
-                Room::Awaited => {
-                    link.protocol.send_interim(100, std::iter::empty(), &mut link.io.writer.plain);
+                BodyCapacity::SendContinue => {
+                    link.protocol.send_interim(100, std::iter::empty(), &mut link.io.output.plaintext);
                 }
-                Room::Free => {}
+                BodyCapacity::Ready => {}
             }
-            match self.feed_some(link, context) {
-                Some(Received::NeedInput) if link.is_ended() => {
-                    self.upload.fail(BodyError::Disconnected);
-                    return Fed::Left;
+            match self.forward_available(link, context) {
+                Some(BodyEvent::NeedInput) if link.is_eof() => {
+                    self.request_body.fail(BodyError::Disconnected);
+                    return ForwardResult::Disconnected;
                 }
-                Some(Received::NeedInput) => {
-                    let is_answering = matches!(self.step, Step::Whole { .. } | Step::Stream(_));
-                    if is_answering && self.upload.is_open_ended() {
-                        link.await_word();
+                Some(BodyEvent::NeedInput) => {
+                    let is_answering = matches!(self.state, ExchangeState::SendingFull { .. } | ExchangeState::SendingStream(_));
+                    if is_answering && self.request_body.has_unknown_length() {
+                        link.start_idle_timer();
                     } else {
-                        link.await_content();
+                        link.start_body_timer();
                     }
-                    return Fed::Wait(true);
+                    return ForwardResult::Pending(true);
                 }
-                Some(Received::End) => {
-                    self.upload.finish(|| encode::trailers(link.protocol));
+                Some(BodyEvent::End) => {
+                    self.request_body.finish(|| encode::request_trailers(link.protocol));
                     // If the peer has ended its sending side, the handler may be cancelled for
                     // that. It must get the whole body first.
-                    self.has_fed |= link.is_ended();
+                    self.repoll_reader |= link.is_eof();
                 }
-                Some(Received::Reject(reject)) => {
-                    self.upload.fail(BodyError::Rejected(reject));
+                Some(BodyEvent::Reject(reject)) => {
+                    self.request_body.fail(BodyError::Protocol(reject));
                     self.rejected = Some(reject);
                 }
-                Some(Received::Data { .. }) | None => {}
+                Some(BodyEvent::Data { .. }) | None => {}
             }
         }
     }
 
     /// Passes the body to a task that continues to read it after the response is complete. If the
     /// task reads nothing for `idle_timeout`, its body fails.
-    pub(super) fn read_on<D: Driver>(
+    pub(super) fn receive_after_response<D: Driver>(
         &mut self,
-        link: &mut Link<'_, D>,
+        link: &mut ConnectionContext<'_, D>,
         context: &mut Context<'_>,
-    ) -> Turn {
-        match self.feed(link, context) {
-            Fed::Wait(true) => {
-                link.io.deadlines.clear(Wait::Reading);
-                Turn::Wait(For { bytes: true, room: false })
+    ) -> Action {
+        match self.forward_body(link, context) {
+            ForwardResult::Pending(true) => {
+                link.io.deadlines.clear(TimeoutKind::BodyReader);
+                Action::Wait(Interest { readable: true, writable: false })
             }
-            Fed::Wait(false) => {
-                let taken = Some(self.upload.consumed());
+            ForwardResult::Pending(false) => {
+                let taken = Some(self.request_body.consumed());
                 let now = link.worker.driver.now();
-                let until = now.saturating_add(link.door.limits.idle_timeout);
-                match &mut self.step {
-                    Step::ReadOn { consumed } if *consumed != taken => {
+                let until = now.saturating_add(link.listener.limits.idle_timeout);
+                match &mut self.state {
+                    ExchangeState::ReceivingBody { consumed } if *consumed != taken => {
                         *consumed = taken;
-                        link.io.deadlines.set(Wait::Reading, until);
+                        link.io.deadlines.set(TimeoutKind::BodyReader, until);
                     }
-                    _ => link.io.deadlines.begin(Wait::Reading, until),
+                    _ => link.io.deadlines.set_if_unset(TimeoutKind::BodyReader, until),
                 }
-                self.watch_peer(false, link);
-                Turn::Wait(For { bytes: false, room: false })
+                self.schedule_probe(false, link);
+                Action::Wait(Interest { readable: false, writable: false })
             }
-            Fed::Left => Turn::close(Ended::PeerClosed),
-            Fed::Over => {
-                link.io.deadlines.clear(Wait::Reading);
-                self.after(link)
+            ForwardResult::Disconnected => Action::close(CloseReason::PeerClosed),
+            ForwardResult::Done => {
+                link.io.deadlines.clear(TimeoutKind::BodyReader);
+                self.finish_response(link)
             }
         }
     }
@@ -181,23 +181,23 @@ impl Http1 {
     /// Passes on received content up to the next other event, and returns that event. Returns
     /// `None` if it passed on content and now needs more input. The caller must then check for room
     /// again.
-    pub(super) fn feed_some<D: Driver>(
+    pub(super) fn forward_available<D: Driver>(
         &mut self,
-        link: &mut Link<'_, D>,
+        link: &mut ConnectionContext<'_, D>,
         context: &Context<'_>,
-    ) -> Option<Received> {
+    ) -> Option<BodyEvent> {
         // Small chunks are combined, because a separate piece for each would use more memory than
         // its content.
         let mut piece = Vec::new();
         let mut any = false;
         let last = loop {
-            match self.receive(link) {
-                Received::Data { data, used } => {
+            match self.next_body_event(link) {
+                BodyEvent::Data { data, used } => {
                     any = true;
-                    let reader = &mut link.io.reader;
+                    let reader = &mut link.io.input;
                     let is_all = piece.is_empty() && data == (0..reader.unread().len());
-                    if is_all && let Some(kept) = reader.take_kept(D::Stream::keep) {
-                        self.has_fed |= self.upload.push_before_poll(kept, context);
+                    if is_all && let Some(kept) = reader.take_owned(D::Stream::try_into_vec) {
+                        self.repoll_reader |= self.request_body.push_without_wake(kept, context);
                         continue;
                     }
                     piece.extend_from_slice(&reader.unread()[data]);
@@ -207,25 +207,25 @@ impl Http1 {
             }
         };
         if !piece.is_empty() {
-            self.has_fed |= self.upload.push_before_poll(Bytes::from(piece), context);
+            self.repoll_reader |= self.request_body.push_without_wake(Bytes::from(piece), context);
         }
-        (!any || !matches!(last, Received::NeedInput)).then_some(last)
+        (!any || !matches!(last, BodyEvent::NeedInput)).then_some(last)
     }
 
     /// The next event of a body.
-    pub(super) fn receive<D: Driver>(&mut self, link: &mut Link<'_, D>) -> Received {
-        let reader = &mut link.io.reader;
+    pub(super) fn next_body_event<D: Driver>(&mut self, link: &mut ConnectionContext<'_, D>) -> BodyEvent {
+        let reader = &mut link.io.input;
         let (used, event) =
-            link.protocol.receive(&link.door.protocol, reader.unread(), &mut self.spare);
+            link.protocol.receive(&link.listener.protocol, reader.unread(), &mut self.scratch_index);
         if let Event::Data(data) = event {
-            self.exchange.tally.receive(data.len());
-            return Received::Data { data, used };
+            self.exchange.metrics.add_received(data.len());
+            return BodyEvent::Data { data, used };
         }
         reader.consume(used);
         match event {
-            Event::NeedInput => Received::NeedInput,
-            Event::Reject(reject) => Received::Reject(reject),
-            Event::End | Event::NeedRespond | Event::Closed => Received::End,
+            Event::NeedInput => BodyEvent::NeedInput,
+            Event::RequestError(reject) => BodyEvent::Reject(reject),
+            Event::End | Event::Paused | Event::Closed => BodyEvent::End,
             Event::Head(_) | Event::Data(_) | Event::Upgraded => {
                 unreachable!("between a head and its response, a body has only data and an end")
             }
@@ -233,28 +233,28 @@ impl Http1 {
     }
 
     /// Discards the rest of the request's body, because the next request starts after it.
-    pub(super) fn throw_away<D: Driver>(&mut self, link: &mut Link<'_, D>) -> Turn {
-        while link.protocol.next() == Next::FinishBody {
-            let reader = &mut link.io.reader;
+    pub(super) fn drain_body<D: Driver>(&mut self, link: &mut ConnectionContext<'_, D>) -> Action {
+        while link.protocol.next_action() == NextAction::DiscardBody {
+            let reader = &mut link.io.input;
             let (used, event) =
-                link.protocol.receive(&link.door.protocol, reader.unread(), &mut self.spare);
+                link.protocol.receive(&link.listener.protocol, reader.unread(), &mut self.scratch_index);
             reader.consume(used);
             match event {
-                Event::NeedInput if link.is_ended() => return Turn::close(Ended::PeerClosed),
+                Event::NeedInput if link.is_eof() => return Action::close(CloseReason::PeerClosed),
                 // The response is written, so nothing is in progress.
-                Event::NeedInput if link.worker.order() >= Order::Drain => {
-                    return Turn::linger(Ended::Drained);
+                Event::NeedInput if link.worker.lifecycle() >= Lifecycle::Draining => {
+                    return Action::linger(CloseReason::Drained);
                 }
                 Event::NeedInput => {
-                    link.await_content();
-                    return Turn::Wait(For { bytes: true, room: false });
+                    link.start_body_timer();
+                    return Action::Wait(Interest { readable: true, writable: false });
                 }
-                Event::Reject(reject) => return Turn::linger(Ended::Rejected(reject)),
-                Event::Closed => return Turn::linger(Ended::Agreed),
+                Event::RequestError(reject) => return Action::linger(CloseReason::Rejected(reject)),
+                Event::Closed => return Action::linger(CloseReason::ConnectionClose),
                 _ => {}
             }
         }
-        link.io.deadlines.clear(Wait::Receive);
-        self.after(link)
+        link.io.deadlines.clear(TimeoutKind::Receive);
+        self.finish_response(link)
     }
 }

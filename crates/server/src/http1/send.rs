@@ -2,20 +2,20 @@
 //! receives it.
 
 use super::disconnect::Progress;
-use super::receive::Fed;
-use super::{Http1, Step, encode};
-use crate::exchange::{Exchange, Panicked};
-use crate::io::context::{For, Link, Turn};
-use crate::io::output::{SHARED_BYTES_MAX, SHARED_BYTES_MIN};
-use crate::io::timeouts::Wait;
-use crate::observe::close_reason::Ended;
-use crate::observe::metrics::Fault;
-use crate::panic::{Quiet, guarded};
+use super::receive::ForwardResult;
+use super::{Http1, ExchangeState, encode};
+use crate::exchange::{Exchange, HandlerPanic};
+use crate::io::context::{Interest, ConnectionContext, Action};
+use crate::io::output::{ZERO_COPY_BYTES_MAX, ZERO_COPY_BYTES_MIN};
+use crate::io::timeouts::TimeoutKind;
+use crate::observe::close_reason::CloseReason;
+use crate::observe::metrics::ErrorType;
+use crate::panic::{CatchDropPanic, catch_panic};
 use http::HeaderMap;
-use peregrine_driver::{Driver, FilePart, Stream};
-use peregrine_proto::h1::{BodyMode, ResponseLength};
-use peregrine_web::body::{BodyError, Part};
-use peregrine_web::panics::contained;
+use peregrine_driver::{Driver, FileRange, Stream};
+use peregrine_proto::h1::{BodyFraming, ResponseLength};
+use peregrine_web::body::{BodyError, BodyPart};
+use peregrine_web::panics::catch_log_panic;
 use peregrine_web::{Problem, Response};
 use std::task::{Context, Poll};
 
@@ -25,232 +25,232 @@ const FRAMES_PER_TURN: usize = 32;
 
 /// The connection yields after this much content. Otherwise, if the peer receives everything at
 /// once, one connection could send forever.
-const YIELD_BYTES: usize = 256 * 1024;
+const YIELD_AFTER_BYTES: usize = 256 * 1024;
 
 /// A response's body that is being sent.
-pub(super) struct Streaming {
-    mode: BodyMode,
+pub(super) struct BodyWriter {
+    mode: BodyFraming,
     /// Bytes still to be sent, if the length was declared. At 0, the body is not polled again.
     /// Further bytes would not be sent and so would never wait for the peer, and an endless body
     /// would monopolise the worker.
-    left: Option<u64>,
+    remaining: Option<u64>,
     trailers: HeaderMap,
     /// Bytes since this body last made the connection yield.
-    unbroken: usize,
+    bytes_since_yield: usize,
 }
 
-impl Streaming {
+impl BodyWriter {
     /// Returns whether the body ends with the connection.
-    pub(super) fn is_until_close(&self) -> bool {
-        self.mode == BodyMode::UntilClose
+    pub(super) fn is_close_delimited(&self) -> bool {
+        self.mode == BodyFraming::CloseDelimited
     }
 
     /// Returns whether the length of the body is unknown.
-    pub(super) fn is_open_ended(&self) -> bool {
-        self.left.is_none()
+    pub(super) fn has_unknown_length(&self) -> bool {
+        self.remaining.is_none()
     }
 }
 
 impl Http1 {
     /// Decides whether the connection closes after this response, and whether the rest of the
     /// request's body is read or discarded.
-    fn settle_request<D: Driver>(&self, link: &mut Link<'_, D>) {
+    fn set_persistence<D: Driver>(&self, link: &mut ConnectionContext<'_, D>) {
         // Connections in reserved slots close after their response.
-        if link.is_to_close() || link.is_by_wicket {
+        if link.should_close() || link.is_reserved {
             link.protocol.drain();
         }
-        if self.upload.is_unwanted() {
+        if self.request_body.is_discarding() {
             link.protocol.discard_body();
-        } else if self.upload.is_read() {
-            link.protocol.keep_body();
+        } else if self.request_body.has_reader() {
+            link.protocol.keep_reading_body();
         }
     }
 
     /// Writes the response. If its body does not fit or is not ready, later turns write the rest.
     pub(super) fn respond<D: Driver>(
         &mut self,
-        outcome: Result<Response, Panicked>,
-        link: &mut Link<'_, D>,
-    ) -> Turn {
-        link.io.deadlines.clear(Wait::Handler);
-        link.io.deadlines.clear(Wait::Probe);
+        outcome: Result<Response, HandlerPanic>,
+        link: &mut ConnectionContext<'_, D>,
+    ) -> Action {
+        link.io.deadlines.clear(TimeoutKind::Handler);
+        link.io.deadlines.clear(TimeoutKind::Probe);
         let response = outcome.unwrap_or_else(|panicked| {
             self.panicked = true;
-            self.exchange.tally.fail(Fault::Panic);
+            self.exchange.metrics.set_error(ErrorType::Panic);
             link.protocol.drain();
-            self.exchange.tell_panic("a handler", &panicked, &link.info.peer);
-            self.render(Problem::handler_panicked(), link)
+            self.exchange.log_panic("a handler", &panicked, &link.info.peer);
+            self.render_problem(Problem::handler_panicked(), link)
         });
-        self.settle_request(link);
-        let mut response = Quiet::new(response);
-        self.exchange.keep_rest(response.take_rest());
+        self.set_persistence(link);
+        let mut response = CatchDropPanic::new(response);
+        self.exchange.set_after_response(response.take_after_response());
         if let Some(upgrade) = response.take_upgrade() {
-            if encode::switch_protocols(link.protocol, &response, &mut link.io.writer.plain) {
-                self.exchange.tally.answer(response.status);
+            if encode::switch_protocols(link.protocol, &response, &mut link.io.output.plaintext) {
+                self.exchange.metrics.set_status(response.status);
                 self.exchange.finish();
-                return Turn::Upgrade(upgrade);
+                return Action::Upgrade(upgrade);
             }
-            contained(|| {
+            catch_log_panic(|| {
                 tracing::error!(target: "peregrine",
                 "a handler answered with an upgrade to a request that did not ask for one, or \
                  whose body was not read; the peer got a 500")
             });
             let unused =
-                std::mem::replace(&mut *response, self.render(Problem::handler_panicked(), link));
-            guarded("the destructor of an upgrade", || drop((upgrade, unused)));
+                std::mem::replace(&mut *response, self.render_problem(Problem::handler_panicked(), link));
+            catch_panic("the destructor of an upgrade", || drop((upgrade, unused)));
         }
-        self.exchange.tally.answer(response.status);
+        self.exchange.metrics.set_status(response.status);
         let date = link.worker.date();
-        let most = link.door.limits.pending_output_bytes_max.max(1);
-        let writer = &mut link.io.writer;
+        let most = link.listener.limits.pending_output_bytes_max.max(1);
+        let writer = &mut link.io.output;
         if let Some(bytes) = response.body.as_slice() {
             let length = bytes.len();
             // Copy the content of a pooled buffer, even if it is large: returning the buffer to the
             // pool saves more than the copy costs.
-            if length <= most && (length < SHARED_BYTES_MIN || response.body.is_buffer()) {
-                let out = &mut writer.plain;
-                self.exchange.tally.send(encode::whole(link.protocol, &response, &date, out));
-                return self.after(link);
+            if length <= most && (length < ZERO_COPY_BYTES_MIN || response.body.is_pooled()) {
+                let out = &mut writer.plaintext;
+                self.exchange.metrics.add_sent(encode::write_full(link.protocol, &response, &date, out));
+                return self.finish_response(link);
             }
-            let held = response.body.held_bytes();
-            let body = std::mem::take(&mut response.body).into_shared().unwrap_or_default();
+            let held = response.body.memory_bytes();
+            let body = std::mem::take(&mut response.body).try_into_bytes().unwrap_or_default();
             let exact = ResponseLength::Exact(length as u64);
-            encode::head(link.protocol, &response, exact, &date, &mut writer.plain);
+            encode::write_head(link.protocol, &response, exact, &date, &mut writer.plaintext);
             if length <= most {
-                self.exchange.tally.send(encode::content(link.protocol, body, writer));
-                link.protocol.finish(std::iter::empty(), &mut writer.plain);
-                return self.after(link);
+                self.exchange.metrics.add_sent(encode::write_content(link.protocol, body, writer));
+                link.protocol.finish(std::iter::empty(), &mut writer.plaintext);
+                return self.finish_response(link);
             }
-            self.whole_bytes = held;
-            self.step = Step::Whole(Quiet::new(body));
+            self.full_body_bytes = held;
+            self.state = ExchangeState::SendingFull(CatchDropPanic::new(body));
         } else {
-            let out = &mut writer.plain;
+            let out = &mut writer.plaintext;
             let body = std::mem::take(&mut response.body);
-            let length = Exchange::length_of(&body);
+            let length = Exchange::body_length(&body);
             let length = length.map_or(ResponseLength::Unknown, ResponseLength::Exact);
-            let mode = encode::head(link.protocol, &response, length, &date, out);
+            let mode = encode::write_head(link.protocol, &response, length, &date, out);
             let left = match mode {
-                BodyMode::None => Some(0),
-                BodyMode::Exact(bytes) => Some(bytes),
-                BodyMode::Chunked | BodyMode::UntilClose => None,
+                BodyFraming::None => Some(0),
+                BodyFraming::Exact(bytes) => Some(bytes),
+                BodyFraming::Chunked | BodyFraming::CloseDelimited => None,
             };
-            self.exchange.stream(body);
-            self.step =
-                Step::Stream(Streaming { mode, left, trailers: HeaderMap::new(), unbroken: 0 });
+            self.exchange.set_body(body);
+            self.state =
+                ExchangeState::SendingStream(BodyWriter { mode, remaining: left, trailers: HeaderMap::new(), bytes_since_yield: 0 });
         }
-        self.has_waited = true;
-        self.limit_exchange(link.worker.driver.now(), link);
-        Turn::Again
+        self.was_pending = true;
+        self.start_exchange_timer(link.worker.driver.now(), link);
+        Action::Continue
     }
 
     /// Sends a body from memory in pieces, as fast as the peer receives them.
-    pub(super) fn send_whole<D: Driver>(
+    pub(super) fn send_full_body<D: Driver>(
         &mut self,
-        link: &mut Link<'_, D>,
+        link: &mut ConnectionContext<'_, D>,
         context: &mut Context<'_>,
-    ) -> Turn {
-        let most = link.door.limits.pending_output_bytes_max.max(1);
-        let Step::Whole(rest) = &mut self.step else { unreachable!("wrong step") };
+    ) -> Action {
+        let most = link.listener.limits.pending_output_bytes_max.max(1);
+        let ExchangeState::SendingFull(rest) = &mut self.state else { unreachable!("wrong step") };
         // The exchange ends only when the driver has sent its content.
-        if link.is_full() || (rest.is_empty() && !link.stream.has_room()) {
-            return self.await_room(link, context);
+        if link.is_output_full() || (rest.is_empty() && !link.stream.is_writable()) {
+            return self.wait_writable(link, context);
         }
         if !rest.is_empty() {
-            let is_shared = rest.len() >= SHARED_BYTES_MIN;
-            let most = if is_shared { SHARED_BYTES_MAX } else { most };
+            let is_shared = rest.len() >= ZERO_COPY_BYTES_MIN;
+            let most = if is_shared { ZERO_COPY_BYTES_MAX } else { most };
             let all = rest.len();
             let piece = rest.split_to(all.min(most));
-            let is_enough = piece.len() >= YIELD_BYTES;
-            self.exchange.tally.send(encode::content(link.protocol, piece, &mut link.io.writer));
-            return if is_enough { Turn::Yield(For::default()) } else { Turn::Again };
+            let is_enough = piece.len() >= YIELD_AFTER_BYTES;
+            self.exchange.metrics.add_sent(encode::write_content(link.protocol, piece, &mut link.io.output));
+            return if is_enough { Action::Yield(Interest::default()) } else { Action::Continue };
         }
-        link.protocol.finish(std::iter::empty(), &mut link.io.writer.plain);
-        self.after(link)
+        link.protocol.finish(std::iter::empty(), &mut link.io.output.plaintext);
+        self.finish_response(link)
     }
 
     /// Sends a body as its frames become ready.
-    pub(super) fn send_stream<D: Driver>(
+    pub(super) fn send_streamed_body<D: Driver>(
         &mut self,
-        link: &mut Link<'_, D>,
+        link: &mut ConnectionContext<'_, D>,
         context: &mut Context<'_>,
-    ) -> Turn {
+    ) -> Action {
         let mut progress = Progress::None;
         for _ in 0..FRAMES_PER_TURN {
-            if link.is_full() {
-                return self.await_room(link, context);
+            if link.is_output_full() {
+                return self.wait_writable(link, context);
             }
-            let Step::Stream(streaming) = &mut self.step else { unreachable!("wrong step") };
-            if streaming.left == Some(0) {
-                return self.finish_stream(link);
+            let ExchangeState::SendingStream(streaming) = &mut self.state else { unreachable!("wrong step") };
+            if streaming.remaining == Some(0) {
+                return self.finish_body(link);
             }
-            let polled = if link.sends_files() {
-                self.exchange.poll_part(context, &link.worker.pulse)
+            let polled = if link.supports_sendfile() {
+                self.exchange.poll_body_part(context, &link.worker.heartbeat)
             } else {
-                let frame = self.exchange.poll_frame(context, &link.worker.pulse);
-                frame.map(|frame| frame.map(|frame| frame.map(Part::Frame)))
+                let frame = self.exchange.poll_frame(context, &link.worker.heartbeat);
+                frame.map(|frame| frame.map(|frame| frame.map(BodyPart::Frame)))
             };
             let part = match polled {
                 Poll::Ready(Some(Ok(part))) => part,
-                Poll::Ready(None) => return self.finish_stream(link),
-                Poll::Ready(Some(Err(error))) => return self.break_stream(&error, link),
+                Poll::Ready(None) => return self.finish_body(link),
+                Poll::Ready(Some(Err(error))) => return self.fail_body(&error, link),
                 Poll::Pending => {
-                    link.io.hold.get_or_insert_with(|| link.worker.driver.hold());
-                    return self.attend(progress, link, context);
+                    link.io.keep_awake.get_or_insert_with(|| link.worker.driver.keep_awake());
+                    return self.poll_request_body(progress, link, context);
                 }
             };
             let taken = match part {
-                Part::File { file, at, length } => {
+                BodyPart::File { file, offset: at, len: length } => {
                     let length = usize::try_from(length).unwrap_or(usize::MAX);
-                    let part = FilePart { file, at, length };
-                    encode::file(link.protocol, part, &mut link.io.writer)
+                    let part = FileRange { file, offset: at, len: length };
+                    encode::write_file(link.protocol, part, &mut link.io.output)
                 }
-                Part::Frame(frame) => match frame.into_data() {
-                    Ok(data) => encode::content(link.protocol, data, &mut link.io.writer),
+                BodyPart::Frame(frame) => match frame.into_data() {
+                    Ok(data) => encode::write_content(link.protocol, data, &mut link.io.output),
                     // Trailers are the last frame of a body, so the body is not polled again.
                     Err(frame) => {
                         if let Ok(trailers) = frame.into_trailers() {
                             streaming.trailers = trailers;
-                            return self.finish_stream(link);
+                            return self.finish_body(link);
                         }
                         continue;
                     }
                 },
             };
-            streaming.left = streaming.left.map(|left| left - taken as u64);
-            self.exchange.tally.send(taken);
+            streaming.remaining = streaming.remaining.map(|left| left - taken as u64);
+            self.exchange.metrics.add_sent(taken);
             if taken > 0 {
                 progress = Progress::Some;
             }
-            streaming.unbroken += taken;
-            if streaming.unbroken >= YIELD_BYTES {
-                streaming.unbroken = 0;
+            streaming.bytes_since_yield += taken;
+            if streaming.bytes_since_yield >= YIELD_AFTER_BYTES {
+                streaming.bytes_since_yield = 0;
                 break;
             }
         }
         // The turn has used up its share, but the response may still need the request's content.
         // Receive that before yielding.
-        match self.attend(progress, link, context) {
-            Turn::Wait(what) => Turn::Yield(what),
+        match self.poll_request_body(progress, link, context) {
+            Action::Wait(what) => Action::Yield(what),
             turn => turn,
         }
     }
 
-    pub(super) fn finish_stream<D: Driver>(&mut self, link: &mut Link<'_, D>) -> Turn {
-        let Step::Stream(streaming) = &self.step else { unreachable!("wrong step") };
-        encode::finish(link.protocol, &streaming.trailers, &mut link.io.writer.plain);
-        self.after(link)
+    pub(super) fn finish_body<D: Driver>(&mut self, link: &mut ConnectionContext<'_, D>) -> Action {
+        let ExchangeState::SendingStream(streaming) = &self.state else { unreachable!("wrong step") };
+        encode::finish_body(link.protocol, &streaming.trailers, &mut link.io.output.plaintext);
+        self.finish_response(link)
     }
 
     /// Ends the connection because the response's body failed. The peer sees a truncated body.
-    pub(super) fn break_stream<D: Driver>(
+    pub(super) fn fail_body<D: Driver>(
         &mut self,
         error: &BodyError,
-        link: &mut Link<'_, D>,
-    ) -> Turn {
+        link: &mut ConnectionContext<'_, D>,
+    ) -> Action {
         let (peer, request) = (&link.info.peer, self.exchange.request_name());
         let request = request.map(ToString::to_string).unwrap_or_default();
-        let is_ours = matches!(error, BodyError::Failed(_));
-        self.exchange.tell(|| {
+        let is_ours = matches!(error, BodyError::Stream(_));
+        self.exchange.in_span(|| {
             if is_ours {
                 tracing::error!(target: "peregrine", %error, request, %peer,
                     "the body of a response failed");
@@ -259,24 +259,24 @@ impl Http1 {
                     "the body of a response failed because its request's body failed");
             }
         });
-        if let Step::Stream(Streaming { mode: BodyMode::UntilClose, .. }) = self.step {
+        if let ExchangeState::SendingStream(BodyWriter { mode: BodyFraming::CloseDelimited, .. }) = self.state {
             // An orderly close would tell the peer that the body is complete.
             link.stream.reset_on_drop();
-            return Turn::close(Ended::ResponseFailed);
+            return Action::close(CloseReason::ResponseBodyFailed);
         }
-        Turn::linger(Ended::ResponseFailed)
+        Action::linger(CloseReason::ResponseBodyFailed)
     }
 
     /// Waits until the peer has received some output. Meanwhile, the request's body is still
     /// received.
-    pub(super) fn await_room<D: Driver>(
+    pub(super) fn wait_writable<D: Driver>(
         &mut self,
-        link: &mut Link<'_, D>,
+        link: &mut ConnectionContext<'_, D>,
         context: &mut Context<'_>,
-    ) -> Turn {
-        match self.feed(link, context) {
-            Fed::Wait(bytes) => Turn::Wait(For { bytes, room: true }),
-            Fed::Left | Fed::Over => Turn::Wait(For { bytes: false, room: true }),
+    ) -> Action {
+        match self.forward_body(link, context) {
+            ForwardResult::Pending(bytes) => Action::Wait(Interest { readable: bytes, writable: true }),
+            ForwardResult::Disconnected | ForwardResult::Done => Action::Wait(Interest { readable: false, writable: true }),
         }
     }
 }

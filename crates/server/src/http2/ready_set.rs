@@ -9,10 +9,10 @@ use std::task::{Wake, Waker};
 
 /// The numbers of woken streams, and the connection's waker. A stream may be woken from any thread.
 #[derive(Default)]
-pub(super) struct Woken(Mutex<Set>);
+pub(super) struct ReadySet(Mutex<ReadySetInner>);
 
 #[derive(Default)]
-struct Set {
+struct ReadySetInner {
     /// One bit per stream number.
     words: Vec<u64>,
     is_any: bool,
@@ -20,10 +20,10 @@ struct Set {
     connection: Option<Waker>,
 }
 
-impl Woken {
+impl ReadySet {
     /// The waker of a stream.
     pub(super) fn waker(self: &Arc<Self>, number: u32) -> Waker {
-        Waker::from(Arc::new(StreamWaker { woken: Arc::clone(self), number }))
+        Waker::from(Arc::new(StreamWaker { ready_set: Arc::clone(self), number }))
     }
 
     /// Begins a turn: moves the numbers of woken streams to `numbers`.
@@ -54,7 +54,7 @@ impl Woken {
     }
 
     /// Forgets the connection and all wake-ups.
-    pub(super) fn forget(&self) {
+    pub(super) fn clear(&self) {
         let connection = {
             let mut set = self.lock();
             set.words.fill(0);
@@ -81,7 +81,7 @@ impl Woken {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Set> {
+    fn lock(&self) -> MutexGuard<'_, ReadySetInner> {
         // No code that can panic runs under the lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -89,17 +89,17 @@ impl Woken {
 
 /// Wakes one stream.
 struct StreamWaker {
-    woken: Arc<Woken>,
+    ready_set: Arc<ReadySet>,
     number: u32,
 }
 
 impl Wake for StreamWaker {
     fn wake(self: Arc<Self>) {
-        self.woken.wake(self.number);
+        self.ready_set.wake(self.number);
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.woken.wake(self.number);
+        self.ready_set.wake(self.number);
     }
 }
 
@@ -109,8 +109,8 @@ mod tests {
 
     #[test]
     fn each_woken_stream_is_told_once_and_the_first_wakes_the_connection() {
-        let woken = Arc::new(Woken::default());
-        let connection = Arc::new(Woken::default());
+        let woken = Arc::new(ReadySet::default());
+        let connection = Arc::new(ReadySet::default());
         assert!(woken.arm(&connection.waker(7)));
         for number in [3, 64, 200, 3] {
             woken.wake(number);

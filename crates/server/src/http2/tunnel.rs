@@ -5,19 +5,19 @@
 //! protocol's input, and that protocol's output is sent as the content of the response.
 
 use super::Http2;
-use super::streams::{Step, Stream};
-use crate::exchange::body_sender::Upload;
-use crate::io::context::Link;
-use crate::panic::guarded;
+use super::streams::{StreamState, Stream};
+use crate::exchange::body_sender::RequestBodySender;
+use crate::io::context::ConnectionContext;
+use crate::panic::catch_panic;
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode, header};
 use http_body::Frame;
 use peregrine_driver::Driver;
 use peregrine_proto::BodyLength;
-use peregrine_proto::h2::{Code, StreamKey};
-use peregrine_web::head::Head;
+use peregrine_proto::h2::{ErrorCode, StreamKey};
+use peregrine_web::head::RequestHead;
 use peregrine_web::pipe::pipe;
-use peregrine_web::upgrade::{Outgoing, UPGRADED_BYTES_MAX, Upgraded};
+use peregrine_web::upgrade::{SendBuffer, SEND_BUFFER_BYTES_MAX, Upgraded};
 use peregrine_web::{Body, Problem, Response};
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -29,23 +29,23 @@ impl Http2 {
     pub(super) fn begin_tunnel<D: Driver>(
         &mut self,
         number: u32,
-        head: Head,
+        head: RequestHead,
         body: BodyLength,
-        link: &mut Link<'_, D>,
+        link: &mut ConnectionContext<'_, D>,
     ) {
         self.begin(number, head, link, |stream, _| {
-            let (writer, reader) = pipe(UPGRADED_BYTES_MAX, None);
-            stream.taken = Some(writer.taken());
+            let (writer, reader) = pipe(SEND_BUFFER_BYTES_MAX, None);
+            stream.consumed = Some(writer.consumed_bytes());
             if body == BodyLength::None {
                 writer.finish(HeaderMap::new());
             } else {
                 let (is_awaited, is_promised) = (false, false);
-                stream.upload = Upload::Flowing { pipe: writer, is_awaited, is_promised };
+                stream.request_body = RequestBodySender::Open { pipe: writer, awaits_continue: is_awaited, has_length: is_promised };
             }
-            (stream.is_tunnel, stream.tunnel) = (true, Some(reader));
+            (stream.is_tunnel, stream.tunnel_reader) = (true, Some(reader));
             Body::empty()
         });
-        self.feed(number, link);
+        self.forward_body(number, link);
     }
 
     /// If the handler agreed to the upgrade, responds and starts the protocol. Otherwise, returns
@@ -55,29 +55,29 @@ impl Http2 {
         number: u32,
         key: StreamKey,
         mut response: Response,
-        link: &mut Link<'_, D>,
+        link: &mut ConnectionContext<'_, D>,
     ) -> Option<Response> {
         let stream = self.streams.at(number);
-        let Some(reader) = stream.tunnel.take() else { return Some(response) };
+        let Some(reader) = stream.tunnel_reader.take() else { return Some(response) };
         let is_agreed = response.status == StatusCode::SWITCHING_PROTOCOLS;
         let Some(upgrade) = response.take_upgrade().filter(|_| is_agreed) else {
             // RFC 9110 §9.3.6: any 2xx would mean that the other protocol begins.
             let is_refusal = !is_agreed && !response.status.is_success();
-            return Some(if is_refusal { response } else { self.unspoken(number, response, link) });
+            return Some(if is_refusal { response } else { self.protocol_not_supported(number, response, link) });
         };
         // RFC 8441 §5: a 200 means what 101 means in HTTP/1.1, and there is no key to accept.
         response.status = StatusCode::OK;
-        response.fields.remove(&header::SEC_WEBSOCKET_ACCEPT);
-        let outgoing = Outgoing::default();
+        response.headers.remove(&header::SEC_WEBSOCKET_ACCEPT);
+        let outgoing = SendBuffer::default();
         let io = Upgraded::new(reader, outgoing.clone());
-        let unused = std::mem::replace(&mut response.body, Body::new(Sent(outgoing)));
-        guarded("the destructor of a response's body", || drop(unused));
-        self.has_tunnelled = true;
+        let unused = std::mem::replace(&mut response.body, Body::new(TunnelBody(outgoing)));
+        catch_panic("the destructor of a response's body", || drop(unused));
+        self.has_tunnel = true;
         let stream = self.streams.at(number);
-        stream.exchange.tally.answer(response.status);
+        stream.exchange.metrics.set_status(response.status);
         stream.exchange.finish();
-        stream.exchange.begin_protocol(upgrade, io);
-        self.respond_with_frames(number, key, response, link);
+        stream.exchange.start_upgraded(upgrade, io);
+        self.respond_streamed(number, key, response, link);
         if let Some(stream) = self.streams.get(number) {
             stream.deadlines.exchange = Duration::MAX;
         }
@@ -86,55 +86,55 @@ impl Http2 {
 
     /// The response if the handler responded with success but without an upgrade.
     #[cold]
-    fn unspoken<D: Driver>(
+    fn protocol_not_supported<D: Driver>(
         &mut self,
         number: u32,
         response: Response,
-        link: &Link<'_, D>,
+        link: &ConnectionContext<'_, D>,
     ) -> Response {
-        guarded("the destructor of a response", || drop(response));
+        catch_panic("the destructor of a response", || drop(response));
         let detail = "This resource does not support the requested protocol.";
         let problem = Problem::new(StatusCode::NOT_IMPLEMENTED, "protocol-unknown", detail);
-        self.render(number, problem, link)
+        self.render_problem(number, problem, link)
     }
 
     /// Polls the upgraded protocol of a stream, if there is one. Returns false if the protocol
     /// panicked, which resets the stream.
-    pub(super) fn run_tunnel<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) -> bool {
+    pub(super) fn poll_tunnel<D: Driver>(&mut self, number: u32, link: &mut ConnectionContext<'_, D>) -> bool {
         let Stream { is_tunnel, exchange, waker, .. } = self.streams.at(number);
         if !*is_tunnel {
             return true;
         }
         let mut context = Context::from_waker(waker);
-        let Err(panicked) = exchange.poll_protocol(&mut context, &link.worker.pulse) else {
+        let Err(panicked) = exchange.poll_upgraded(&mut context, &link.worker.heartbeat) else {
             return true;
         };
-        exchange.tell_panic("an upgraded protocol", &panicked, &link.info.peer);
-        self.reset_stream(number, Code::INTERNAL_ERROR, link);
+        exchange.log_panic("an upgraded protocol", &panicked, &link.info.peer);
+        self.reset_stream(number, ErrorCode::INTERNAL_ERROR, link);
         false
     }
 
     /// Closes the stream if no byte moves in either direction for `upgraded_idle_timeout`. The peer
     /// may be silent that long, so no minimum rate applies to its bytes. The minimum rate for
     /// receiving output applies as for any response.
-    pub(super) fn watch_tunnel<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
+    pub(super) fn update_tunnel_timer<D: Driver>(&mut self, number: u32, link: &mut ConnectionContext<'_, D>) {
         let stream = self.streams.at(number);
         stream.deadlines.receive = Duration::MAX;
         let moved = stream.received + stream.sent;
-        let is_begun = matches!(stream.step, Step::Frames(_));
-        if is_begun && (stream.deadlines.rest == Duration::MAX || stream.moved != moved) {
-            stream.moved = moved;
-            let timeout = link.door.limits.upgraded_idle_timeout.unwrap_or(Duration::MAX);
-            stream.deadlines.rest = link.worker.driver.now().saturating_add(timeout);
+        let is_begun = matches!(stream.state, StreamState::SendingStream(_));
+        if is_begun && (stream.deadlines.idle == Duration::MAX || stream.last_transferred != moved) {
+            stream.last_transferred = moved;
+            let timeout = link.listener.limits.upgraded_idle_timeout.unwrap_or(Duration::MAX);
+            stream.deadlines.idle = link.worker.driver.now().saturating_add(timeout);
         }
     }
 }
 
 /// The output of the upgraded protocol, as a response body. It never ends: the stream ends when the
 /// protocol ends.
-struct Sent(Outgoing);
+struct TunnelBody(SendBuffer);
 
-impl http_body::Body for Sent {
+impl http_body::Body for TunnelBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -143,12 +143,12 @@ impl http_body::Body for Sent {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let mut bytes = Vec::new();
-        ready!(self.0.poll_take(context, &mut bytes));
+        ready!(self.0.poll_drain(context, &mut bytes));
         Poll::Ready(Some(Ok(Frame::data(bytes.into()))))
     }
 }
 
-impl Drop for Sent {
+impl Drop for TunnelBody {
     fn drop(&mut self) {
         self.0.close();
     }

@@ -9,24 +9,24 @@ use std::ops::Deref;
 /// copied only when more bytes follow it, or when the connection is about to wait and must return
 /// the driver's buffer.
 #[derive(Debug)]
-pub(crate) struct Inbox<C> {
+pub(crate) struct ChunkBuffer<C> {
     chunk: Option<C>,
     /// Used only if there is no chunk.
     owned: Vec<u8>,
     /// How many bytes of the chunk or, without a chunk, of `owned` were read.
-    read: usize,
+    consumed: usize,
 }
 
-impl<C: Deref<Target = [u8]>> Inbox<C> {
+impl<C: Deref<Target = [u8]>> ChunkBuffer<C> {
     pub(crate) fn new() -> Self {
-        Self { chunk: None, owned: Vec::new(), read: 0 }
+        Self { chunk: None, owned: Vec::new(), consumed: 0 }
     }
 
     /// The bytes that were not read yet.
     pub(crate) fn unread(&self) -> &[u8] {
         match &self.chunk {
-            Some(chunk) => &chunk[self.read..],
-            None => &self.owned[self.read..],
+            Some(chunk) => &chunk[self.consumed..],
+            None => &self.owned[self.consumed..],
         }
     }
 
@@ -36,14 +36,14 @@ impl<C: Deref<Target = [u8]>> Inbox<C> {
 
     /// The memory of this buffer, not including the driver's buffer.
     #[inline]
-    pub(crate) fn held_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         self.owned.capacity()
     }
 
     /// Marks the first `bytes` unread bytes as read.
     pub(crate) fn consume(&mut self, bytes: usize) {
         debug_assert!(bytes <= self.unread().len());
-        self.read += bytes;
+        self.consumed += bytes;
         if self.is_empty() {
             self.clear();
         }
@@ -55,15 +55,15 @@ impl<C: Deref<Target = [u8]>> Inbox<C> {
             self.clear();
             self.chunk = Some(chunk);
         } else {
-            self.settle();
+            self.release_chunk();
             self.compact();
             self.owned.extend_from_slice(&chunk);
         }
     }
 
     /// Lets `fill` append bytes, such as decrypted ones.
-    pub(crate) fn extend_by<T>(&mut self, fill: impl FnOnce(&mut Vec<u8>) -> T) -> T {
-        self.settle();
+    pub(crate) fn append_with<T>(&mut self, fill: impl FnOnce(&mut Vec<u8>) -> T) -> T {
+        self.release_chunk();
         self.compact();
         fill(&mut self.owned)
     }
@@ -71,30 +71,30 @@ impl<C: Deref<Target = [u8]>> Inbox<C> {
     /// Removes read bytes if they are at least half of `owned`. Without this, the buffer would grow
     /// without limit if the reader never consumed all of it.
     fn compact(&mut self) {
-        if self.chunk.is_none() && self.read > 0 && self.read >= self.owned.len() / 2 {
-            self.owned.drain(..self.read);
-            self.read = 0;
+        if self.chunk.is_none() && self.consumed > 0 && self.consumed >= self.owned.len() / 2 {
+            self.owned.drain(..self.consumed);
+            self.consumed = 0;
         }
     }
 
     /// Returns the driver's buffer to the driver, and keeps a copy of the unread bytes.
-    pub(crate) fn settle(&mut self) {
+    pub(crate) fn release_chunk(&mut self) {
         if let Some(chunk) = self.chunk.take() {
             self.owned.clear();
-            self.owned.extend_from_slice(&chunk[self.read..]);
-            self.read = 0;
+            self.owned.extend_from_slice(&chunk[self.consumed..]);
+            self.consumed = 0;
         }
     }
 
     /// Takes all unread bytes without a copy, if they are in a chunk and `keep` returns the memory
     /// of that chunk. Otherwise, nothing changes.
-    pub(crate) fn take_kept(
+    pub(crate) fn take_owned(
         &mut self,
         keep: impl FnOnce(C) -> Result<Vec<u8>, C>,
     ) -> Option<Bytes> {
         match keep(self.chunk.take()?) {
             Ok(kept) => {
-                let unread = Bytes::from(kept).split_off(self.read);
+                let unread = Bytes::from(kept).split_off(self.consumed);
                 self.clear();
                 Some(unread)
             }
@@ -116,7 +116,7 @@ impl<C: Deref<Target = [u8]>> Inbox<C> {
     fn clear(&mut self) {
         self.chunk = None;
         self.owned.clear();
-        self.read = 0;
+        self.consumed = 0;
     }
 }
 
@@ -145,14 +145,14 @@ mod tests {
     #[test]
     fn the_unread_bytes_are_contiguous_whatever_the_cuts() {
         let owner = Rc::new(());
-        let mut inbox = Inbox::new();
+        let mut inbox = ChunkBuffer::new();
         inbox.push(lent(&owner, b"hello "));
         inbox.consume(2);
         inbox.push(lent(&owner, b"world"));
         assert_eq!(inbox.unread(), b"llo world");
         inbox.consume(4);
         assert_eq!(inbox.unread(), b"world");
-        inbox.extend_by(|bytes| bytes.extend_from_slice(b"!"));
+        inbox.append_with(|bytes| bytes.extend_from_slice(b"!"));
         assert_eq!(inbox.unread(), b"world!");
         inbox.consume(6);
         assert!(inbox.is_empty());
@@ -161,12 +161,12 @@ mod tests {
     #[test]
     fn what_was_read_is_not_kept_though_something_is_always_unread() {
         let owner = Rc::new(());
-        let mut inbox = Inbox::new();
-        let mut sealed: Inbox<Lent> = Inbox::new();
+        let mut inbox = ChunkBuffer::new();
+        let mut sealed: ChunkBuffer<Lent> = ChunkBuffer::new();
         for _ in 0..10_000 {
             inbox.push(lent(&owner, b"some bytes"));
             inbox.consume(inbox.unread().len() - 4);
-            sealed.extend_by(|plain| plain.extend_from_slice(b"some bytes"));
+            sealed.append_with(|plain| plain.extend_from_slice(b"some bytes"));
             sealed.consume(sealed.unread().len() - 4);
             assert_eq!((inbox.unread(), sealed.unread()), (&b"ytes"[..], &b"ytes"[..]));
         }
@@ -176,29 +176,29 @@ mod tests {
     #[test]
     fn what_is_kept_is_what_was_not_read() {
         let owner = Rc::new(());
-        let mut inbox = Inbox::new();
+        let mut inbox = ChunkBuffer::new();
         inbox.push(lent(&owner, b"head, body"));
         inbox.consume(6);
-        assert_eq!(inbox.take_kept(Err), None);
+        assert_eq!(inbox.take_owned(Err), None);
         assert_eq!(inbox.unread(), b"body");
-        let kept = inbox.take_kept(|chunk| Ok(chunk.to_vec()));
+        let kept = inbox.take_owned(|chunk| Ok(chunk.to_vec()));
         assert_eq!(kept.as_deref(), Some(&b"body"[..]));
         assert!(inbox.is_empty());
-        assert_eq!(inbox.take_kept(|chunk| Ok(chunk.to_vec())), None);
+        assert_eq!(inbox.take_owned(|chunk| Ok(chunk.to_vec())), None);
         assert_eq!(Rc::strong_count(&owner), 1);
     }
 
     #[test]
     fn a_chunk_goes_back_as_soon_as_it_is_read_or_settled() {
         let owner = Rc::new(());
-        let mut inbox = Inbox::new();
+        let mut inbox = ChunkBuffer::new();
         inbox.push(lent(&owner, b"ab"));
         assert_eq!(Rc::strong_count(&owner), 2);
         inbox.consume(2);
         assert_eq!(Rc::strong_count(&owner), 1);
         inbox.push(lent(&owner, b"cd"));
         inbox.consume(1);
-        inbox.settle();
+        inbox.release_chunk();
         assert_eq!((Rc::strong_count(&owner), inbox.unread()), (1, &b"d"[..]));
     }
 }

@@ -1,66 +1,66 @@
 //! Received bytes that no protocol has consumed yet.
 
-use super::chunk_buffer::Inbox;
-use super::transport::{Encrypted, Stage};
+use super::chunk_buffer::ChunkBuffer;
+use super::transport::{TlsState, Transport};
 use bytes::Bytes;
-use peregrine_tls::Reject;
+use peregrine_tls::TlsConnectionError;
 use std::ops::Deref;
 
 /// The receiving half of a busy connection: plaintext, in order.
 #[derive(Debug)]
-pub(crate) struct Reader<C> {
-    inbox: Inbox<C>,
+pub(crate) struct InputBuffer<C> {
+    buffer: ChunkBuffer<C>,
     /// Whether the peer has ended its sending side.
-    is_ended: bool,
+    is_eof: bool,
     /// Bytes received, before decryption.
-    received: u64,
+    bytes_received: u64,
     /// Bytes of plaintext received.
-    plain: u64,
+    plaintext_bytes: u64,
     /// The maximum, so far, of `plain` plus the received bytes of an incomplete TLS record. Rates
     /// are measured by it. Padding and empty records contain no plaintext, so a peer cannot keep up
     /// its rate with them.
-    brought: u64,
+    payload_bytes: u64,
 }
 
-impl<C: Deref<Target = [u8]>> Reader<C> {
+impl<C: Deref<Target = [u8]>> InputBuffer<C> {
     pub(crate) fn new() -> Self {
-        Self { inbox: Inbox::new(), is_ended: false, received: 0, plain: 0, brought: 0 }
+        Self { buffer: ChunkBuffer::new(), is_eof: false, bytes_received: 0, plaintext_bytes: 0, payload_bytes: 0 }
     }
 
     /// Adds bytes that the driver received. Replies of the TLS session are written to `replies`.
     ///
     /// # Errors
     /// The TLS session does not accept the bytes. An alert was written to `replies`.
-    pub(crate) fn take(
+    pub(crate) fn push(
         &mut self,
         chunk: C,
-        stage: &mut Stage,
+        stage: &mut Transport,
         replies: &mut Vec<u8>,
-    ) -> Result<(), Reject> {
-        self.received += chunk.len() as u64;
+    ) -> Result<(), TlsConnectionError> {
+        self.bytes_received += chunk.len() as u64;
         match stage {
-            Stage::Plain => {
-                self.brought += chunk.len() as u64;
-                self.inbox.push(chunk);
+            Transport::Plain => {
+                self.payload_bytes += chunk.len() as u64;
+                self.buffer.push(chunk);
                 Ok(())
             }
-            Stage::Tls(tls) => self.open(tls, &chunk, replies),
+            Transport::Tls(tls) => self.decrypt(tls, &chunk, replies),
         }
     }
 
     /// Decrypts `sealed` and adds the plaintext.
-    fn open(
+    fn decrypt(
         &mut self,
-        tls: &mut Encrypted,
+        tls: &mut TlsState,
         sealed: &[u8],
         replies: &mut Vec<u8>,
-    ) -> Result<(), Reject> {
-        let (taken, opened) = self.inbox.extend_by(|plain| {
+    ) -> Result<(), TlsConnectionError> {
+        let (taken, opened) = self.buffer.append_with(|plain| {
             let before = plain.len();
             (tls.receive(sealed, plain, replies), plain.len() - before)
         });
-        self.plain += opened as u64;
-        self.brought = self.brought.max(self.plain + tls.incomplete_bytes());
+        self.plaintext_bytes += opened as u64;
+        self.payload_bytes = self.payload_bytes.max(self.plaintext_bytes + tls.partial_record_bytes());
         taken
     }
 
@@ -68,89 +68,89 @@ impl<C: Deref<Target = [u8]>> Reader<C> {
     ///
     /// # Errors
     /// As [`Reader::take`].
-    pub(crate) fn begin_stage(
+    pub(crate) fn start_tls(
         &mut self,
-        stage: &mut Stage,
+        stage: &mut Transport,
         replies: &mut Vec<u8>,
-    ) -> Result<(), Reject> {
-        let Stage::Tls(tls) = stage else { return Ok(()) };
+    ) -> Result<(), TlsConnectionError> {
+        let Transport::Tls(tls) = stage else { return Ok(()) };
         // From now on, only decrypted bytes count.
-        self.plain = self.brought;
-        let sealed = self.inbox.unread().to_vec();
-        self.inbox.consume(sealed.len());
-        self.open(tls, &sealed, replies)
+        self.plaintext_bytes = self.payload_bytes;
+        let sealed = self.buffer.unread().to_vec();
+        self.buffer.consume(sealed.len());
+        self.decrypt(tls, &sealed, replies)
     }
 
     /// Lets the TLS session process the bytes that it already has.
     ///
     /// # Errors
     /// As [`Reader::take`].
-    pub(crate) fn go_on(&mut self, stage: &mut Stage, replies: &mut Vec<u8>) -> Result<(), Reject> {
-        let Stage::Tls(tls) = stage else { return Ok(()) };
-        self.open(tls, &[], replies)
+    pub(crate) fn resume_tls(&mut self, stage: &mut Transport, replies: &mut Vec<u8>) -> Result<(), TlsConnectionError> {
+        let Transport::Tls(tls) = stage else { return Ok(()) };
+        self.decrypt(tls, &[], replies)
     }
 
     /// Records that the peer has ended its sending side.
-    pub(crate) fn end(&mut self) {
-        self.is_ended = true;
+    pub(crate) fn set_eof(&mut self) {
+        self.is_eof = true;
     }
 
     /// Returns whether the peer has ended its sending side, by TCP or by TLS.
-    pub(crate) fn is_ended(&self, stage: &Stage) -> bool {
-        self.is_ended || stage.is_closed()
+    pub(crate) fn is_eof(&self, stage: &Transport) -> bool {
+        self.is_eof || stage.is_read_closed()
     }
 
     /// Bytes received in this session, before decryption. An increase shows that the peer is alive.
-    pub(crate) fn received(&self) -> u64 {
-        self.received
+    pub(crate) fn bytes_received(&self) -> u64 {
+        self.bytes_received
     }
 
     /// The number of bytes by which the peer's rate is measured: plaintext, plus the received bytes
     /// of an incomplete TLS record.
-    pub(crate) fn brought(&self) -> u64 {
-        self.brought
+    pub(crate) fn payload_bytes(&self) -> u64 {
+        self.payload_bytes
     }
 
     pub(crate) fn unread(&self) -> &[u8] {
-        self.inbox.unread()
+        self.buffer.unread()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.inbox.is_empty()
+        self.buffer.is_empty()
     }
 
     pub(crate) fn consume(&mut self, bytes: usize) {
-        self.inbox.consume(bytes);
+        self.buffer.consume(bytes);
     }
 
     /// Takes all unread bytes without a copy, if their memory may be kept.
-    pub(crate) fn take_kept(
+    pub(crate) fn take_owned(
         &mut self,
         keep: impl FnOnce(C) -> Result<Vec<u8>, C>,
     ) -> Option<Bytes> {
-        self.inbox.take_kept(keep)
+        self.buffer.take_owned(keep)
     }
 
     /// The memory of this buffer, not including the driver's buffer.
     #[inline]
-    pub(crate) fn held_bytes(&self) -> usize {
-        self.inbox.held_bytes()
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.buffer.memory_bytes()
     }
 
     /// Returns the driver's buffer to the driver, because the connection is about to wait.
-    pub(crate) fn settle(&mut self) {
-        self.inbox.settle();
+    pub(crate) fn release_chunk(&mut self) {
+        self.buffer.release_chunk();
     }
 
     /// Frees a large buffer, if nothing is unread.
-    pub(crate) fn slim(&mut self, keep_bytes_max: usize) {
-        if self.inbox.is_empty() {
-            self.inbox.reset(keep_bytes_max);
+    pub(crate) fn shrink(&mut self, keep_bytes_max: usize) {
+        if self.buffer.is_empty() {
+            self.buffer.reset(keep_bytes_max);
         }
     }
 
     pub(crate) fn reset(&mut self, keep_bytes_max: usize) {
-        self.inbox.reset(keep_bytes_max);
-        (self.is_ended, self.received, self.plain, self.brought) = (false, 0, 0, 0);
+        self.buffer.reset(keep_bytes_max);
+        (self.is_eof, self.bytes_received, self.plaintext_bytes, self.payload_bytes) = (false, 0, 0, 0);
     }
 }

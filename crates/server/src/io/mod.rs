@@ -13,10 +13,10 @@ pub(crate) mod timeouts;
 pub(crate) mod transfer_rate;
 pub(crate) mod transport;
 
-use self::input::Reader;
-use self::output::Writer;
-use self::timeouts::{Deadlines, Wait};
-use self::transfer_rate::Meter;
+use self::input::InputBuffer;
+use self::output::OutputBuffer;
+use self::timeouts::{Deadlines, TimeoutKind};
+use self::transfer_rate::TransferRate;
 use peregrine_driver::{Driver, Stream};
 
 /// The I/O state of a busy connection: buffers, rates and deadlines.
@@ -24,70 +24,70 @@ use peregrine_driver::{Driver, Stream};
 /// The order of the fields is chosen for the processor's cache: see
 /// [`Exchange`](crate::exchange::Exchange).
 #[repr(C)]
-pub(crate) struct Io<D: Driver> {
+pub(crate) struct ConnectionIo<D: Driver> {
     /// Held while the connection waits for an event that the driver does not know.
-    pub(crate) hold: Option<D::Hold>,
+    pub(crate) keep_awake: Option<D::KeepAwake>,
     /// How many bytes were passed to the driver and may not be sent yet.
-    pub(crate) unsent_bytes: usize,
+    pub(crate) unflushed_bytes: usize,
     /// Measures how fast the peer receives.
-    pub(crate) sending: Meter,
-    pub(crate) reader: Reader<<D::Stream as Stream>::Chunk>,
-    pub(crate) writer: Writer,
+    pub(crate) send_rate: TransferRate,
+    pub(crate) input: InputBuffer<<D::Stream as Stream>::Chunk>,
+    pub(crate) output: OutputBuffer,
     pub(crate) deadlines: Deadlines,
     /// Whether the connection has had its last turn, after `Order::Cut`.
-    pub(crate) had_last_turn: bool,
+    pub(crate) had_final_turn: bool,
     /// Measures how fast the peer sends while the server waits for content.
-    pub(crate) receiving: Meter,
+    pub(crate) receive_rate: TransferRate,
     /// Measures how long both sides of a conversation have been silent.
-    pub(crate) talking: Meter,
+    pub(crate) activity_rate: TransferRate,
 }
 
 /// How much of each buffer an upgraded connection keeps while it waits.
-const SLIM_BYTES_MAX: usize = 4 * 1024;
+const IDLE_BUFFER_BYTES_MAX: usize = 4 * 1024;
 
-impl<D: Driver> Io<D> {
+impl<D: Driver> ConnectionIo<D> {
     pub(crate) fn new() -> Self {
         Self {
-            reader: Reader::new(),
-            writer: Writer::default(),
+            input: InputBuffer::new(),
+            output: OutputBuffer::default(),
             deadlines: Deadlines::default(),
-            receiving: Meter::default(),
-            talking: Meter::default(),
-            sending: Meter::default(),
-            unsent_bytes: 0,
-            had_last_turn: false,
-            hold: None,
+            receive_rate: TransferRate::default(),
+            activity_rate: TransferRate::default(),
+            send_rate: TransferRate::default(),
+            unflushed_bytes: 0,
+            had_final_turn: false,
+            keep_awake: None,
         }
     }
 
     /// Records that all output was sent. The time when it was sent is unknown, so no waiting time
     /// counts against the peer.
-    pub(crate) fn everything_is_sent(&mut self, progress: u64) {
-        self.sending = Meter::new(progress);
-        self.unsent_bytes = 0;
-        self.deadlines.clear(Wait::Send);
+    pub(crate) fn on_flushed(&mut self, progress: u64) {
+        self.send_rate = TransferRate::new(progress);
+        self.unflushed_bytes = 0;
+        self.deadlines.clear(TimeoutKind::Send);
     }
 
     /// The memory of the buffers, and the bytes that the driver may not have sent yet.
     #[inline]
-    pub(crate) fn held_bytes(&self) -> usize {
-        self.reader.held_bytes() + self.writer.held_bytes() + self.unsent_bytes
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.input.memory_bytes() + self.output.memory_bytes() + self.unflushed_bytes
     }
 
     /// Frees large empty buffers, because the connection may wait for days.
-    pub(crate) fn slim(&mut self) {
-        self.reader.slim(SLIM_BYTES_MAX);
-        self.writer.slim(SLIM_BYTES_MAX);
+    pub(crate) fn shrink(&mut self) {
+        self.input.shrink(IDLE_BUFFER_BYTES_MAX);
+        self.output.shrink(IDLE_BUFFER_BYTES_MAX);
     }
 
     pub(crate) fn reset(&mut self, keep_bytes_max: usize) {
-        self.reader.reset(keep_bytes_max);
-        self.writer.reset(keep_bytes_max);
+        self.input.reset(keep_bytes_max);
+        self.output.reset(keep_bytes_max);
         self.deadlines.clear_all();
-        (self.receiving, self.talking) = (Meter::default(), Meter::default());
-        self.sending = Meter::default();
-        self.unsent_bytes = 0;
-        self.had_last_turn = false;
-        self.hold = None;
+        (self.receive_rate, self.activity_rate) = (TransferRate::default(), TransferRate::default());
+        self.send_rate = TransferRate::default();
+        self.unflushed_bytes = 0;
+        self.had_final_turn = false;
+        self.keep_awake = None;
     }
 }

@@ -1,41 +1,41 @@
 //! Holds output: a buffer that protocols write to, plus at most one piece of application memory or
 //! of a file, which is sent without a copy.
 
-use super::transport::Stage;
-use crate::panic::Quiet;
+use super::transport::Transport;
+use crate::panic::CatchDropPanic;
 use bytes::Bytes;
-use peregrine_driver::{FilePart, Stream};
-use peregrine_tls::SendError;
+use peregrine_driver::{FileRange, Stream};
+use peregrine_tls::TlsSendError;
 
 /// Shorter content is copied to the buffer, because one contiguous buffer is cheapest for a small
 /// response.
-pub(crate) const SHARED_BYTES_MIN: usize = 16 * 1024;
+pub(crate) const ZERO_COPY_BYTES_MIN: usize = 16 * 1024;
 
 /// The maximum of shared bytes that one flush passes to the driver. More would make other
 /// connections wait longer, and would hardly save system calls.
-pub(crate) const SHARED_BYTES_MAX: usize = 1024 * 1024;
+pub(crate) const ZERO_COPY_BYTES_MAX: usize = 1024 * 1024;
 
 /// Content up to this length counts as memory of the connection, even if it has other owners.
-const SMALL_BYTES_MAX: usize = 64 * 1024;
+const ALWAYS_COUNTED_BYTES_MAX: usize = 64 * 1024;
 
 /// How much of the memory of `content` counts as memory of the connection. Large content with other
 /// owners does not count, because it would exist without this connection as well. A small piece
 /// always counts, because the other owner is usually the buffer of its own producer.
-pub(crate) fn held_of(content: &Bytes) -> usize {
-    if content.len() <= SMALL_BYTES_MAX || content.is_unique() { content.len() } else { 0 }
+pub(crate) fn accounted_bytes(content: &Bytes) -> usize {
+    if content.len() <= ALWAYS_COUNTED_BYTES_MAX || content.is_unique() { content.len() } else { 0 }
 }
 
 /// Bytes that were passed to the driver.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Given {
+pub(crate) struct Flushed {
     pub(crate) bytes: usize,
     /// How many of them count as memory of the connection ([`held_of`]).
-    pub(crate) held_bytes: usize,
+    pub(crate) accounted_bytes: usize,
 }
 
-impl Given {
+impl Flushed {
     fn of(bytes: usize) -> Self {
-        Self { bytes, held_bytes: bytes }
+        Self { bytes, accounted_bytes: bytes }
     }
 }
 
@@ -49,51 +49,51 @@ impl Given {
 /// is `ahead`, then `shared` or `file`, then `plain`. If there is no shared piece, `ahead` is
 /// empty.
 #[derive(Debug, Default)]
-pub(crate) struct Writer {
-    pub(crate) plain: Vec<u8>,
+pub(crate) struct OutputBuffer {
+    pub(crate) plaintext: Vec<u8>,
     /// TLS records, including messages of the TLS session itself.
-    pub(crate) records: Vec<u8>,
-    ahead: Vec<u8>,
-    shared: Quiet<Bytes>,
+    pub(crate) tls_records: Vec<u8>,
+    before_shared: Vec<u8>,
+    shared: CatchDropPanic<Bytes>,
     /// Always `None` with TLS.
-    file: Option<FilePart>,
+    file: Option<FileRange>,
     /// Whether the shared piece counts as memory of the connection. Determined before the piece is
     /// split, because its parts are owners of the same memory.
-    is_held: bool,
+    is_shared_accounted: bool,
 }
 
-impl Writer {
+impl OutputBuffer {
     pub(crate) fn is_empty(&self) -> bool {
-        self.plain.is_empty() && self.records.is_empty() && !self.is_sharing()
+        self.plaintext.is_empty() && self.tls_records.is_empty() && !self.has_shared()
     }
 
     /// Returns whether a shared piece, or a part of one, is waiting.
-    pub(crate) fn is_sharing(&self) -> bool {
+    pub(crate) fn has_shared(&self) -> bool {
         !self.shared.is_empty() || self.file.is_some()
     }
 
     /// Returns whether so much output is waiting that no more may be produced: `most` bytes or a
     /// shared piece.
     pub(crate) fn is_full(&self, most: usize) -> bool {
-        self.is_sharing() || self.plain.len() >= most
+        self.has_shared() || self.plaintext.len() >= most
     }
 
     /// Appends content, without a copy if it is large.
-    pub(crate) fn share(&mut self, content: Quiet<Bytes>) {
-        if content.len() < SHARED_BYTES_MIN || self.is_sharing() {
-            self.plain.extend_from_slice(&content);
+    pub(crate) fn write_shared(&mut self, content: CatchDropPanic<Bytes>) {
+        if content.len() < ZERO_COPY_BYTES_MIN || self.has_shared() {
+            self.plaintext.extend_from_slice(&content);
         } else {
             // `ahead` is empty without a shared piece, so `plain` becomes an empty buffer.
-            std::mem::swap(&mut self.ahead, &mut self.plain);
-            self.is_held = held_of(&content) > 0;
+            std::mem::swap(&mut self.before_shared, &mut self.plaintext);
+            self.is_shared_accounted = accounted_bytes(&content) > 0;
             self.shared = content;
         }
     }
 
     /// Appends a part of a file. No shared piece may be waiting.
-    pub(crate) fn share_file(&mut self, part: FilePart) {
-        debug_assert!(!self.is_sharing(), "a writer that is full takes no more");
-        std::mem::swap(&mut self.ahead, &mut self.plain);
+    pub(crate) fn write_file(&mut self, part: FileRange) {
+        debug_assert!(!self.has_shared(), "a writer that is full takes no more");
+        std::mem::swap(&mut self.before_shared, &mut self.plaintext);
         self.file = Some(part);
     }
 
@@ -107,66 +107,66 @@ impl Writer {
     pub(crate) fn flush<S: Stream>(
         &mut self,
         stream: &S,
-        stage: &mut Stage,
+        stage: &mut Transport,
         most: usize,
-    ) -> Result<Given, SendError> {
-        if self.is_empty() || !stream.has_room() {
-            return Ok(Given::default());
+    ) -> Result<Flushed, TlsSendError> {
+        if self.is_empty() || !stream.is_writable() {
+            return Ok(Flushed::default());
         }
-        if let Stage::Tls(tls) = stage {
+        if let Transport::Tls(tls) = stage {
             let encrypted = self.encrypt(most, |bytes, records| tls.session.send(bytes, records));
             if encrypted.is_err() {
-                self.drop_plain();
+                self.discard_plaintext();
             }
             encrypted?;
-            let given = Given::of(self.records.len());
-            stream.send(&mut self.records);
+            let given = Flushed::of(self.tls_records.len());
+            stream.send(&mut self.tls_records);
             Ok(given)
         } else if let Some(part) = self.file.take() {
-            let (length, held_bytes) = (part.length, self.ahead.len());
-            stream.send_file(&mut self.ahead, part);
-            Ok(Given { bytes: held_bytes + length, held_bytes })
+            let (length, held_bytes) = (part.len, self.before_shared.len());
+            stream.send_file(&mut self.before_shared, part);
+            Ok(Flushed { bytes: held_bytes + length, accounted_bytes: held_bytes })
         } else if self.shared.is_empty() {
-            let given = Given::of(self.plain.len());
-            stream.send(&mut self.plain);
+            let given = Flushed::of(self.plaintext.len());
+            stream.send(&mut self.plaintext);
             Ok(given)
         } else {
-            let piece = self.take_shared(SHARED_BYTES_MAX);
-            let (bytes, ahead) = (self.ahead.len() + piece.len(), self.ahead.len());
-            let held_bytes = if self.is_held { bytes } else { ahead };
-            let given = Given { bytes, held_bytes };
-            stream.send_shared(&mut self.ahead, piece);
+            let piece = self.take_shared(ZERO_COPY_BYTES_MAX);
+            let (bytes, ahead) = (self.before_shared.len() + piece.len(), self.before_shared.len());
+            let held_bytes = if self.is_shared_accounted { bytes } else { ahead };
+            let given = Flushed { bytes, accounted_bytes: held_bytes };
+            stream.send_shared(&mut self.before_shared, piece);
             Ok(given)
         }
     }
 
     /// The memory of the buffers, and of a waiting shared piece.
     #[inline]
-    pub(crate) fn held_bytes(&self) -> usize {
-        let buffers = self.plain.capacity() + self.records.capacity() + self.ahead.capacity();
-        if self.is_held { buffers + self.shared.len() } else { buffers }
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let buffers = self.plaintext.capacity() + self.tls_records.capacity() + self.before_shared.capacity();
+        if self.is_shared_accounted { buffers + self.shared.len() } else { buffers }
     }
 
     /// Encrypts output into `records`, without copying the plaintext first.
     fn encrypt(
         &mut self,
         most: usize,
-        mut send: impl FnMut(&[u8], &mut Vec<u8>) -> Result<(), SendError>,
-    ) -> Result<(), SendError> {
+        mut send: impl FnMut(&[u8], &mut Vec<u8>) -> Result<(), TlsSendError>,
+    ) -> Result<(), TlsSendError> {
         if !self.shared.is_empty() {
-            if !self.ahead.is_empty() {
-                send(&self.ahead, &mut self.records)?;
-                self.ahead.clear();
+            if !self.before_shared.is_empty() {
+                send(&self.before_shared, &mut self.tls_records)?;
+                self.before_shared.clear();
             }
-            let piece = Quiet::new(self.take_shared(most.max(SHARED_BYTES_MIN)));
-            send(&piece, &mut self.records)?;
+            let piece = CatchDropPanic::new(self.take_shared(most.max(ZERO_COPY_BYTES_MIN)));
+            send(&piece, &mut self.tls_records)?;
             if !self.shared.is_empty() {
                 return Ok(());
             }
         }
-        if !self.plain.is_empty() {
-            send(&self.plain, &mut self.records)?;
-            self.plain.clear();
+        if !self.plaintext.is_empty() {
+            send(&self.plaintext, &mut self.tls_records)?;
+            self.plaintext.clear();
         }
         Ok(())
     }
@@ -181,16 +181,16 @@ impl Writer {
     }
 
     /// Discards bytes that were not encrypted.
-    pub(crate) fn drop_plain(&mut self) {
-        self.ahead.clear();
-        self.shared = Quiet::default();
+    pub(crate) fn discard_plaintext(&mut self) {
+        self.before_shared.clear();
+        self.shared = CatchDropPanic::default();
         self.file = None;
-        self.plain.clear();
+        self.plaintext.clear();
     }
 
     /// Frees the memory of empty buffers.
-    pub(crate) fn slim(&mut self, keep_bytes_max: usize) {
-        for buffer in [&mut self.plain, &mut self.records, &mut self.ahead] {
+    pub(crate) fn shrink(&mut self, keep_bytes_max: usize) {
+        for buffer in [&mut self.plaintext, &mut self.tls_records, &mut self.before_shared] {
             if buffer.is_empty() && buffer.capacity() > keep_bytes_max {
                 *buffer = Vec::new();
             }
@@ -198,9 +198,9 @@ impl Writer {
     }
 
     pub(crate) fn reset(&mut self, keep_bytes_max: usize) {
-        self.drop_plain();
-        self.records.clear();
-        self.slim(keep_bytes_max);
+        self.discard_plaintext();
+        self.tls_records.clear();
+        self.shrink(keep_bytes_max);
     }
 }
 
@@ -210,9 +210,9 @@ mod tests {
 
     #[test]
     fn large_content_that_others_hold_as_well_does_not_count() {
-        let large = Bytes::from(vec![0; 2 * SMALL_BYTES_MAX]);
-        assert_eq!(held_of(&large), 2 * SMALL_BYTES_MAX);
+        let large = Bytes::from(vec![0; 2 * ALWAYS_COUNTED_BYTES_MAX]);
+        assert_eq!(accounted_bytes(&large), 2 * ALWAYS_COUNTED_BYTES_MAX);
         let other = large.clone();
-        assert_eq!((held_of(&large), held_of(&other.slice(..1000))), (0, 1000));
+        assert_eq!((accounted_bytes(&large), accounted_bytes(&other.slice(..1000))), (0, 1000));
     }
 }

@@ -8,10 +8,10 @@ use std::time::Duration;
 /// The events that a busy connection waits for. Each may have a deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
-pub(crate) enum Wait {
+pub(crate) enum TimeoutKind {
     /// Bytes in either direction on an upgraded connection or in a conversation. This is the first
     /// variant, so that its deadline is next to `set` in memory.
-    Traffic,
+    Idle,
     /// The end of the TLS handshake.
     Handshake,
     /// The rest of a head.
@@ -28,32 +28,32 @@ pub(crate) enum Wait {
     /// sending side, and while the server does not receive.
     Probe,
     /// More bytes from the peer while the connection lingers.
-    Silence,
+    LingerIdle,
     /// The end of lingering, even if the peer keeps sending.
-    Linger,
+    LingerMax,
     /// Reading of available content by the task that continues to read after the response.
-    Reading,
+    BodyReader,
     /// Any bytes from an HTTP/2 client, or its answer to a PING.
     Ping,
     /// The earliest deadline of all HTTP/2 streams.
-    Streams,
+    NextStream,
 }
 
 /// All variants, in order.
-const ALL: [Wait; 13] = [
-    Wait::Traffic,
-    Wait::Handshake,
-    Wait::Head,
-    Wait::Receive,
-    Wait::Send,
-    Wait::Handler,
-    Wait::Exchange,
-    Wait::Probe,
-    Wait::Silence,
-    Wait::Linger,
-    Wait::Reading,
-    Wait::Ping,
-    Wait::Streams,
+const TIMEOUTS: [TimeoutKind; 13] = [
+    TimeoutKind::Idle,
+    TimeoutKind::Handshake,
+    TimeoutKind::Head,
+    TimeoutKind::Receive,
+    TimeoutKind::Send,
+    TimeoutKind::Handler,
+    TimeoutKind::Exchange,
+    TimeoutKind::Probe,
+    TimeoutKind::LingerIdle,
+    TimeoutKind::LingerMax,
+    TimeoutKind::BodyReader,
+    TimeoutKind::Ping,
+    TimeoutKind::NextStream,
 ];
 
 /// The deadlines of a busy connection, on the driver's clock.
@@ -65,18 +65,18 @@ const ALL: [Wait; 13] = [
 pub(crate) struct Deadlines {
     /// Which deadlines are set: one bit for each [`Wait`].
     set: u16,
-    at: [Duration; ALL.len()],
+    at: [Duration; TIMEOUTS.len()],
 }
 
 impl Default for Deadlines {
     fn default() -> Self {
-        Self { set: 0, at: [Duration::MAX; ALL.len()] }
+        Self { set: 0, at: [Duration::MAX; TIMEOUTS.len()] }
     }
 }
 
 impl Deadlines {
     /// Sets a deadline; [`Duration::MAX`] clears it.
-    pub(crate) fn set(&mut self, wait: Wait, at: Duration) {
+    pub(crate) fn set(&mut self, wait: TimeoutKind, at: Duration) {
         if at == Duration::MAX {
             return self.clear(wait);
         }
@@ -85,25 +85,25 @@ impl Deadlines {
     }
 
     /// Sets a deadline, unless the wait already has one.
-    pub(crate) fn begin(&mut self, wait: Wait, at: Duration) {
+    pub(crate) fn set_if_unset(&mut self, wait: TimeoutKind, at: Duration) {
         if self.set & bit(wait) == 0 {
             self.set(wait, at);
         }
     }
 
     /// Sets a deadline, unless the wait has an earlier one.
-    pub(crate) fn hasten(&mut self, wait: Wait, at: Duration) {
-        if self.of(wait).is_none_or(|earlier| at < earlier) {
+    pub(crate) fn set_earlier(&mut self, wait: TimeoutKind, at: Duration) {
+        if self.get(wait).is_none_or(|earlier| at < earlier) {
             self.set(wait, at);
         }
     }
 
     /// The deadline of a wait; `None` if it has none.
-    pub(crate) fn of(&self, wait: Wait) -> Option<Duration> {
+    pub(crate) fn get(&self, wait: TimeoutKind) -> Option<Duration> {
         (self.set & bit(wait) != 0).then(|| self.at[wait as usize])
     }
 
-    pub(crate) fn clear(&mut self, wait: Wait) {
+    pub(crate) fn clear(&mut self, wait: TimeoutKind) {
         self.set &= !bit(wait);
     }
 
@@ -112,62 +112,62 @@ impl Deadlines {
     }
 
     /// The earliest deadline.
-    pub(crate) fn first(&self) -> Option<Duration> {
-        self.waits().map(|wait| self.at[wait as usize]).min()
+    pub(crate) fn next_deadline(&self) -> Option<Duration> {
+        self.iter().map(|wait| self.at[wait as usize]).min()
     }
 
     /// Returns a wait whose deadline has passed, and clears that deadline.
-    pub(crate) fn take_passed(&mut self, now: Duration) -> Option<Wait> {
-        let passed = self.waits().find(|wait| self.at[*wait as usize] <= now)?;
+    pub(crate) fn pop_expired(&mut self, now: Duration) -> Option<TimeoutKind> {
+        let passed = self.iter().find(|wait| self.at[*wait as usize] <= now)?;
         self.clear(passed);
         Some(passed)
     }
 
     /// The waits with a deadline, in order.
-    fn waits(&self) -> impl Iterator<Item = Wait> {
+    fn iter(&self) -> impl Iterator<Item = TimeoutKind> {
         let mut left = self.set;
         std::iter::from_fn(move || {
-            let first = ALL.get(left.trailing_zeros() as usize)?;
+            let first = TIMEOUTS.get(left.trailing_zeros() as usize)?;
             left &= left - 1;
             Some(*first)
         })
     }
 }
 
-fn bit(wait: Wait) -> u16 {
+fn bit(wait: TimeoutKind) -> u16 {
     1 << wait as usize
 }
 
 /// The pause before the first probe. It doubles after each probe, up to the maximum.
-const PROBE_PAUSE_MIN: Duration = Duration::from_millis(200);
-const PROBE_PAUSE_MAX: Duration = Duration::from_secs(10);
+const PROBE_INTERVAL_MIN: Duration = Duration::from_millis(200);
+const PROBE_INTERVAL_MAX: Duration = Duration::from_secs(10);
 
 /// Schedules checks whether the peer has reset the connection. A connection that receives learns of
 /// a reset by receiving. A connection that does not receive, because nothing consumes the data,
 /// must check its socket from time to time.
 #[derive(Debug)]
-pub(crate) struct Probes {
-    pause: Duration,
+pub(crate) struct ProbeSchedule {
+    interval: Duration,
 }
 
-impl Default for Probes {
+impl Default for ProbeSchedule {
     fn default() -> Self {
-        Self { pause: PROBE_PAUSE_MIN }
+        Self { interval: PROBE_INTERVAL_MIN }
     }
 }
 
-impl Probes {
+impl ProbeSchedule {
     /// Schedules the next probe, unless one is scheduled.
-    pub(crate) fn begin(&mut self, now: impl FnOnce() -> Duration, deadlines: &mut Deadlines) {
-        if deadlines.of(Wait::Probe).is_none() {
-            self.set(now(), deadlines);
+    pub(crate) fn schedule_if_unset(&mut self, now: impl FnOnce() -> Duration, deadlines: &mut Deadlines) {
+        if deadlines.get(TimeoutKind::Probe).is_none() {
+            self.schedule(now(), deadlines);
         }
     }
 
     /// Schedules the next probe.
-    pub(crate) fn set(&mut self, now: Duration, deadlines: &mut Deadlines) {
-        deadlines.set(Wait::Probe, now.saturating_add(self.pause));
-        self.pause = (self.pause * 2).min(PROBE_PAUSE_MAX);
+    pub(crate) fn schedule(&mut self, now: Duration, deadlines: &mut Deadlines) {
+        deadlines.set(TimeoutKind::Probe, now.saturating_add(self.interval));
+        self.interval = (self.interval * 2).min(PROBE_INTERVAL_MAX);
     }
 }
 
@@ -179,36 +179,36 @@ mod tests {
 
     #[test]
     fn each_wait_stands_at_its_place() {
-        assert!(ALL.iter().enumerate().all(|(place, wait)| place == *wait as usize));
+        assert!(TIMEOUTS.iter().enumerate().all(|(place, wait)| place == *wait as usize));
     }
 
     #[test]
     fn never_is_no_time() {
         let mut deadlines = Deadlines::default();
-        deadlines.set(Wait::Streams, SECOND);
-        deadlines.set(Wait::Streams, Duration::MAX);
-        deadlines.hasten(Wait::Exchange, Duration::MAX);
-        assert_eq!((deadlines.first(), deadlines.of(Wait::Streams)), (None, None));
-        assert_eq!(deadlines.take_passed(Duration::MAX), None);
-        deadlines.hasten(Wait::Exchange, SECOND * 2);
-        deadlines.hasten(Wait::Exchange, SECOND * 3);
-        assert_eq!(deadlines.of(Wait::Exchange), Some(SECOND * 2));
+        deadlines.set(TimeoutKind::NextStream, SECOND);
+        deadlines.set(TimeoutKind::NextStream, Duration::MAX);
+        deadlines.set_earlier(TimeoutKind::Exchange, Duration::MAX);
+        assert_eq!((deadlines.next_deadline(), deadlines.get(TimeoutKind::NextStream)), (None, None));
+        assert_eq!(deadlines.pop_expired(Duration::MAX), None);
+        deadlines.set_earlier(TimeoutKind::Exchange, SECOND * 2);
+        deadlines.set_earlier(TimeoutKind::Exchange, SECOND * 3);
+        assert_eq!(deadlines.get(TimeoutKind::Exchange), Some(SECOND * 2));
     }
 
     #[test]
     fn each_wait_has_its_time_and_the_first_counts() {
         let mut deadlines = Deadlines::default();
-        assert_eq!(deadlines.first(), None);
-        deadlines.set(Wait::Traffic, SECOND * 3);
-        deadlines.begin(Wait::Head, SECOND);
-        deadlines.begin(Wait::Head, SECOND * 2);
-        assert_eq!(deadlines.first(), Some(SECOND));
-        assert_eq!(deadlines.take_passed(SECOND / 2), None);
-        assert_eq!(deadlines.take_passed(SECOND * 5), Some(Wait::Traffic));
-        assert_eq!(deadlines.take_passed(SECOND * 5), Some(Wait::Head));
-        assert_eq!(deadlines.take_passed(SECOND * 5), None);
-        deadlines.set(Wait::Send, SECOND);
-        deadlines.clear(Wait::Send);
-        assert_eq!(deadlines.first(), None);
+        assert_eq!(deadlines.next_deadline(), None);
+        deadlines.set(TimeoutKind::Idle, SECOND * 3);
+        deadlines.set_if_unset(TimeoutKind::Head, SECOND);
+        deadlines.set_if_unset(TimeoutKind::Head, SECOND * 2);
+        assert_eq!(deadlines.next_deadline(), Some(SECOND));
+        assert_eq!(deadlines.pop_expired(SECOND / 2), None);
+        assert_eq!(deadlines.pop_expired(SECOND * 5), Some(TimeoutKind::Idle));
+        assert_eq!(deadlines.pop_expired(SECOND * 5), Some(TimeoutKind::Head));
+        assert_eq!(deadlines.pop_expired(SECOND * 5), None);
+        deadlines.set(TimeoutKind::Send, SECOND);
+        deadlines.clear(TimeoutKind::Send);
+        assert_eq!(deadlines.next_deadline(), None);
     }
 }

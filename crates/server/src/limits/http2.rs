@@ -1,7 +1,7 @@
 //! The limits of HTTP/2.
 
 #[cfg(feature = "config")]
-use peregrine_config::{MaybeTime, Size};
+use peregrine_config::{OptionalDuration, ByteSize};
 use peregrine_proto::h2;
 use std::time::Duration;
 
@@ -89,20 +89,20 @@ impl Default for Http2Limits {
         let of = h2::Limits::DEFAULT;
         Self {
             prior_knowledge: true,
-            connect_protocol: of.connect_protocol,
+            connect_protocol: of.enable_connect_protocol,
             ping_after: Some(Duration::from_secs(60)),
-            streams_max: of.streams_max,
-            stream_window: of.stream_window,
+            streams_max: of.concurrent_streams_max,
+            stream_window: of.initial_stream_window,
             stream_window_max: of.stream_window_max,
-            connection_window: of.connection_window,
+            connection_window: of.initial_connection_window,
             connection_window_max: of.connection_window_max,
-            decoder_table_bytes_max: of.decoder_table_bytes_max,
-            encoder_table_bytes_max: of.encoder_table_bytes_max,
-            block_bytes_max: of.block_bytes_max,
-            continuations_max: of.continuations_max,
-            answers_max: of.answers_max,
-            budget_max: of.budget_max,
-            budget_per_second: of.budget_per_second,
+            decoder_table_bytes_max: of.hpack_decoder_table_bytes_max,
+            encoder_table_bytes_max: of.hpack_encoder_table_bytes_max,
+            block_bytes_max: of.header_block_bytes_max,
+            continuations_max: of.continuation_frames_max,
+            answers_max: of.pending_control_frames_max,
+            budget_max: of.abuse_budget_max,
+            budget_per_second: of.abuse_budget_per_second,
         }
     }
 }

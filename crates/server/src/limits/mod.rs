@@ -7,7 +7,7 @@ pub use self::http2::Http2Limits;
 pub use self::overload::{MemoryMax, OverloadLimits};
 
 #[cfg(feature = "config")]
-use peregrine_config::{MaybeTime, Size, Time};
+use peregrine_config::{OptionalDuration, ByteSize, HumanDuration};
 use peregrine_proto::h2;
 use std::time::Duration;
 
@@ -236,7 +236,7 @@ impl Default for Limits {
             handshake_timeout: Duration::from_secs(10),
             handshakes_max: 1024,
             pending_output_bytes_max: 64 * 1024,
-            unread_body_bytes_max: peregrine_web::pipe::PIPE_BYTES_MAX,
+            unread_body_bytes_max: peregrine_web::pipe::DEFAULT_PIPE_BYTES_MAX,
             read_ahead_bytes_max: 16 * 1024,
             linger_timeout: Duration::from_secs(5),
             linger_max: Duration::from_secs(30),
@@ -259,7 +259,7 @@ const WINDOW_MAX: u32 = i32::MAX.cast_unsigned();
 
 impl Limits {
     /// When a connection that was opened at `born` reaches its maximum age, on the driver's clock.
-    pub(crate) fn end_of_life(&self, born: Duration) -> Duration {
+    pub(crate) fn expires_at(&self, born: Duration) -> Duration {
         let Some(life) = self.lifetime_max else { return Duration::MAX };
         // The millisecond at which the connection was opened, multiplied by the golden ratio,
         // determines how much earlier it closes. This spreads consecutive connections as evenly as
@@ -268,18 +268,18 @@ impl Limits {
         born.saturating_add(life - life / 10 / 1024 * part as u32)
     }
 
-    pub(crate) fn rate(&self) -> Rate {
-        Rate { min: self.rate_min, slack: self.rate_slack }
+    pub(crate) fn min_rate(&self) -> MinRate {
+        MinRate { bytes_per_second: self.rate_min, grace: self.rate_slack }
     }
 
     /// The rate of a conversation: no minimum, and silence for at most `upgraded_idle_timeout`.
-    pub(crate) fn conversation(&self) -> Rate {
-        Rate { min: 0, slack: self.upgraded_idle_timeout.unwrap_or(Duration::MAX) }
+    pub(crate) fn bidi_min_rate(&self) -> MinRate {
+        MinRate { bytes_per_second: 0, grace: self.upgraded_idle_timeout.unwrap_or(Duration::MAX) }
     }
 
     /// The limits for the protocol core. The core does not limit bodies, because a route may have
     /// its own limit. A higher layer limits them.
-    pub(crate) fn protocol(&self) -> peregrine_proto::Limits {
+    pub(crate) fn to_proto(&self) -> peregrine_proto::Limits {
         peregrine_proto::Limits {
             head_bytes_max: self.head_bytes_max,
             request_line_bytes_max: self.request_line_bytes_max,
@@ -293,23 +293,23 @@ impl Limits {
     }
 
     /// The limits for the HTTP/2 protocol core.
-    pub(crate) fn http2(&self) -> h2::Limits {
+    pub(crate) fn to_proto_http2(&self) -> h2::Limits {
         let of = &self.http2;
         h2::Limits {
-            request: self.protocol(),
-            streams_max: of.streams_max,
-            stream_window: of.stream_window.min(WINDOW_MAX),
+            request: self.to_proto(),
+            concurrent_streams_max: of.streams_max,
+            initial_stream_window: of.stream_window.min(WINDOW_MAX),
             stream_window_max: of.stream_window_max.min(WINDOW_MAX),
-            connection_window: of.connection_window.min(WINDOW_MAX),
+            initial_connection_window: of.connection_window.min(WINDOW_MAX),
             connection_window_max: of.connection_window_max.min(WINDOW_MAX),
-            decoder_table_bytes_max: of.decoder_table_bytes_max,
-            encoder_table_bytes_max: of.encoder_table_bytes_max,
-            block_bytes_max: of.block_bytes_max,
-            continuations_max: of.continuations_max,
-            answers_max: of.answers_max,
-            connect_protocol: of.connect_protocol,
-            budget_max: of.budget_max,
-            budget_per_second: of.budget_per_second,
+            hpack_decoder_table_bytes_max: of.decoder_table_bytes_max,
+            hpack_encoder_table_bytes_max: of.encoder_table_bytes_max,
+            header_block_bytes_max: of.block_bytes_max,
+            continuation_frames_max: of.continuations_max,
+            pending_control_frames_max: of.answers_max,
+            enable_connect_protocol: of.connect_protocol,
+            abuse_budget_max: of.budget_max,
+            abuse_budget_per_second: of.budget_per_second,
             ..h2::Limits::DEFAULT
         }
     }
@@ -317,11 +317,11 @@ impl Limits {
 
 /// The minimum rate of a peer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Rate {
+pub(crate) struct MinRate {
     /// Bytes per second; at 0, any byte is enough.
-    pub(crate) min: u64,
+    pub(crate) bytes_per_second: u64,
     /// How long the peer may take beyond the time that `min` allows.
-    pub(crate) slack: Duration,
+    pub(crate) grace: Duration,
 }
 
 /// Limits and settings of HTTP/1.1 and HTTP/1.0 connections. See [`Limits`].
@@ -361,7 +361,7 @@ mod tests {
     fn connections_that_came_together_do_not_end_together() {
         let limits = Limits { lifetime_max: Some(Duration::from_secs(1000)), ..Limits::default() };
         let life = |born| {
-            limits.end_of_life(Duration::from_millis(born)).as_secs_f64() - born as f64 / 1e3
+            limits.expires_at(Duration::from_millis(born)).as_secs_f64() - born as f64 / 1e3
         };
         for second in [0, 77, 1_000_000] {
             let mut lives: Vec<_> = (second * 1000..second * 1000 + 1000).map(life).collect();
@@ -374,7 +374,7 @@ mod tests {
             assert!(each_tenth, "{lives:?}");
         }
         let ever = Limits { lifetime_max: Some(Duration::MAX), ..Limits::default() };
-        assert!(ever.end_of_life(Duration::from_secs(5)) >= Duration::MAX / 10 * 9);
-        assert_eq!(Limits::default().end_of_life(Duration::from_secs(5)), Duration::MAX);
+        assert!(ever.expires_at(Duration::from_secs(5)) >= Duration::MAX / 10 * 9);
+        assert_eq!(Limits::default().expires_at(Duration::from_secs(5)), Duration::MAX);
     }
 }

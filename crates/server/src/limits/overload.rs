@@ -1,14 +1,14 @@
 //! The limits above which a worker rejects requests and connections because of overload.
 
 #[cfg(feature = "config")]
-use peregrine_config::{AutoSize, MaybeCount, MaybeTime, Time};
+use peregrine_config::{AutoByteSize, OptionalCount, OptionalDuration, HumanDuration};
 use std::time::Duration;
 
 /// A smaller limit must be a mistake: this is only enough for the buffers of a few connections.
-const MEMORY_MIN: u64 = 256 * 1024;
+const MEMORY_MAX_MIN: u64 = 256 * 1024;
 
 /// The memory limit of a worker if the memory of the machine is not known.
-const MEMORY_UNKNOWN: u64 = 1 << 30;
+const MEMORY_MAX_FALLBACK: u64 = 1 << 30;
 
 /// When each worker rejects requests because of overload. Part of [`Limits`](crate::Limits), as
 /// `overload`.
@@ -113,7 +113,7 @@ pub enum MemoryMax {
     /// This many bytes.
     Bytes(u64),
     /// No limit.
-    Off,
+    Unlimited,
 }
 
 impl MemoryMax {
@@ -121,31 +121,31 @@ impl MemoryMax {
     /// bytes. If `Auto` is still set, the memory is not known.
     pub(crate) fn bytes(self) -> Option<u64> {
         match self {
-            Self::Auto => Some(MEMORY_UNKNOWN),
+            Self::Auto => Some(MEMORY_MAX_FALLBACK),
             Self::Bytes(bytes) => Some(bytes),
-            Self::Off => None,
+            Self::Unlimited => None,
         }
     }
 }
 
 #[cfg(feature = "config")]
-impl From<MemoryMax> for AutoSize {
+impl From<MemoryMax> for AutoByteSize {
     fn from(most: MemoryMax) -> Self {
         match most {
             MemoryMax::Auto => Self::Auto,
             MemoryMax::Bytes(bytes) => Self::Bytes(bytes),
-            MemoryMax::Off => Self::Off,
+            MemoryMax::Unlimited => Self::Off,
         }
     }
 }
 
 #[cfg(feature = "config")]
-impl From<AutoSize> for MemoryMax {
-    fn from(size: AutoSize) -> Self {
+impl From<AutoByteSize> for MemoryMax {
+    fn from(size: AutoByteSize) -> Self {
         match size {
-            AutoSize::Auto => Self::Auto,
-            AutoSize::Bytes(bytes) => Self::Bytes(bytes),
-            AutoSize::Off => Self::Off,
+            AutoByteSize::Auto => Self::Auto,
+            AutoByteSize::Bytes(bytes) => Self::Bytes(bytes),
+            AutoByteSize::Off => Self::Unlimited,
         }
     }
 }
@@ -168,13 +168,13 @@ impl Default for OverloadLimits {
 impl OverloadLimits {
     /// No limits at all, for a worker that must respond even if other workers are overloaded.
     #[must_use]
-    pub fn none() -> Self {
-        Self { memory_max: MemoryMax::Off, ..Self::default() }
+    pub fn unlimited() -> Self {
+        Self { memory_max: MemoryMax::Unlimited, ..Self::default() }
     }
 
     /// Returns a text that describes the first mistake in the settings and how to fix it.
     #[must_use]
-    pub fn fault(&self) -> Option<String> {
+    pub fn config_error(&self) -> Option<String> {
         if self.client_prefix_v6 > 128 {
             return Some(format!(
                 "overload.client_prefix_v6 is {}, but an IPv6 address has 128 bits: use 64 to \
@@ -193,11 +193,11 @@ impl OverloadLimits {
             ));
         }
         if let MemoryMax::Bytes(most) = self.memory_max
-            && most < MEMORY_MIN
+            && most < MEMORY_MAX_MIN
         {
             return Some(format!(
                 "overload.memory_max is {most} bytes, which a few connections would use up: give \
-                 each worker at least {MEMORY_MIN}, or set it to auto or off"
+                 each worker at least {MEMORY_MAX_MIN}, or set it to auto or off"
             ));
         }
         if self.queue_delay_interval.is_zero() {
@@ -251,11 +251,11 @@ mod tests {
         ];
         for (set, cause, remedy) in table {
             let mut limits = OverloadLimits::default();
-            assert_eq!(limits.fault(), None);
+            assert_eq!(limits.config_error(), None);
             set(&mut limits);
-            let fault = limits.fault().expect("a mistake");
+            let fault = limits.config_error().expect("a mistake");
             assert!(fault.contains(cause) && fault.contains(remedy), "{fault}");
         }
-        assert_eq!(OverloadLimits::none().fault(), None);
+        assert_eq!(OverloadLimits::unlimited().config_error(), None);
     }
 }

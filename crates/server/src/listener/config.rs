@@ -3,7 +3,7 @@
 
 use super::proxy_protocol::ProxyProtocol;
 use crate::limits::Limits;
-use peregrine_tls::Tls;
+use peregrine_tls::TlsConfig;
 use peregrine_web::TrustedProxies;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,13 +11,13 @@ use tokio::sync::watch;
 
 /// A socket to listen on, with its settings.
 #[derive(Debug)]
-pub struct Listen<S> {
+pub struct BoundListener<S> {
     /// The bound socket.
     pub socket: S,
     /// The TLS settings, if the listener uses TLS.
-    pub tls: Option<Tls>,
+    pub tls: Option<TlsConfig>,
     /// Whether other processes also have the socket.
-    pub shared: Shared,
+    pub sharing: SocketSharing,
     /// The listener's own limits, which replace the worker's. Limits that apply to the worker as a
     /// whole (`poll_budget`, `lame_duck`, `shutdown_timeout`, `background_timeout`, `overload`) are
     /// ignored here.
@@ -25,23 +25,23 @@ pub struct Listen<S> {
     /// Whether connections begin with a PROXY header.
     pub proxy_protocol: Option<ProxyProtocol>,
     /// The proxies that are trusted to report the client of a request.
-    pub proxies: Option<TrustedProxies>,
+    pub trusted_proxies: Option<TrustedProxies>,
     /// Updates of the limits and proxies above. Each update applies to connections that are
     /// accepted after it.
-    pub live: Option<watch::Receiver<Live>>,
+    pub updates: Option<watch::Receiver<ReloadableConfig>>,
 }
 
-impl<S> Listen<S> {
+impl<S> BoundListener<S> {
     /// Settings for plain HTTP on a socket.
-    pub fn on(socket: S) -> Self {
+    pub fn new(socket: S) -> Self {
         Self {
             socket,
             tls: None,
-            shared: Shared::default(),
+            sharing: SocketSharing::default(),
             limits: None,
             proxy_protocol: None,
-            proxies: None,
-            live: None,
+            trusted_proxies: None,
+            updates: None,
         }
     }
 }
@@ -52,11 +52,11 @@ impl<S> Listen<S> {
 /// Limits that apply to the worker as a whole (`poll_budget`, `lame_duck`, `shutdown_timeout`,
 /// `background_timeout`, `overload`) are ignored here.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Live {
+pub struct ReloadableConfig {
     /// The new limits.
     pub limits: Limits,
     /// The proxies that are trusted to report the client of a request.
-    pub proxies: Option<TrustedProxies>,
+    pub trusted_proxies: Option<TrustedProxies>,
 }
 
 /// Whether another process also has the listening socket and continues to use it after this server
@@ -66,12 +66,12 @@ pub struct Live {
 ///
 /// The value may change while the server runs. Clones share the value.
 #[derive(Clone, Debug, Default)]
-pub struct Shared(Arc<AtomicBool>);
+pub struct SocketSharing(Arc<AtomicBool>);
 
-impl Shared {
+impl SocketSharing {
     /// Returns whether other processes also have the socket.
     #[must_use]
-    pub fn is_so(&self) -> bool {
+    pub fn is_shared(&self) -> bool {
         self.0.load(Ordering::SeqCst)
     }
 
@@ -81,7 +81,7 @@ impl Shared {
     }
 }
 
-impl From<bool> for Shared {
+impl From<bool> for SocketSharing {
     fn from(is_so: bool) -> Self {
         Self(Arc::new(AtomicBool::new(is_so)))
     }

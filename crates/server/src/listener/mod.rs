@@ -3,115 +3,115 @@
 pub(crate) mod config;
 pub(crate) mod proxy_protocol;
 
-use self::config::{Listen, Live};
-use self::proxy_protocol::{Beginning, ProxyProtocol};
-use crate::admission::connections::Rooms;
-use crate::admission::handshakes::Handshakes;
+use self::config::{BoundListener, ReloadableConfig};
+use self::proxy_protocol::{Preamble, ProxyProtocol};
+use crate::admission::connections::ConnectionLimiter;
+use crate::admission::handshakes::HandshakeLimiter;
 use crate::limits::Limits;
 use crate::worker::Worker;
 use peregrine_driver::{self as driver, Address, Driver};
 use peregrine_proto::h2;
-use peregrine_tls::Tls;
+use peregrine_tls::TlsConfig;
 use peregrine_web::TrustedProxies;
-use peregrine_web::account::{self, Filling};
-use peregrine_web::connection::{Credentials, Peer};
+use peregrine_web::account::{self, MemoryPressure};
+use peregrine_web::connection::{PeerCredentials, ConnectionAddr};
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
 /// The state that all connections of one listener share, on one worker.
-pub(crate) struct Door {
+pub(crate) struct ListenerContext {
     pub(crate) limits: Limits,
     pub(crate) protocol: peregrine_proto::Limits,
-    pub(crate) http2: h2::Limits,
+    pub(crate) http2_protocol: h2::Limits,
     /// Limits the number of open connections. All listeners without their own limits share this.
-    pub(crate) rooms: Rc<Rooms>,
+    pub(crate) connection_limiter: Rc<ConnectionLimiter>,
     /// Limits the number of handshakes in progress. Shared like `rooms`.
-    pub(crate) handshakes: Rc<Handshakes>,
-    pub(crate) tls: Option<Tls>,
+    pub(crate) handshake_limiter: Rc<HandshakeLimiter>,
+    pub(crate) tls: Option<TlsConfig>,
     pub(crate) proxy_protocol: Option<ProxyProtocol>,
-    proxies: Option<Arc<TrustedProxies>>,
+    trusted_proxies: Option<Arc<TrustedProxies>>,
 }
 
-impl Door {
+impl ListenerContext {
     /// Makes the state of a listener; also returns the listener's socket.
     pub(crate) fn new<D: Driver>(
         worker: &Worker<D>,
-        listen: Listen<D::Socket>,
+        listen: BoundListener<D::Socket>,
     ) -> (Self, D::Socket) {
-        let Listen { socket, tls, limits, proxy_protocol, proxies, .. } = listen;
+        let BoundListener { socket, tls, limits, proxy_protocol, trusted_proxies: proxies, .. } = listen;
         let (rooms, handshakes) = match &limits {
-            None => (Rc::clone(&worker.rooms), Rc::clone(&worker.handshakes)),
-            Some(_) => (Rooms::new(&worker.observed), Rc::default()),
+            None => (Rc::clone(&worker.connection_limiter), Rc::clone(&worker.handshake_limiter)),
+            Some(_) => (ConnectionLimiter::new(&worker.instrumentation), Rc::default()),
         };
         let limits = limits.unwrap_or_else(|| worker.limits.clone());
         let door = Self {
-            protocol: limits.protocol(),
-            http2: limits.http2(),
+            protocol: limits.to_proto(),
+            http2_protocol: limits.to_proto_http2(),
             limits,
-            rooms,
-            handshakes,
+            connection_limiter: rooms,
+            handshake_limiter: handshakes,
             tls,
             proxy_protocol,
             // A copy for this worker, so that workers do not share a reference count and its cache
             // line.
-            proxies: proxies.map(Arc::new),
+            trusted_proxies: proxies.map(Arc::new),
         };
         (door, socket)
     }
 
     /// Returns the state for new connections after a change of the settings. The new and the
     /// existing connections count towards the same limits.
-    pub(crate) fn with(&self, live: &Live) -> Self {
-        let Live { limits, proxies } = live;
+    pub(crate) fn reloaded(&self, live: &ReloadableConfig) -> Self {
+        let ReloadableConfig { limits, trusted_proxies: proxies } = live;
         Self {
-            protocol: limits.protocol(),
-            http2: limits.http2(),
+            protocol: limits.to_proto(),
+            http2_protocol: limits.to_proto_http2(),
             limits: limits.clone(),
-            rooms: Rc::clone(&self.rooms),
-            handshakes: Rc::clone(&self.handshakes),
+            connection_limiter: Rc::clone(&self.connection_limiter),
+            handshake_limiter: Rc::clone(&self.handshake_limiter),
             tls: self.tls.clone(),
             proxy_protocol: self.proxy_protocol.clone(),
-            proxies: proxies.clone().map(Arc::new),
+            trusted_proxies: proxies.clone().map(Arc::new),
         }
     }
 
     /// Returns whether new connections must use reserved slots, because memory is short, fewer than
     /// `spare` connection slots are left, or reserved descriptors are missing.
     #[inline]
-    pub(crate) fn is_narrow(&self, spare: usize) -> bool {
-        account::filling() >= Filling::Tight
-            || self.rooms.is_nearly_full(self.limits.connections_max, spare)
+    pub(crate) fn needs_reserved_slot(&self, spare: usize) -> bool {
+        account::pressure() >= MemoryPressure::Moderate
+            || self.connection_limiter.is_nearly_exhausted(self.limits.connections_max, spare)
     }
 
     /// Returns the client address towards whose limit a connection counts, if it is known when the
     /// connection is accepted. It is not known if a PROXY header may report another address, or if
     /// the peer is a trusted proxy, which serves many clients.
-    pub(crate) fn client_at(&self, address: Address) -> Option<IpAddr> {
+    pub(crate) fn client_ip(&self, address: Address) -> Option<IpAddr> {
         let Address::Tcp(address) = address else { return None };
-        let peer = Peer::Tcp(address);
-        let begins = self.proxy_protocol.as_ref().map(|settings| settings.beginning(&peer));
-        let is_told_later = begins == Some(Beginning::Header);
-        let is_proxy = || self.proxies.as_ref().is_some_and(|proxies| proxies.trusts(&peer));
+        let peer = ConnectionAddr::Tcp(address);
+        let begins = self.proxy_protocol.as_ref().map(|settings| settings.preamble_for(&peer));
+        let is_told_later = begins == Some(Preamble::ProxyHeader);
+        let is_proxy = || self.trusted_proxies.as_ref().is_some_and(|proxies| proxies.trusts(&peer));
         (!is_told_later && !is_proxy()).then(|| address.ip())
     }
 
     /// The trusted proxies, if `peer` is one of them.
-    pub(crate) fn proxies_at(&self, peer: &Peer) -> Option<Arc<TrustedProxies>> {
-        self.proxies.as_ref().filter(|proxies| proxies.trusts(peer)).map(Arc::clone)
+    pub(crate) fn trusted_proxies_for(&self, peer: &ConnectionAddr) -> Option<Arc<TrustedProxies>> {
+        self.trusted_proxies.as_ref().filter(|proxies| proxies.trusts(peer)).map(Arc::clone)
     }
 }
 
 /// Converts the address of one end of a connection. For a Unix domain socket, `ask` returns the
 /// credentials of the process at that end.
-pub(crate) fn peer(address: Address, ask: impl FnOnce() -> Option<driver::Credentials>) -> Peer {
+pub(crate) fn to_peer(address: Address, ask: impl FnOnce() -> Option<driver::UnixCredentials>) -> ConnectionAddr {
     match address {
-        Address::Tcp(address) => Peer::Tcp(address),
+        Address::Tcp(address) => ConnectionAddr::Tcp(address),
         Address::Unix(path) => {
             let credentials =
-                ask().map(|driver::Credentials { uid, gid, pid }| Credentials { uid, gid, pid });
-            Peer::Unix { path, credentials }
+                ask().map(|driver::UnixCredentials { uid, gid, pid }| PeerCredentials { uid, gid, pid });
+            ConnectionAddr::Unix { path, credentials }
         }
-        Address::Unknown => Peer::None,
+        Address::Unknown => ConnectionAddr::None,
     }
 }

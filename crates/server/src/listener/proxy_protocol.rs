@@ -1,9 +1,9 @@
 //! The PROXY protocol: whether connections of a listener start with a PROXY header, and what a
 //! header changes.
 
-use peregrine_proto::proxy::{Addresses, Header, Ssl, kind};
+use peregrine_proto::proxy_protocol::{Addresses, ProxyProtocolHeader, Ssl, tlv_type};
 use peregrine_web::client::Networks;
-use peregrine_web::connection::{ConnectionInfo, Peer, Proxied, ProxiedTls};
+use peregrine_web::connection::{ConnectionInfo, ConnectionAddr, ProxyProtocolInfo, ProxyProtocolTls};
 use std::sync::Arc;
 
 /// Whether the connections of a listener start with a PROXY header, version 1 or 2. In this header,
@@ -29,19 +29,19 @@ use std::sync::Arc;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProxyProtocol {
     is_required: bool,
-    from: Option<Networks>,
+    trusted: Option<Networks>,
     pub(crate) header_bytes_max: usize,
 }
 
 /// How a connection starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Beginning {
+pub(crate) enum Preamble {
     /// With the application protocol or TLS.
-    Itself,
+    None,
     /// With a PROXY header or, if none is required, with the application protocol or TLS.
-    Header,
+    ProxyHeader,
     /// The connection is closed without reading anything.
-    Refused,
+    Untrusted,
 }
 
 impl ProxyProtocol {
@@ -50,22 +50,22 @@ impl ProxyProtocol {
     /// this machine, private networks ([`Networks::private`]) and Unix domain sockets.
     #[must_use]
     pub fn required() -> Self {
-        Self { is_required: true, from: Some(Networks::private()), header_bytes_max: 4096 }
+        Self { is_required: true, trusted: Some(Networks::private()), header_bytes_max: 4096 }
     }
 
     /// Connections from trusted peers may start with a header. On all other connections, a header
     /// is not recognised. The trusted peers must be set with [`ProxyProtocol::from`].
     #[must_use]
     pub fn optional() -> Self {
-        Self { is_required: false, from: None, ..Self::required() }
+        Self { is_required: false, trusted: None, ..Self::required() }
     }
 
     /// Sets the trusted peers: addresses (`10.0.0.7`), networks (`10.0.0.0/8`), and `unix:` for any
     /// process that connects to a Unix domain socket. Any other text is an error when the server
     /// starts.
     #[must_use]
-    pub fn from(mut self, networks: impl IntoIterator<Item: AsRef<str>>) -> Self {
-        self.from = Some(Networks::read(networks));
+    pub fn trust(mut self, networks: impl IntoIterator<Item: AsRef<str>>) -> Self {
+        self.trusted = Some(Networks::parse(networks));
         self
     }
 
@@ -85,43 +85,43 @@ impl ProxyProtocol {
 
     /// Returns a text that describes the mistake in the settings, if there is one.
     #[must_use]
-    pub fn fault(&self) -> Option<&str> {
-        match &self.from {
+    pub fn config_error(&self) -> Option<&str> {
+        match &self.trusted {
             None => Some("`ProxyProtocol::optional()` must name trusted peers: add `.from([..])`"),
-            Some(networks) if networks.is_empty() && networks.fault().is_none() => {
+            Some(networks) if networks.is_empty() && networks.config_error().is_none() => {
                 Some("no peer is trusted to send PROXY headers: list the proxies in `.from([..])`")
             }
-            Some(networks) => networks.fault(),
+            Some(networks) => networks.config_error(),
         }
     }
 
     /// How a connection from `peer` starts.
-    pub(crate) fn beginning(&self, peer: &Peer) -> Beginning {
-        let is_trusted = self.from.as_ref().is_some_and(|networks| networks.has(peer));
+    pub(crate) fn preamble_for(&self, peer: &ConnectionAddr) -> Preamble {
+        let is_trusted = self.trusted.as_ref().is_some_and(|networks| networks.contains(peer));
         match (is_trusted, self.is_required) {
-            (true, _) => Beginning::Header,
-            (false, true) => Beginning::Refused,
-            (false, false) => Beginning::Itself,
+            (true, _) => Preamble::ProxyHeader,
+            (false, true) => Preamble::Untrusted,
+            (false, false) => Preamble::None,
         }
     }
 }
 
 /// Adds the facts from `header` to those about its connection. Does not change the trusted proxies.
-pub(crate) fn told(info: &ConnectionInfo, header: &Header<'_>) -> ConnectionInfo {
+pub(crate) fn apply_header(info: &ConnectionInfo, header: &ProxyProtocolHeader<'_>) -> ConnectionInfo {
     let mut info = info.clone();
     if header.addresses == Addresses::Local {
         return info;
     }
-    let mut proxied = Proxied {
-        by: info.peer.clone(),
+    let mut proxied = ProxyProtocolInfo {
+        proxy: info.peer.clone(),
         local: Arc::clone(&info.local),
         version: header.version,
-        ..Proxied::default()
+        ..ProxyProtocolInfo::default()
     };
     match header.addresses {
-        Addresses::Internet { source, destination } => {
-            info.peer = Peer::Tcp(source);
-            info.local = Arc::new(Peer::Tcp(destination));
+        Addresses::Inet { source, destination } => {
+            info.peer = ConnectionAddr::Tcp(source);
+            info.local = Arc::new(ConnectionAddr::Tcp(destination));
         }
         Addresses::Unix { source, destination } => {
             info.peer = unix(source);
@@ -129,33 +129,33 @@ pub(crate) fn told(info: &ConnectionInfo, header: &Header<'_>) -> ConnectionInfo
         }
         Addresses::Local | Addresses::Unknown => {}
     }
-    for (kind, value) in header.values() {
+    for (kind, value) in header.tlvs() {
         match kind {
-            kind::ALPN => proxied.alpn = Some(value.to_vec()),
-            kind::AUTHORITY => proxied.authority = Some(text(value)),
-            kind::UNIQUE_ID => proxied.unique_id = Some(value.to_vec()),
-            kind::SSL => proxied.tls = Ssl::read(value).as_ref().map(tls),
-            kind::CRC32C | kind::NOOP => {}
-            _ => proxied.others.push((kind, value.to_vec())),
+            tlv_type::ALPN => proxied.alpn = Some(value.to_vec()),
+            tlv_type::AUTHORITY => proxied.authority = Some(text(value)),
+            tlv_type::UNIQUE_ID => proxied.unique_id = Some(value.to_vec()),
+            tlv_type::SSL => proxied.tls = Ssl::parse(value).as_ref().map(tls),
+            tlv_type::CRC32C | tlv_type::NOOP => {}
+            _ => proxied.tlvs.push((kind, value.to_vec())),
         }
     }
-    info.proxy = Some(Arc::new(proxied));
+    info.proxy_protocol = Some(Arc::new(proxied));
     info
 }
 
-fn tls(ssl: &Ssl<'_>) -> ProxiedTls {
-    let mut tls = ProxiedTls {
+fn tls(ssl: &Ssl<'_>) -> ProxyProtocolTls {
+    let mut tls = ProxyProtocolTls {
         is_tls: ssl.is_tls,
         has_certificate: ssl.has_certificate,
         is_verified: ssl.is_verified,
-        ..ProxiedTls::default()
+        ..ProxyProtocolTls::default()
     };
-    for (kind, value) in ssl.values() {
+    for (kind, value) in ssl.tlvs() {
         match kind {
-            kind::SSL_VERSION => tls.version = Some(text(value)),
-            kind::SSL_COMMON_NAME => tls.common_name = Some(text(value)),
-            kind::SSL_CIPHER => tls.cipher = Some(text(value)),
-            _ => tls.others.push((kind, value.to_vec())),
+            tlv_type::SSL_VERSION => tls.version = Some(text(value)),
+            tlv_type::SSL_COMMON_NAME => tls.common_name = Some(text(value)),
+            tlv_type::SSL_CIPHER => tls.cipher = Some(text(value)),
+            _ => tls.tlvs.push((kind, value.to_vec())),
         }
     }
     tls
@@ -165,7 +165,7 @@ fn text(value: &[u8]) -> String {
     String::from_utf8_lossy(value).into_owned()
 }
 
-fn unix(path: &[u8]) -> Peer {
+fn unix(path: &[u8]) -> ConnectionAddr {
     let path = (!path.is_empty()).then(|| text(path).into());
-    Peer::Unix { path, credentials: None }
+    ConnectionAddr::Unix { path, credentials: None }
 }

@@ -4,12 +4,12 @@
 //! nothing are always maintained. Counters with a noticeable cost per request are maintained only
 //! if metrics are enabled.
 
-use super::close_reason::{Ended, limit_of};
-use peregrine_driver::TURN_BOUNDS;
-use peregrine_metrics::{Count, Few, Histogram, Level, Table};
-use peregrine_proto::{Method, Reject, Version, h2};
-use peregrine_web::application::Application;
-use peregrine_web::route::readable;
+use super::close_reason::{CloseReason, limit_name_for};
+use peregrine_driver::ITERATION_BOUNDS;
+use peregrine_metrics::{Counter, CounterSet, Histogram, Gauge, MetricMap};
+use peregrine_proto::{Method, Http2Error, Version, h2};
+use peregrine_web::application::BuiltApp;
+use peregrine_web::route::display_pattern;
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -39,54 +39,54 @@ pub(crate) const SIZE_BOUNDS: [u64; 11] =
 
 /// The number of methods that are distinguished: each method that the protocol knows, and one for
 /// all others.
-const METHODS: usize = Method::Extension as usize + 1;
+const METHOD_COUNT: usize = Method::Extension as usize + 1;
 
 /// The counters of a worker. Any thread may read them at any time, even after the worker has ended.
 #[derive(Debug, Default)]
 // Aligned so that two workers never write to the same cache line or to adjacent lines, which the
 // processor prefetches in pairs.
 #[repr(C, align(128))]
-pub struct Counts {
-    pub(crate) requests: Count,
-    pub(crate) sends: Count,
-    pub(crate) received_bytes: Count,
-    pub(crate) sent_bytes: Count,
+pub struct WorkerMetrics {
+    pub(crate) requests: Counter,
+    pub(crate) sends: Counter,
+    pub(crate) received_bytes: Counter,
+    pub(crate) sent_bytes: Counter,
     /// Requests in progress.
-    pub(crate) in_flight: Level,
+    pub(crate) in_flight: Gauge,
     /// Requests in progress by scheme and method, if requests are measured individually.
-    pub(crate) active: [[Level; METHODS]; 2],
-    pub(crate) places: [Level; Place::ALL.len()],
+    pub(crate) active_requests: [[Gauge; METHOD_COUNT]; 2],
+    pub(crate) connection_states: [Gauge; ConnectionState::ALL.len()],
     /// Connections that this worker opened, including those that another worker accepted and handed
     /// over.
-    pub(crate) accepted: Count,
+    pub(crate) accepted: Counter,
     /// Connections that this worker accepted and handed to another worker.
-    pub(crate) passed: Count,
+    pub(crate) handoffs_sent: Counter,
     /// Connections that other workers accepted and handed to this worker.
-    pub(crate) taken: Count,
-    pub(crate) refused: Count,
-    pub(crate) ended: Few<&'static str, 32>,
-    pub(crate) limits: Few<&'static str, 32>,
-    pub(crate) rules: Few<Rule, 96>,
-    pub(crate) handshakes: Few<Agreed, 32>,
-    pub(crate) handshake_times: Histogram<{ DURATION_BOUNDS.len() }>,
-    pub(crate) tls_failures: Few<TlsFailure, 64>,
+    pub(crate) handoffs_received: Counter,
+    pub(crate) accept_errors: Counter,
+    pub(crate) closed: CounterSet<&'static str, 32>,
+    pub(crate) limits_hit: CounterSet<&'static str, 32>,
+    pub(crate) violations: CounterSet<Violation, 96>,
+    pub(crate) handshakes: CounterSet<HandshakeParams, 32>,
+    pub(crate) handshake_durations: Histogram<{ DURATION_BOUNDS.len() }>,
+    pub(crate) tls_failures: CounterSet<TlsFailure, 64>,
     /// Requests rejected because of overload, by the limit that they exceeded.
-    pub(crate) shed: Few<&'static str, 8>,
+    pub(crate) shed: CounterSet<&'static str, 8>,
     /// How long requests had waited for the worker's thread.
-    pub(crate) queue_delays: Histogram<{ TURN_BOUNDS.len() }>,
+    pub(crate) queue_delays: Histogram<{ ITERATION_BOUNDS.len() }>,
     /// 1 while the worker rejects requests that have waited too long; otherwise 0.
-    pub(crate) is_refusing: Level,
+    pub(crate) is_shedding: Gauge,
     /// Bytes of memory that the worker's connections use.
-    pub(crate) memory_bytes: Level,
+    pub(crate) memory_bytes: Gauge,
     /// The limit of `memory_bytes`; 0 if there is none.
-    pub(crate) memory_bytes_max: Level,
-    measures: bool,
-    pub(crate) measured: OnceLock<Measured>,
+    pub(crate) memory_bytes_max: Gauge,
+    has_request_histograms: bool,
+    pub(crate) request_histograms: OnceLock<RequestHistograms>,
 }
 
 /// The state and the protocol by which an open connection is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum ConnectionState {
     /// The protocol is not known yet, or the TLS handshake is in progress.
     Opening,
     Http1Idle,
@@ -98,7 +98,7 @@ pub(crate) enum Place {
     Closing,
 }
 
-impl Place {
+impl ConnectionState {
     const ALL: [Self; 7] = [
         Self::Opening,
         Self::Http1Idle,
@@ -110,7 +110,7 @@ impl Place {
     ];
 
     /// The protocol and the state, as named in metrics.
-    fn names(self) -> (&'static str, &'static str) {
+    fn labels(self) -> (&'static str, &'static str) {
         match self {
             Self::Opening => ("", "opening"),
             Self::Http1Idle => ("http/1", "idle"),
@@ -125,14 +125,14 @@ impl Place {
 
 /// A rule of HTTP that a peer broke.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Rule {
-    Http(Reject),
+pub(crate) enum Violation {
+    Http(Http2Error),
     Http2(h2::Reject),
 }
 
 /// The result of a TLS handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Agreed {
+pub(crate) struct HandshakeParams {
     pub(crate) version: &'static str,
     pub(crate) cipher: &'static str,
     pub(crate) resumed: bool,
@@ -149,11 +149,11 @@ pub(crate) struct TlsFailure {
 
 /// Metrics of single requests.
 #[derive(Debug)]
-pub(crate) struct Measured {
+pub(crate) struct RequestHistograms {
     /// The route patterns, by route number.
     pub(crate) routes: Vec<String>,
-    pub(crate) durations: Table<Histogram<{ DURATION_BOUNDS.len() }>>,
-    pub(crate) sizes: Table<Sizes>,
+    pub(crate) durations: MetricMap<Histogram<{ DURATION_BOUNDS.len() }>>,
+    pub(crate) sizes: MetricMap<BodySizes>,
 }
 
 /// The sizes of the content of requests and responses.
@@ -161,27 +161,27 @@ pub(crate) struct Measured {
 // In this order, the buckets of small responses and of requests without content are close to each
 // other.
 #[repr(C)]
-pub(crate) struct Sizes {
+pub(crate) struct BodySizes {
     pub(crate) sent: Histogram<{ SIZE_BOUNDS.len() }>,
     pub(crate) received: Histogram<{ SIZE_BOUNDS.len() }>,
 }
 
-impl Counts {
+impl WorkerMetrics {
     /// Makes the counters of a worker that measures its requests individually.
     #[must_use]
-    pub fn measuring() -> Self {
-        Self { measures: true, ..Self::default() }
+    pub fn with_request_histograms() -> Self {
+        Self { has_request_histograms: true, ..Self::default() }
     }
 
     /// The current number of connections, by protocol and state.
     pub fn connections(&self) -> impl Iterator<Item = ((&'static str, &'static str), u64)> {
-        let levels = self.places.iter().map(|level| u64::try_from(level.get()).unwrap_or(0));
-        Place::ALL.into_iter().map(Place::names).zip(levels)
+        let levels = self.connection_states.iter().map(|level| u64::try_from(level.get()).unwrap_or(0));
+        ConnectionState::ALL.into_iter().map(ConnectionState::labels).zip(levels)
     }
 
     /// Returns whether the worker's connections use so much memory that the worker rejects all
     /// requests.
-    pub fn is_short_of_memory(&self) -> bool {
+    pub fn is_memory_low(&self) -> bool {
         let most = self.memory_bytes_max.get();
         most > 0 && self.memory_bytes.get() >= most - most / 8
     }
@@ -192,75 +192,75 @@ impl Counts {
     /// # Panics
     /// An invariant is violated.
     #[doc(hidden)]
-    pub fn check(&self) {
-        for place in Place::ALL {
-            assert_eq!(self.places[place as usize].get(), 0, "{place:?}");
+    pub fn assert_idle(&self) {
+        for place in ConnectionState::ALL {
+            assert_eq!(self.connection_states[place as usize].get(), 0, "{place:?}");
         }
-        let active: Vec<_> = self.active.iter().flatten().map(Level::get).collect();
+        let active: Vec<_> = self.active_requests.iter().flatten().map(Gauge::get).collect();
         assert!(active.iter().all(|active| *active == 0), "requests in progress: {active:?}");
         assert_eq!(self.in_flight.get(), 0, "requests in progress");
-        let ended: u64 = self.ended.counts().map(|(_, count)| count).sum();
-        assert_eq!(self.accepted.get(), ended + self.ended.others(), "{:?}", self.ended);
+        let ended: u64 = self.closed.iter().map(|(_, count)| count).sum();
+        assert_eq!(self.accepted.get(), ended + self.closed.overflow(), "{:?}", self.closed);
     }
 
     /// Returns whether requests are measured individually.
-    pub(crate) fn is_measuring(&self) -> bool {
-        self.measures
+    pub(crate) fn has_request_histograms(&self) -> bool {
+        self.has_request_histograms
     }
 
     /// Counts how long a request had waited for the worker's thread.
-    pub(crate) fn queue_delay(&self, delay: Duration) {
+    pub(crate) fn record_queue_delay(&self, delay: Duration) {
         let delay = delay.as_secs().saturating_mul(1_000_000_000) + u64::from(delay.subsec_nanos());
-        self.queue_delays.note(delay, &TURN_BOUNDS);
+        self.queue_delays.observe(delay, &ITERATION_BOUNDS);
     }
 
     /// Makes the tables for requests to `application`, if requests are measured individually.
-    pub(crate) fn prepare(&self, application: &Application) {
-        if !self.measures {
+    pub(crate) fn init_request_histograms(&self, application: &BuiltApp) {
+        if !self.has_request_histograms {
             return;
         }
-        self.measured.get_or_init(|| {
-            let routes = application.routes().map(|route| readable(route.pattern).into_owned());
+        self.request_histograms.get_or_init(|| {
+            let routes = application.routes().map(|route| display_pattern(route.pattern).into_owned());
             let routes: Vec<_> = routes.collect();
             // Most routes are used with one method and respond with few statuses. The routes and
             // statuses are those of the application, and unknown methods share one key, so peers
             // cannot create arbitrarily many keys.
             let (durations, sizes) =
-                (Table::for_keys(routes.len() * 8 + 256), Table::for_keys(routes.len() * 2 + 16));
-            Measured { routes, durations, sizes }
+                (MetricMap::with_capacity(routes.len() * 8 + 256), MetricMap::with_capacity(routes.len() * 2 + 16));
+            RequestHistograms { routes, durations, sizes }
         });
     }
 
     /// Counts the end of a connection.
-    pub(crate) fn end(&self, ended: &Ended) {
-        self.ended.note(ended.name());
-        if let Some(limit) = ended.limit() {
-            self.limits.note(limit);
+    pub(crate) fn record_close(&self, ended: &CloseReason) {
+        self.closed.increment(ended.label());
+        if let Some(limit) = ended.limit_name() {
+            self.limits_hit.increment(limit);
         }
         match ended {
-            Ended::Rejected(reject) => self.rules.note(Rule::Http(*reject)),
-            Ended::Http2(reject) => self.rules.note(Rule::Http2(*reject)),
+            CloseReason::Rejected(reject) => self.violations.increment(Violation::Http(*reject)),
+            CloseReason::Http2Rejected(reject) => self.violations.increment(Violation::Http2(*reject)),
             _ => {}
         }
     }
 
     /// Counts a rejected HTTP/2 request whose connection continues.
-    pub(crate) fn refuse(&self, rule: Rule) {
+    pub(crate) fn record_violation(&self, rule: Violation) {
         let limit = match rule {
-            Rule::Http(reject) => limit_of(reject),
-            Rule::Http2(h2::Reject::StreamsTooMany) => Some("http2.streams_max"),
-            Rule::Http2(_) => None,
+            Violation::Http(reject) => limit_name_for(reject),
+            Violation::Http2(h2::Reject::StreamsTooMany) => Some("http2.streams_max"),
+            Violation::Http2(_) => None,
         };
         if let Some(limit) = limit {
-            self.limits.note(limit);
+            self.limits_hit.increment(limit);
         }
-        self.rules.note(rule);
+        self.violations.increment(rule);
     }
 }
 
 /// The attributes by which requests are counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Key {
+pub(crate) struct RequestKey {
     pub(crate) method: Method,
     pub(crate) version: Version,
     pub(crate) is_secure: bool,
@@ -268,19 +268,19 @@ pub(crate) struct Key {
     pub(crate) route: Option<u32>,
     /// Zero if no response began.
     pub(crate) status: u16,
-    pub(crate) fault: Fault,
+    pub(crate) error: ErrorType,
 }
 
 /// A fault that a request's status does not show.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Fault {
+pub(crate) enum ErrorType {
     #[default]
     None,
     /// The handler panicked.
     Panic,
     /// The handler exceeded its timeout.
-    Late,
+    Timeout,
     /// The client disconnected before the response began.
     Cancelled,
     /// The response was aborted.
@@ -289,16 +289,16 @@ pub(crate) enum Fault {
     Overloaded,
 }
 
-const FAULTS: [(Fault, &str); 6] = [
-    (Fault::None, ""),
-    (Fault::Panic, "panic"),
-    (Fault::Late, "timeout"),
-    (Fault::Cancelled, "cancelled"),
-    (Fault::Aborted, "aborted"),
-    (Fault::Overloaded, "overloaded"),
+const ERROR_TYPES: [(ErrorType, &str); 6] = [
+    (ErrorType::None, ""),
+    (ErrorType::Panic, "panic"),
+    (ErrorType::Timeout, "timeout"),
+    (ErrorType::Cancelled, "cancelled"),
+    (ErrorType::Aborted, "aborted"),
+    (ErrorType::Overloaded, "overloaded"),
 ];
 
-const NAMED: [Method; METHODS] = [
+const METHODS: [Method; METHOD_COUNT] = [
     Method::Get,
     Method::Head,
     Method::Post,
@@ -314,10 +314,10 @@ const NAMED: [Method; METHODS] = [
 
 /// The method's name. Unknown methods share one name, so that peers cannot create many metrics.
 pub(crate) fn method_name(number: usize) -> &'static str {
-    NAMED.get(number).and_then(|method| method.name()).unwrap_or("_OTHER")
+    METHODS.get(number).and_then(|method| method.name()).unwrap_or("_OTHER")
 }
 
-impl Key {
+impl RequestKey {
     /// Packs the key into a number that is not zero.
     #[inline]
     pub(crate) fn pack(&self) -> u64 {
@@ -325,7 +325,7 @@ impl Key {
             | (self.method as u64) << 10
             | (self.version as u64) << 14
             | u64::from(self.is_secure) << 16
-            | (self.fault as u64) << 17
+            | (self.error as u64) << 17
             | 1 << 20
             | self.route.map_or(0, |route| u64::from(route) + 1) << 32
     }
@@ -341,14 +341,14 @@ impl Key {
         let bits = |from: u32, count: u32| (key >> from) as usize & ((1 << count) - 1);
         Self {
             status: bits(0, 10) as u16,
-            method: NAMED.get(bits(10, 4)).copied().unwrap_or(Method::Extension),
+            method: METHODS.get(bits(10, 4)).copied().unwrap_or(Method::Extension),
             version: match bits(14, 2) {
                 0 => Version::Http10,
                 1 => Version::Http11,
                 _ => Version::Http2,
             },
             is_secure: bits(16, 1) == 1,
-            fault: FAULTS.get(bits(17, 3)).map_or(Fault::None, |(fault, _)| *fault),
+            error: ERROR_TYPES.get(bits(17, 3)).map_or(ErrorType::None, |(fault, _)| *fault),
             route: ((key >> 32) as u32).checked_sub(1),
         }
     }
@@ -364,7 +364,7 @@ impl Key {
 
     /// Why the request failed, as in OpenTelemetry's `error.type`; empty if it did not.
     pub(crate) fn error_type(&self) -> String {
-        match FAULTS[self.fault as usize].1 {
+        match ERROR_TYPES[self.error as usize].1 {
             "" if self.status >= 500 => self.status.to_string(),
             name => name.to_owned(),
         }
@@ -377,23 +377,23 @@ mod tests {
 
     #[test]
     fn a_key_is_what_it_was_made_of() {
-        for (number, method) in NAMED.into_iter().enumerate() {
+        for (number, method) in METHODS.into_iter().enumerate() {
             assert_eq!(method as usize, number);
             for (version, is_secure) in
                 [(Version::Http10, false), (Version::Http11, true), (Version::Http2, true)]
             {
-                for (number, (fault, _)) in FAULTS.into_iter().enumerate() {
+                for (number, (fault, _)) in ERROR_TYPES.into_iter().enumerate() {
                     assert_eq!(fault as usize, number);
                     for route in [None, Some(0), Some(7), Some(u32::MAX - 1)] {
                         for status in [0, 100, 200, 599, 999] {
-                            let key = Key { method, version, is_secure, route, status, fault };
-                            assert_eq!(Key::unpack(key.pack()), key);
+                            let key = RequestKey { method, version, is_secure, route, status, error: fault };
+                            assert_eq!(RequestKey::unpack(key.pack()), key);
                         }
                     }
                 }
             }
         }
-        assert_ne!(Key::default().pack(), 0);
+        assert_ne!(RequestKey::default().pack(), 0);
     }
 
     #[test]

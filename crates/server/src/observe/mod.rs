@@ -13,11 +13,11 @@ pub(crate) mod span;
 pub(crate) mod trace;
 pub(crate) mod watchdog;
 
-use self::access_log::Log;
-use self::close_reason::Ended;
-use self::metrics::{Agreed, Counts, DURATION_BOUNDS};
-use self::trace::Traces;
-use self::watchdog::Pulse;
+use self::access_log::WorkerAccessLog;
+use self::close_reason::CloseReason;
+use self::metrics::{HandshakeParams, WorkerMetrics, DURATION_BOUNDS};
+use self::trace::TraceConfig;
+use self::watchdog::Heartbeat;
 use peregrine_web::connection::TlsInfo;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
@@ -31,24 +31,24 @@ use std::time::Duration;
 /// A worker's counters, log and traces. This value stays on the worker's thread, but any thread may
 /// read its [`Counts`].
 #[derive(Default)]
-pub struct Observed {
-    connections: Cell<usize>,
-    tasks_cut: Cell<usize>,
-    handlers_cut: Cell<usize>,
-    functions_left: Cell<usize>,
-    pulse: Arc<Pulse>,
-    counts: Arc<Counts>,
-    waiting_for_empty: RefCell<Option<Waker>>,
+pub struct Instrumentation {
+    open_connections: Cell<usize>,
+    aborted_tasks: Cell<usize>,
+    aborted_handlers: Cell<usize>,
+    abandoned_blocking_tasks: Cell<usize>,
+    heartbeat: Arc<Heartbeat>,
+    metrics: Arc<WorkerMetrics>,
+    idle_waker: RefCell<Option<Waker>>,
     /// How many handlers continue without their connection, plus how many listeners still accept.
-    pending: Cell<usize>,
+    pending_count: Cell<usize>,
     /// How many rejections have not been logged yet, by reason.
-    untold: RefCell<BTreeMap<&'static str, u64>>,
+    unlogged_rejections: RefCell<BTreeMap<&'static str, u64>>,
     /// The access log, until the worker takes it when it starts.
-    log: Cell<Option<Log>>,
-    traces: Option<Traces>,
+    log: Cell<Option<WorkerAccessLog>>,
+    traces: Option<TraceConfig>,
     /// Called with the number of open connections whenever it changes.
-    told_open: OnceCell<Box<dyn Fn(usize)>>,
-    reserve: Option<Box<dyn Reserve>>,
+    on_open_connections: OnceCell<Box<dyn Fn(usize)>>,
+    fd_reserve: Option<Box<dyn FdReserve>>,
 }
 
 /// File descriptors that are reserved for a worker that must stay reachable when the process has no
@@ -56,215 +56,215 @@ pub struct Observed {
 ///
 /// While some reserved descriptors are in use, a new connection may send only one request. When the
 /// connection closes, its descriptor is reserved again.
-pub trait Reserve {
+pub trait FdReserve {
     /// Frees one reserved descriptor for the process. Returns false if none is left.
-    fn spend(&self) -> bool;
+    fn release_one(&self) -> bool;
     /// Reserves missing descriptors again, as far as the process has free descriptors.
     fn refill(&self);
     /// Returns whether any reserved descriptors are missing.
-    fn is_short(&self) -> bool;
+    fn is_depleted(&self) -> bool;
 }
 
 /// A worker's counters at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Snapshot {
+pub struct WorkerStats {
     /// Open connections.
     pub connections: usize,
     /// Connections accepted so far.
     pub accepted: u64,
     /// How often accepting failed because the process was out of descriptors or memory.
-    pub refused: u64,
+    pub accept_errors: u64,
     /// Requests whose head was complete and valid.
     pub requests: u64,
     /// How often data was passed to the kernel to be sent.
     pub sends: u64,
     /// How often a handler blocked its thread for longer than
     /// [`Limits::poll_budget`](crate::Limits::poll_budget).
-    pub blocked: u64,
+    pub blocking_polls: u64,
     /// Tokio tasks that were dropped at the end of the worker because they had not ended in time.
-    pub tasks_cut: usize,
+    pub aborted_tasks: usize,
     /// Handlers with `run_to_end` that continued after their connection had ended and were cut at
     /// the end of the worker. The report lists them together with the connections that were cut.
-    pub handlers_cut: usize,
+    pub aborted_handlers: usize,
     /// Functions on Tokio's blocking threads that were still running when the worker stopped
     /// waiting for them. They stop only when the process ends.
-    pub functions_left: usize,
+    pub abandoned_blocking_tasks: usize,
     /// Requests rejected because of overload, by the limit: `memory`, `requests`, `route`,
     /// `queue_delay` or `client`. See [`OverloadLimits`](crate::OverloadLimits).
     pub shed: BTreeMap<&'static str, u64>,
     /// Connections that have ended, by reason ([`Ended::name`]).
-    pub ended: BTreeMap<&'static str, u64>,
+    pub closed: BTreeMap<&'static str, u64>,
 }
 
-impl Observed {
+impl Instrumentation {
     /// Makes the state of a worker that records in `pulse` which handler it polls.
     #[must_use]
-    pub fn new(pulse: Arc<Pulse>) -> Self {
-        Self { pulse, ..Self::default() }
+    pub fn new(pulse: Arc<Heartbeat>) -> Self {
+        Self { heartbeat: pulse, ..Self::default() }
     }
 
     /// As [`Observed::new`], but with these counters, which other threads may read.
     #[must_use]
-    pub fn counting(pulse: Arc<Pulse>, counts: Arc<Counts>) -> Self {
-        Self { pulse, counts, ..Self::default() }
+    pub fn with_metrics(pulse: Arc<Heartbeat>, counts: Arc<WorkerMetrics>) -> Self {
+        Self { heartbeat: pulse, metrics: counts, ..Self::default() }
     }
 
     /// Adds an access log.
     #[must_use]
-    pub fn logging(self, log: Option<Log>) -> Self {
+    pub fn with_access_log(self, log: Option<WorkerAccessLog>) -> Self {
         self.log.set(log);
         self
     }
 
     /// Adds traces of requests.
     #[must_use]
-    pub fn tracing(mut self, traces: Option<Traces>) -> Self {
+    pub fn with_tracing(mut self, traces: Option<TraceConfig>) -> Self {
         self.traces = traces;
         self
     }
 
     /// Adds reserved descriptors.
     #[must_use]
-    pub fn reserving(mut self, reserve: impl Reserve + 'static) -> Self {
-        self.reserve = Some(Box::new(reserve));
+    pub fn with_fd_reserve(mut self, reserve: impl FdReserve + 'static) -> Self {
+        self.fd_reserve = Some(Box::new(reserve));
         self
     }
 
     /// Frees a reserved descriptor for the process, if there is one.
-    pub(crate) fn spend_reserve(&self) -> bool {
-        self.reserve.as_ref().is_some_and(|reserve| reserve.spend())
+    pub(crate) fn release_reserved_fd(&self) -> bool {
+        self.fd_reserve.as_ref().is_some_and(|reserve| reserve.release_one())
     }
 
     /// Reserves missing descriptors again, because one may have been closed.
-    pub(crate) fn refill_reserve(&self) {
-        if let Some(reserve) = &self.reserve {
+    pub(crate) fn refill_reserved_fds(&self) {
+        if let Some(reserve) = &self.fd_reserve {
             reserve.refill();
         }
     }
 
     /// Returns whether reserved descriptors are missing.
     pub(crate) fn is_reserve_short(&self) -> bool {
-        self.reserve.as_ref().is_some_and(|reserve| reserve.is_short())
+        self.fd_reserve.as_ref().is_some_and(|reserve| reserve.is_depleted())
     }
 
-    pub(crate) fn take_log(&self) -> Option<Log> {
+    pub(crate) fn take_log(&self) -> Option<WorkerAccessLog> {
         self.log.take()
     }
 
-    pub(crate) fn traces(&self) -> Option<&Traces> {
+    pub(crate) fn traces(&self) -> Option<&TraceConfig> {
         self.traces.as_ref()
     }
 
     /// The counters.
     #[must_use]
-    pub fn counts(&self) -> &Arc<Counts> {
-        &self.counts
+    pub fn metrics(&self) -> &Arc<WorkerMetrics> {
+        &self.metrics
     }
 
-    pub(crate) fn pulse(&self) -> &Arc<Pulse> {
-        &self.pulse
+    pub(crate) fn heartbeat(&self) -> &Arc<Heartbeat> {
+        &self.heartbeat
     }
 
     /// The current counters.
     #[must_use]
-    pub fn snapshot(&self) -> Snapshot {
-        Snapshot {
-            connections: self.connections.get(),
-            accepted: self.counts.accepted.get(),
-            refused: self.counts.refused.get(),
-            requests: self.counts.requests.get(),
-            sends: self.counts.sends.get(),
-            blocked: self.pulse.blocked(),
-            tasks_cut: self.tasks_cut.get(),
-            handlers_cut: self.handlers_cut.get(),
-            functions_left: self.functions_left.get(),
-            shed: self.counts.shed.counts().map(|(name, count)| (*name, count)).collect(),
-            ended: self.counts.ended.counts().map(|(name, count)| (*name, count)).collect(),
+    pub fn stats(&self) -> WorkerStats {
+        WorkerStats {
+            connections: self.open_connections.get(),
+            accepted: self.metrics.accepted.get(),
+            accept_errors: self.metrics.accept_errors.get(),
+            requests: self.metrics.requests.get(),
+            sends: self.metrics.sends.get(),
+            blocking_polls: self.heartbeat.blocking_polls(),
+            aborted_tasks: self.aborted_tasks.get(),
+            aborted_handlers: self.aborted_handlers.get(),
+            abandoned_blocking_tasks: self.abandoned_blocking_tasks.get(),
+            shed: self.metrics.shed.iter().map(|(name, count)| (*name, count)).collect(),
+            closed: self.metrics.closed.iter().map(|(name, count)| (*name, count)).collect(),
         }
     }
 
     /// Sets the function that is called with the number of open connections. Must be called once
     /// per worker.
-    pub(crate) fn tell_open(&self, told: impl Fn(usize) + 'static) {
+    pub(crate) fn on_open_connections(&self, told: impl Fn(usize) + 'static) {
         // A worker starts only once, so the function is not set yet.
-        let _ = self.told_open.set(Box::new(told));
+        let _ = self.on_open_connections.set(Box::new(told));
     }
 
     /// Sets the number of open connections.
-    pub(crate) fn has_open(&self, connections: usize) {
-        self.connections.set(connections);
-        if let Some(told) = self.told_open.get() {
+    pub(crate) fn set_open_connections(&self, connections: usize) {
+        self.open_connections.set(connections);
+        if let Some(told) = self.on_open_connections.get() {
             told(connections);
         }
     }
 
-    pub(crate) fn refused(&self) {
-        self.counts.refused.add(1);
+    pub(crate) fn record_accept_error(&self) {
+        self.metrics.accept_errors.add(1);
     }
 
-    pub(crate) fn request(&self) {
-        self.counts.requests.add(1);
+    pub(crate) fn record_request(&self) {
+        self.metrics.requests.add(1);
     }
 
-    pub(crate) fn send(&self, bytes: usize) {
-        self.counts.sends.add(1);
-        self.counts.sent_bytes.add(bytes as u64);
+    pub(crate) fn record_send(&self, bytes: usize) {
+        self.metrics.sends.add(1);
+        self.metrics.sent_bytes.add(bytes as u64);
     }
 
-    pub(crate) fn receive(&self, bytes: usize) {
-        self.counts.received_bytes.add(bytes as u64);
+    pub(crate) fn record_receive(&self, bytes: usize) {
+        self.metrics.received_bytes.add(bytes as u64);
     }
 
     /// Counts a completed TLS handshake. `took` is the time from accepting the connection to the
     /// end of the handshake.
-    pub(crate) fn agreed(&self, tls: Option<&TlsInfo>, took: Duration) {
+    pub(crate) fn record_handshake(&self, tls: Option<&TlsInfo>, took: Duration) {
         let Some(tls) = tls else { return };
         let (version, cipher, resumed) = (tls.version, tls.cipher_suite, tls.resumed);
-        self.counts.handshakes.note(Agreed { version, cipher, resumed });
+        self.metrics.handshakes.increment(HandshakeParams { version, cipher, resumed });
         let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        self.counts.handshake_times.note(took, &DURATION_BOUNDS);
+        self.metrics.handshake_durations.observe(took, &DURATION_BOUNDS);
     }
 
     /// Counts that a limit had an effect. `name` is the limit's name in [`Limits`](crate::Limits).
-    pub(crate) fn limit(&self, name: &'static str) {
-        self.counts.limits.note(name);
+    pub(crate) fn record_limit(&self, name: &'static str) {
+        self.metrics.limits_hit.increment(name);
     }
 
-    pub(crate) fn tasks_cut(&self, count: usize) {
-        self.tasks_cut.set(count);
+    pub(crate) fn set_aborted_tasks(&self, count: usize) {
+        self.aborted_tasks.set(count);
     }
 
-    pub(crate) fn functions_left(&self, count: usize) {
-        self.functions_left.set(count);
+    pub(crate) fn set_abandoned_blocking_tasks(&self, count: usize) {
+        self.abandoned_blocking_tasks.set(count);
     }
 
     /// Takes the requests and handshakes that were rejected since the last call, by reason.
-    pub(crate) fn take_refusals(&self) -> BTreeMap<&'static str, u64> {
-        self.untold.take()
+    pub(crate) fn take_rejections(&self) -> BTreeMap<&'static str, u64> {
+        self.unlogged_rejections.take()
     }
 
     /// Counts a rejected request or handshake.
-    pub(crate) fn refusal(&self, ended: &Ended) {
-        *self.untold.borrow_mut().entry(ended.name()).or_default() += 1;
+    pub(crate) fn record_rejection(&self, ended: &CloseReason) {
+        *self.unlogged_rejections.borrow_mut().entry(ended.label()).or_default() += 1;
     }
 
     /// Keeps the worker alive until the result is dropped. Used for a handler that continues
     /// without its connection, and for a listener that still accepts.
-    pub(crate) fn pending(self: &Rc<Self>) -> Pending {
-        self.pending.set(self.pending.get() + 1);
-        Pending(Rc::clone(self))
+    pub(crate) fn track(self: &Rc<Self>) -> TrackerToken {
+        self.pending_count.set(self.pending_count.get() + 1);
+        TrackerToken(Rc::clone(self))
     }
 
     /// Counts a handler that continued after its connection had ended and was cut.
-    pub(crate) fn handler_cut(&self) {
-        self.handlers_cut.set(self.handlers_cut.get() + 1);
+    pub(crate) fn record_aborted_handler(&self) {
+        self.aborted_handlers.set(self.aborted_handlers.get() + 1);
     }
 
     /// Wakes the task that waits for [`Observed::empty`], if no connection is open and nothing is
     /// pending.
-    pub(crate) fn wake_if_empty(&self) {
-        if self.is_empty()
-            && let Some(waker) = self.waiting_for_empty.take()
+    pub(crate) fn wake_if_idle(&self) {
+        if self.is_idle()
+            && let Some(waker) = self.idle_waker.take()
         {
             waker.wake();
         }
@@ -272,43 +272,43 @@ impl Observed {
 
     /// The number of open connections.
     pub(crate) fn connections(&self) -> usize {
-        self.connections.get()
+        self.open_connections.get()
     }
 
     /// Returns whether no connection is open.
-    pub(crate) fn has_no_connection(&self) -> bool {
-        self.connections.get() == 0
+    pub(crate) fn has_no_connections(&self) -> bool {
+        self.open_connections.get() == 0
     }
 
-    fn is_empty(&self) -> bool {
-        self.has_no_connection() && self.pending.get() == 0
+    fn is_idle(&self) -> bool {
+        self.has_no_connections() && self.pending_count.get() == 0
     }
 
     /// Completes when no connection is open and nothing else is pending.
-    pub(crate) async fn empty(&self) {
+    pub(crate) async fn wait_idle(&self) {
         poll_fn(|context| {
-            if self.is_empty() {
+            if self.is_idle() {
                 return Poll::Ready(());
             }
-            *self.waiting_for_empty.borrow_mut() = Some(context.waker().clone());
+            *self.idle_waker.borrow_mut() = Some(context.waker().clone());
             Poll::Pending
         })
         .await;
     }
 }
 
-impl fmt::Debug for Observed {
+impl fmt::Debug for Instrumentation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.snapshot().fmt(f)
+        self.stats().fmt(f)
     }
 }
 
 /// Keeps the worker alive until this is dropped.
-pub(crate) struct Pending(Rc<Observed>);
+pub(crate) struct TrackerToken(Rc<Instrumentation>);
 
-impl Drop for Pending {
+impl Drop for TrackerToken {
     fn drop(&mut self) {
-        self.0.pending.set(self.0.pending.get() - 1);
-        self.0.wake_if_empty();
+        self.0.pending_count.set(self.0.pending_count.get() - 1);
+        self.0.wake_if_idle();
     }
 }

@@ -1,10 +1,10 @@
 //! The tracing span of a request.
 
-use super::metrics::{Fault, Key};
+use super::metrics::{ErrorType, RequestKey};
 use peregrine_proto::Version;
 use peregrine_web::Request;
-use peregrine_web::panics::contained;
-use peregrine_web::route::readable;
+use peregrine_web::panics::catch_log_panic;
+use peregrine_web::route::display_pattern;
 use std::cell::Cell;
 use tracing::field::{self, Empty};
 use tracing::{Span, error_span};
@@ -15,13 +15,13 @@ const TARGET: &str = "peregrine::request";
 
 /// The span of a request if traces are off. It identifies the request in logs. Middleware that
 /// assigns request ids fills in the empty field.
-pub(crate) fn slim(request: &Request, pattern: Option<&str>) -> Span {
-    made(|| {
+pub(crate) fn minimal_span(request: &Request, pattern: Option<&str>) -> Span {
+    build_span(|| {
         error_span!(
             target: TARGET,
             "request",
-            method = request.parts.head.method_name(),
-            route = pattern.map(readable).as_deref(),
+            method = request.parts.head.method_str(),
+            route = pattern.map(display_pattern).as_deref(),
             request_id = Empty,
         )
     })
@@ -29,7 +29,7 @@ pub(crate) fn slim(request: &Request, pattern: Option<&str>) -> Span {
 
 /// If the subscriber panics in a call about a span, this many following requests get no span. The
 /// subscriber may leak memory for each span at which it panics.
-const WITHOUT: u32 = 1000;
+const SPANS_SKIPPED_AFTER_PANIC: u32 = 1000;
 
 thread_local! {
     /// How many more requests get no span.
@@ -37,51 +37,51 @@ thread_local! {
 }
 
 /// Makes a span. If the subscriber panics, returns a disabled span.
-fn made(make: impl FnOnce() -> Span) -> Span {
+fn build_span(make: impl FnOnce() -> Span) -> Span {
     let left_out = LEFT_OUT.get();
     if left_out > 0 {
         LEFT_OUT.set(left_out - 1);
         return Span::none();
     }
     let mut span = Span::none();
-    watched(|| span = make());
+    catch_subscriber_panic(|| span = make());
     span
 }
 
 /// Closes the span of a request.
 pub(crate) fn close(span: Span) {
-    watched(|| drop(span));
+    catch_subscriber_panic(|| drop(span));
 }
 
 /// Runs `touch`, which calls the subscriber about a span. If the subscriber panics, following
 /// requests get no span.
-fn watched(touch: impl FnOnce()) {
+fn catch_subscriber_panic(touch: impl FnOnce()) {
     let mut is_done = false;
-    contained(|| {
+    catch_log_panic(|| {
         touch();
         is_done = true;
     });
     if !is_done {
-        LEFT_OUT.set(WITHOUT);
+        LEFT_OUT.set(SPANS_SKIPPED_AFTER_PANIC);
     }
 }
 
 /// The span of a sampled request, with the attributes of OpenTelemetry's conventions for HTTP
 /// servers. Empty fields are filled in later.
-pub(crate) fn whole(request: &Request, pattern: Option<&str>) -> Span {
+pub(crate) fn otel_span(request: &Request, pattern: Option<&str>) -> Span {
     let (head, connection) = (&request.parts.head, request.parts.peek_connection());
     let method = head.index().method.name();
-    let pattern = pattern.map(readable);
+    let pattern = pattern.map(display_pattern);
     let name = || {
         let method = method.unwrap_or("HTTP");
         pattern.as_deref().map_or_else(|| method.to_owned(), |route| format!("{method} {route}"))
     };
     let client = request.client();
     let host = client.host();
-    let (address, port) = split_port(&host);
-    let peer = connection.peer.tcp();
-    let unix = || matches!(connection.peer, peregrine_web::connection::Peer::Unix { .. });
-    made(|| {
+    let (address, port) = split_host_port(&host);
+    let peer = connection.peer.socket_addr();
+    let unix = || matches!(connection.peer, peregrine_web::connection::ConnectionAddr::Unix { .. });
+    build_span(|| {
         error_span!(
             target: TARGET,
             "request",
@@ -89,7 +89,7 @@ pub(crate) fn whole(request: &Request, pattern: Option<&str>) -> Span {
             otel.kind = "server",
             otel.status_code = Empty,
             http.request.method = method.unwrap_or("_OTHER"),
-            http.request.method_original = method.is_none().then(|| head.method_name()),
+            http.request.method_original = method.is_none().then(|| head.method_str()),
             http.route = pattern.as_deref(),
             http.response.status_code = Empty,
             http.request.body.size = Empty,
@@ -109,18 +109,18 @@ pub(crate) fn whole(request: &Request, pattern: Option<&str>) -> Span {
                 Version::Http11 => "1.1",
                 Version::Http2 => "2",
             },
-            user_agent.original = head.field_text("user-agent"),
+            user_agent.original = head.header("user-agent"),
             request_id = Empty,
         )
     })
 }
 
 /// Records in the span how its request ended.
-pub(crate) fn end(span: &Span, known: (&Key, u64, u64)) {
-    contained(|| record(span, known));
+pub(crate) fn record_end(span: &Span, known: (&RequestKey, u64, u64)) {
+    catch_log_panic(|| record_fields(span, known));
 }
 
-fn record(span: &Span, (key, received, sent): (&Key, u64, u64)) {
+fn record_fields(span: &Span, (key, received, sent): (&RequestKey, u64, u64)) {
     if key.status != 0 {
         span.record("http.response.status_code", key.status);
     }
@@ -131,13 +131,13 @@ fn record(span: &Span, (key, received, sent): (&Key, u64, u64)) {
         span.record("error.type", &*error);
     }
     // An error or a disconnect of the client is not an error of the server.
-    if key.status >= 500 || matches!(key.fault, Fault::Panic | Fault::Late | Fault::Aborted) {
+    if key.status >= 500 || matches!(key.error, ErrorType::Panic | ErrorType::Timeout | ErrorType::Aborted) {
         span.record("otel.status_code", "ERROR");
     }
 }
 
 /// Splits a host from its port.
-pub(crate) fn split_port(host: &str) -> (&str, Option<u16>) {
+pub(crate) fn split_host_port(host: &str) -> (&str, Option<u16>) {
     match host.rsplit_once(':') {
         // A colon within brackets is part of an address.
         Some((address, port)) if !port.contains(']') => (address, port.parse().ok()),
@@ -159,7 +159,7 @@ mod tests {
             ("birds.example:", "birds.example", None),
             ("", "", None),
         ] {
-            assert_eq!(split_port(host), (address, port), "{host}");
+            assert_eq!(split_host_port(host), (address, port), "{host}");
         }
     }
 }

@@ -1,11 +1,11 @@
 //! Traces requests: decides which requests are sampled, and builds spans only for these.
 
-use super::access_log::patterns;
+use super::access_log::route_patterns;
 use super::span;
-use peregrine_web::application::Application;
-use peregrine_web::panics::inside;
-use peregrine_web::trace::{Place, Seed, TraceContext, enter};
-use peregrine_web::{Head, Request};
+use peregrine_web::application::BuiltApp;
+use peregrine_web::panics::in_span;
+use peregrine_web::trace::{LazyTraceContext, TraceSeed, TraceContext, enter};
+use peregrine_web::{RequestHead, Request};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -34,69 +34,69 @@ use tracing::Span;
 /// }
 /// ```
 #[derive(Clone, Debug)]
-pub struct Traces {
-    ratio: f64,
-    routes: BTreeMap<String, f64>,
-    ignores_parents: bool,
-    recorder: Option<Arc<dyn Recorder>>,
-    live: Option<watch::Receiver<Traces>>,
+pub struct TraceConfig {
+    sample_ratio: f64,
+    route_sample_ratios: BTreeMap<String, f64>,
+    ignore_remote_parents: bool,
+    recorder: Option<Arc<dyn SpanRecorder>>,
+    updates: Option<watch::Receiver<TraceConfig>>,
 }
 
 /// A system that records spans and assigns its own ids to them.
 #[doc(hidden)]
-pub trait Recorder: fmt::Debug + Send + Sync {
+pub trait SpanRecorder: fmt::Debug + Send + Sync {
     /// Called when a span has begun, with its parent. Returns the ids that the system has assigned
     /// to the span.
-    fn begin(&self, span: &Span, parent: Option<&TraceContext>) -> Option<([u8; 16], [u8; 8])>;
+    fn on_start(&self, span: &Span, parent: Option<&TraceContext>) -> Option<([u8; 16], [u8; 8])>;
 }
 
-impl Default for Traces {
+impl Default for TraceConfig {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Traces {
+impl TraceConfig {
     /// Samples all requests without a `traceparent`.
     #[must_use]
     pub fn new() -> Self {
         Self {
-            ratio: 1.0,
-            routes: BTreeMap::new(),
-            ignores_parents: false,
+            sample_ratio: 1.0,
+            route_sample_ratios: BTreeMap::new(),
+            ignore_remote_parents: false,
             recorder: None,
-            live: None,
+            updates: None,
         }
     }
 
     /// Sets which part of the requests that start a trace is sampled, from 0.0 (none) to 1.0 (all,
     /// the default).
     #[must_use]
-    pub fn ratio(mut self, ratio: f64) -> Self {
-        self.ratio = ratio;
+    pub fn sample_ratio(mut self, ratio: f64) -> Self {
+        self.sample_ratio = ratio;
         self
     }
 
     /// As [`Traces::ratio`], for the route with this pattern, such as `/birds/{id}`. At 0.0, no
     /// request for the route is sampled, even if its `traceparent` says so.
     #[must_use]
-    pub fn route(mut self, pattern: impl Into<String>, ratio: f64) -> Self {
-        self.routes.insert(pattern.into(), ratio);
+    pub fn route_sample_ratio(mut self, pattern: impl Into<String>, ratio: f64) -> Self {
+        self.route_sample_ratios.insert(pattern.into(), ratio);
         self
     }
 
     /// Starts a new trace for each request and ignores `traceparent` and `tracestate`. Use this for
     /// public servers. Otherwise any client can have all of its requests recorded.
     #[must_use]
-    pub fn ignore_parents(mut self) -> Self {
-        self.ignores_parents = true;
+    pub fn ignore_remote_parents(mut self) -> Self {
+        self.ignore_remote_parents = true;
         self
     }
 
     /// Takes the ids of spans from `recorder`.
     #[doc(hidden)]
     #[must_use]
-    pub fn recorder(mut self, recorder: Arc<dyn Recorder>) -> Self {
+    pub fn recorder(mut self, recorder: Arc<dyn SpanRecorder>) -> Self {
         self.recorder = Some(recorder);
         self
     }
@@ -104,8 +104,8 @@ impl Traces {
     /// Makes the latest value of `live` decide which requests are sampled.
     #[doc(hidden)]
     #[must_use]
-    pub fn live(mut self, live: watch::Receiver<Traces>) -> Self {
-        self.live = Some(live);
+    pub fn updates(mut self, live: watch::Receiver<TraceConfig>) -> Self {
+        self.updates = Some(live);
         self
     }
 
@@ -115,9 +115,9 @@ impl Traces {
     /// # Errors
     /// The text describes the mistake and how to fix it.
     #[doc(hidden)]
-    pub fn check(&self, known: &[String]) -> Result<(), String> {
-        let all = std::iter::once(("requests", self.ratio));
-        let routes = self.routes.iter().map(|(pattern, ratio)| (&**pattern, *ratio));
+    pub fn validate(&self, known: &[String]) -> Result<(), String> {
+        let all = std::iter::once(("requests", self.sample_ratio));
+        let routes = self.route_sample_ratios.iter().map(|(pattern, ratio)| (&**pattern, *ratio));
         for (of, ratio) in all.chain(routes) {
             if !(0.0..=1.0).contains(&ratio) {
                 return Err(format!(
@@ -126,7 +126,7 @@ impl Traces {
                 ));
             }
         }
-        let unknown = self.routes.keys().find(|pattern| !known.contains(pattern));
+        let unknown = self.route_sample_ratios.keys().find(|pattern| !known.contains(pattern));
         unknown.map_or(Ok(()), |pattern| {
             let known = known.join(", ");
             Err(format!(
@@ -138,36 +138,36 @@ impl Traces {
 }
 
 /// The traces of one worker.
-pub(crate) struct Tracing {
-    sampling: RefCell<Sampling>,
-    live: Option<RefCell<watch::Receiver<Traces>>>,
+pub(crate) struct Tracer {
+    sampler: RefCell<Sampler>,
+    updates: Option<RefCell<watch::Receiver<TraceConfig>>>,
     patterns: Vec<String>,
-    recorder: Option<Arc<dyn Recorder>>,
-    seed: Cell<Seed>,
+    recorder: Option<Arc<dyn SpanRecorder>>,
+    seed: Cell<TraceSeed>,
 }
 
 /// The rules that decide which requests are sampled.
-struct Sampling {
-    bound: u64,
+struct Sampler {
+    threshold: u64,
     /// The bounds of routes with their own ratio, by route number.
-    bounds: Vec<Option<u64>>,
-    follows: bool,
+    route_thresholds: Vec<Option<u64>>,
+    is_parent_based: bool,
 }
 
-impl Sampling {
-    fn of(traces: &Traces, patterns: &[String]) -> Self {
-        let of = |pattern: &String| traces.routes.get(pattern).copied().map(bound);
+impl Sampler {
+    fn of(traces: &TraceConfig, patterns: &[String]) -> Self {
+        let of = |pattern: &String| traces.route_sample_ratios.get(pattern).copied().map(sampling_threshold);
         Self {
-            bound: bound(traces.ratio),
-            bounds: patterns.iter().map(of).collect(),
-            follows: !traces.ignores_parents,
+            threshold: sampling_threshold(traces.sample_ratio),
+            route_thresholds: patterns.iter().map(of).collect(),
+            is_parent_based: !traces.ignore_remote_parents,
         }
     }
 }
 
 /// How many of 2^63 trace ids are sampled. OpenTelemetry's ratio-based samplers use the trace id in
 /// the same way.
-fn bound(ratio: f64) -> u64 {
+fn sampling_threshold(ratio: f64) -> u64 {
     const ALL: u64 = 1 << 63;
     // Casting a float to an integer saturates.
     ((ALL as f64 * ratio) as u64).min(ALL)
@@ -175,99 +175,99 @@ fn bound(ratio: f64) -> u64 {
 
 /// The span and the span context of a request in progress.
 #[derive(Default)]
-pub(crate) struct Traced {
+pub(crate) struct RequestSpan {
     /// The span in which application code runs. `None` if spans are disabled or the request is not
     /// sampled.
     pub(crate) span: Option<Span>,
-    pub(crate) place: Option<Place>,
+    pub(crate) trace_context: Option<LazyTraceContext>,
 }
 
-impl Traced {
+impl RequestSpan {
     /// Closes the span when the request is over.
     #[inline]
     pub(crate) fn clear(&mut self) {
         if let Some(span) = self.span.take() {
             span::close(span);
         }
-        self.place = None;
+        self.trace_context = None;
     }
 
     /// Runs application code inside the span.
     #[inline]
-    pub(crate) fn run<T>(&self, run: impl FnOnce() -> T) -> T {
-        let _present = self.place.as_ref().map(enter);
+    pub(crate) fn in_scope<T>(&self, run: impl FnOnce() -> T) -> T {
+        let _present = self.trace_context.as_ref().map(enter);
         match &self.span {
             None => run(),
-            Some(span) => inside(span, run),
+            Some(span) => in_span(span, run),
         }
     }
 }
 
-impl Tracing {
-    pub(crate) fn new(traces: &Traces, application: &Application) -> Self {
-        let patterns = patterns(application);
+impl Tracer {
+    pub(crate) fn new(traces: &TraceConfig, application: &BuiltApp) -> Self {
+        let patterns = route_patterns(application);
         Self {
-            sampling: RefCell::new(Sampling::of(traces, &patterns)),
-            live: traces.live.clone().map(RefCell::new),
+            sampler: RefCell::new(Sampler::of(traces, &patterns)),
+            updates: traces.updates.clone().map(RefCell::new),
             patterns,
             recorder: traces.recorder.clone(),
             // `RandomState` contains random bits from the operating system.
-            seed: Cell::new(Seed::new(RandomState::new().hash_one("traces"))),
+            seed: Cell::new(TraceSeed::new(RandomState::new().hash_one("traces"))),
         }
     }
 
     /// Applies the current sampling, if it may change.
-    fn follow(&self) {
-        let Some(live) = &self.live else { return };
+    fn reload(&self) {
+        let Some(live) = &self.updates else { return };
         // An error means that the sampling cannot change any more.
         if live.borrow().has_changed().unwrap_or(false) {
             let mut live = live.borrow_mut();
-            *self.sampling.borrow_mut() = Sampling::of(&live.borrow_and_update(), &self.patterns);
+            *self.sampler.borrow_mut() = Sampler::of(&live.borrow_and_update(), &self.patterns);
         }
     }
 
     /// Decides whether a routed request is sampled, and builds its span if so.
-    pub(crate) fn begin(&self, request: &Request, pattern: Option<&str>, traced: &mut Traced) {
-        self.follow();
+    pub(crate) fn start_span(&self, request: &Request, pattern: Option<&str>, traced: &mut RequestSpan) {
+        self.reload();
         let head = &request.parts.head;
-        let parent = self.sampling.borrow().follows.then(|| TraceContext::of(head)).flatten();
-        let place = self.decide(head, parent.as_ref());
+        let parent = self.sampler.borrow().is_parent_based.then(|| TraceContext::extract(head)).flatten();
+        let place = self.sample(head, parent.as_ref());
         traced.span = None;
         if place.is_sampled() {
-            let span = span::whole(request, pattern);
+            let span = span::otel_span(request, pattern);
             if !span.is_disabled() {
-                let place = self.named(place, &span, parent.as_ref());
-                (traced.span, traced.place) = (Some(span), Some(place));
+                let place = self.with_recorded_ids(place, &span, parent.as_ref());
+                (traced.span, traced.trace_context) = (Some(span), Some(place));
                 return;
             }
         }
-        traced.place = Some(place);
+        traced.trace_context = Some(place);
     }
 
     /// Replaces the ids in `place` with those of the recorder, if there is one.
-    fn named(&self, place: Place, span: &Span, parent: Option<&TraceContext>) -> Place {
-        match self.recorder.as_ref().and_then(|recorder| recorder.begin(span, parent)) {
+    fn with_recorded_ids(&self, place: LazyTraceContext, span: &Span, parent: Option<&TraceContext>) -> LazyTraceContext {
+        match self.recorder.as_ref().and_then(|recorder| recorder.on_start(span, parent)) {
             Some((trace_id, span_id)) => {
-                Place::Known(Rc::new(place.context().renamed(trace_id, span_id)))
+                LazyTraceContext::Computed(Rc::new(place.context().with_ids(trace_id, span_id)))
             }
             None => place,
         }
     }
 
     /// Makes the request's span context, which contains the decision whether to sample the request.
-    fn decide(&self, head: &Head, parent: Option<&TraceContext>) -> Place {
-        let sampling = self.sampling.borrow();
-        let own = head.route().and_then(|route| *sampling.bounds.get(route as usize)?);
+    fn sample(&self, head: &RequestHead, parent: Option<&TraceContext>) -> LazyTraceContext {
+        let sampling = self.sampler.borrow();
+        let own = head.route_id().and_then(|route| *sampling.route_thresholds.get(route as usize)?);
         let seed = self.seed.get().next();
         self.seed.set(seed);
         let context = match parent {
             Some(parent) => parent.child(seed.span_id(), parent.is_sampled() && own != Some(0)),
-            None if seed.sample() >> 1 >= own.unwrap_or(sampling.bound) => {
-                return Place::Unrecorded(seed);
+            None if seed.sample() >> 1 >= own.unwrap_or(sampling.threshold) => {
+                return LazyTraceContext::Unsampled(seed);
             }
             None => seed.root(true),
         };
-        Place::Known(Rc::new(context))
+        LazyTraceContext::Computed(Rc::new(context))
     }
 }
 
@@ -281,21 +281,21 @@ mod tests {
     const UNSAMPLED: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
 
     /// Returns how many of 1,000 requests are sampled.
-    fn sampled(traces: &Traces, path: &str, traceparent: Option<&str>) -> usize {
+    fn sampled(traces: &TraceConfig, path: &str, traceparent: Option<&str>) -> usize {
         let application = App::new().get("/a", || "a").get("/b/{b}", || "b").build().unwrap();
-        traces.check(&patterns(&application)).expect("valid traces");
-        let tracing = Tracing::new(traces, &application);
+        traces.validate(&route_patterns(&application)).expect("valid traces");
+        let tracing = Tracer::new(traces, &application);
         let decide = || {
             let (method, authority, target) = (&b"GET"[..], &b""[..], path.as_bytes());
             let version = Version::Http11;
             let line = RequestLine { method, scheme: None, authority, target, version };
             let fields = traceparent.map(|value| (&b"traceparent"[..], value.as_bytes()));
             let fields = fields.into_iter().chain([(&b"host"[..], &b"a"[..])]);
-            let mut head = Head::build(&Limits::default(), &line, fields).unwrap();
+            let mut head = RequestHead::build(&Limits::default(), &line, fields).unwrap();
             let _target =
                 application.find(&mut head, &peregrine_web::connection::ConnectionInfo::default());
-            let parent = TraceContext::of(&head).filter(|_| tracing.sampling.borrow().follows);
-            let context = tracing.decide(&head, parent.as_ref()).context();
+            let parent = TraceContext::extract(&head).filter(|_| tracing.sampler.borrow().is_parent_based);
+            let context = tracing.sample(&head, parent.as_ref()).context();
             assert_ne!(parent.as_ref().map(TraceContext::span_id), Some(context.span_id()));
             let follows = parent.map(|parent| parent.trace_id() == context.trace_id());
             assert_ne!(follows, Some(false));
@@ -306,10 +306,10 @@ mod tests {
 
     #[test]
     fn requests_are_sampled_as_was_asked_for() {
-        let all = Traces::new();
-        let none = Traces::new().ratio(0.0);
-        let some = Traces::new().ratio(0.0).route("/b/{b}", 1.0);
-        let others = Traces::new().route("/a", 0.0);
+        let all = TraceConfig::new();
+        let none = TraceConfig::new().sample_ratio(0.0);
+        let some = TraceConfig::new().sample_ratio(0.0).route_sample_ratio("/b/{b}", 1.0);
+        let others = TraceConfig::new().route_sample_ratio("/a", 0.0);
         for (traces, path, traceparent, expected) in [
             (&all, "/a", None, 1000),
             (&all, "/nowhere", None, 1000),
@@ -324,8 +324,8 @@ mod tests {
             (&others, "/a", None, 0),
             (&others, "/a", Some(SAMPLED), 0),
             (&others, "/b/1", None, 1000),
-            (&all.clone().ignore_parents(), "/a", Some(UNSAMPLED), 1000),
-            (&none.clone().ignore_parents(), "/a", Some(SAMPLED), 0),
+            (&all.clone().ignore_remote_parents(), "/a", Some(UNSAMPLED), 1000),
+            (&none.clone().ignore_remote_parents(), "/a", Some(SAMPLED), 0),
         ] {
             assert_eq!(
                 sampled(traces, path, traceparent),
@@ -333,25 +333,25 @@ mod tests {
                 "{traces:?} {path} {traceparent:?}"
             );
         }
-        let half = sampled(&Traces::new().ratio(0.5), "/a", None);
+        let half = sampled(&TraceConfig::new().sample_ratio(0.5), "/a", None);
         assert!((350..650).contains(&half), "{half}");
     }
 
     #[test]
     fn a_sampled_parent_is_followed_where_fewer_begin() {
-        assert_eq!(sampled(&Traces::new().ratio(0.001), "/a", Some(SAMPLED)), 1000);
+        assert_eq!(sampled(&TraceConfig::new().sample_ratio(0.001), "/a", Some(SAMPLED)), 1000);
     }
 
     #[test]
     fn what_cannot_be_is_said_with_its_remedy() {
         let application = App::new().get("/a/{a}", || "a").build().unwrap();
         for (traces, says) in [
-            (Traces::new().ratio(1.5), "from 0.0 (none) to 1.0 (all)"),
-            (Traces::new().ratio(f64::NAN), "requests"),
-            (Traces::new().route("/a/{a}", -0.1), "/a/{a}"),
-            (Traces::new().route("/b", 0.1), "no such route; it has /a/{a}"),
+            (TraceConfig::new().sample_ratio(1.5), "from 0.0 (none) to 1.0 (all)"),
+            (TraceConfig::new().sample_ratio(f64::NAN), "requests"),
+            (TraceConfig::new().route_sample_ratio("/a/{a}", -0.1), "/a/{a}"),
+            (TraceConfig::new().route_sample_ratio("/b", 0.1), "no such route; it has /a/{a}"),
         ] {
-            let error = traces.check(&patterns(&application)).expect_err("invalid traces");
+            let error = traces.validate(&route_patterns(&application)).expect_err("invalid traces");
             assert!(error.contains(says), "{error}");
         }
     }
@@ -359,16 +359,16 @@ mod tests {
     #[test]
     fn sampling_changes_while_requests_come() {
         let application = App::new().get("/a", || "a").build().unwrap();
-        let (change, live) = watch::channel(Traces::new());
-        let tracing = Tracing::new(&Traces::new().live(live), &application);
+        let (change, live) = watch::channel(TraceConfig::new());
+        let tracing = Tracer::new(&TraceConfig::new().updates(live), &application);
         let sampled = || {
-            tracing.follow();
-            let sampling = tracing.sampling.borrow();
-            (sampling.bound, sampling.bounds[0], sampling.follows)
+            tracing.reload();
+            let sampling = tracing.sampler.borrow();
+            (sampling.threshold, sampling.route_thresholds[0], sampling.is_parent_based)
         };
-        let all = bound(1.0);
+        let all = sampling_threshold(1.0);
         assert_eq!(sampled(), (all, None, true));
-        change.send_replace(Traces::new().ratio(0.0).route("/a", 1.0).ignore_parents());
+        change.send_replace(TraceConfig::new().sample_ratio(0.0).route_sample_ratio("/a", 1.0).ignore_remote_parents());
         assert_eq!(sampled(), (0, Some(all), false));
         drop(change);
         assert_eq!(sampled(), (0, Some(all), false), "the last sampling stays");

@@ -2,8 +2,8 @@
 //!
 //! A task of the worker uses [`before`] and [`first_of`] to wait for an event or for a later order.
 
-use crate::observe::Snapshot;
-use crate::observe::close_reason::Unfinished;
+use crate::observe::WorkerStats;
+use crate::observe::close_reason::InFlightStage;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -12,64 +12,64 @@ use std::time::Duration;
 
 /// An order to all workers. The orders of a worker only move forward through these variants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Order {
+pub enum Lifecycle {
     /// Prepare, but do not accept connections yet: another process still serves at the same
     /// addresses.
-    Wait,
+    Standby,
     /// Accept and serve connections.
     #[default]
-    Serve,
+    Serving,
     /// Accept and serve, but close each connection after its next response. If a worker is ordered
     /// to drain and [`Limits::lame_duck`](crate::Limits::lame_duck) is set, it gives itself this
     /// order first.
     LameDuck,
     /// Drain without a lame-duck time, because another process serves at the same addresses from
     /// now on. Otherwise the same as `Drain`.
-    Leave,
+    HandingOver,
     /// Stop accepting, close idle connections, and let busy ones finish until the shutdown timeout.
-    Drain,
+    Draining,
     /// End all connections and tasks at once.
-    Cut,
+    ForceClosing,
 }
 
 /// The result of a worker that has ended.
 #[derive(Debug, Default)]
-pub struct Report {
+pub struct WorkerReport {
     /// The worker's final counts.
-    pub snapshot: Snapshot,
+    pub stats: WorkerStats,
     /// The connections that were still busy when the shutdown timeout expired.
-    pub cut: Vec<Cut>,
+    pub force_closed: Vec<ForceClosed>,
 }
 
 /// A connection that the shutdown ended in the middle of its work, or a handler that had outlived
 /// its connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cut {
+pub struct ForceClosed {
     /// The peer of the connection.
     pub peer: String,
     /// Method and route of the request whose response was not sent yet; `None` if there was none.
     pub request: Option<String>,
     /// The work that was unfinished when the connection was cut.
-    pub unfinished: Unfinished,
+    pub stage: InFlightStage,
     /// How long ago the request first had to wait; `None` if it never did.
-    pub busy: Option<Duration>,
+    pub in_flight_for: Option<Duration>,
     /// How long the connection had existed.
-    pub age: Duration,
+    pub connection_age: Duration,
 }
 
-impl fmt::Display for Cut {
+impl fmt::Display for ForceClosed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let request = self.request.as_deref().unwrap_or("(no complete request)");
-        write!(f, "{} during {request}: {}", self.peer, self.unfinished)?;
-        if let Some(busy) = self.busy {
+        write!(f, "{} during {request}: {}", self.peer, self.stage)?;
+        if let Some(busy) = self.in_flight_for {
             write!(f, " after {busy:.1?}")?;
         }
-        write!(f, ", connected for {:.1?}", self.age)
+        write!(f, ", connected for {:.1?}", self.connection_age)
     }
 }
 
 /// Returns the output of `future`, or `None` if `end` completes first.
-pub(crate) async fn before<T>(
+pub(crate) async fn run_until<T>(
     future: impl Future<Output = T>,
     end: impl Future<Output = ()>,
 ) -> Option<T> {
@@ -84,7 +84,7 @@ pub(crate) async fn before<T>(
 }
 
 /// Completes when either future completes.
-pub(crate) async fn first_of(a: impl Future<Output = ()>, b: impl Future<Output = ()>) {
+pub(crate) async fn race(a: impl Future<Output = ()>, b: impl Future<Output = ()>) {
     let (mut a, mut b) = (pin!(a), pin!(b));
     poll_fn(|context| {
         if a.as_mut().poll(context).is_ready() { Poll::Ready(()) } else { b.as_mut().poll(context) }

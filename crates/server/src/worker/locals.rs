@@ -5,11 +5,11 @@
 //! something after a period of silence. The alarms of the clock also report whether the worker
 //! drains.
 
-use super::lifecycle::Order;
+use super::lifecycle::Lifecycle;
 use super::{Worker, shutdown};
 use crate::timer_wheel;
 use peregrine_driver::Driver;
-use peregrine_web::clock::{self, Alarm, Clock};
+use peregrine_web::clock::{self, Timer, TimerSource};
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -17,29 +17,29 @@ use tokio::sync::watch;
 
 /// A copy of the thread-local state.
 #[derive(Clone, Default)]
-pub struct Locals {
-    clock: Option<Rc<dyn Clock>>,
-    orders: Option<watch::Receiver<Order>>,
+pub struct WorkerLocals {
+    clock: Option<Rc<dyn TimerSource>>,
+    lifecycle: Option<watch::Receiver<Lifecycle>>,
 }
 
-impl Locals {
+impl WorkerLocals {
     /// Returns the state that was last set on this thread.
     #[must_use]
     pub fn current() -> Self {
-        Self { clock: clock::current(), orders: shutdown::announced() }
+        Self { clock: clock::current(), lifecycle: shutdown::installed() }
     }
 
     /// Sets this state on the thread.
-    pub fn announce(&self) {
+    pub fn install(&self) {
         match &self.clock {
-            Some(clock) => clock::announce(Rc::clone(clock)),
-            None => clock::forget(),
+            Some(clock) => clock::install(Rc::clone(clock)),
+            None => clock::uninstall(),
         }
-        shutdown::announce_all(self.orders.clone());
+        shutdown::install_receiver(self.lifecycle.clone());
     }
 }
 
-impl std::fmt::Debug for Locals {
+impl std::fmt::Debug for WorkerLocals {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Locals").field("clock", &self.clock.is_some()).finish_non_exhaustive()
     }
@@ -47,34 +47,34 @@ impl std::fmt::Debug for Locals {
 
 /// Sets the worker's clock as the clock of the current thread. The clock does not keep the worker
 /// alive.
-pub(crate) fn announce_clock<D: Driver>(worker: &Rc<Worker<D>>) {
-    clock::announce(Rc::new(WorkerClock(Rc::downgrade(worker))));
+pub(crate) fn install_clock<D: Driver>(worker: &Rc<Worker<D>>) {
+    clock::install(Rc::new(WorkerClock(Rc::downgrade(worker))));
 }
 
 struct WorkerClock<D: Driver>(Weak<Worker<D>>);
 
-impl<D: Driver> Clock for WorkerClock<D> {
-    fn alarm(&self) -> Option<Box<dyn Alarm>> {
+impl<D: Driver> TimerSource for WorkerClock<D> {
+    fn new_timer(&self) -> Option<Box<dyn Timer>> {
         let worker = self.0.upgrade()?;
-        let alarm = worker.wheel.alarm();
-        Some(Box::new(WorkerAlarm { alarm, worker: Weak::clone(&self.0) }))
+        let alarm = worker.timers.timer();
+        Some(Box::new(WorkerTimer { timer: alarm, worker: Weak::clone(&self.0) }))
     }
 }
 
-struct WorkerAlarm<D: Driver> {
-    alarm: timer_wheel::Alarm,
+struct WorkerTimer<D: Driver> {
+    timer: timer_wheel::Timer,
     worker: Weak<Worker<D>>,
 }
 
-impl<D: Driver> Alarm for WorkerAlarm<D> {
-    fn set(&mut self, after: Duration) {
+impl<D: Driver> Timer for WorkerTimer<D> {
+    fn reset(&mut self, after: Duration) {
         if let Some(worker) = self.worker.upgrade() {
-            self.alarm.set(worker.driver.now().saturating_add(after));
+            self.timer.set(worker.driver.now().saturating_add(after));
         }
     }
 
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        self.alarm.poll(context)
+    fn poll_elapsed(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        self.timer.poll(context)
     }
 
     fn now(&self) -> Duration {
@@ -82,6 +82,6 @@ impl<D: Driver> Alarm for WorkerAlarm<D> {
     }
 
     fn is_draining(&self) -> bool {
-        self.worker.upgrade().is_none_or(|worker| worker.order() >= Order::Drain)
+        self.worker.upgrade().is_none_or(|worker| worker.lifecycle() >= Lifecycle::Draining)
     }
 }

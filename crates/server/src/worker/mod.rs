@@ -5,22 +5,22 @@ pub(crate) mod lifecycle;
 pub(crate) mod locals;
 pub(crate) mod shutdown;
 
-use self::lifecycle::{Cut, Order};
-use crate::admission::Overload;
-use crate::admission::connections::Rooms;
-use crate::admission::handshakes::Handshakes;
-use crate::admission::reserved_slots::Wicket;
+use self::lifecycle::{ForceClosed, Lifecycle};
+use crate::admission::AdmissionController;
+use crate::admission::connections::ConnectionLimiter;
+use crate::admission::handshakes::HandshakeLimiter;
+use crate::admission::reserved_slots::ReservedSlots;
 use crate::limits::{Limits, OverloadLimits};
-use crate::observe::Observed;
-use crate::observe::access_log::Logger;
-use crate::observe::request_metrics::Meters;
-use crate::observe::trace::Tracing;
-use crate::observe::watchdog::Pulse;
-use crate::timer_wheel::{Alarm, Wheel};
+use crate::observe::Instrumentation;
+use crate::observe::access_log::AccessLogger;
+use crate::observe::request_metrics::RequestRecorder;
+use crate::observe::trace::Tracer;
+use crate::observe::watchdog::Heartbeat;
+use crate::timer_wheel::{Timer, TimerWheel};
 use peregrine_driver::Driver;
 use peregrine_proto::Date;
-use peregrine_web::application::Application;
-use peregrine_web::connection::Peer;
+use peregrine_web::application::BuiltApp;
+use peregrine_web::connection::ConnectionAddr;
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -35,17 +35,17 @@ pub struct WorkerLimits {
     /// The initial limits.
     pub limits: Limits,
     /// Updates of `limits.overload`. Requests in progress are not affected.
-    pub overload: Option<watch::Receiver<OverloadLimits>>,
+    pub overload_updates: Option<watch::Receiver<OverloadLimits>>,
     /// How many of the `connections_max` slots are reserved. They are used when all others are
     /// taken. A connection in a reserved slot may send one request. If another connection needs a
     /// slot, the oldest one without a request is closed. For listeners that must stay reachable
     /// when clients occupy all other slots. Usually 0.
-    pub spare_connections: usize,
+    pub reserved_connections: usize,
 }
 
 impl From<Limits> for WorkerLimits {
     fn from(limits: Limits) -> Self {
-        Self { limits, overload: None, spare_connections: 0 }
+        Self { limits, overload_updates: None, reserved_connections: 0 }
     }
 }
 
@@ -53,49 +53,49 @@ impl From<Limits> for WorkerLimits {
 pub(crate) struct Worker<D: Driver> {
     pub(crate) driver: D,
     pub(crate) limits: Limits,
-    pub(crate) application: Application,
-    pub(crate) wheel: Rc<Wheel>,
-    pub(crate) observed: Rc<Observed>,
+    pub(crate) application: BuiltApp,
+    pub(crate) timers: Rc<TimerWheel>,
+    pub(crate) instrumentation: Rc<Instrumentation>,
     /// Limits the connections of listeners without their own limits.
-    pub(crate) rooms: Rc<Rooms>,
-    pub(crate) pulse: Arc<Pulse>,
+    pub(crate) connection_limiter: Rc<ConnectionLimiter>,
+    pub(crate) heartbeat: Arc<Heartbeat>,
     /// Measures each request, if metrics, the access log or traces are enabled.
-    pub(crate) meters: Option<Rc<Meters>>,
-    pub(crate) handshakes: Rc<Handshakes>,
+    pub(crate) recorder: Option<Rc<RequestRecorder>>,
+    pub(crate) handshake_limiter: Rc<HandshakeLimiter>,
     /// Rejects requests and connections when the worker is overloaded.
-    pub(crate) overload: Rc<Overload>,
+    pub(crate) admission: Rc<AdmissionController>,
     /// The reserved slots for connections that are accepted when memory or connection slots are
     /// short.
-    pub(crate) wicket: Rc<Wicket>,
+    pub(crate) reserved_slots: Rc<ReservedSlots>,
     /// How many connection slots are reserved: see [`WorkerLimits`].
-    pub(crate) spare_connections: usize,
-    pub(crate) cut: RefCell<Vec<Cut>>,
-    order: Cell<Order>,
+    pub(crate) reserved_connections: usize,
+    pub(crate) force_closed: RefCell<Vec<ForceClosed>>,
+    lifecycle: Cell<Lifecycle>,
     /// When the current order was given.
-    ordered_at: Cell<Duration>,
+    lifecycle_since: Cell<Duration>,
     date: Cell<(u64, Date)>,
     /// The local address of the latest connection.
-    local: RefCell<Arc<Peer>>,
+    last_local_addr: RefCell<Arc<ConnectionAddr>>,
 }
 
 /// Makes the request metrics, if metrics, the access log or traces are enabled.
-fn meters<D: Driver>(
+fn build_request_recorder<D: Driver>(
     driver: &D,
-    application: &Application,
-    observed: &Observed,
-) -> Option<Rc<Meters>> {
-    let is_measured = observed.counts().measured.get().is_some();
+    application: &BuiltApp,
+    observed: &Instrumentation,
+) -> Option<Rc<RequestRecorder>> {
+    let is_measured = observed.metrics().request_histograms.get().is_some();
     let (clock, unix) = (driver.clone(), driver.clone());
     let log = observed.take_log();
-    let log = log.map(|log| Logger::new(log, application, move || unix.unix_time()));
-    let tracing = observed.traces().map(|traces| Tracing::new(traces, application));
+    let log = log.map(|log| AccessLogger::new(log, application, move || unix.unix_time()));
+    let tracing = observed.traces().map(|traces| Tracer::new(traces, application));
     let is_wanted = is_measured || log.is_some() || tracing.is_some();
-    let clock = move || clock.read_clock();
-    let meters = is_wanted.then(|| Meters::new(observed.counts(), clock, log, tracing))?;
+    let clock = move || clock.precise_now();
+    let meters = is_wanted.then(|| RequestRecorder::new(observed.metrics(), clock, log, tracing))?;
     let weak = Rc::downgrade(&meters);
-    let end = move |now| weak.upgrade().iter().for_each(|meters| meters.end_turn(now));
-    if driver.at_turn_end(end) {
-        meters.expect_turns();
+    let end = move |now| weak.upgrade().iter().for_each(|meters| meters.flush_batch(now));
+    if driver.on_iteration_end(end) {
+        meters.enable_batching();
     }
     Some(meters)
 }
@@ -103,59 +103,59 @@ fn meters<D: Driver>(
 impl<D: Driver> Worker<D> {
     pub(crate) fn new(
         driver: D,
-        application: Application,
+        application: BuiltApp,
         (limits, spare_connections): (Limits, usize),
-        observed: Rc<Observed>,
-        present: Order,
+        observed: Rc<Instrumentation>,
+        present: Lifecycle,
     ) -> Self {
-        peregrine_web::turn::set_fair(D::IS_FAIR_TO_OTHERS);
-        let pulse = Arc::clone(observed.pulse());
-        pulse.name_routes(&application);
-        observed.counts().prepare(&application);
-        let meters = meters(&driver, &application, &observed);
-        let overload = Overload::new(limits.overload.clone(), &application, observed.counts());
+        peregrine_web::turn::set_self_wake_yields(D::SELF_WAKE_YIELDS);
+        let pulse = Arc::clone(observed.heartbeat());
+        pulse.register_routes(&application);
+        observed.metrics().init_request_histograms(&application);
+        let meters = build_request_recorder(&driver, &application, &observed);
+        let overload = AdmissionController::new(limits.overload.clone(), &application, observed.metrics());
         Self {
-            wheel: Wheel::new(),
-            rooms: Rooms::new(&observed),
-            observed,
-            pulse,
-            meters,
-            handshakes: Rc::default(),
-            overload,
-            wicket: Rc::default(),
-            spare_connections,
-            cut: RefCell::default(),
-            order: Cell::new(present.min(Order::Serve)),
-            ordered_at: Cell::new(Duration::ZERO),
+            timers: TimerWheel::new(),
+            connection_limiter: ConnectionLimiter::new(&observed),
+            instrumentation: observed,
+            heartbeat: pulse,
+            recorder: meters,
+            handshake_limiter: Rc::default(),
+            admission: overload,
+            reserved_slots: Rc::default(),
+            reserved_connections: spare_connections,
+            force_closed: RefCell::default(),
+            lifecycle: Cell::new(present.min(Lifecycle::Serving)),
+            lifecycle_since: Cell::new(Duration::ZERO),
             date: Cell::new((0, Date::from_unix_seconds(0))),
-            local: RefCell::default(),
+            last_local_addr: RefCell::default(),
             application,
             driver,
             limits,
         }
     }
 
-    pub(crate) fn order(&self) -> Order {
-        self.order.get()
+    pub(crate) fn lifecycle(&self) -> Lifecycle {
+        self.lifecycle.get()
     }
 
     /// When the current order was given, on the driver's clock.
-    pub(crate) fn ordered_at(&self) -> Duration {
-        self.ordered_at.get()
+    pub(crate) fn lifecycle_since(&self) -> Duration {
+        self.lifecycle_since.get()
     }
 
-    pub(crate) fn give(&self, order: Order) {
-        self.order.set(order);
-        self.ordered_at.set(self.driver.now());
-        self.wheel.wake_all();
+    pub(crate) fn set_lifecycle(&self, order: Lifecycle) {
+        self.lifecycle.set(order);
+        self.lifecycle_since.set(self.driver.now());
+        self.timers.wake_all();
     }
 
     /// Completes when an order of at least `order` is given.
-    pub(crate) fn ordered(&self, alarm: &Alarm, order: Order) -> impl Future<Output = ()> {
+    pub(crate) fn lifecycle_reached(&self, alarm: &Timer, order: Lifecycle) -> impl Future<Output = ()> {
         alarm.clear();
         poll_fn(
             move |context| {
-                if self.order.get() >= order { Poll::Ready(()) } else { alarm.poll(context) }
+                if self.lifecycle.get() >= order { Poll::Ready(()) } else { alarm.poll(context) }
             },
         )
     }
@@ -173,8 +173,8 @@ impl<D: Driver> Worker<D> {
     }
 
     /// Shares one copy of the local address among consecutive connections with the same one.
-    pub(crate) fn local(&self, address: Peer) -> Arc<Peer> {
-        let mut latest = self.local.borrow_mut();
+    pub(crate) fn intern_local_addr(&self, address: ConnectionAddr) -> Arc<ConnectionAddr> {
+        let mut latest = self.last_local_addr.borrow_mut();
         if **latest != address {
             *latest = Arc::new(address);
         }

@@ -7,11 +7,11 @@
 //! that the application owns.
 
 use super::Worker;
-use super::lifecycle::{Order, Report, first_of};
+use super::lifecycle::{Lifecycle, WorkerReport, race};
 use crate::limits::Limits;
-use crate::observe::Observed;
+use crate::observe::Instrumentation;
 use peregrine_driver::Driver;
-use peregrine_web::panics::contained;
+use peregrine_web::panics::catch_log_panic;
 use std::cell::RefCell;
 use std::fmt;
 use std::future::pending;
@@ -21,15 +21,15 @@ use tokio::sync::watch;
 
 /// The first pause between two checks of the number of tasks. It doubles each time, up to the
 /// maximum.
-const PAUSE_MIN: Duration = Duration::from_millis(1);
-const PAUSE_MAX: Duration = Duration::from_millis(50);
+const TASK_CHECK_INTERVAL_MIN: Duration = Duration::from_millis(1);
+const TASK_CHECK_INTERVAL_MAX: Duration = Duration::from_millis(50);
 
 /// If the worker waits for tasks for longer than this, it logs a warning.
-const SILENCE: Duration = Duration::from_secs(1);
+const TASK_WARNING_DELAY: Duration = Duration::from_secs(1);
 
 thread_local! {
     /// The orders to the worker of this thread.
-    static ORDERS: RefCell<Option<watch::Receiver<Order>>> = const { RefCell::new(None) };
+    static ORDERS: RefCell<Option<watch::Receiver<Lifecycle>>> = const { RefCell::new(None) };
 }
 
 /// Notifies tasks, streams and handlers of the order to shut down the server, so that endless ones
@@ -38,7 +38,7 @@ thread_local! {
 /// In handlers, streams and tasks, [`Shutdown::current`] works without any set-up. The value may be
 /// moved to other threads. It costs nothing until it is used.
 #[derive(Clone)]
-pub struct Shutdown(Option<watch::Receiver<Order>>);
+pub struct Shutdown(Option<watch::Receiver<Lifecycle>>);
 
 impl Shutdown {
     /// Returns the shutdown of the server whose worker runs on this thread. On any other thread,
@@ -50,14 +50,14 @@ impl Shutdown {
 
     /// Returns whether the shutdown was ordered.
     #[must_use]
-    pub fn is_ordered(&self) -> bool {
-        self.0.as_ref().is_some_and(|orders| *orders.borrow() > Order::Serve)
+    pub fn is_requested(&self) -> bool {
+        self.0.as_ref().is_some_and(|orders| *orders.borrow() > Lifecycle::Serving)
     }
 
     /// Completes when the shutdown is ordered. The future may be dropped and awaited again.
-    pub async fn ordered(&self) {
+    pub async fn requested(&self) {
         match self.0.clone() {
-            Some(mut orders) => drop(next_order(&mut orders, Order::Serve).await),
+            Some(mut orders) => drop(next_lifecycle(&mut orders, Lifecycle::Serving).await),
             None => pending().await,
         }
     }
@@ -65,60 +65,60 @@ impl Shutdown {
 
 impl fmt::Debug for Shutdown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shutdown").field("is_ordered", &self.is_ordered()).finish_non_exhaustive()
+        f.debug_struct("Shutdown").field("is_ordered", &self.is_requested()).finish_non_exhaustive()
     }
 }
 
 /// Makes [`Shutdown::current`] work on this thread.
-pub(crate) fn announce(orders: &watch::Receiver<Order>) {
-    announce_all(Some(orders.clone()));
+pub(crate) fn install(orders: &watch::Receiver<Lifecycle>) {
+    install_receiver(Some(orders.clone()));
 }
 
 /// As [`announce`]. `None` means that no orders will be given.
-pub(crate) fn announce_all(orders: Option<watch::Receiver<Order>>) {
+pub(crate) fn install_receiver(orders: Option<watch::Receiver<Lifecycle>>) {
     ORDERS.set(orders);
 }
 
 /// Returns the orders that were last set on this thread.
-pub(crate) fn announced() -> Option<watch::Receiver<Order>> {
+pub(crate) fn installed() -> Option<watch::Receiver<Lifecycle>> {
     ORDERS.with_borrow(Clone::clone)
 }
 
 /// Waits for the orders to a worker, and ends the worker when it is ordered to end.
 pub(crate) async fn run<D: Driver>(
     worker: Rc<Worker<D>>,
-    mut orders: watch::Receiver<Order>,
-) -> Report {
-    if worker.order() == Order::Wait && next_order(&mut orders, Order::Wait).await == Order::Serve {
-        worker.give(Order::Serve);
+    mut orders: watch::Receiver<Lifecycle>,
+) -> WorkerReport {
+    if worker.lifecycle() == Lifecycle::Standby && next_lifecycle(&mut orders, Lifecycle::Standby).await == Lifecycle::Serving {
+        worker.set_lifecycle(Lifecycle::Serving);
     }
-    let mut first = next_order(&mut orders, Order::Serve).await;
+    let mut first = next_lifecycle(&mut orders, Lifecycle::Serving).await;
     let deadline = worker.driver.now().saturating_add(worker.limits.shutdown_timeout);
-    if first == Order::Drain && !worker.limits.lame_duck.is_zero() {
-        worker.give(Order::LameDuck);
+    if first == Lifecycle::Draining && !worker.limits.lame_duck.is_zero() {
+        worker.set_lifecycle(Lifecycle::LameDuck);
         let over = worker.driver.now().saturating_add(worker.limits.lame_duck).min(deadline);
-        first_of(worker.driver.sleep_until(over), cut(&mut orders)).await;
+        race(worker.driver.sleep_until(over), force_close_requested(&mut orders)).await;
         first = *orders.borrow();
     }
-    first = first.max(Order::Drain);
-    worker.give(first);
-    if first < Order::Cut {
+    first = first.max(Lifecycle::Draining);
+    worker.set_lifecycle(first);
+    if first < Lifecycle::ForceClosing {
         let over = worker.driver.sleep_until(deadline);
-        first_of(worker.observed.empty(), first_of(over, cut(&mut orders))).await;
-        worker.give(Order::Cut);
+        race(worker.instrumentation.wait_idle(), race(over, force_close_requested(&mut orders))).await;
+        worker.set_lifecycle(Lifecycle::ForceClosing);
     }
-    worker.observed.empty().await;
-    let report = Report { cut: worker.cut.take(), ..Report::default() };
+    worker.instrumentation.wait_idle().await;
+    let report = WorkerReport { force_closed: worker.force_closed.take(), ..WorkerReport::default() };
     let (driver, limits) = (worker.driver.clone(), worker.limits.clone());
-    let observed = Rc::clone(&worker.observed);
+    let observed = Rc::clone(&worker.instrumentation);
     drop_application(worker).await;
-    let left = Left { driver, limits, observed, deadline, orders };
-    left.outlive().await;
-    Report { snapshot: left.observed.snapshot(), ..report }
+    let left = RemainingWork { driver, limits, instrumentation: observed, deadline, lifecycle: orders };
+    left.wait().await;
+    WorkerReport { stats: left.instrumentation.stats(), ..report }
 }
 
 /// Waits for an order after `present`. Waits forever if no more orders can be given.
-async fn next_order(orders: &mut watch::Receiver<Order>, present: Order) -> Order {
+async fn next_lifecycle(orders: &mut watch::Receiver<Lifecycle>, present: Lifecycle) -> Lifecycle {
     // Copy the order out of the channel at once: holding the borrowed value across an await would
     // block the sender.
     let order = orders.wait_for(|order| *order > present).await.map(|order| *order);
@@ -129,75 +129,75 @@ async fn next_order(orders: &mut watch::Receiver<Order>, present: Order) -> Orde
 }
 
 /// Completes when the worker gets `Order::Cut`.
-async fn cut(orders: &mut watch::Receiver<Order>) {
-    next_order(orders, Order::Drain).await;
+async fn force_close_requested(orders: &mut watch::Receiver<Lifecycle>) {
+    next_lifecycle(orders, Lifecycle::Draining).await;
 }
 
 /// Drops the worker and its application once no task of the server uses it any more.
 async fn drop_application<D: Driver>(worker: Rc<Worker<D>>) {
-    worker.wheel.stop();
+    worker.timers.stop();
     // The tasks that still use the worker were woken, and end when they are polled.
     while Rc::strong_count(&worker) > 1 {
-        worker.driver.sleep_until(worker.driver.now() + PAUSE_MIN).await;
+        worker.driver.sleep_until(worker.driver.now() + TASK_CHECK_INTERVAL_MIN).await;
     }
 }
 
 /// Tasks and blocking functions that may outlive their requests.
-struct Left<D> {
+struct RemainingWork<D> {
     driver: D,
     limits: Limits,
-    observed: Rc<Observed>,
+    instrumentation: Rc<Instrumentation>,
     /// When the shutdown timeout expires.
     deadline: Duration,
-    orders: watch::Receiver<Order>,
+    lifecycle: watch::Receiver<Lifecycle>,
 }
 
-impl<D: Driver> Left<D> {
+impl<D: Driver> RemainingWork<D> {
     /// Waits for tasks, and then makes the driver wait for blocking functions.
-    async fn outlive(&self) {
+    async fn wait(&self) {
         let now = self.driver.now();
         let until = self.deadline.min(now.saturating_add(self.limits.background_timeout));
-        self.await_tasks(until).await;
-        self.observed.tasks_cut(self.driver.tokio_tasks());
+        self.wait_for_tasks(until).await;
+        self.instrumentation.set_aborted_tasks(self.driver.tokio_tasks());
         // If the deadline is too far away for `Instant`, wait without a deadline.
         let until = Instant::now().checked_add(until.saturating_sub(self.driver.now()));
-        let (observed, orders) = (Rc::clone(&self.observed), self.orders.clone());
-        self.driver.outlast(move |functions| {
-            observed.functions_left(functions);
-            until.is_none_or(|until| Instant::now() < until) && *orders.borrow() < Order::Cut
+        let (observed, orders) = (Rc::clone(&self.instrumentation), self.lifecycle.clone());
+        self.driver.wait_for_blocking_tasks_while(move |functions| {
+            observed.set_abandoned_blocking_tasks(functions);
+            until.is_none_or(|until| Instant::now() < until) && *orders.borrow() < Lifecycle::ForceClosing
         });
     }
 
-    async fn await_tasks(&self, until: Duration) {
+    async fn wait_for_tasks(&self, until: Duration) {
         // The tasks wait for events that the driver does not know.
-        let _hold = self.driver.hold();
+        let _hold = self.driver.keep_awake();
         let began = self.driver.now();
-        let (mut pause, mut is_told, mut is_over) = (PAUSE_MIN, false, false);
+        let (mut pause, mut is_told, mut is_over) = (TASK_CHECK_INTERVAL_MIN, false, false);
         loop {
             let (tasks, now) = (self.driver.tokio_tasks(), self.driver.now());
             if tasks == 0 || is_over {
                 return;
             }
-            is_over = now >= until || *self.orders.borrow() >= Order::Cut;
+            is_over = now >= until || *self.lifecycle.borrow() >= Lifecycle::ForceClosing;
             if is_over {
                 // Tasks that were just aborted, or whose connection has just ended, get a moment to
                 // end, so that they do not count as cut.
-                self.driver.sleep_until(now + PAUSE_MIN).await;
+                self.driver.sleep_until(now + TASK_CHECK_INTERVAL_MIN).await;
                 continue;
             }
-            if !is_told && now >= began + SILENCE {
+            if !is_told && now >= began + TASK_WARNING_DELAY {
                 is_told = true;
                 let left = until.saturating_sub(now);
-                contained(|| {
+                catch_log_panic(|| {
                     tracing::warn!(target: "peregrine", tasks, ?left,
                     "waiting for tasks that outlive their requests: await `Shutdown::ordered` in \
                      endless tasks, or lower `Limits::background_timeout`")
                 });
             }
             let over = self.driver.sleep_until((now + pause).min(until));
-            let mut orders = self.orders.clone();
-            first_of(over, cut(&mut orders)).await;
-            pause = (pause * 2).min(PAUSE_MAX);
+            let mut orders = self.lifecycle.clone();
+            race(over, force_close_requested(&mut orders)).await;
+            pause = (pause * 2).min(TASK_CHECK_INTERVAL_MAX);
         }
     }
 }

@@ -1,15 +1,15 @@
 //! Sessions that change or end while a request uses them.
 
 use super::{Browser, HOUR, Store, keys, later};
-use crate::backend::{Data, begun};
+use crate::backend::{Data, started_at};
 use crate::clock::{LATER, now};
-use crate::{Session, Sessions};
+use crate::{Session, SessionManager};
 use peregrine_web::App;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// A browser with a session, and the route `/long`, during which `meanwhile` runs.
 fn long(
-    sessions: Sessions,
+    sessions: SessionManager,
     meanwhile: impl Fn() + Clone + 'static,
     then: impl Fn(&Session) + Clone + 'static,
 ) -> Browser {
@@ -18,7 +18,7 @@ fn long(
         then(&session);
     };
     let client = App::new()
-        .with(sessions)
+        .wrap(sessions)
         .get("/visit", |session: Session| session.insert("visits", 1))
         .get("/look", |session: Session| session.get::<u32>("visits").unwrap_or(0).to_string())
         .get("/long", long)
@@ -58,7 +58,7 @@ fn a_session_that_ends_during_a_request_stays_ended() {
         let elsewhere = store.clone();
         // A logout by another request of the same browser.
         let ends = move || elsewhere.0.records.lock().expect("whole").clear();
-        let mut browser = long(Sessions::new(store.clone()), ends, then);
+        let mut browser = long(SessionManager::new(store.clone()), ends, then);
         assert_eq!(store.ids().len(), 1);
         let response = browser.get("/long");
         assert_eq!(response.status(), if is_new { 200 } else { 409 }, "{what}");
@@ -73,7 +73,7 @@ fn who_empties_a_session_says_nothing_to_a_browser_that_has_another() {
     let elsewhere = store.clone();
     let ends = move || elsewhere.0.records.lock().expect("whole").clear();
     let empties = |session: &Session| assert!(session.remove("visits"));
-    let mut browser = long(Sessions::new(store), ends, empties);
+    let mut browser = long(SessionManager::new(store), ends, empties);
     let response = browser.get("/long");
     assert_eq!((response.status().as_u16(), response.header("set-cookie")), (200, None));
 }
@@ -87,7 +87,7 @@ fn who_only_looks_undoes_nothing_that_another_request_does() {
             record.data.insert("visits".to_owned(), 7.into());
         }
     };
-    let mut browser = long(Sessions::new(store).idle(10 * HOUR), sets, |_| {});
+    let mut browser = long(SessionManager::new(store).idle_timeout(10 * HOUR), sets, |_| {});
     later(2 * HOUR);
     let response = browser.get("/long");
     assert!(response.header("set-cookie").is_some(), "the expiry was extended");
@@ -99,12 +99,12 @@ fn who_only_looks_undoes_nothing_that_another_request_does() {
 fn a_request_that_takes_long_uses_its_session_from_its_beginning() {
     let store = Store::default();
     store.0.forgets.store(true, Relaxed);
-    for sessions in [Sessions::new(store), Sessions::in_cookies(keys())] {
-        is_used_from_its_beginning(&sessions.idle(10 * HOUR));
+    for sessions in [SessionManager::new(store), SessionManager::cookie_store(keys())] {
+        is_used_from_its_beginning(&sessions.idle_timeout(10 * HOUR));
     }
 }
 
-fn is_used_from_its_beginning(sessions: &Sessions) {
+fn is_used_from_its_beginning(sessions: &SessionManager) {
     let mut browser = long(sessions.clone(), || later(2 * HOUR), |_| {});
     later(9 * HOUR);
     assert_eq!(browser.get("/long").status(), 200);
@@ -125,20 +125,20 @@ fn is_used_from_its_beginning(sessions: &Sessions) {
 fn a_session_begins_no_second_too_early() {
     LATER.set(time::Duration::ZERO);
     let (before, mut data) = (now(), Data::new());
-    Sessions::new(Store::default()).settings().stamp(&mut data);
-    let told = begun(&data).expect("the begin is recorded");
+    SessionManager::new(Store::default()).settings().record_start(&mut data);
+    let told = started_at(&data).expect("the begin is recorded");
     assert!(told >= before && told - before < time::Duration::seconds(2), "{told} {before}");
     let kept = data.clone();
-    Sessions::new(Store::default()).settings().stamp(&mut data);
+    SessionManager::new(Store::default()).settings().record_start(&mut data);
     assert_eq!(data, kept, "the begin does not change");
 }
 
 #[test]
 fn less_time_counts_for_sessions_that_were_there_before() {
     let store = Store::default();
-    let mut browser = long(Sessions::new(store.clone()).idle(1000 * HOUR), || {}, |_| {});
+    let mut browser = long(SessionManager::new(store.clone()).idle_timeout(1000 * HOUR), || {}, |_| {});
     let cookie = browser.1.take();
-    let mut browser = long(Sessions::new(store.clone()).idle(10 * HOUR), || {}, |_| {});
+    let mut browser = long(SessionManager::new(store.clone()).idle_timeout(10 * HOUR), || {}, |_| {});
     browser.1 = cookie;
     later(HOUR);
     assert_eq!(browser.text("/look"), "1");
@@ -150,10 +150,10 @@ fn less_time_counts_for_sessions_that_were_there_before() {
 #[test]
 fn one_that_is_larger_than_it_may_be_by_now_can_be_read() {
     let store = Store::default();
-    let cookie = long(Sessions::new(store.clone()).idle(10 * HOUR), || {}, |_| {}).1;
-    let small = Sessions::new(store).idle(10 * HOUR).bytes_max(10);
+    let cookie = long(SessionManager::new(store.clone()).idle_timeout(10 * HOUR), || {}, |_| {}).1;
+    let small = SessionManager::new(store).idle_timeout(10 * HOUR).bytes_max(10);
     let look = |session: Session| session.get::<u32>("visits").unwrap_or(0).to_string();
-    let client = App::new().with(small).get("/look", look).test();
+    let client = App::new().wrap(small).get("/look", look).test();
     later(5 * HOUR);
     let response = Browser(client, cookie).get("/look");
     assert_eq!((response.status().as_u16(), response.text().as_str()), (200, "1"));

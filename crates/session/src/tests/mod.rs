@@ -3,7 +3,7 @@
 mod meanwhile;
 
 use crate::clock::{LATER, now};
-use crate::{Flash, Session, Sessions};
+use crate::{Flash, Session, SessionManager};
 use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::cookies::{CookieKeys, SameSite};
 use peregrine_web::extract::Path;
@@ -83,9 +83,9 @@ fn keys() -> CookieKeys {
     CookieKeys::new(&[1; 32])
 }
 
-fn app(sessions: Sessions) -> TestClient {
+fn app(sessions: SessionManager) -> TestClient {
     App::new()
-        .with(sessions)
+        .wrap(sessions)
         .get("/none", || "nobody asked")
         .get("/look", |session: Session| session.get::<u32>("visits").unwrap_or(0).to_string())
         .get("/visit", |session: Session| -> Result<String, Problem> {
@@ -111,7 +111,7 @@ fn app(sessions: Sessions) -> TestClient {
             let all: Vec<_> = session
                 .take_flashes()
                 .into_iter()
-                .map(|Flash { kind, text }| kind + ":" + &text)
+                .map(|Flash { level: kind, message: text }| kind + ":" + &text)
                 .collect();
             all.join(" ")
         })
@@ -131,7 +131,7 @@ impl Browser {
             .1
             .iter()
             .fold(request, |request, cookie| request.header("cookie", format!("a=b; {cookie}")));
-        let response = request.send_now();
+        let response = request.send_blocking();
         if let Some(line) = response.header("set-cookie") {
             let pair = line.split(';').next().expect("a pair").to_owned();
             self.1 = Some(pair).filter(|_| !line.contains("Max-Age=0"));
@@ -145,13 +145,13 @@ impl Browser {
 }
 
 /// Runs a test over a store and over cookies.
-fn everywhere(test: impl Fn(Sessions, &mut dyn FnMut(Sessions) -> Browser)) {
-    let mut browser = |sessions: Sessions| Browser(app(sessions), None);
+fn everywhere(test: impl Fn(SessionManager, &mut dyn FnMut(SessionManager) -> Browser)) {
+    let mut browser = |sessions: SessionManager| Browser(app(sessions), None);
     LATER.set(time::Duration::ZERO);
     for sessions in [
-        Sessions::new(MemoryStore::default()),
-        Sessions::new(Store::default()),
-        Sessions::in_cookies(keys()),
+        SessionManager::new(MemoryStore::default()),
+        SessionManager::new(Store::default()),
+        SessionManager::cookie_store(keys()),
     ] {
         test(sessions, &mut browser);
         LATER.set(time::Duration::ZERO);
@@ -179,7 +179,7 @@ fn a_visitor_is_remembered_and_another_is_another() {
 #[test]
 fn who_is_not_remembered_has_no_cookie_and_costs_the_store_nothing() {
     let store = Store::default();
-    let mut browser = Browser(app(Sessions::new(store.clone())), None);
+    let mut browser = Browser(app(SessionManager::new(store.clone())), None);
     let response = browser.get("/look");
     assert_eq!(
         (response.header("set-cookie"), response.header("cache-control")),
@@ -210,29 +210,29 @@ fn an_id_that_the_store_does_not_have_is_never_taken_over() {
         [planted.to_string(), "x".to_owned(), String::new(), "A".repeat(5000), "%00".to_owned()]
     {
         let mut browser =
-            Browser(app(Sessions::new(store.clone())), Some(format!("session={cookie}")));
+            Browser(app(SessionManager::new(store.clone())), Some(format!("session={cookie}")));
         assert_eq!(browser.text("/visit"), "1");
         assert_eq!(browser.text("/visit"), "2", "the session has a new ID");
     }
     assert!(!store.ids().contains(&planted));
-    let sealed = Sessions::in_cookies(CookieKeys::new(&[2; 32]));
+    let sealed = SessionManager::cookie_store(CookieKeys::new(&[2; 32]));
     let mut foreign = Browser(app(sealed), None);
     foreign.get("/visit");
-    let mut browser = Browser(app(Sessions::in_cookies(keys())), foreign.1);
+    let mut browser = Browser(app(SessionManager::cookie_store(keys())), foreign.1);
     assert_eq!(browser.text("/visit"), "1", "the cookie was sealed with another key");
     let cookie = browser.1.clone().expect("a cookie");
     for at in ["session=".len(), cookie.len() / 2, cookie.len() - 3] {
         let mut changed = cookie.clone().into_bytes();
         changed[at] = if changed[at] == b'A' { b'B' } else { b'A' };
         let changed = String::from_utf8(changed).expect("ASCII");
-        assert_eq!(Browser(app(Sessions::in_cookies(keys())), Some(changed)).text("/look"), "0");
+        assert_eq!(Browser(app(SessionManager::cookie_store(keys())), Some(changed)).text("/look"), "0");
     }
 }
 
 #[test]
 fn a_login_changes_the_id_and_the_old_one_is_worth_nothing() {
     let store = Store::default();
-    let mut browser = Browser(app(Sessions::new(store.clone())), None);
+    let mut browser = Browser(app(SessionManager::new(store.clone())), None);
     browser.get("/visit");
     let before = browser.1.clone();
     assert_eq!(browser.text("/login"), "in");
@@ -252,7 +252,7 @@ fn a_login_changes_the_id_and_the_old_one_is_worth_nothing() {
 #[test]
 fn a_logout_forgets_everything_everywhere() {
     let store = Store::default();
-    let mut browser = Browser(app(Sessions::new(store.clone())), None);
+    let mut browser = Browser(app(SessionManager::new(store.clone())), None);
     browser.get("/visit");
     let before = browser.1.clone();
     let line =
@@ -295,7 +295,7 @@ fn messages_are_shown_once_and_are_few() {
 #[test]
 fn it_ends_when_it_is_not_used_and_in_any_case_in_the_end() {
     everywhere(|sessions, browser| {
-        let sessions = sessions.idle(10 * HOUR).absolute(24 * HOUR);
+        let sessions = sessions.idle_timeout(10 * HOUR).absolute_timeout(24 * HOUR);
         let mut browser = browser(sessions);
         browser.get("/visit");
         // The session begins at a whole second.
@@ -325,7 +325,7 @@ fn it_ends_when_it_is_not_used_and_in_any_case_in_the_end() {
 #[test]
 fn use_is_written_down_when_a_tenth_of_the_time_is_over() {
     let store = Store::default();
-    let mut browser = Browser(app(Sessions::new(store.clone()).idle(10 * HOUR)), None);
+    let mut browser = Browser(app(SessionManager::new(store.clone()).idle_timeout(10 * HOUR)), None);
     LATER.set(time::Duration::ZERO);
     browser.get("/visit");
     store.uses();
@@ -343,16 +343,16 @@ fn use_is_written_down_when_a_tenth_of_the_time_is_over() {
 
 #[test]
 fn the_cookie_has_what_protects_it() {
-    let line = |sessions: Sessions, connection: ConnectionInfo, proto: &str, is_proxied: bool| {
-        let client = app(sessions).on(connection);
-        let client = if is_proxied { client.behind(TrustedProxies::hops(1)) } else { client };
-        let response = client.get("/visit").header("x-forwarded-proto", proto).send_now();
+    let line = |sessions: SessionManager, connection: ConnectionInfo, proto: &str, is_proxied: bool| {
+        let client = app(sessions).with_connection(connection);
+        let client = if is_proxied { client.with_trusted_proxies(TrustedProxies::hops(1)) } else { client };
+        let response = client.get("/visit").header("x-forwarded-proto", proto).send_blocking();
         let line = response.header("set-cookie").expect("a cookie").to_owned();
         line.split_once("; ").expect("attributes").1.to_owned()
     };
     let plain = ConnectionInfo::default;
     let tls = || ConnectionInfo { tls: Some(Arc::default()), ..ConnectionInfo::default() };
-    let new = || Sessions::new(MemoryStore::default());
+    let new = || SessionManager::new(MemoryStore::default());
     let (base, secure) = (
         "HttpOnly; SameSite=Lax; Path=/; Max-Age=103",
         "HttpOnly; SameSite=Lax; Secure; Path=/; Max-Age=103",
@@ -366,7 +366,7 @@ fn the_cookie_has_what_protects_it() {
     assert!(line(new(), plain(), "https", true).starts_with(secure));
     assert!(line(new().always_secure(), plain(), "http", false).starts_with(secure));
     let all =
-        new().path("/shop").domain("a.test").same_site(SameSite::Strict).until_browser_closes();
+        new().cookie_path("/shop").cookie_domain("a.test").same_site(SameSite::Strict).expire_on_browser_close();
     assert_eq!(
         line(all, plain(), "", false),
         "HttpOnly; SameSite=Strict; Path=/shop; Domain=a.test"
@@ -374,37 +374,37 @@ fn the_cookie_has_what_protects_it() {
     for (sessions, word) in [
         (new().cookie_name("a b"), "is not a cookie name"),
         (new().cookie_name("__Host-id"), "__Host-"),
-        (new().cookie_name("__Host-id").always_secure().domain("a.test"), "__Host-"),
+        (new().cookie_name("__Host-id").always_secure().cookie_domain("a.test"), "__Host-"),
         (new().cookie_name("__Secure-id"), "__Secure-"),
         (new().same_site(SameSite::None), "same_site(SameSite::None)"),
-        (new().path("x"), "path("),
-        (new().path("/; x"), "path("),
-        (new().domain(""), "domain(..)"),
-        (new().idle(Duration::ZERO), "more than zero"),
+        (new().cookie_path("x"), "path("),
+        (new().cookie_path("/; x"), "path("),
+        (new().cookie_domain(""), "domain(..)"),
+        (new().idle_timeout(Duration::ZERO), "more than zero"),
     ] {
         let error =
-            App::new().with(sessions).get("/", || "").build().expect_err("refused").to_string();
+            App::new().wrap(sessions).get("/", || "").build().expect_err("refused").to_string();
         assert!(error.contains("Sessions: ") && error.contains(word), "{error}");
     }
     let host = new().cookie_name("__Host-id").always_secure();
-    assert!(App::new().with(host).get("/", || "").build().is_ok());
+    assert!(App::new().wrap(host).get("/", || "").build().is_ok());
 }
 
 #[test]
 fn what_is_too_large_is_not_kept_and_said() {
     let store = Store::default();
-    let mut browser = Browser(app(Sessions::new(store.clone())), None);
+    let mut browser = Browser(app(SessionManager::new(store.clone())), None);
     assert_eq!(browser.get("/grow/60000").status(), 200);
     let response = browser.get("/grow/66000");
     assert_eq!(response.status(), 500);
     assert!(response.text().contains("/problems/session-too-large"));
     assert_eq!(
-        Browser(app(Sessions::new(Store::default()).bytes_max(100)), None)
+        Browser(app(SessionManager::new(Store::default()).bytes_max(100)), None)
             .get("/grow/200")
             .status(),
         500
     );
-    let mut browser = Browser(app(Sessions::in_cookies(keys())), None);
+    let mut browser = Browser(app(SessionManager::cookie_store(keys())), None);
     assert_eq!(browser.get("/grow/2500").status(), 200);
     assert!(browser.1.as_ref().expect("a cookie").len() < 4096);
     let response = browser.get("/grow/4000");
@@ -414,7 +414,7 @@ fn what_is_too_large_is_not_kept_and_said() {
 #[test]
 fn a_store_that_fails_is_a_problem_and_tells_no_secrets() {
     let store = Store::default();
-    let mut browser = Browser(app(Sessions::new(store.clone())), None);
+    let mut browser = Browser(app(SessionManager::new(store.clone())), None);
     browser.get("/visit");
     store.0.is_broken.store(true, Relaxed);
     let mut new = Browser(browser.0.clone(), None);
@@ -447,12 +447,12 @@ fn middleware_and_handler_have_the_same_session_and_without_sessions_there_is_no
     let app = |with: bool| {
         let app = App::new();
         let app =
-            if with { app.with(Sessions::new(MemoryStore::default())).with(Counts) } else { app };
+            if with { app.wrap(SessionManager::new(MemoryStore::default())).wrap(Counts) } else { app };
         app.get("/", look).get("/must", |session: Session| session.is_empty().to_string()).test()
     };
-    assert_eq!(app(true).get("/").send_now().text(), "Some(Some(true))");
-    assert_eq!(app(false).get("/").send_now().text(), "None");
-    assert_eq!(app(false).get("/must").send_now().status(), 500);
+    assert_eq!(app(true).get("/").send_blocking().text(), "Some(Some(true))");
+    assert_eq!(app(false).get("/").send_blocking().text(), "None");
+    assert_eq!(app(false).get("/must").send_blocking().status(), 500);
 }
 
 #[test]
@@ -468,11 +468,11 @@ fn values_that_cannot_be_kept_or_read_are_said_and_do_no_harm() {
         Ok(String::new())
     };
     let response = App::new()
-        .with(Sessions::new(MemoryStore::default()))
+        .wrap(SessionManager::new(MemoryStore::default()))
         .get("/", odd)
         .test()
         .get("/")
-        .send_now();
+        .send_blocking();
     assert_eq!(response.status(), 500);
     assert!(response.text().contains("/problems/session-value"));
 }

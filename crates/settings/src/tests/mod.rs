@@ -1,9 +1,9 @@
 //! Tests that the configuration is complete, that its text reads back, and that sources combine.
 
-use super::diff::{changes, summary};
+use super::diff::{diff, summary};
 use super::layering::layers;
-use super::{ConfigError, ListenerConfig, ServerConfig, TlsConfig};
-use peregrine_config::{Kind, to_value};
+use super::{ConfigError, ListenerConfig, ServerConfig, TlsSection};
+use peregrine_config::{ValueKind, to_value};
 use peregrine_driver::SocketOptions;
 use peregrine_server::{Http1Limits, Http2Limits, Limits};
 use std::{num::NonZeroUsize, path::PathBuf, time::Duration};
@@ -18,8 +18,8 @@ fn file(text: &str) -> (tempfile::TempDir, PathBuf) {
 
 fn read(text: &str, variables: &[(&str, &str)]) -> Result<ServerConfig, ConfigError> {
     let (_folder, path) = file(text);
-    let layers = layers().file(path).variables(variables.iter().copied());
-    ServerConfig::read(ServerConfig::default(), layers)
+    let layers = layers().file(path).env_vars(variables.iter().copied());
+    ServerConfig::from_layers(ServerConfig::default(), layers)
 }
 
 /// A configuration with all optional parts present.
@@ -28,9 +28,9 @@ fn whole() -> ServerConfig {
     let listener = ListenerConfig {
         address: Some("127.0.0.1:0".to_owned()),
         https: true,
-        tls: Some(TlsConfig::default()),
+        tls: Some(TlsSection::default()),
         limits: Some(Limits::default()),
-        trusted_proxies: Some(super::ProxiesConfig::default()),
+        trusted_proxies: Some(super::TrustedProxiesConfig::default()),
         ..ListenerConfig::default()
     };
     config.listeners.insert("main".to_owned(), listener);
@@ -54,9 +54,9 @@ fn every_limit_is_in_the_tree_as_people_write_it() {
             "`{setting}` is a duration: add `serde(with = \"Time\")`, or `MaybeTime`"
         );
         let is_size = name.contains("bytes") || name.contains("window");
-        let is_number = matches!(value.kind, Kind::Integer(_));
+        let is_number = matches!(value.kind, ValueKind::Integer(_));
         assert!(!(is_size && is_number), "`{setting}` is a size: add `serde(with = \"Size\")`");
-        assert!(value.kind != Kind::Nothing, "`{setting}` is not printed when unset");
+        assert!(value.kind != ValueKind::Nil, "`{setting}` is not printed when unset");
     }
     let of = |name: &str| tree.get("limits").and_then(|limits| limits.get(name));
     let shown = |name: &str| of(name).expect("a limit").to_string();
@@ -73,7 +73,7 @@ fn what_is_printed_reads_back_as_the_same() {
         let again = read(&text, &[]).unwrap_or_else(|error| panic!("{error}\n{text}"));
         // The source of a configuration is not a setting.
         assert_eq!(again.to_string(), text);
-        assert_eq!(changes(&config, &again).expect("both serialize"), []);
+        assert_eq!(diff(&config, &again).expect("both serialize"), []);
     }
 }
 
@@ -94,7 +94,7 @@ fn the_environment_is_stronger_than_the_file_and_that_than_the_program() {
         ("PEREGRINE_LIMITS__UPGRADED_IDLE_TIMEOUT", "off"),
         ("PEREGRINE_SOCKETS__USER_TIMEOUT", "200s"),
     ];
-    let config = ServerConfig::read(code, layers().file(path).variables(variables));
+    let config = ServerConfig::from_layers(code, layers().file(path).env_vars(variables));
     let config = config.expect("valid config");
     let limits = Limits {
         idle_timeout: Duration::from_secs(75),
@@ -108,15 +108,15 @@ fn the_environment_is_stronger_than_the_file_and_that_than_the_program() {
     assert_eq!(config.limits, limits);
     assert_eq!(config.workers.map(NonZeroUsize::get), Some(3));
     let sockets = SocketOptions {
-        keep_alive: None,
-        user_timeout: Some(Duration::from_secs(200)),
+        tcp_keepalive: None,
+        tcp_user_timeout: Some(Duration::from_secs(200)),
         ..SocketOptions::default()
     };
     assert_eq!(config.socket_options(), sockets);
     assert_eq!(config.driver.kind, super::DriverKind::Tokio);
     assert_eq!(config.trusted_proxies.from, ["10.0.0.0/8", "unix:"]);
     let web = &config.listeners["web"];
-    assert_eq!(web.proxy_protocol.mode, super::ProxyHeader::Required);
+    assert_eq!(web.proxy_protocol.mode, super::ProxyProtocolMode::Required);
     let own = Limits { head_timeout: Duration::from_secs(4), ..limits };
     assert_eq!(web.limits.as_ref(), Some(&own), "other limits are inherited");
 }
@@ -149,7 +149,7 @@ fn what_is_out_of_range_is_told_with_its_place() {
     assert!(error.to_string().starts_with(expected), "{error}");
     let mut code = ServerConfig::default();
     code.sockets.backlog = 0;
-    let error = ServerConfig::read(code, layers()).expect_err("0 is out of range").to_string();
+    let error = ServerConfig::from_layers(code, layers()).expect_err("0 is out of range").to_string();
     assert!(error.starts_with("`sockets.backlog`: 0 is out of range"), "{error}");
 }
 
@@ -160,11 +160,11 @@ fn what_is_secret_is_read_and_nowhere_shown() {
     let variables = [("PEREGRINE_TRACES__OTLP__HEADERS__X_TENANT", "word-3")];
     let config = read(text, &variables).expect("valid config");
     let headers = &config.traces.otlp.headers;
-    assert_eq!(headers["authorization"].expose(), "word-1");
-    assert_eq!(headers["x-tenant"].expose(), "word-3", "underscores become hyphens");
-    assert_eq!(config.tls.acme.external_account.key.expose(), "word-2");
+    assert_eq!(headers["authorization"].expose_secret(), "word-1");
+    assert_eq!(headers["x-tenant"].expose_secret(), "word-3", "underscores become hyphens");
+    assert_eq!(config.tls.acme.external_account.key.expose_secret(), "word-2");
     let other = read(&text.replace("word-1", "word-4"), &variables).expect("valid config");
-    let changed = changes(&config, &other).expect("both serialize");
+    let changed = diff(&config, &other).expect("both serialize");
     assert_eq!(changed.len(), 1, "a changed secret is detected");
     for shown in [config.to_string(), format!("{config:?}"), summary(&changed, &changed)] {
         assert!(!shown.contains("word-"), "{shown}");
@@ -201,13 +201,13 @@ fn a_line_of_the_log_has_an_end() {
         let listener = ListenerConfig { address, ..ListenerConfig::default() };
         other.listeners.insert(number.to_string(), listener);
     }
-    let line = summary(&[], &changes(&config, &other).expect("both serialize"));
+    let line = summary(&[], &diff(&config, &other).expect("both serialize"));
     assert!(line.contains("more") && line.len() < 20_000, "{}", line.len());
 }
 
 #[cfg(feature = "schema")]
 mod in_step {
-    use super::super::{ServerConfig, print_with, schema};
+    use super::super::{ServerConfig, to_toml_string_with_comments, schema};
     use super::whole;
     use serde_json::Value;
     use std::fs;
@@ -281,7 +281,7 @@ mod in_step {
         let main = shown.listeners.get_mut("main").expect("it exists");
         (main.limits, main.tls, main.trusted_proxies) = (None, None, None);
         let text =
-            print_with(&shown, &|setting| comment(&root, setting)).expect("it can be printed");
+            to_toml_string_with_comments(&shown, &|setting| comment(&root, setting)).expect("it can be printed");
         let head = "# All settings with their defaults, and a listener and a certificate as examples.\n\
                     # Generated from the code by a test.\n\n";
         is_in_step("configuration.toml", &format!("{head}{text}"));

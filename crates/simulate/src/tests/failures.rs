@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn a_panic_of_the_application_fails_the_run_unless_it_is_allowed() {
-    async fn visit(sim: Sim) -> Result<(), Lost> {
+    async fn visit(sim: Sim) -> Result<(), SimRequestError> {
         let client = sim.serve(app).client();
         client.get("/panic").send().await?.assert_status(500);
         Ok(())
@@ -35,7 +35,7 @@ fn what_fails_beside_the_test_ends_the_run() {
             sim.sleep(HOUR).await;
             assert!(sim.seed() == 0, "the run should have ended");
         });
-        assert!(failure.now() < HOUR && failure.seed() == 3);
+        assert!(failure.virtual_time() < HOUR && failure.seed() == 3);
         failure.cause().to_owned()
     };
     let text = cause(&|sim| drop(sim.spawn(async { panic!("a task fell over") })));
@@ -64,7 +64,7 @@ fn a_test_that_waits_for_ever_is_told_what_for() {
         let app =
             || App::new().get("/never", async || -> &'static str { std::future::pending().await });
         let server = sim.serve(app);
-        sim.note("the test starts");
+        sim.log("the test starts");
         drop(server.client().get("/never").send().await);
     });
     assert_eq!(
@@ -94,7 +94,7 @@ fn a_run_has_limits_of_time_and_of_steps() {
         }
     };
     let failure = failing(&one().time_max(HOUR), 0, ticking);
-    assert!(failure.now() >= HOUR && failure.now() < HOUR + 2 * SECOND);
+    assert!(failure.virtual_time() >= HOUR && failure.virtual_time() < HOUR + 2 * SECOND);
     let text = failure.cause();
     assert!(text.starts_with("the test has not ended after 3600s of virtual time"), "{text}");
     assert!(text.contains("Simulation::time_max"), "{text}");
@@ -112,7 +112,7 @@ fn a_run_has_limits_of_time_and_of_steps() {
 /// The message with which `run` panics.
 pub(super) fn told(run: impl FnOnce()) -> String {
     let panic = catch_unwind(AssertUnwindSafe(run)).expect_err("a panic");
-    sim::message(&*panic)
+    sim::panic_message(&*panic)
 }
 
 #[test]
@@ -120,11 +120,11 @@ fn a_failure_names_its_seed_its_time_its_events_and_how_to_have_it_again() {
     let text = told(|| {
         Simulation::seeds(0..10).faults(Faults::none()).run(async |sim| {
             let client = sim.serve(app).client();
-            let _ = client.get("/slow/3").patience(SECOND).send().await;
+            let _ = client.get("/slow/3").timeout(SECOND).send().await;
             let lost = client.get("/slow/7").send();
             let waits = sim.spawn(async move { drop(lost.await) });
             sim.sleep(SECOND).await;
-            sim.note("runs from seed 4 on fail");
+            sim.log("runs from seed 4 on fail");
             assert!(sim.seed() < 4, "too far");
             drop(waits);
         });
@@ -174,7 +174,7 @@ fn a_seed_that_does_not_repeat_its_failure_is_told_so() {
     });
     assert!(text.contains("failed differently") && text.contains("simulate): run 4"), "{text}");
     let text = told(|| {
-        one().twice().run(async |sim| {
+        one().check_determinism().run(async |sim| {
             runs.set(runs.get() + 1);
             sim.sleep(Duration::from_secs(runs.get())).await;
         });
@@ -198,7 +198,7 @@ fn a_run_leaves_nothing_to_the_next_one() {
     });
     drop(kept);
     assert_eq!(Rc::strong_count(&held), 1, "tasks of a run are dropped at its end");
-    assert!(!Shutdown::current().is_ordered());
+    assert!(!Shutdown::current().is_requested());
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::*;
 
 /// A test with many requests, so that differences between runs show in their digests.
-async fn visit(sim: Sim) -> Result<(), Lost> {
+async fn visit(sim: Sim) -> Result<(), SimRequestError> {
     let server = sim.serve(app);
     let client = server.client();
     for size in [1, 100, 5_000, 60_000] {
@@ -14,7 +14,7 @@ async fn visit(sim: Sim) -> Result<(), Lost> {
     let slow = sim.spawn(slow);
     assert_eq!(large.await?.text().len(), 200_000);
     assert_eq!(slow.await?.text(), "after 3");
-    server.shut_down().await;
+    server.graceful_shutdown().await;
     Ok(())
 }
 
@@ -41,18 +41,18 @@ fn a_run_is_the_same_on_any_thread_beside_any_others_and_after_any_others() {
 
 #[test]
 fn nothing_is_charged_to_a_thread_when_its_runs_are_over() {
-    use peregrine_web::account::{Filling, filling, held};
+    use peregrine_web::account::{MemoryPressure, pressure, reserved};
     std::thread::spawn(|| {
         for seed in 0..20 {
             let stormy = Simulation::seeds(0..1).faults(Faults::hostile());
             let _ = stormy.run_one(seed, &async |sim: Sim| {
                 let client = sim.serve(app).client();
                 let _ =
-                    client.post("/echo").body("x".repeat(300_000)).patience(SECOND).send().await;
-                let _forgotten = client.get("/large").open().await;
+                    client.post("/echo").body("x".repeat(300_000)).timeout(SECOND).send().await;
+                let _forgotten = client.get("/large").send_streaming().await;
                 assert!(seed % 3 != 0, "aborted here");
             });
-            assert_eq!((held(), filling()), (0, Filling::Free), "seed {seed}");
+            assert_eq!((reserved(), pressure()), (0, MemoryPressure::Low), "seed {seed}");
         }
     })
     .join()
@@ -96,8 +96,8 @@ fn whatever_panics_is_named_wherever_it_stands() {
     let cause = |make: fn() -> App, path: &'static str| {
         let failure = failing(&one(), 0, async move |sim: Sim| {
             let server = sim.serve(make);
-            let _ = server.client().get(path).patience(SECOND).send().await;
-            server.shut_down().await;
+            let _ = server.client().get(path).timeout(SECOND).send().await;
+            server.graceful_shutdown().await;
         });
         failure.cause().to_owned()
     };
@@ -115,7 +115,7 @@ fn whatever_panics_is_named_wherever_it_stands() {
             "a state went off",
         ),
         (
-            || App::new().on_problem(|_: Problem, _: &Head| -> &'static str { panic!("no form") }),
+            || App::new().on_problem(|_: Problem, _: &RequestHead| -> &'static str { panic!("no form") }),
             "/",
             "no form",
         ),
@@ -147,10 +147,10 @@ fn times_without_an_end_are_no_overflow() {
             "never"
         }
         let server = sim.serve(|| App::new().get("/", never));
-        let lost = server.client().get("/").patience(HOUR).send().await;
-        assert_eq!(lost.expect_err("no response").why, Why::GaveUp(HOUR));
+        let lost = server.client().get("/").timeout(HOUR).send().await;
+        assert_eq!(lost.expect_err("no response").kind, SimErrorKind::TimedOut(HOUR));
         assert_eq!(sim.timeout(HOUR, sim.sleep(Duration::MAX)).await, None);
-        let lost = server.client().get("/").patience(Duration::MAX).send();
+        let lost = server.client().get("/").timeout(Duration::MAX).send();
         assert!(sim.timeout(HOUR, lost).await.is_none());
     });
 }

@@ -25,7 +25,7 @@ fn one() -> Simulation {
 }
 
 /// Runs `test` with this seed, and returns the failure.
-fn failing<V: Verdict>(
+fn failing<V: TestOutcome>(
     simulation: &Simulation,
     seed: u64,
     test: impl AsyncFn(Sim) -> V,
@@ -63,7 +63,7 @@ fn clients_get_whole_answers_from_a_network_that_loses_nothing() {
         assert!(client.head("/large").send().await?.bytes().is_empty());
         client.get("/nowhere").send().await?.assert_status(404);
         assert_eq!(client.get("/hello").send().await?.text(), "hello");
-        Ok::<_, Lost>(())
+        Ok::<_, SimRequestError>(())
     });
 }
 
@@ -100,7 +100,7 @@ fn hours_pass_on_the_virtual_clock_alone_and_timeouts_are_on_time() {
         sim.sleep(SECOND).await;
         assert_eq!(client.get("/hello").send().await?.text(), "hello");
         assert!(sim.timeout(SECOND, client.get("/slow/5").send()).await.is_none());
-        Ok::<_, Lost>(())
+        Ok::<_, SimRequestError>(())
     });
 }
 
@@ -112,9 +112,9 @@ async fn crowd(sim: Sim) {
             let (client, sim) = (server.client(), sim.clone());
             sim.clone().spawn(async move {
                 for round in 0..5 {
-                    sim.sleep(Duration::from_millis(sim.random(3_000))).await;
+                    sim.sleep(Duration::from_millis(sim.random_below(3_000))).await;
                     let target = format!("/slow/{}", (number + round) % 4);
-                    let _ = client.get(&target).patience(2 * SECOND).send().await;
+                    let _ = client.get(&target).timeout(2 * SECOND).send().await;
                     let _ = client.post("/echo").body(vec![b'x'; 3_000]).send().await;
                 }
             })
@@ -123,7 +123,7 @@ async fn crowd(sim: Sim) {
     for client in clients {
         client.await;
     }
-    server.shut_down().await;
+    server.graceful_shutdown().await;
 }
 
 #[test]
@@ -134,10 +134,10 @@ fn the_same_seed_gives_the_same_run_and_another_seed_another_one() {
     for seed in 0..20 {
         let first = run(seed);
         assert_eq!(first, run(seed), "seed {seed}");
-        traces.insert(first.trace);
+        traces.insert(first.digest);
     }
     assert_eq!(traces.len(), 20);
-    Simulation::seeds(20..25).faults(Faults::hostile()).twice().run(crowd);
+    Simulation::seeds(20..25).faults(Faults::hostile()).check_determinism().run(crowd);
 }
 
 /// The number of responses, and the reasons for lost requests, with these faults.
@@ -154,7 +154,7 @@ fn endings_of(size: usize, faults: &Faults) -> (usize, BTreeSet<String>) {
             match server.client().post("/echo").body(vec![b'x'; size]).send().await {
                 Ok(_) => drop(answered.fetch_add(1, Ordering::Relaxed)),
                 Err(error) => {
-                    lost.lock().expect("not poisoned").insert(format!("{:?}", error.why));
+                    lost.lock().expect("not poisoned").insert(format!("{:?}", error.kind));
                 }
             }
         }
@@ -182,18 +182,18 @@ macro_rules! harmless {
 harmless! {
     none: Faults::none(),
     all_of_them: Faults::harmless(),
-    cuts: Faults::none().cuts(1000),
-    short_sends: Faults::none().short_sends(500),
+    cuts: Faults::none().fragmentation(1000),
+    short_sends: Faults::none().partial_writes(500),
     delays: Faults::none().delays(1000, SECOND),
     stalls: Faults::none().stalls(500, HOUR).stalls(20, SECOND),
-    failed_accepts: Faults::none().failed_accepts(500),
+    failed_accepts: Faults::none().accept_errors(500),
     late_timers: Faults::none().late_timers(SECOND),
     spurious_polls: Faults::none().spurious_polls(500),
 }
 
 #[test]
 fn buffers_of_one_byte_lose_no_requests() {
-    let faults = Faults::none().buffers(1);
+    let faults = Faults::none().buffer_size(1);
     assert_eq!(endings_of(500, &faults), (200, BTreeSet::new()));
 }
 
@@ -201,9 +201,9 @@ fn buffers_of_one_byte_lose_no_requests() {
 fn refusals_and_resets_lose_requests() {
     let names = |names: &[&str]| names.iter().map(ToString::to_string).collect::<BTreeSet<_>>();
     let none = Faults::none;
-    assert_eq!(endings(&none().refusals(1000)), (0, names(&["Refused"])));
+    assert_eq!(endings(&none().refused_connections(1000)), (0, names(&["Refused"])));
     assert_eq!(endings(&none().resets(1000)), (0, names(&["Reset"])));
-    let (answered, lost) = endings(&none().refusals(300));
+    let (answered, lost) = endings(&none().refused_connections(300));
     assert!((100..180).contains(&answered), "{answered}");
     assert_eq!(lost, names(&["Refused"]));
     let (answered, lost) = endings(&Faults::hostile());
@@ -228,10 +228,10 @@ fn what_a_fault_takes_is_virtual_time() {
 
 #[test]
 fn faults_may_change_in_the_middle() {
-    one().faults(Faults::none().refusals(1000)).run(async |sim| {
+    one().faults(Faults::none().refused_connections(1000)).run(async |sim| {
         let server = sim.serve(app);
         let lost = server.client().get("/hello").send().await.expect_err("refused");
-        assert_eq!(lost.why, Why::Refused);
+        assert_eq!(lost.kind, SimErrorKind::ConnectionRefused);
         assert_eq!(lost.to_string(), "no answer to GET /hello: the connection was refused");
         sim.set_faults(&Faults::none());
         assert_eq!(
@@ -286,18 +286,18 @@ fn a_test_says_exactly_when_a_client_is_gone() {
         let request = || client.post("/").body(vec![b'x'; 100]);
         assert_eq!(request().send().await.expect("nothing is lost").text(), "100");
         assert_eq!(mine.told(), [1, 0]);
-        let lost = request().patience(SECOND / 2).send().await.expect_err("too late");
-        assert_eq!(lost.why, Why::GaveUp(SECOND / 2));
+        let lost = request().timeout(SECOND / 2).send().await.expect_err("too late");
+        assert_eq!(lost.kind, SimErrorKind::TimedOut(SECOND / 2));
         sim.sleep(10 * SECOND).await;
         assert_eq!(mine.told(), [2, 1], "the handler is dropped at its `await`");
         // After a cut in the request's head, no handler is called.
         let lost = request().cut_request_after(10).send().await.expect_err("cut");
-        assert_eq!(lost.why, Why::Reset);
+        assert_eq!(lost.kind, SimErrorKind::ConnectionReset);
         sim.sleep(10 * SECOND).await;
         assert_eq!(mine.told(), [2, 1]);
         // At a cut in the response, the handler has already returned.
         let lost = request().cut_response_after(10).send().await.expect_err("cut");
-        assert_eq!(lost.why, Why::Reset);
+        assert_eq!(lost.kind, SimErrorKind::ConnectionReset);
         assert_eq!(mine.told(), [3, 1]);
         assert_eq!(request().send().await.expect("not cut").text(), "100");
     });
@@ -309,8 +309,8 @@ fn a_connection_may_be_rude() {
         let server = sim.serve(app);
         let begun = server.connect();
         begun.send(b"GET /hello HT").await.expect("connected");
-        begun.half_close().await.expect("connected");
-        let end = begun.recv_all().await;
+        begun.shutdown_write().await.expect("connected");
+        let end = begun.recv_to_end().await;
         assert!(end.is_ok_and(|bytes| bytes.is_empty() || bytes.starts_with(b"HTTP/1.1 400")));
         let reset = server.connect();
         reset.send(b"GET /slow/9 HTTP/1.1\r\nHost: a\r\n\r\n").await.expect("connected");
@@ -320,7 +320,7 @@ fn a_connection_may_be_rude() {
         stalled.stall(HOUR);
         // With small buffers, the connection breaks during this call.
         let _ = stalled.send(b"GET /hello HTTP/1.1\r\nHost: a\r\n\r\n").await;
-        let all = stalled.recv_all().await.unwrap_or_default();
+        let all = stalled.recv_to_end().await.unwrap_or_default();
         assert!(!String::from_utf8_lossy(&all).contains("hello"), "the server times out");
         assert!(catch_unwind(AssertUnwindSafe(|| server.connect_to(1))).is_err());
     });
@@ -336,16 +336,16 @@ fn servers_end_in_order_and_name_what_they_cut() {
         let slow = sim.spawn(async move { slow.get("/slow/999").send().await });
         sim.sleep(SECOND).await;
         let ordered = sim.now();
-        let stopped = server.shut_down().await;
+        let stopped = server.graceful_shutdown().await;
         let took = sim.now() - ordered;
         assert!((29 * SECOND..32 * SECOND).contains(&took), "{took:?}");
         assert_eq!(quick.await.expect("drained").text(), "after 20");
         assert!(slow.await.is_err());
-        assert_eq!(stopped.cut.len(), 1, "{stopped}");
-        assert_eq!(stopped.cut[0].request.as_deref(), Some("GET /slow/{seconds}"));
+        assert_eq!(stopped.force_closed.len(), 1, "{stopped}");
+        assert_eq!(stopped.force_closed[0].request.as_deref(), Some("GET /slow/{seconds}"));
         assert_eq!(stopped.requests(), 2);
         let late = server.client().get("/hello").send().await.expect_err("server has ended");
-        assert_eq!(late.why, Why::Refused);
+        assert_eq!(late.kind, SimErrorKind::ConnectionRefused);
         // Another server replaces it.
         let next = sim.serve(app);
         assert_eq!(next.client().get("/hello").send().await.expect("serving").text(), "hello");
@@ -353,7 +353,7 @@ fn servers_end_in_order_and_name_what_they_cut() {
         let waits = sim.spawn(async move { waits.get("/slow/999").send().await });
         sim.sleep(SECOND).await;
         let ordered = sim.now();
-        assert_eq!(next.cut().await.cut.len(), 1);
+        assert_eq!(next.force_close().await.force_closed.len(), 1);
         assert!(sim.now() - ordered < SECOND);
         assert!(waits.await.is_err());
     });
@@ -378,7 +378,7 @@ fn workers_have_states_of_their_own_as_many_as_there_are() {
                 firsts += usize::from(answer.text() == "1");
             }
             assert_eq!(firsts, workers.get());
-            assert_eq!(server.snapshots().len(), workers.get());
+            assert_eq!(server.worker_stats().len(), workers.get());
         });
     };
     counters(1);
@@ -389,14 +389,14 @@ fn workers_have_states_of_their_own_as_many_as_there_are() {
 fn each_worker_has_its_own_clock_and_orders() {
     seeds(0..5, async |sim| {
         async fn ordered() -> &'static str {
-            Shutdown::current().ordered().await;
+            Shutdown::current().requested().await;
             "ordered"
         }
         let app = || App::new().get("/wait", ordered).get("/events", || Sse::new(Silent));
         let (stays, leaves) = (sim.serve(app), sim.serve(app));
         let mut events = Vec::new();
         for _ in 0..6 {
-            events.push(stays.client().get("/events").open().await.expect("nothing is lost"));
+            events.push(stays.client().get("/events").send_streaming().await.expect("nothing is lost"));
         }
         let waits: Vec<_> = (0..6)
             .map(|_| {
@@ -405,7 +405,7 @@ fn each_worker_has_its_own_clock_and_orders() {
             })
             .collect();
         sim.sleep(SECOND).await;
-        leaves.shut_down().await;
+        leaves.graceful_shutdown().await;
         for wait in waits {
             assert_eq!(wait.await.expect("drained").text(), "ordered");
         }

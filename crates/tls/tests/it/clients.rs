@@ -4,7 +4,7 @@ use crate::peer::{Authority, BOTH_VERSIONS, Identity, Pair, TLS12, TLS13, der, i
 use peregrine_tls::rustls::{
     AlertDescription, ClientConfig, Error, RootCertStore, SupportedProtocolVersion,
 };
-use peregrine_tls::{ClientAuth, Reject, Tls, TlsError, Warning};
+use peregrine_tls::{ClientAuth, TlsConnectionError, TlsConfig, TlsSetupError, TlsWarning};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use std::time::{Duration, SystemTime};
 
 /// A server for `localhost`, and the roots that its clients trust.
 struct Server {
-    tls: Tls,
+    tls: TlsConfig,
     certificate: String,
 }
 
 fn server(clients: ClientAuth) -> Server {
     let own = identity(&["localhost"]);
-    let tls = Tls::from_pem(own.certificate.as_bytes(), own.key.as_bytes()).unwrap();
+    let tls = TlsConfig::from_pem(own.certificate.as_bytes(), own.key.as_bytes()).unwrap();
     Server { tls: tls.with_client_auth(clients).unwrap(), certificate: own.certificate }
 }
 
@@ -48,7 +48,7 @@ impl Server {
     }
 
     /// The server's reject, and the alert that the client receives.
-    fn refuses(&self, client: &Arc<ClientConfig>) -> (Reject, Option<AlertDescription>) {
+    fn refuses(&self, client: &Arc<ClientConfig>) -> (TlsConnectionError, Option<AlertDescription>) {
         let mut pair = Pair::new(&self.tls, client, "localhost");
         loop {
             let bytes = pair.client_bytes();
@@ -84,8 +84,8 @@ fn who_the_client_is_is_known_and_known_again_when_it_resumes() {
         let client = server.client(version, Some(&alice));
         for resumed in [false, true, true] {
             let pair = Pair::connected(&server.tls, &client, "localhost");
-            assert_eq!(pair.session.facts().unwrap().resumed, resumed);
-            let identity = pair.session.client().unwrap();
+            assert_eq!(pair.session.handshake_info().unwrap().resumed, resumed);
+            let identity = pair.session.peer_certificate().unwrap();
             assert_eq!(identity.subject, "CN=alice,O=Example");
             assert_eq!(identity.common_name.as_deref(), Some("alice"));
             assert_eq!(identity.dns_names, ["alice.test"]);
@@ -105,8 +105,8 @@ fn a_client_without_a_certificate_is_refused_where_one_is_required_only() {
         (TLS12, AlertDescription::CertificateRequired),
     ] {
         let (reject, told) = required.refuses(&required.client(version, None));
-        assert_eq!(reject, Reject::NoClientCertificate);
-        assert_eq!(reject.client_fault(), Some("client-certificate-missing"));
+        assert_eq!(reject, TlsConnectionError::NoClientCertificate);
+        assert_eq!(reject.client_certificate_error(), Some("client-certificate-missing"));
         assert_eq!(told, Some(alert), "{version:?}");
     }
     let optional = server(ClientAuth::optional().roots_pem(pem(&authority)));
@@ -115,7 +115,7 @@ fn a_client_without_a_certificate_is_refused_where_one_is_required_only() {
             let client = optional.client(version, own);
             for _ in 0..2 {
                 let pair = Pair::connected(&optional.tls, &client, "localhost");
-                assert_eq!(pair.session.client().is_some(), is_known);
+                assert_eq!(pair.session.peer_certificate().is_some(), is_known);
             }
         }
     }
@@ -152,7 +152,7 @@ fn a_certificate_that_is_not_good_is_refused_with_its_alert_even_where_none_is_r
             for (own, fault, alert) in &table {
                 let (reject, told) = server.refuses(&server.client(version, Some(own)));
                 let fault = format!("client-certificate-{fault}");
-                assert_eq!(reject.client_fault(), Some(&*fault), "{reject:?}");
+                assert_eq!(reject.client_certificate_error(), Some(&*fault), "{reject:?}");
                 assert_eq!(told, Some(*alert), "{reject:?}");
             }
             Pair::connected(&server.tls, &server.client(version, Some(&numbered(8))), "localhost");
@@ -166,9 +166,9 @@ fn a_list_that_is_too_old_refuses_its_clients_and_is_warned_of() {
     let alice = authority.issue(&["alice.test"], |_| {});
     let old = authority.revokes(&[7], 2001);
     let server = server(ClientAuth::required().roots_pem(pem(&authority)).crl(old.as_bytes()));
-    assert!(matches!(server.tls.warnings(), [Warning::RevocationListExpired { .. }]));
+    assert!(matches!(server.tls.warnings(), [TlsWarning::RevocationListExpired { .. }]));
     let (reject, alert) = server.refuses(&server.client(TLS13, Some(&alice)));
-    assert_eq!(reject.client_fault(), Some("client-certificate-unchecked"));
+    assert_eq!(reject.client_certificate_error(), Some("client-certificate-unchecked"));
     assert_eq!(alert, Some(AlertDescription::UnknownCA));
 }
 
@@ -185,10 +185,10 @@ fn an_issuer_between_must_be_on_a_list_unless_only_clients_are_asked_for() {
     let clients = || ClientAuth::required().roots_pem(pem(&root)).crl(list.as_bytes());
     let strict = server(clients());
     let (reject, _) = strict.refuses(&strict.client(TLS13, Some(&chain)));
-    assert_eq!(reject.client_fault(), Some("client-certificate-unchecked"));
-    let lenient = server(clients().revocation_of_clients_only());
+    assert_eq!(reject.client_certificate_error(), Some("client-certificate-unchecked"));
+    let lenient = server(clients().only_check_end_entity_revocation());
     let pair = Pair::connected(&lenient.tls, &lenient.client(TLS13, Some(&chain)), "localhost");
-    assert_eq!(pair.session.client().unwrap().chain.len(), 2);
+    assert_eq!(pair.session.peer_certificate().unwrap().chain.len(), 2);
 }
 
 #[test]
@@ -206,18 +206,18 @@ fn what_a_reload_revokes_or_trusts_no_more_is_not_resumed_either() {
         let client = server.client(version, Some(&alice));
         let mut open = Pair::connected(&server.tls, &client, "localhost");
         let again = Pair::connected(&server.tls, &client, "localhost");
-        assert!(again.session.facts().unwrap().resumed);
+        assert!(again.session.handshake_info().unwrap().resumed);
         // A list that is malformed or has expired changes nothing.
         std::fs::write(&lists, "nothing").unwrap();
-        assert!(matches!(server.tls.reload(), Err(TlsError::NoRevocationList { .. })));
+        assert!(matches!(server.tls.reload(), Err(TlsSetupError::NoRevocationList { .. })));
         std::fs::write(&lists, authority.revokes(&[7], 2001)).unwrap();
-        assert!(matches!(server.tls.reload(), Err(TlsError::OldRevocationList { .. })));
+        assert!(matches!(server.tls.reload(), Err(TlsSetupError::ExpiredRevocationList { .. })));
         let again = Pair::connected(&server.tls, &client, "localhost");
-        assert!(again.session.facts().unwrap().resumed);
+        assert!(again.session.handshake_info().unwrap().resumed);
         std::fs::write(&lists, authority.revokes(&[7], 2999)).unwrap();
-        assert!(server.tls.reload().unwrap().clients);
+        assert!(server.tls.reload().unwrap().client_auth);
         let (reject, _) = server.refuses(&client);
-        assert_eq!(reject.client_fault(), Some("client-certificate-revoked"));
+        assert_eq!(reject.client_certificate_error(), Some("client-certificate-revoked"));
         open.client_says(b"still here");
         assert_eq!(open.plain, b"still here", "an open connection stays");
         // With other roots.
@@ -228,7 +228,7 @@ fn what_a_reload_revokes_or_trusts_no_more_is_not_resumed_either() {
         std::fs::write(&roots, Authority::new("others").certificate).unwrap();
         server.tls.reload().unwrap();
         let (reject, _) = server.refuses(&client);
-        assert_eq!(reject.client_fault(), Some("client-certificate-unknown"));
+        assert_eq!(reject.client_certificate_error(), Some("client-certificate-unknown"));
     }
 }
 
@@ -236,7 +236,7 @@ fn what_a_reload_revokes_or_trusts_no_more_is_not_resumed_either() {
 fn a_ticket_from_before_certificates_were_required_is_no_way_around_them() {
     let authority = Authority::new("clients");
     let own = identity(&["localhost"]);
-    let open = Tls::from_pem(own.certificate.as_bytes(), own.key.as_bytes()).unwrap();
+    let open = TlsConfig::from_pem(own.certificate.as_bytes(), own.key.as_bytes()).unwrap();
     let clients = ClientAuth::required().roots_pem(pem(&authority));
     // The same ticket keys, as two listeners of a server may have them.
     let closed = open.clone().with_client_auth(clients).unwrap();
@@ -246,7 +246,7 @@ fn a_ticket_from_before_certificates_were_required_is_no_way_around_them() {
         let client = server.client(version, None);
         Pair::connected(&open, &client, "localhost");
         let (reject, _) = server.refuses(&client);
-        assert_eq!(reject, Reject::NoClientCertificate);
+        assert_eq!(reject, TlsConnectionError::NoClientCertificate);
     }
 }
 
@@ -271,7 +271,7 @@ fn no_ticket_outlives_the_certificate_of_its_client() {
     }
     for client in &clients {
         let (reject, alert) = server.refuses(client);
-        assert_eq!(reject.client_fault(), Some("client-certificate-expired"));
+        assert_eq!(reject.client_certificate_error(), Some("client-certificate-expired"));
         assert_eq!(alert, Some(AlertDescription::CertificateExpired));
     }
 }
@@ -279,7 +279,7 @@ fn no_ticket_outlives_the_certificate_of_its_client() {
 #[test]
 fn what_is_wrong_with_the_settings_is_said() {
     let own = identity(&["localhost"]);
-    let tls = Tls::from_pem(own.certificate.as_bytes(), own.key.as_bytes()).unwrap();
+    let tls = TlsConfig::from_pem(own.certificate.as_bytes(), own.key.as_bytes()).unwrap();
     let error = |clients: ClientAuth| tls.clone().with_client_auth(clients).unwrap_err();
     let good = Authority::new("clients");
     let nonsense = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";

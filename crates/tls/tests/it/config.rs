@@ -7,14 +7,14 @@ use peregrine_tls::rustls::crypto::aws_lc_rs::{self, cipher_suite};
 use peregrine_tls::rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
 use peregrine_tls::rustls::sign::CertifiedKey;
 use peregrine_tls::rustls::{RootCertStore, ServerConfig, version};
-use peregrine_tls::{Origin, PEM_BYTES_MAX, Reject, Tls, TlsError, Warning};
+use peregrine_tls::{PemOrigin, PEM_BYTES_MAX, TlsConnectionError, TlsConfig, TlsSetupError, TlsWarning};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-fn error(certificate: &str, key: &str) -> TlsError {
-    Tls::from_pem(certificate.as_bytes(), key.as_bytes()).unwrap_err()
+fn error(certificate: &str, key: &str) -> TlsSetupError {
+    TlsConfig::from_pem(certificate.as_bytes(), key.as_bytes()).unwrap_err()
 }
 
 #[test]
@@ -30,7 +30,7 @@ fn files_are_read() {
     ] {
         std::fs::write(path(name), text).unwrap();
     }
-    let tls = Tls::from_pem_files(path("first.pem"), path("first.key"))
+    let tls = TlsConfig::from_pem_files(path("first.pem"), path("first.key"))
         .unwrap()
         .with_certificate_files(path("second.pem"), path("second.key"))
         .unwrap();
@@ -45,7 +45,7 @@ fn files_are_read() {
 fn a_key_and_a_chain_may_stand_in_one_text() {
     let (leaf, issuer) = (identity(&["localhost"]), identity(&["issuer.test"]));
     let text = [leaf.key.as_str(), &leaf.certificate, &issuer.certificate].concat();
-    let tls = Tls::from_pem(text.as_bytes(), text.as_bytes()).unwrap();
+    let tls = TlsConfig::from_pem(text.as_bytes(), text.as_bytes()).unwrap();
     let client = lenient_client(&[cipher_suite::TLS13_AES_128_GCM_SHA256]);
     let pair = Pair::connected(&tls, &client.into(), "localhost");
     assert_eq!(pair.client.peer_certificates().unwrap().len(), 2);
@@ -55,8 +55,8 @@ fn a_key_and_a_chain_may_stand_in_one_text() {
 fn a_missing_file_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("absent.pem");
-    let error = Tls::from_pem_files(&path, &path).unwrap_err();
-    let TlsError::Unreadable { path: named, error: why } = &error else { panic!("{error:?}") };
+    let error = TlsConfig::from_pem_files(&path, &path).unwrap_err();
+    let TlsSetupError::Unreadable { path: named, error: why } = &error else { panic!("{error:?}") };
     assert_eq!(*named, path);
     assert_eq!(why.kind(), std::io::ErrorKind::NotFound);
     assert!(error.to_string().contains("absent.pem"), "{error}");
@@ -66,12 +66,12 @@ fn a_missing_file_is_named() {
 #[test]
 fn a_folder_and_a_huge_file_are_refused() {
     let folder = tempfile::tempdir().unwrap();
-    let error = Tls::from_pem_files(folder.path(), folder.path()).unwrap_err();
-    assert!(matches!(error, TlsError::Unreadable { .. }), "{error:?}");
+    let error = TlsConfig::from_pem_files(folder.path(), folder.path()).unwrap_err();
+    assert!(matches!(error, TlsSetupError::Unreadable { .. }), "{error:?}");
     let path = folder.path().join("huge.pem");
     std::fs::write(&path, vec![b'\n'; PEM_BYTES_MAX + 1]).unwrap();
-    let error = Tls::from_pem_files(&path, &path).unwrap_err();
-    assert!(matches!(error, TlsError::TooLarge { .. }), "{error:?}");
+    let error = TlsConfig::from_pem_files(&path, &path).unwrap_err();
+    assert!(matches!(error, TlsSetupError::TooLarge { .. }), "{error:?}");
 }
 
 #[test]
@@ -108,35 +108,35 @@ fn each_mistake_has_its_own_error_with_a_remedy() {
 #[test]
 fn a_mismatch_in_a_further_certificate_is_found_too() {
     let (one, other) = (identity(&["one.test"]), identity(&["other.test"]));
-    let tls = Tls::from_pem(one.certificate.as_bytes(), one.key.as_bytes()).unwrap();
-    let error = tls.with_certificate(other.certificate.as_bytes(), one.key.as_bytes()).unwrap_err();
-    let memory = Origin::Memory;
+    let tls = TlsConfig::from_pem(one.certificate.as_bytes(), one.key.as_bytes()).unwrap();
+    let error = tls.with_certificate_pem(other.certificate.as_bytes(), one.key.as_bytes()).unwrap_err();
+    let memory = PemOrigin::Memory;
     assert!(
-        matches!(&error, TlsError::KeyMismatch { certificate, key } if *certificate == memory
+        matches!(&error, TlsSetupError::KeyMismatch { certificate, key } if *certificate == memory
             && *key == memory),
         "{error:?}"
     );
 }
 
-fn dated(from: (i32, u8, u8), until: (i32, u8, u8)) -> Tls {
+fn dated(from: (i32, u8, u8), until: (i32, u8, u8)) -> TlsConfig {
     let mut parameters = rcgen::CertificateParams::new(["localhost".to_owned()]).unwrap();
     parameters.not_before = rcgen::date_time_ymd(from.0, from.1, from.2);
     parameters.not_after = rcgen::date_time_ymd(until.0, until.1, until.2);
     let key = rcgen::KeyPair::generate().unwrap();
     let certificate = parameters.self_signed(&key).unwrap();
-    Tls::from_pem(certificate.pem().as_bytes(), key.serialize_pem().as_bytes()).unwrap()
+    TlsConfig::from_pem(certificate.pem().as_bytes(), key.serialize_pem().as_bytes()).unwrap()
 }
 
 #[test]
 fn a_certificate_out_of_its_time_is_a_warning() {
     assert_eq!(dated((2000, 1, 1), (2999, 1, 1)).warnings(), []);
     let expired = dated((2000, 1, 1), (2001, 1, 1));
-    let [Warning::Expired { origin: Origin::Memory, days }] = *expired.warnings() else {
+    let [TlsWarning::Expired { origin: PemOrigin::Memory, days }] = *expired.warnings() else {
         panic!("{:?}", expired.warnings());
     };
     assert!(days > 9_000, "{days}");
     let early = dated((2990, 1, 1), (2999, 1, 1));
-    let [Warning::NotYetValid { origin: Origin::Memory, days }] = *early.warnings() else {
+    let [TlsWarning::NotYetValid { origin: PemOrigin::Memory, days }] = *early.warnings() else {
         panic!("{:?}", early.warnings());
     };
     assert!(days > 300_000, "{days}");
@@ -145,13 +145,13 @@ fn a_certificate_out_of_its_time_is_a_warning() {
 #[test]
 fn a_certificate_that_is_never_chosen_is_a_warning() {
     let first = identity(&["a.test", "*.b.test"]);
-    let tls = Tls::from_pem(first.certificate.as_bytes(), first.key.as_bytes()).unwrap();
+    let tls = TlsConfig::from_pem(first.certificate.as_bytes(), first.key.as_bytes()).unwrap();
     let with = |names: &[&str]| {
         let further = identity(names);
         let (certificate, key) = (further.certificate.as_bytes(), further.key.as_bytes());
-        tls.clone().with_certificate(certificate, key).unwrap().warnings().to_vec()
+        tls.clone().with_certificate_pem(certificate, key).unwrap().warnings().to_vec()
     };
-    let never_chosen = [Warning::NeverChosen { origin: Origin::Memory }];
+    let never_chosen = [TlsWarning::Shadowed { origin: PemOrigin::Memory }];
     assert_eq!(with(&["a.test"]), never_chosen);
     assert_eq!(with(&["A.TEST", "*.b.test"]), never_chosen);
     assert_eq!(with(&["192.0.2.1"]), never_chosen);
@@ -163,7 +163,7 @@ fn a_certificate_that_is_never_chosen_is_a_warning() {
 
 #[test]
 fn a_made_certificate_is_trusted_under_its_names() {
-    let made = Tls::self_signed(&["localhost", "127.0.0.1", "::1"]).unwrap();
+    let made = TlsConfig::self_signed(&["localhost", "127.0.0.1", "::1"]).unwrap();
     assert_eq!(made.tls.warnings(), []);
     let client = Arc::new(client_config(&[TLS13], &[&made.certificate_pem]));
     for name in ["localhost", "127.0.0.1", "::1"] {
@@ -174,8 +174,8 @@ fn a_made_certificate_is_trusted_under_its_names() {
 
 #[test]
 fn a_name_that_is_none_is_refused() {
-    let error = Tls::self_signed(&["größe"]).unwrap_err();
-    assert!(matches!(error, TlsError::NotMade { .. }), "{error:?}");
+    let error = TlsConfig::self_signed(&["größe"]).unwrap_err();
+    assert!(matches!(error, TlsSetupError::SelfSignedFailed { .. }), "{error:?}");
     assert!(error.to_string().contains("größe"), "{error}");
 }
 
@@ -209,11 +209,11 @@ fn a_configuration_made_elsewhere_is_used_and_the_name_is_still_known() {
     let (mut config, certificate) = foreign_config();
     // Small records, so that sending reaches a limit that this crate does not set.
     config.max_fragment_size = Some(64);
-    let tls = Tls::from_config(Arc::new(config)).unwrap().with_alpn(&[b"mine"]);
+    let tls = TlsConfig::from_config(Arc::new(config)).unwrap().with_alpn(&[b"mine"]);
     let mut client = client_config(&[TLS13], &[&certificate]);
     client.alpn_protocols = vec![b"mine".to_vec()];
     let mut pair = Pair::connected(&tls, &client.into(), "localhost");
-    let facts = pair.session.facts().unwrap();
+    let facts = pair.session.handshake_info().unwrap();
     assert_eq!((facts.server_name, facts.alpn), (Some("localhost"), Some(&b"mine"[..])));
     pair.session.send(&[7; 5_000], &mut pair.out).unwrap();
     pair.exchange();
@@ -234,11 +234,11 @@ fn a_configuration_made_elsewhere_may_ask_clients_for_certificates() {
         .unwrap()
         .with_client_cert_verifier(verifier)
         .with_cert_resolver(config.cert_resolver);
-    let tls = Tls::from_config(Arc::new(config)).unwrap();
+    let tls = TlsConfig::from_config(Arc::new(config)).unwrap();
     for version in BOTH_VERSIONS {
         let client = client_config(&[version], &[&certificate]);
         let failure = Pair::new(&tls, &client.into(), "localhost").try_exchange();
-        assert_eq!(failure, Err(Failure::Server(Reject::NoClientCertificate)));
+        assert_eq!(failure, Err(Failure::Server(TlsConnectionError::NoClientCertificate)));
     }
 }
 
@@ -246,26 +246,26 @@ fn a_configuration_made_elsewhere_may_ask_clients_for_certificates() {
 fn a_configuration_that_cannot_be_used_is_refused() {
     let (mut config, _) = foreign_config();
     config.max_early_data_size = 1;
-    let error = Tls::from_config(Arc::new(config.clone())).unwrap_err();
-    assert!(matches!(error, TlsError::EarlyData), "{error:?}");
+    let error = TlsConfig::from_config(Arc::new(config.clone())).unwrap_err();
+    assert!(matches!(error, TlsSetupError::EarlyDataEnabled), "{error:?}");
     config.max_early_data_size = 0;
     config.max_fragment_size = Some(1);
-    let error = Tls::from_config(Arc::new(config)).unwrap_err();
-    assert!(matches!(error, TlsError::BadConfig(_)), "{error:?}");
+    let error = TlsConfig::from_config(Arc::new(config)).unwrap_err();
+    assert!(matches!(error, TlsSetupError::BadConfig(_)), "{error:?}");
 }
 
 #[test]
 fn certificates_are_not_added_to_a_configuration_made_elsewhere() {
     let (config, _) = foreign_config();
     let identity = identity(&["other.test"]);
-    let error = Tls::from_config(Arc::new(config))
+    let error = TlsConfig::from_config(Arc::new(config))
         .unwrap()
-        .with_certificate(identity.certificate.as_bytes(), identity.key.as_bytes())
+        .with_certificate_pem(identity.certificate.as_bytes(), identity.key.as_bytes())
         .unwrap_err();
-    assert!(matches!(error, TlsError::ForeignConfig), "{error:?}");
+    assert!(matches!(error, TlsSetupError::ExternalConfig), "{error:?}");
 }
 
 #[test]
 fn origins_are_shown_as_paths() {
-    assert_eq!(Origin::File(PathBuf::from("a/b.pem")).to_string(), "a/b.pem");
+    assert_eq!(PemOrigin::File(PathBuf::from("a/b.pem")).to_string(), "a/b.pem");
 }

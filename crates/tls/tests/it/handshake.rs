@@ -6,16 +6,16 @@ use crate::peer::{
 use crate::peer::{lenient_client, server_and_client};
 use peregrine_tls::rustls::crypto::aws_lc_rs::cipher_suite as suite;
 use peregrine_tls::rustls::{AlertDescription, Error};
-use peregrine_tls::{Facts, Received, Reject, SendError, Tls, Version};
+use peregrine_tls::{HandshakeInfo, TlsReadState, TlsConnectionError, TlsSendError, TlsConfig, TlsVersion};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use std::sync::Arc;
 
 #[test]
 fn both_versions_carry_data_both_ways() {
-    for (version, expected) in [(TLS12, Version::Tls12), (TLS13, Version::Tls13)] {
+    for (version, expected) in [(TLS12, TlsVersion::Tls12), (TLS13, TlsVersion::Tls13)] {
         let mut pair = Pair::of_version(version);
-        assert_eq!(pair.session.facts().unwrap().version, expected);
+        assert_eq!(pair.session.handshake_info().unwrap().version, expected);
         pair.client_says(b"GET / HTTP/1.1\r\n\r\n");
         assert_eq!(pair.plain, b"GET / HTTP/1.1\r\n\r\n");
         pair.session.send(b"HTTP/1.1 204 No Content\r\n\r\n", &mut pair.out).unwrap();
@@ -32,7 +32,7 @@ fn the_second_connection_of_a_client_is_resumed_in_both_versions() {
         // The clone stands for another worker: the ticket keys are shared.
         for (tls, resumed) in [(tls.clone(), false), (tls, true)] {
             let mut pair = Pair::connected(&tls, &client, "localhost");
-            let facts = pair.session.facts().unwrap();
+            let facts = pair.session.handshake_info().unwrap();
             assert_eq!(facts.resumed, resumed, "{version:?}");
             assert_eq!(facts.server_name, Some("localhost"));
             pair.client_says(b"hello");
@@ -53,9 +53,9 @@ fn a_ticket_of_another_server_is_no_use() {
         let one = identity(&["localhost"]);
         let client = Arc::new(client_config(&[version], &[&one.certificate]));
         for _ in 0..2 {
-            let tls = Tls::from_pem(one.certificate.as_bytes(), one.key.as_bytes()).unwrap();
+            let tls = TlsConfig::from_pem(one.certificate.as_bytes(), one.key.as_bytes()).unwrap();
             let pair = Pair::connected(&tls, &client, "localhost");
-            assert!(!pair.session.facts().unwrap().resumed);
+            assert!(!pair.session.handshake_info().unwrap().resumed);
         }
     }
 }
@@ -68,7 +68,7 @@ fn http2_is_agreed_on_by_default_where_the_client_speaks_it() {
         let (tls, mut client) = server_and_client(TLS13);
         client.alpn_protocols = offered.iter().map(|protocol| protocol.to_vec()).collect();
         let pair = Pair::connected(&tls, &Arc::new(client), "localhost");
-        assert_eq!(pair.session.facts().unwrap().alpn, Some(agreed));
+        assert_eq!(pair.session.handshake_info().unwrap().alpn, Some(agreed));
         assert_eq!(pair.client.alpn_protocol(), Some(agreed));
     }
 }
@@ -79,13 +79,13 @@ fn the_servers_order_of_application_protocols_counts() {
     let tls = tls.with_alpn(&[b"http/1.1", b"h2"]);
     client.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     let pair = Pair::connected(&tls, &Arc::new(client), "localhost");
-    assert_eq!(pair.session.facts().unwrap().alpn, Some(&b"http/1.1"[..]));
+    assert_eq!(pair.session.handshake_info().unwrap().alpn, Some(&b"http/1.1"[..]));
 }
 
 #[test]
 fn a_client_without_alpn_is_served() {
     let pair = Pair::of_version(TLS13);
-    assert_eq!(pair.session.facts().unwrap().alpn, None);
+    assert_eq!(pair.session.handshake_info().unwrap().alpn, None);
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn a_client_with_other_protocols_only_is_refused_with_an_alert() {
         client.alpn_protocols = vec![b"smtp".to_vec()];
         let mut pair = Pair::new(&tls, &Arc::new(client), "localhost");
         let bytes = pair.client_bytes();
-        assert_eq!(pair.deliver(&bytes), Err(Reject::NoApplicationProtocol));
+        assert_eq!(pair.deliver(&bytes), Err(TlsConnectionError::NoApplicationProtocol));
         let alert = AlertDescription::NoApplicationProtocol;
         assert_eq!(pair.answer(), Err(Error::AlertReceived(alert)));
     }
@@ -106,11 +106,11 @@ fn the_certificate_is_chosen_by_name_exact_before_wildcard() {
     let first = identity(&["first.test"]);
     let wild = identity(&["*.example.test", "other.test"]);
     let exact = identity(&["www.example.test"]);
-    let tls = Tls::from_pem(first.certificate.as_bytes(), first.key.as_bytes())
+    let tls = TlsConfig::from_pem(first.certificate.as_bytes(), first.key.as_bytes())
         .unwrap()
-        .with_certificate(wild.certificate.as_bytes(), wild.key.as_bytes())
+        .with_certificate_pem(wild.certificate.as_bytes(), wild.key.as_bytes())
         .unwrap()
-        .with_certificate(exact.certificate.as_bytes(), exact.key.as_bytes())
+        .with_certificate_pem(exact.certificate.as_bytes(), exact.key.as_bytes())
         .unwrap();
     let client = Arc::new(lenient_client(&[suite::TLS13_AES_128_GCM_SHA256]));
     for (name, expected) in [
@@ -129,7 +129,7 @@ fn the_certificate_is_chosen_by_name_exact_before_wildcard() {
         let expected = CertificateDer::from_pem_slice(expected.certificate.as_bytes()).unwrap();
         assert!(*presented == expected, "{name}");
         let asked = (name != "127.0.0.1").then(|| name.to_ascii_lowercase());
-        assert_eq!(pair.session.facts().unwrap().server_name, asked.as_deref());
+        assert_eq!(pair.session.handshake_info().unwrap().server_name, asked.as_deref());
     }
 }
 
@@ -145,7 +145,7 @@ fn a_name_asked_for_by_one_client_is_not_told_for_another() {
     let mut pair = Pair::new(&tls, &Arc::new(anonymous), "127.0.0.1");
     pair.piece_bytes = 7;
     pair.exchange();
-    assert_eq!(pair.session.facts().unwrap().server_name, None);
+    assert_eq!(pair.session.handshake_info().unwrap().server_name, None);
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn aes_128_is_chosen_whatever_the_client_prefers() {
     ] {
         let client = Arc::new(lenient_client(offered));
         let mut pair = Pair::connected(&tls, &client, "localhost");
-        assert_eq!(pair.session.facts().unwrap().cipher_suite, expected);
+        assert_eq!(pair.session.handshake_info().unwrap().cipher_suite, expected);
         pair.client_says(b"hello");
         assert_eq!(pair.plain, b"hello");
     }
@@ -191,7 +191,7 @@ fn every_kind_of_key_works() {
         &rcgen::PKCS_RSA_SHA256,
     ] {
         let identity = identity_with(&["localhost"], algorithm);
-        let tls = Tls::from_pem(identity.certificate.as_bytes(), identity.key.as_bytes()).unwrap();
+        let tls = TlsConfig::from_pem(identity.certificate.as_bytes(), identity.key.as_bytes()).unwrap();
         for version in BOTH_VERSIONS {
             let client = Arc::new(client_config(&[version], &[&identity.certificate]));
             Pair::connected(&tls, &client, "localhost");
@@ -220,11 +220,11 @@ fn data_behind_the_clients_last_flight_is_received_with_it() {
     let (tls, client) = server_and_client(TLS13);
     let mut pair = Pair::new(&tls, &Arc::new(client), "localhost");
     let hello = pair.client_bytes();
-    assert_eq!(pair.deliver(&hello), Ok(Received::Handshaking));
+    assert_eq!(pair.deliver(&hello), Ok(TlsReadState::Handshaking));
     pair.answer().unwrap();
     std::io::Write::write_all(&mut pair.client.writer(), b"at once").unwrap();
     let rest = pair.client_bytes();
-    assert_eq!(pair.deliver(&rest), Ok(Received::Open));
+    assert_eq!(pair.deliver(&rest), Ok(TlsReadState::Established));
     assert_eq!(pair.plain, b"at once");
 }
 
@@ -242,7 +242,7 @@ fn a_hello_in_many_records_is_put_together() {
     pair.deliver(&fragmented).unwrap();
     pair.answer().unwrap();
     pair.exchange();
-    assert_eq!(pair.session.facts().unwrap().server_name, Some("localhost"));
+    assert_eq!(pair.session.handshake_info().unwrap().server_name, Some("localhost"));
 }
 
 #[test]
@@ -250,11 +250,11 @@ fn nothing_is_told_or_sent_before_the_handshake_is_complete() {
     let (tls, client) = server_and_client(TLS13);
     let mut pair = Pair::new(&tls, &Arc::new(client), "localhost");
     let mut out = Vec::new();
-    assert_eq!(pair.session.send(b"early", &mut out), Err(SendError::Handshaking));
+    assert_eq!(pair.session.send(b"early", &mut out), Err(TlsSendError::Handshaking));
     let hello = pair.client_bytes();
     pair.deliver(&hello).unwrap();
-    assert_eq!(pair.session.send(b"early", &mut out), Err(SendError::Handshaking));
-    assert_eq!(pair.session.facts(), None);
+    assert_eq!(pair.session.send(b"early", &mut out), Err(TlsSendError::Handshaking));
+    assert_eq!(pair.session.handshake_info(), None);
     pair.session.close(&mut out);
     assert_eq!(out, b"");
 }
@@ -271,7 +271,7 @@ fn a_client_that_distrusts_the_certificate_is_heard() {
         };
         let alert = pair.client_bytes();
         let reject = pair.deliver(&alert).unwrap_err();
-        assert!(matches!(reject, Reject::Alert(_)), "{reject:?}");
+        assert!(matches!(reject, TlsConnectionError::AlertReceived(_)), "{reject:?}");
         assert_eq!(pair.out, b"", "an alert is not answered");
         assert_eq!(pair.deliver(b"more"), Err(reject));
     }
@@ -281,9 +281,9 @@ fn a_client_that_distrusts_the_certificate_is_heard() {
 fn facts_name_what_was_agreed_on() {
     let pair = Pair::of_version(TLS13);
     assert_eq!(
-        pair.session.facts(),
-        Some(Facts {
-            version: Version::Tls13,
+        pair.session.handshake_info(),
+        Some(HandshakeInfo {
+            version: TlsVersion::Tls13,
             cipher_suite: "TLS13_AES_128_GCM_SHA256",
             server_name: Some("localhost"),
             alpn: None,

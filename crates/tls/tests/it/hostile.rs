@@ -3,12 +3,12 @@
 use crate::peer::{BOTH_VERSIONS, Pair, TLS13, server_and_client};
 use peregrine_tls::rustls::{AlertDescription, InvalidMessage, PeerIncompatible};
 use peregrine_tls::{
-    HANDSHAKE_BYTES_MAX, PLAIN_HTTP_REPLY, Received, Reject, SendError, Tls, fuzz_one,
+    HANDSHAKE_BYTES_MAX, PLAIN_HTTP_REPLY, TlsReadState, TlsConnectionError, TlsSendError, TlsConfig, fuzz_one,
 };
 use proptest::prelude::*;
 
-fn tls() -> Tls {
-    Tls::self_signed(&["localhost"]).unwrap().tls
+fn tls() -> TlsConfig {
+    TlsConfig::self_signed(&["localhost"]).unwrap().tls
 }
 
 #[test]
@@ -20,17 +20,17 @@ fn a_clear_text_request_gets_a_clear_text_answer_whatever_the_cut() {
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     ] {
         for piece_bytes in 1..=request.len() {
-            let (mut session, mut plain, mut out) = (tls.session(), Vec::new(), Vec::new());
+            let (mut session, mut plain, mut out) = (tls.new_connection(), Vec::new(), Vec::new());
             let reject = request
                 .chunks(piece_bytes)
                 .find_map(|piece| session.receive(piece, &mut plain, &mut out).err());
-            assert_eq!(reject, Some(Reject::PlainHttp));
+            assert_eq!(reject, Some(TlsConnectionError::PlainHttp));
             assert_eq!(out, PLAIN_HTTP_REPLY);
             assert_eq!(plain, b"");
             let again = session.receive(b"x", &mut plain, &mut out);
-            assert_eq!(again, Err(Reject::PlainHttp));
+            assert_eq!(again, Err(TlsConnectionError::PlainHttp));
             assert_eq!(out, PLAIN_HTTP_REPLY, "only one response is sent");
-            assert_eq!(session.send(b"x", &mut out), Err(SendError::Closed));
+            assert_eq!(session.send(b"x", &mut out), Err(TlsSendError::Closed));
         }
     }
 }
@@ -40,14 +40,14 @@ fn other_protocols_are_rejected_with_an_alert() {
     let tls = tls();
     for first in [&b"SSH-2.0-OpenSSH_9.6\r\n"[..], b"\x00", b"\x80\x2e\x01\x03\x01", b"{}", b"EHLO"]
     {
-        let (mut session, mut plain, mut out) = (tls.session(), Vec::new(), Vec::new());
+        let (mut session, mut plain, mut out) = (tls.new_connection(), Vec::new(), Vec::new());
         let received = session.receive(first, &mut plain, &mut out);
         if first == b"EHLO" {
-            assert_eq!(received, Ok(Received::Handshaking), "it may be the start of a method");
+            assert_eq!(received, Ok(TlsReadState::Handshaking), "it may be the start of a method");
             assert_eq!(out, b"");
             continue;
         }
-        assert_eq!(received, Err(Reject::NotTls), "{}", first.escape_ascii());
+        assert_eq!(received, Err(TlsConnectionError::NotTls), "{}", first.escape_ascii());
         assert_eq!(out, [21, 3, 3, 0, 2, 2, 10]);
     }
 }
@@ -55,16 +55,16 @@ fn other_protocols_are_rejected_with_an_alert() {
 #[test]
 fn records_that_may_not_come_first_are_rejected() {
     let tls = tls();
-    let table: [(&[u8], Reject); 5] = [
-        (&[23, 3, 3, 0, 1, 0], Reject::Unexpected),
-        (&[20, 3, 3, 0, 1, 1], Reject::Unexpected),
-        (&[21, 3, 3, 0, 2, 2, 40], Reject::Alert(AlertDescription::HandshakeFailure)),
-        (&[22, 9, 9, 0, 1, 1], Reject::Invalid(InvalidMessage::UnknownProtocolVersion)),
-        (&[22, 3, 1, 0, 0], Reject::Invalid(InvalidMessage::InvalidEmptyPayload)),
+    let table: [(&[u8], TlsConnectionError); 5] = [
+        (&[23, 3, 3, 0, 1, 0], TlsConnectionError::InappropriateMessage),
+        (&[20, 3, 3, 0, 1, 1], TlsConnectionError::InappropriateMessage),
+        (&[21, 3, 3, 0, 2, 2, 40], TlsConnectionError::AlertReceived(AlertDescription::HandshakeFailure)),
+        (&[22, 9, 9, 0, 1, 1], TlsConnectionError::InvalidMessage(InvalidMessage::UnknownProtocolVersion)),
+        (&[22, 3, 1, 0, 0], TlsConnectionError::InvalidMessage(InvalidMessage::InvalidEmptyPayload)),
     ];
     for (record, expected) in table {
-        let (mut session, mut plain, mut out) = (tls.session(), Vec::new(), Vec::new());
-        let is_alert = matches!(expected, Reject::Alert(_));
+        let (mut session, mut plain, mut out) = (tls.new_connection(), Vec::new(), Vec::new());
+        let is_alert = matches!(expected, TlsConnectionError::AlertReceived(_));
         let received = session.receive(record, &mut plain, &mut out);
         assert_eq!(received, Err(expected));
         assert_eq!(out.is_empty(), is_alert, "errors are answered with an alert, alerts are not");
@@ -79,13 +79,13 @@ fn a_client_with_old_versions_only_is_told_so() {
     let listed = [0, 43, 0, 3, 2, 3, 4];
     let position = hello.windows(7).position(|window| window == listed).unwrap();
     hello[position + 6] = 2;
-    let (mut session, mut plain, mut out) = (tls.session(), Vec::new(), Vec::new());
+    let (mut session, mut plain, mut out) = (tls.new_connection(), Vec::new(), Vec::new());
     let reject = session.receive(&hello, &mut plain, &mut out).unwrap_err();
     assert!(
         matches!(
             reject,
-            Reject::Incompatible(PeerIncompatible::Tls12NotOfferedOrEnabled)
-                | Reject::Incompatible(_)
+            TlsConnectionError::PeerIncompatible(PeerIncompatible::Tls12NotOfferedOrEnabled)
+                | TlsConnectionError::PeerIncompatible(_)
         ),
         "{reject:?}"
     );
@@ -95,7 +95,7 @@ fn a_client_with_old_versions_only_is_told_so() {
 #[test]
 fn a_handshake_without_end_is_rejected_at_its_limit() {
     let tls = tls();
-    let (mut session, mut plain, mut out) = (tls.session(), Vec::new(), Vec::new());
+    let (mut session, mut plain, mut out) = (tls.new_connection(), Vec::new(), Vec::new());
     // A ClientHello of nearly 64 KiB, in records of one byte.
     let mut sent = 0;
     let mut payloads = [1, 0, 0xff, 0xff].into_iter().chain(std::iter::repeat(0));
@@ -103,20 +103,20 @@ fn a_handshake_without_end_is_rejected_at_its_limit() {
         let record = [22, 3, 1, 0, 1, payloads.next().unwrap()];
         sent += record.len();
         match session.receive(&record, &mut plain, &mut out) {
-            Ok(received) => assert_eq!(received, Received::Handshaking),
+            Ok(received) => assert_eq!(received, TlsReadState::Handshaking),
             Err(reject) => break reject,
         }
     };
-    assert_eq!(reject, Reject::HandshakeTooLong);
+    assert_eq!(reject, TlsConnectionError::HandshakeTooLong);
     assert!((HANDSHAKE_BYTES_MAX..HANDSHAKE_BYTES_MAX + 10).contains(&sent), "{sent}");
 }
 
 #[test]
 fn a_handshake_message_beyond_64_kib_is_rejected_by_its_header() {
-    let (mut session, mut plain, mut out) = (tls().session(), Vec::new(), Vec::new());
+    let (mut session, mut plain, mut out) = (tls().new_connection(), Vec::new(), Vec::new());
     let record = [22, 3, 1, 0, 4, 1, 1, 0, 0];
     let why = InvalidMessage::HandshakePayloadTooLarge;
-    assert_eq!(session.receive(&record, &mut plain, &mut out), Err(Reject::Invalid(why)));
+    assert_eq!(session.receive(&record, &mut plain, &mut out), Err(TlsConnectionError::InvalidMessage(why)));
 }
 
 #[test]
@@ -125,9 +125,9 @@ fn a_hello_cut_anywhere_waits_for_the_rest() {
         let (tls, client) = server_and_client(version);
         let hello = Pair::new(&tls, &client.into(), "localhost").client_bytes();
         for end in 0..hello.len() {
-            let (mut session, mut plain, mut out) = (tls.session(), Vec::new(), Vec::new());
+            let (mut session, mut plain, mut out) = (tls.new_connection(), Vec::new(), Vec::new());
             let received = session.receive(&hello[..end], &mut plain, &mut out);
-            assert_eq!(received, Ok(Received::Handshaking));
+            assert_eq!(received, Ok(TlsReadState::Handshaking));
             assert_eq!(out, b"");
         }
     }
@@ -143,7 +143,7 @@ fn an_altered_server_flight_is_found_by_the_client_and_reported() {
     pair.out[last] ^= 1;
     pair.answer().unwrap_err();
     let alert = pair.client_bytes();
-    let expected = Reject::Alert(AlertDescription::BadRecordMac);
+    let expected = TlsConnectionError::AlertReceived(AlertDescription::BadRecordMac);
     assert_eq!(pair.deliver(&alert), Err(expected));
 }
 
@@ -157,7 +157,7 @@ fn what_a_record_says_first_is_judged_at_once() {
         for version in BOTH_VERSIONS {
             let mut pair = Pair::of_version(version);
             pair.piece_bytes = 1;
-            assert_eq!(pair.deliver(first), Err(Reject::Invalid(why)));
+            assert_eq!(pair.deliver(first), Err(TlsConnectionError::InvalidMessage(why)));
         }
     }
 }

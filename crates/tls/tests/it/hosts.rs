@@ -1,16 +1,16 @@
 //! Which hosts a connection's certificate is valid for.
 
 use crate::peer::{BOTH_VERSIONS, Identity, Pair, client_config, identity};
-use peregrine_tls::Tls;
+use peregrine_tls::TlsConfig;
 use peregrine_tls::rustls::ClientConfig;
 use std::sync::Arc;
 
-fn tls(identity: &Identity) -> Tls {
-    Tls::from_pem(identity.certificate.as_bytes(), identity.key.as_bytes()).unwrap()
+fn tls(identity: &Identity) -> TlsConfig {
+    TlsConfig::from_pem(identity.certificate.as_bytes(), identity.key.as_bytes()).unwrap()
 }
 
 fn covers(pair: &mut Pair, authority: &str) -> bool {
-    pair.session.hosts().unwrap().cover(authority)
+    pair.session.certificate_names().unwrap().matches(authority)
 }
 
 #[test]
@@ -52,7 +52,7 @@ fn the_certificate_is_the_one_that_was_chosen_also_when_a_session_is_resumed() {
     let (first, second) = (identity(&["first.test"]), identity(&["second.test"]));
     let both = tls(&first)
         .with_host_check()
-        .with_certificate(second.certificate.as_bytes(), second.key.as_bytes())
+        .with_certificate_pem(second.certificate.as_bytes(), second.key.as_bytes())
         .unwrap();
     for version in BOTH_VERSIONS {
         let trusted = [first.certificate.as_str(), second.certificate.as_str()];
@@ -60,7 +60,7 @@ fn the_certificate_is_the_one_that_was_chosen_also_when_a_session_is_resumed() {
         for (name, other) in [("first.test", "second.test"), ("second.test", "first.test")] {
             for resumed in [false, true] {
                 let mut pair = Pair::connected(&both, &client, name);
-                assert_eq!(pair.session.facts().unwrap().resumed, resumed);
+                assert_eq!(pair.session.handshake_info().unwrap().resumed, resumed);
                 assert!(covers(&mut pair, name));
                 assert!(!covers(&mut pair, other));
             }
@@ -94,11 +94,11 @@ fn a_configuration_made_elsewhere_may_be_asked_and_nobody_is_unless_told_to() {
         .unwrap()
         .with_no_client_auth()
         .with_cert_resolver(Arc::new(One(Arc::new(CertifiedKey::new(chain, key)))));
-    let foreign = Tls::from_config(Arc::new(config)).unwrap();
+    let foreign = TlsConfig::from_config(Arc::new(config)).unwrap();
     let mut pair = Pair::connected(&foreign.clone().with_host_check(), &client, "localhost");
-    assert_eq!(pair.session.facts().unwrap().server_name, Some("localhost"));
+    assert_eq!(pair.session.handshake_info().unwrap().server_name, Some("localhost"));
     assert!(covers(&mut pair, "localhost") && !covers(&mut pair, "other.test"));
     for silent in [foreign, tls(&own)] {
-        assert!(Pair::connected(&silent, &client, "localhost").session.hosts().is_none());
+        assert!(Pair::connected(&silent, &client, "localhost").session.certificate_names().is_none());
     }
 }

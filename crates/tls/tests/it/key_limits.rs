@@ -8,7 +8,7 @@ use peregrine_tls::rustls::sign::{CertifiedKey, SingleCertAndKey};
 use peregrine_tls::rustls::{
     ServerConfig, SupportedCipherSuite, Tls12CipherSuite, Tls13CipherSuite,
 };
-use peregrine_tls::{SendError, Tls};
+use peregrine_tls::{TlsSendError, TlsConfig};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use std::sync::Arc;
@@ -60,7 +60,7 @@ fn pair_with(suite: SupportedCipherSuite) -> Pair {
         .unwrap()
         .with_no_client_auth()
         .with_cert_resolver(resolver);
-    let tls = Tls::from_config(Arc::new(config)).unwrap();
+    let tls = TlsConfig::from_config(Arc::new(config)).unwrap();
     Pair::connected(&tls, &lenient_client(&[suite]).into(), "localhost")
 }
 
@@ -97,13 +97,13 @@ fn tls_1_2_ends_the_connection_in_time() {
             Err(error) => break error,
         }
     };
-    assert_eq!(error, SendError::KeysExhausted);
+    assert_eq!(error, TlsSendError::KeysExhausted);
     // The handshake used one record.
     assert_eq!(sent, RECORDS_MAX - 1);
     pair.answer().unwrap();
     assert_eq!(pair.client_heard(), b"reply".repeat(sent as usize));
     assert!(pair.client.process_new_packets().unwrap().peer_has_closed(), "close_notify arrives");
-    assert_eq!(pair.session.send(b"reply", &mut pair.out), Err(SendError::Closed));
+    assert_eq!(pair.session.send(b"reply", &mut pair.out), Err(TlsSendError::Closed));
     pair.session.close(&mut pair.out);
     assert_eq!(pair.out, b"");
     // The other direction has its own keys.

@@ -6,7 +6,7 @@
 use crate::own_process;
 use crate::peer::{Pair, TLS12, TLS13, server_and_client};
 use peregrine_tls::rustls::ClientConfig;
-use peregrine_tls::{Session, Tls};
+use peregrine_tls::{TlsConnection, TlsConfig};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -55,7 +55,7 @@ fn resident_bytes() -> Option<usize> {
 }
 
 /// Sessions that served a request and are idle; all buffers are freed.
-fn idle_sessions(count: usize, tls: &Tls, client: &Arc<ClientConfig>) -> Vec<Session> {
+fn idle_sessions(count: usize, tls: &TlsConfig, client: &Arc<ClientConfig>) -> Vec<TlsConnection> {
     (0..count)
         .map(|_| {
             let mut pair = Pair::connected(tls, client, "localhost");
@@ -82,7 +82,7 @@ fn an_idle_session_holds_little() {
         drop(idle_sessions(10, &tls, &client));
 
         let (held_before, resident_before) = (held_bytes(), resident_bytes());
-        let unused: Vec<Session> = (0..SESSIONS).map(|_| tls.session()).collect();
+        let unused: Vec<TlsConnection> = (0..SESSIONS).map(|_| tls.new_connection()).collect();
         let unused_bytes = (held_bytes() - held_before) / SESSIONS;
         drop(unused);
         assert!(unused_bytes <= 64, "{unused_bytes} bytes for a peer that sent nothing");

@@ -6,7 +6,7 @@ use peregrine_tls::rustls::{
     self, ClientConfig, ClientConnection, ConnectionTrafficSecrets, ContentType, ProtocolVersion,
     RootCertStore, SupportedCipherSuite, SupportedProtocolVersion,
 };
-use peregrine_tls::{Received, Reject, Session, Tls};
+use peregrine_tls::{TlsReadState, TlsConnectionError, TlsConnection, TlsConfig};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName};
 use std::io::{Read, Write};
@@ -111,8 +111,8 @@ pub(crate) fn der(pem: &str) -> Vec<u8> {
 }
 
 /// A server for `localhost`, and a client that trusts it.
-pub(crate) fn server_and_client(version: &'static SupportedProtocolVersion) -> (Tls, ClientConfig) {
-    let made = Tls::self_signed(&["localhost"]).unwrap();
+pub(crate) fn server_and_client(version: &'static SupportedProtocolVersion) -> (TlsConfig, ClientConfig) {
+    let made = TlsConfig::self_signed(&["localhost"]).unwrap();
     let client = client_config(&[version], &[&made.certificate_pem]);
     (made.tls, client)
 }
@@ -189,7 +189,7 @@ impl rustls::client::danger::ServerCertVerifier for TrustsAnything {
 /// A client and a session, connected by a link that cuts bytes into pieces.
 pub(crate) struct Pair {
     pub(crate) client: ClientConnection,
-    pub(crate) session: Session,
+    pub(crate) session: TlsConnection,
     /// Plaintext received by the server.
     pub(crate) plain: Vec<u8>,
     /// Bytes sent by the server that the client has not received yet.
@@ -199,11 +199,11 @@ pub(crate) struct Pair {
 }
 
 impl Pair {
-    pub(crate) fn new(tls: &Tls, client: &Arc<ClientConfig>, name: &str) -> Self {
+    pub(crate) fn new(tls: &TlsConfig, client: &Arc<ClientConfig>, name: &str) -> Self {
         let name = ServerName::try_from(name.to_owned()).unwrap();
         Self {
             client: ClientConnection::new(client.clone(), name).unwrap(),
-            session: tls.session(),
+            session: tls.new_connection(),
             plain: Vec::new(),
             out: Vec::new(),
             piece_bytes: usize::MAX,
@@ -211,7 +211,7 @@ impl Pair {
     }
 
     /// Creates a pair and completes its handshake.
-    pub(crate) fn connected(tls: &Tls, client: &Arc<ClientConfig>, name: &str) -> Self {
+    pub(crate) fn connected(tls: &TlsConfig, client: &Arc<ClientConfig>, name: &str) -> Self {
         let mut pair = Self::new(tls, client, name);
         pair.exchange();
         assert!(!pair.client.is_handshaking());
@@ -234,8 +234,8 @@ impl Pair {
     }
 
     /// Passes bytes to the session as if the client had sent them.
-    pub(crate) fn deliver(&mut self, bytes: &[u8]) -> Result<Received, Reject> {
-        let mut received = Ok(Received::Handshaking);
+    pub(crate) fn deliver(&mut self, bytes: &[u8]) -> Result<TlsReadState, TlsConnectionError> {
+        let mut received = Ok(TlsReadState::Handshaking);
         for piece in bytes.chunks(self.piece_bytes) {
             received = self.session.receive(piece, &mut self.plain, &mut self.out);
             if received.is_err() {
@@ -292,7 +292,7 @@ impl Pair {
     }
 
     /// Turns the client into a forger that has its keys and ignores the protocol.
-    pub(crate) fn forger(self) -> (Forger, Session) {
+    pub(crate) fn forger(self) -> (Forger, TlsConnection) {
         assert!(self.plain.is_empty() && self.out.is_empty());
         (Forger::new(self.client), self.session)
     }
@@ -300,7 +300,7 @@ impl Pair {
 
 #[derive(Debug, PartialEq)]
 pub(crate) enum Failure {
-    Server(Reject),
+    Server(TlsConnectionError),
     Client(rustls::Error),
 }
 

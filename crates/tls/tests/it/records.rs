@@ -2,7 +2,7 @@
 
 use crate::peer::{self, BOTH_VERSIONS, Pair, TLS12, TLS13};
 use peregrine_tls::rustls::{AlertDescription, ContentType, Error, InvalidMessage, PeerMisbehaved};
-use peregrine_tls::{HANDSHAKE_BYTES_MAX, RECORD_PLAIN_BYTES_MAX, Received, Reject, SendError};
+use peregrine_tls::{HANDSHAKE_BYTES_MAX, RECORD_PLAINTEXT_BYTES_MAX, TlsReadState, TlsConnectionError, TlsSendError};
 use proptest::prelude::*;
 use std::io::Write;
 
@@ -32,8 +32,8 @@ fn long_texts_arrive_whole_both_ways() {
         let long = text(200_000);
         // The size of a ring's buffers.
         pair.piece_bytes = 4_096;
-        let bytes = client_records(&mut pair, &long, &[RECORD_PLAIN_BYTES_MAX]);
-        assert_eq!(pair.deliver(&bytes), Ok(Received::Open));
+        let bytes = client_records(&mut pair, &long, &[RECORD_PLAINTEXT_BYTES_MAX]);
+        assert_eq!(pair.deliver(&bytes), Ok(TlsReadState::Established));
         assert!(pair.plain == long);
 
         pair.session.send(&long, &mut pair.out).unwrap();
@@ -59,7 +59,7 @@ fn sent_records_hold_at_most_16_kib() {
         let (mut rest, mut records) = (&pair.out[6..], 0);
         while let [23, 3, 3, high, low, after @ ..] = rest {
             let length = usize::from(u16::from_be_bytes([*high, *low]));
-            assert!(length <= RECORD_PLAIN_BYTES_MAX + 24, "{length}");
+            assert!(length <= RECORD_PLAINTEXT_BYTES_MAX + 24, "{length}");
             rest = &after[length..];
             records += 1;
         }
@@ -81,7 +81,7 @@ fn a_session_can_send_while_half_a_record_is_here() {
         let mut pair = Pair::of_version(version);
         let bytes = client_records(&mut pair, b"question", &[100]);
         for (index, byte) in bytes.iter().enumerate() {
-            assert_eq!(pair.deliver(&[*byte]), Ok(Received::Open));
+            assert_eq!(pair.deliver(&[*byte]), Ok(TlsReadState::Established));
             pair.session.send(&[index as u8], &mut pair.out).unwrap();
         }
         assert_eq!(pair.plain, b"question");
@@ -115,11 +115,11 @@ fn a_key_update_in_two_records_is_put_together_while_data_is_sent() {
     let second = forger.record(HANDSHAKE, &[1, 0]);
     session.receive(&first, &mut plain, &mut out).unwrap();
     session.send(b"in between", &mut out).unwrap();
-    assert_eq!(session.receive(&second, &mut plain, &mut out), Ok(Received::Open));
+    assert_eq!(session.receive(&second, &mut plain, &mut out), Ok(TlsReadState::Established));
     session.send(b"after", &mut out).unwrap();
     // The forger does not have the new key.
     let stale = forger.record(APPLICATION_DATA, b"stale");
-    assert_eq!(session.receive(&stale, &mut plain, &mut out), Err(Reject::BadRecord));
+    assert_eq!(session.receive(&stale, &mut plain, &mut out), Err(TlsConnectionError::DecryptError));
 }
 
 #[test]
@@ -129,8 +129,8 @@ fn data_between_the_parts_of_a_handshake_message_is_rejected() {
     let bytes = [forger.record(HANDSHAKE, &[24, 0]), forger.record(APPLICATION_DATA, b"data")];
     session.receive(&bytes[0], &mut plain, &mut out).unwrap();
     let why = PeerMisbehaved::MessageInterleavedWithHandshakeMessage;
-    assert_eq!(session.receive(&bytes[1], &mut plain, &mut out), Err(Reject::Misbehaved(why)));
-    assert_eq!(session.send(b"reply", &mut out), Err(SendError::Closed));
+    assert_eq!(session.receive(&bytes[1], &mut plain, &mut out), Err(TlsConnectionError::PeerMisbehaved(why)));
+    assert_eq!(session.send(b"reply", &mut out), Err(TlsSendError::Closed));
     assert_eq!(plain, b"");
 }
 
@@ -146,11 +146,11 @@ fn a_handshake_message_that_never_ends_is_rejected() {
             let record = forger.record(HANDSHAKE, payload);
             received += record.len();
             match session.receive(&record, &mut plain, &mut out) {
-                Ok(stage) => assert_eq!(stage, Received::Open),
+                Ok(stage) => assert_eq!(stage, TlsReadState::Established),
                 Err(reject) => break reject,
             }
         };
-        assert_eq!(reject, Reject::HandshakeTooLong);
+        assert_eq!(reject, TlsConnectionError::HandshakeTooLong);
         assert!(received < HANDSHAKE_BYTES_MAX + 100, "{received}");
     }
 }
@@ -163,12 +163,12 @@ fn renegotiation_is_refused() {
     let hello = Pair::new(&tls, &client.into(), "localhost").client_bytes();
     // RFC 5246 §7.2.2: the answer "no_renegotiation" is a warning. A second attempt is fatal.
     let first = forger.record(HANDSHAKE, &hello[5..]);
-    assert_eq!(session.receive(&first, &mut plain, &mut out), Ok(Received::Open));
+    assert_eq!(session.receive(&first, &mut plain, &mut out), Ok(TlsReadState::Established));
     assert_eq!(out[0], 21, "an alert");
     session.send(b"goes on", &mut out).unwrap();
     let second = forger.record(HANDSHAKE, &hello[5..]);
     let why = PeerMisbehaved::TooManyRenegotiationRequests;
-    assert_eq!(session.receive(&second, &mut plain, &mut out), Err(Reject::Misbehaved(why)));
+    assert_eq!(session.receive(&second, &mut plain, &mut out), Err(TlsConnectionError::PeerMisbehaved(why)));
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn a_second_hello_in_tls_1_3_is_rejected() {
     let (tls, client) = peer::server_and_client(TLS13);
     let hello = Pair::new(&tls, &client.into(), "localhost").client_bytes();
     let record = forger.record(HANDSHAKE, &hello[5..]);
-    assert_eq!(session.receive(&record, &mut plain, &mut out), Err(Reject::Unexpected));
+    assert_eq!(session.receive(&record, &mut plain, &mut out), Err(TlsConnectionError::InappropriateMessage));
     assert_eq!(out[0], 23, "an encrypted alert");
 }
 
@@ -191,13 +191,13 @@ fn an_altered_record_is_rejected_and_the_client_is_told() {
             let mut bad = client_records(&mut pair, b"a record to alter", &[100]);
             bad[position] ^= 1;
             let both = [good, bad].concat();
-            assert_eq!(pair.deliver(&both), Err(Reject::BadRecord), "{position}");
+            assert_eq!(pair.deliver(&both), Err(TlsConnectionError::DecryptError), "{position}");
             assert_eq!(pair.plain, b"good", "earlier data is kept");
             let alert = AlertDescription::BadRecordMac;
             assert_eq!(pair.answer(), Err(Error::AlertReceived(alert)));
-            assert_eq!(pair.deliver(b"more"), Err(Reject::BadRecord), "the session stays rejected");
-            assert_eq!(pair.session.send(b"reply", &mut pair.out), Err(SendError::Closed));
-            assert_eq!(pair.session.facts(), None);
+            assert_eq!(pair.deliver(b"more"), Err(TlsConnectionError::DecryptError), "the session stays rejected");
+            assert_eq!(pair.session.send(b"reply", &mut pair.out), Err(TlsSendError::Closed));
+            assert_eq!(pair.session.handshake_info(), None);
             pair.session.close(&mut pair.out);
             assert_eq!(pair.out, b"", "nothing is sent after an alert");
         }
@@ -211,7 +211,7 @@ fn a_record_that_announces_too_much_is_rejected_by_its_header() {
         pair.piece_bytes = 1;
         // 2^14 + 2048 + 1 bytes.
         let why = InvalidMessage::MessageTooLarge;
-        assert_eq!(pair.deliver(&[23, 3, 3, 0x48, 0x01]), Err(Reject::Invalid(why)));
+        assert_eq!(pair.deliver(&[23, 3, 3, 0x48, 0x01]), Err(TlsConnectionError::InvalidMessage(why)));
         let alert = AlertDescription::DecodeError;
         assert_eq!(pair.answer(), Err(Error::AlertReceived(alert)));
     }
@@ -221,17 +221,17 @@ fn a_record_that_announces_too_much_is_rejected_by_its_header() {
 fn a_record_that_holds_too_much_is_rejected() {
     for version in BOTH_VERSIONS {
         for (bytes, is_accepted) in
-            [(RECORD_PLAIN_BYTES_MAX, true), (RECORD_PLAIN_BYTES_MAX + 1, false)]
+            [(RECORD_PLAINTEXT_BYTES_MAX, true), (RECORD_PLAINTEXT_BYTES_MAX + 1, false)]
         {
             let (mut forger, mut session) = Pair::of_version(version).forger();
             let (mut plain, mut out) = (Vec::new(), Vec::new());
             let record = forger.record(APPLICATION_DATA, &text(bytes));
             let received = session.receive(&record, &mut plain, &mut out);
             if is_accepted {
-                assert_eq!(received, Ok(Received::Open));
+                assert_eq!(received, Ok(TlsReadState::Established));
                 assert!(plain == text(bytes));
             } else {
-                assert_eq!(received, Err(Reject::RecordTooLarge));
+                assert_eq!(received, Err(TlsConnectionError::RecordTooLarge));
                 assert_ne!(out, b"");
             }
         }
@@ -248,7 +248,7 @@ fn endless_empty_records_are_rejected() {
             session.receive(&record, &mut plain, &mut out).err()
         })
         .unwrap();
-    assert_eq!(reject, Reject::Misbehaved(PeerMisbehaved::TooManyEmptyFragments));
+    assert_eq!(reject, TlsConnectionError::PeerMisbehaved(PeerMisbehaved::TooManyEmptyFragments));
 }
 
 #[test]
@@ -258,7 +258,7 @@ fn the_client_closes_first() {
         pair.client.writer().write_all(b"last words").unwrap();
         pair.client.send_close_notify();
         let bytes = pair.client_bytes();
-        assert_eq!(pair.deliver(&bytes), Ok(Received::Closed));
+        assert_eq!(pair.deliver(&bytes), Ok(TlsReadState::PeerClosed));
         assert_eq!(pair.plain, b"last words");
         // Half-closed: the reply is still sent.
         pair.session.send(b"reply", &mut pair.out).unwrap();
@@ -278,15 +278,15 @@ fn the_server_closes_first_and_still_receives() {
         assert!(alert_bytes > 0);
         pair.session.close(&mut pair.out);
         assert_eq!(pair.out.len(), alert_bytes, "close_notify is sent once");
-        assert_eq!(pair.session.send(b"more", &mut pair.out), Err(SendError::Closed));
+        assert_eq!(pair.session.send(b"more", &mut pair.out), Err(TlsSendError::Closed));
         let bytes = client_records(&mut pair, b"in flight", &[4]);
-        assert_eq!(pair.deliver(&bytes), Ok(Received::Open));
+        assert_eq!(pair.deliver(&bytes), Ok(TlsReadState::Established));
         assert_eq!(pair.plain, b"in flight");
         pair.answer().unwrap();
         assert!(pair.client.process_new_packets().unwrap().peer_has_closed());
         pair.client.send_close_notify();
         let bytes = pair.client_bytes();
-        assert_eq!(pair.deliver(&bytes), Ok(Received::Closed));
+        assert_eq!(pair.deliver(&bytes), Ok(TlsReadState::PeerClosed));
         assert_eq!(pair.out, b"");
     }
 }
@@ -301,7 +301,7 @@ fn data_after_close_notify_is_ignored() {
         bytes.extend(forger.record(APPLICATION_DATA, b"ignored"));
         bytes.extend_from_slice(b"\xff\xff and garbage");
         for piece in [&bytes[..], b"garbage alone", &[23, 3, 3, 0xff, 0xff]] {
-            assert_eq!(session.receive(piece, &mut plain, &mut out), Ok(Received::Closed));
+            assert_eq!(session.receive(piece, &mut plain, &mut out), Ok(TlsReadState::PeerClosed));
             assert_eq!(plain, b"data");
         }
         session.send(b"reply", &mut out).unwrap();
@@ -313,7 +313,7 @@ fn an_end_without_close_notify_leaves_the_session_open() {
     let mut pair = Pair::of_version(TLS13);
     let bytes = client_records(&mut pair, b"cut off", &[100]);
     let cut = &bytes[..bytes.len() - 1];
-    assert_eq!(pair.deliver(cut), Ok(Received::Open));
+    assert_eq!(pair.deliver(cut), Ok(TlsReadState::Established));
     assert_eq!(pair.plain, b"", "an incomplete record is not authenticated");
 }
 
@@ -323,7 +323,7 @@ fn a_fatal_alert_ends_the_session_without_an_answer() {
         let (mut forger, mut session) = Pair::of_version(version).forger();
         let (mut plain, mut out) = (Vec::new(), Vec::new());
         let alert = forger.record(ContentType::Alert, &[2, 80]);
-        let expected = Reject::Alert(AlertDescription::InternalError);
+        let expected = TlsConnectionError::AlertReceived(AlertDescription::InternalError);
         assert_eq!(session.receive(&alert, &mut plain, &mut out), Err(expected));
         assert_eq!(out, b"");
     }
@@ -345,7 +345,7 @@ proptest! {
         let (mut rest, mut pieces) = (&encrypted[..], pieces.iter().cycle());
         while !rest.is_empty() {
             let (piece, after) = rest.split_at((*pieces.next().unwrap()).min(rest.len()));
-            prop_assert_eq!(pair.deliver(piece), Ok(Received::Open));
+            prop_assert_eq!(pair.deliver(piece), Ok(TlsReadState::Established));
             rest = after;
         }
         prop_assert!(pair.plain == sent);

@@ -5,7 +5,7 @@ use crate::peer::{
 };
 use peregrine_tls::rustls::ClientConfig;
 use peregrine_tls::rustls::crypto::aws_lc_rs::cipher_suite as suite;
-use peregrine_tls::{Certificate, StapleFault, TicketKeys, Tls, TlsError, Warning};
+use peregrine_tls::{Certificate, OcspError, TicketKeys, TlsConfig, TlsSetupError, TlsWarning};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,7 @@ use std::time::Duration;
 /// A directory with a certificate and its key, used by a server.
 struct Files {
     folder: tempfile::TempDir,
-    tls: Tls,
+    tls: TlsConfig,
 }
 
 impl Files {
@@ -22,7 +22,7 @@ impl Files {
         let folder = tempfile::tempdir().unwrap();
         let [certificate, key] = Self::paths_in(folder.path());
         write(&certificate, &key, first);
-        let tls = Tls::from_pem_files(certificate, key).unwrap();
+        let tls = TlsConfig::from_pem_files(certificate, key).unwrap();
         Self { folder, tls }
     }
 
@@ -50,7 +50,7 @@ fn client() -> Arc<ClientConfig> {
 }
 
 /// The certificate that a new client receives.
-fn shown_to(tls: &Tls, name: &str) -> Vec<u8> {
+fn shown_to(tls: &TlsConfig, name: &str) -> Vec<u8> {
     shown(&Pair::connected(tls, &client(), name))
 }
 
@@ -80,7 +80,7 @@ fn a_reload_counts_for_new_handshakes_and_disturbs_no_other() {
     open.client_says(b"still here");
     assert_eq!(open.plain, b"still here");
     assert_eq!(shown_to(&files.tls, "localhost"), der(&new.certificate));
-    assert!(!files.tls.reload().unwrap().is_changed());
+    assert!(!files.tls.reload().unwrap().has_changes());
     assert_eq!(files.tls.status().reloads, 2);
 }
 
@@ -96,7 +96,7 @@ fn what_is_broken_changes_nothing_and_is_told_until_it_is_mended() {
         assert!(error.to_string().contains(remedy), "{error}");
         failures += 1;
         let status = files.tls.status();
-        assert_eq!((status.reloads, status.failures), (0, failures));
+        assert_eq!((status.reloads, status.failed_reloads), (0, failures));
         assert_eq!(status.last_error, Some(error.to_string()));
         assert!(status.failed_at.is_some() && files.tls.is_reload_due());
         assert_eq!(shown_to(&files.tls, "a.test"), der(&old.certificate));
@@ -116,7 +116,7 @@ fn what_is_broken_changes_nothing_and_is_told_until_it_is_mended() {
     std::fs::remove_file(&certificate).unwrap();
     fails("Unreadable", "tls.crt");
     files.write(&new);
-    assert!(files.tls.reload().unwrap().is_changed());
+    assert!(files.tls.reload().unwrap().has_changes());
     let status = files.tls.status();
     assert_eq!((status.reloads, status.last_error), (1, None));
     assert!(!files.tls.is_reload_due());
@@ -144,10 +144,10 @@ fn a_file_that_is_half_written_counts_at_no_length() {
 #[test]
 fn an_expired_certificate_that_is_in_use_keeps_nothing_else_from_being_reloaded() {
     let files = Files::new(&out_of_time(2000, 2001));
-    assert!(matches!(files.tls.status().warnings[..], [Warning::Expired { .. }]));
-    assert!(!files.tls.reload().unwrap().is_changed());
+    assert!(matches!(files.tls.status().warnings[..], [TlsWarning::Expired { .. }]));
+    assert!(!files.tls.reload().unwrap().has_changes());
     files.write(&identity(&["localhost"]));
-    assert!(files.tls.reload().unwrap().is_changed());
+    assert!(files.tls.reload().unwrap().has_changes());
     assert!(files.tls.status().warnings.is_empty());
 }
 
@@ -191,10 +191,10 @@ fn a_swapped_link_is_followed() {
     link("..data/tls.crt", "tls.crt");
     link("..data/tls.key", "tls.key");
     let [certificate, key] = Files::paths_in(folder.path());
-    let tls = Tls::from_pem_files(certificate, key).unwrap();
+    let tls = TlsConfig::from_pem_files(certificate, key).unwrap();
     link("..2", "..tmp");
     std::fs::rename(folder.path().join("..tmp"), folder.path().join("..data")).unwrap();
-    assert!(tls.reload().unwrap().is_changed());
+    assert!(tls.reload().unwrap().has_changes());
     assert_eq!(shown_to(&tls, "localhost"), der(&new.certificate));
 }
 
@@ -205,46 +205,46 @@ fn names_come_and_go_while_the_server_runs() {
     let pem = |identity: &Identity| {
         Certificate::from_pem(identity.certificate.as_bytes(), identity.key.as_bytes())
     };
-    let tls = Tls::from_certificate(pem(default)).unwrap();
+    let tls = TlsConfig::from_certificate(pem(default)).unwrap();
     let is_shown = |name: &str, identity: &Identity| {
         assert_eq!(shown_to(&tls, name), der(&identity.certificate), "{name}");
     };
-    tls.put_certificate(pem(a).labelled("a")).unwrap();
-    tls.put_certificate(pem(b)).unwrap();
+    tls.upsert_certificate(pem(a).label("a")).unwrap();
+    tls.upsert_certificate(pem(b)).unwrap();
     is_shown("a.test", a);
     is_shown("b.test", b);
     is_shown("other.test", default);
-    let labels = |tls: &Tls| -> Vec<_> {
+    let labels = |tls: &TlsConfig| -> Vec<_> {
         tls.status().certificates.into_iter().map(|certificate| certificate.label).collect()
     };
     assert_eq!(labels(&tls), ["default.test", "a", "b.test"]);
     // The same label replaces the certificate in place.
     let renewed = identity(&["a.test"]);
-    tls.put_certificate(pem(&renewed).labelled("a")).unwrap();
+    tls.upsert_certificate(pem(&renewed).label("a")).unwrap();
     is_shown("a.test", &renewed);
     assert_eq!(labels(&tls), ["default.test", "a", "b.test"]);
     assert!(tls.remove_certificate("a").unwrap());
     assert!(!tls.remove_certificate("a").unwrap());
     is_shown("a.test", default);
     let mixed = Certificate::from_pem(a.certificate.as_bytes(), b.key.as_bytes());
-    assert!(matches!(tls.put_certificate(mixed), Err(TlsError::KeyMismatch { .. })));
+    assert!(matches!(tls.upsert_certificate(mixed), Err(TlsSetupError::KeyMismatch { .. })));
     // The default can be removed, but not the last one.
     assert!(tls.remove_certificate("default.test").unwrap());
     is_shown("other.test", b);
     let error = tls.remove_certificate("b.test").unwrap_err();
-    assert!(matches!(error, TlsError::LastCertificate { .. }), "{error:?}");
+    assert!(matches!(error, TlsSetupError::LastCertificate { .. }), "{error:?}");
     is_shown("b.test", b);
-    assert!(!tls.reload().unwrap().is_changed());
+    assert!(!tls.reload().unwrap().has_changes());
 }
 
 #[test]
 fn a_certificate_that_is_made_of_another_shares_nothing_with_it() {
     let (one, two) = (identity(&["a.test"]), identity(&["b.test"]));
-    let tls = Tls::from_pem(one.certificate.as_bytes(), one.key.as_bytes()).unwrap();
+    let tls = TlsConfig::from_pem(one.certificate.as_bytes(), one.key.as_bytes()).unwrap();
     let other = tls.clone().with_expiry_warning(Duration::ZERO);
-    assert!(!tls.is_same(&other) && tls.is_same(&tls.clone()));
+    assert!(!tls.ptr_eq(&other) && tls.ptr_eq(&tls.clone()));
     other
-        .put_certificate(Certificate::from_pem(two.certificate.as_bytes(), two.key.as_bytes()))
+        .upsert_certificate(Certificate::from_pem(two.certificate.as_bytes(), two.key.as_bytes()))
         .unwrap();
     assert_eq!(shown_to(&tls, "b.test"), der(&one.certificate));
 }
@@ -257,11 +257,11 @@ fn sessions_are_resumed_across_reloads() {
         let trusted = [old.certificate.as_str(), &new.certificate];
         let client = Arc::new(peer::client_config(&[version], &trusted));
         let first = Pair::connected(&files.tls, &client, "localhost");
-        assert!(!first.session.facts().unwrap().resumed);
+        assert!(!first.session.handshake_info().unwrap().resumed);
         files.write(&new);
-        assert!(files.tls.reload().unwrap().is_changed());
+        assert!(files.tls.reload().unwrap().has_changes());
         let second = Pair::connected(&files.tls, &client, "localhost");
-        assert!(second.session.facts().unwrap().resumed);
+        assert!(second.session.handshake_info().unwrap().resumed);
     }
 }
 
@@ -271,16 +271,16 @@ fn sessions_are_resumed_by_who_has_the_same_ticket_keys() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tickets.keys");
     let server = || {
-        let tls = Tls::from_pem(own.certificate.as_bytes(), own.key.as_bytes()).unwrap();
+        let tls = TlsConfig::from_pem(own.certificate.as_bytes(), own.key.as_bytes()).unwrap();
         tls.with_ticket_keys(TicketKeys::from_file(&path).unwrap())
     };
     let line = |byte: u8| format!("{byte:02x}").repeat(32);
     for version in BOTH_VERSIONS {
         std::fs::write(&path, line(1)).unwrap();
         let client = Arc::new(peer::client_config(&[version], &[&own.certificate]));
-        let is_resumed = |tls: &Tls| {
+        let is_resumed = |tls: &TlsConfig| {
             let pair = Pair::connected(tls, &client, "localhost");
-            pair.session.facts().unwrap().resumed
+            pair.session.handshake_info().unwrap().resumed
         };
         let one = server();
         assert!(!is_resumed(&one));
@@ -299,7 +299,7 @@ fn sessions_are_resumed_by_who_has_the_same_ticket_keys() {
         assert!(is_resumed(&one), "its last ticket was sealed with the new key");
         // Invalid keys change nothing.
         std::fs::write(&path, &line(3)[1..]).unwrap();
-        assert!(matches!(one.reload(), Err(TlsError::BadTicketKeys { line: Some(1), .. })));
+        assert!(matches!(one.reload(), Err(TlsSetupError::BadTicketKeys { line: Some(1), .. })));
         assert!(is_resumed(&one));
         std::fs::write(&path, line(3)).unwrap();
         one.reload().unwrap();
@@ -343,13 +343,13 @@ fn no_handshake_fails_while_certificates_are_reloaded() {
     });
     assert_eq!((good, bad), (40, 20));
     let status = files.tls.status();
-    assert_eq!((status.reloads, status.failures), (40, 20));
+    assert_eq!((status.reloads, status.failed_reloads), (40, 20));
 }
 
 #[test]
 fn the_dates_of_certificates_are_known_and_the_end_is_warned_of_in_time() {
     let day = Duration::from_secs(86_400);
-    let made = Tls::self_signed(&["localhost"]).unwrap().tls;
+    let made = TlsConfig::self_signed(&["localhost"]).unwrap().tls;
     let status = made.status();
     let [certificate] = &status.certificates[..] else { panic!("{status:?}") };
     assert_eq!(
@@ -360,7 +360,7 @@ fn the_dates_of_certificates_are_known_and_the_end_is_warned_of_in_time() {
     assert_eq!(end.duration_since(begin).unwrap(), 366 * day);
     assert!(status.warnings.is_empty());
     let soon = made.with_expiry_warning(366 * day).status().warnings;
-    let [Warning::ExpiresSoon { days, .. }] = soon[..] else { panic!("{soon:?}") };
+    let [TlsWarning::ExpiresSoon { days, .. }] = soon[..] else { panic!("{soon:?}") };
     assert!((364..=365).contains(&days), "{days}");
     assert!(soon[0].to_string().contains("expires in"), "{}", soon[0]);
 }
@@ -371,26 +371,26 @@ fn a_response_that_does_not_fit_is_not_stapled_and_keeps_nothing_else_back() {
     let files = Files::new(&old);
     let [certificate, key] = files.paths();
     let staple = files.folder.path().join("ocsp.der");
-    let stapled = Certificate::from_files(&certificate, &key).staple_file(&staple);
-    let tls = Tls::from_certificate(stapled).unwrap();
-    let fault = |tls: &Tls| match tls.status().warnings[..] {
-        [Warning::StapleNotSent { fault, .. }] => fault,
+    let stapled = Certificate::from_files(&certificate, &key).ocsp_response_file(&staple);
+    let tls = TlsConfig::from_certificate(stapled).unwrap();
+    let fault = |tls: &TlsConfig| match tls.status().warnings[..] {
+        [TlsWarning::OcspNotStapled { reason: fault, .. }] => fault,
         ref other => panic!("{other:?}"),
     };
-    assert_eq!(fault(&tls), StapleFault::Unreadable);
+    assert_eq!(fault(&tls), OcspError::Unreadable);
     std::fs::write(&staple, "nothing").unwrap();
-    assert!(tls.reload().unwrap().is_changed());
-    assert_eq!(fault(&tls), StapleFault::NoResponse);
+    assert!(tls.reload().unwrap().has_changes());
+    assert_eq!(fault(&tls), OcspError::InvalidResponse);
     files.write(&new);
-    assert!(tls.reload().unwrap().is_changed());
+    assert!(tls.reload().unwrap().has_changes());
     assert_eq!(shown_to(&tls, "localhost"), der(&new.certificate));
-    assert_eq!(fault(&tls), StapleFault::NoResponse);
+    assert_eq!(fault(&tls), OcspError::InvalidResponse);
 }
 
 #[test]
 fn what_is_in_memory_has_nothing_to_reload() {
     let own = identity(&["localhost"]);
-    let tls = Tls::from_pem(own.certificate.as_bytes(), own.key.as_bytes()).unwrap();
-    assert!(!tls.reload().unwrap().is_changed());
+    let tls = TlsConfig::from_pem(own.certificate.as_bytes(), own.key.as_bytes()).unwrap();
+    assert!(!tls.reload().unwrap().has_changes());
     assert!(tls.files().is_empty());
 }

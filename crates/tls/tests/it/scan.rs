@@ -3,7 +3,7 @@
 
 use crate::peer::{Identity, Pair, TLS12, TLS13, client_config, identity};
 use peregrine_tls::rustls::ContentType;
-use peregrine_tls::{Received, Reject, Tls, TlsError, Version};
+use peregrine_tls::{TlsReadState, TlsConnectionError, TlsConfig, TlsSetupError, TlsVersion};
 
 /// The parts of a ClientHello that these tests change.
 struct Hello {
@@ -57,8 +57,8 @@ impl Hello {
     }
 
     /// The reject and the alert; `None` if the server accepts the ClientHello.
-    fn refused_by(&self, tls: &Tls) -> Option<(Reject, u8)> {
-        let (mut session, mut plain, mut out) = (tls.session(), Vec::new(), Vec::new());
+    fn refused_by(&self, tls: &TlsConfig) -> Option<(TlsConnectionError, u8)> {
+        let (mut session, mut plain, mut out) = (tls.new_connection(), Vec::new(), Vec::new());
         let reject = session.receive(&self.bytes(), &mut plain, &mut out).err()?;
         // An alert in clear text: type, version, length, fatal, description.
         let [21, 3, _, 0, 2, 2, alert] = out[..] else { panic!("{reject:?}: {out:?}") };
@@ -71,9 +71,9 @@ fn u16_of(length: usize) -> [u8; 2] {
 }
 
 /// Servers with a key of each kind, so that no suite fails for lack of a key.
-fn servers() -> [Tls; 2] {
+fn servers() -> [TlsConfig; 2] {
     [identity(&["localhost"]), rsa()]
-        .map(|own| Tls::from_pem(own.certificate.as_bytes(), own.key.as_bytes()).unwrap())
+        .map(|own| TlsConfig::from_pem(own.certificate.as_bytes(), own.key.as_bytes()).unwrap())
 }
 
 fn rsa() -> Identity {
@@ -97,7 +97,7 @@ fn no_version_before_1_2_is_spoken() {
             for record in [[3, 0], [3, 1], version] {
                 let hello = Hello { record, ..Hello::new(version, &all) };
                 let (reject, alert) = hello.refused_by(&tls).expect("an old version is rejected");
-                assert!(matches!(reject, Reject::Incompatible(_)), "{reject:?}");
+                assert!(matches!(reject, TlsConnectionError::PeerIncompatible(_)), "{reject:?}");
                 assert_eq!(alert, PROTOCOL_VERSION, "{version:?}");
             }
         }
@@ -125,7 +125,7 @@ fn no_weak_cipher_suite_is_agreed_on() {
     for tls in servers() {
         for (what, suites) in &weak {
             let (reject, alert) = Hello::new([3, 3], suites).refused_by(&tls).expect(what);
-            assert!(matches!(reject, Reject::Incompatible(_)), "{what}: {reject:?}");
+            assert!(matches!(reject, TlsConnectionError::PeerIncompatible(_)), "{what}: {reject:?}");
             assert_eq!(alert, HANDSHAKE_FAILURE, "{what}");
             // None of them is chosen, even if it is listed first.
             let all: Vec<u16> = suites.iter().copied().chain(GOOD).collect();
@@ -140,7 +140,7 @@ fn nothing_is_compressed_and_no_heartbeat_is_agreed_on() {
     let mut hello = Hello::new([3, 3], &GOOD);
     hello.compression = vec![1, 0];
     hello.extensions.push((15, vec![1]));
-    let (mut session, mut plain, mut out) = (tls.session(), Vec::new(), Vec::new());
+    let (mut session, mut plain, mut out) = (tls.new_connection(), Vec::new(), Vec::new());
     session.receive(&hello.bytes(), &mut plain, &mut out).unwrap();
     // A handshake record: ServerHello, version, random, session ID.
     assert_eq!((out[0], out[5], &out[9..11]), (22, 2, &[3, 3][..]));
@@ -170,8 +170,8 @@ fn nothing_is_renegotiated() {
         let received = session.receive(&record, &mut plain, &mut out);
         match received {
             // RFC 5246 §7.2.2: a server that does not renegotiate may send a warning and continue.
-            Ok(Received::Open) => assert!(out.is_empty() || out[0] == 21, "{out:?}"),
-            Err(reject) => assert_eq!(reject, Reject::Unexpected, "{version:?}"),
+            Ok(TlsReadState::Established) => assert!(out.is_empty() || out[0] == 21, "{out:?}"),
+            Err(reject) => assert_eq!(reject, TlsConnectionError::InappropriateMessage, "{version:?}"),
             other => panic!("{other:?}"),
         }
         assert!(out.len() < 64, "the output contains no ServerHello");
@@ -184,26 +184,26 @@ fn a_client_that_was_made_to_fall_back_can_tell() {
     // rejected anyway, and a fallback to 1.2 is visible in the server's random (RFC 8446 §4.1.3).
     let [tls, _] = servers();
     let fallback: Vec<u16> = GOOD.iter().copied().chain([0x5600]).collect();
-    let (mut session, mut plain, mut out) = (tls.session(), Vec::new(), Vec::new());
+    let (mut session, mut plain, mut out) = (tls.new_connection(), Vec::new(), Vec::new());
     session.receive(&Hello::new([3, 3], &fallback).bytes(), &mut plain, &mut out).unwrap();
     assert_eq!(&out[35..43], b"DOWNGRD\x01");
 }
 
 #[test]
 fn versions_suites_and_groups_are_those_that_were_asked_for() {
-    let made = Tls::self_signed(&["localhost"]).unwrap();
+    let made = TlsConfig::self_signed(&["localhost"]).unwrap();
     let trusted = [made.certificate_pem.as_str()];
-    let agreed = |tls: &Tls, version| {
+    let agreed = |tls: &TlsConfig, version| {
         let mut pair = Pair::new(tls, &client_config(&[version], &trusted).into(), "localhost");
         pair.try_exchange().ok()?;
         let suite = pair.client.negotiated_cipher_suite().map(|suite| suite.suite());
         let group = pair.client.negotiated_key_exchange_group().map(|group| group.name());
         Some((format!("{:?}", suite?), format!("{:?}", group?)))
     };
-    let strict = made.tls.clone().with_minimum_version(Version::Tls13).unwrap();
+    let strict = made.tls.clone().with_min_version(TlsVersion::Tls13).unwrap();
     assert!(agreed(&strict, TLS12).is_none() && agreed(&strict, TLS13).is_some());
     let (reject, alert) = Hello::new([3, 3], &GOOD).refused_by(&strict).unwrap();
-    assert!(matches!(reject, Reject::Incompatible(_)), "{reject:?}");
+    assert!(matches!(reject, TlsConnectionError::PeerIncompatible(_)), "{reject:?}");
     assert_eq!(alert, PROTOCOL_VERSION);
 
     let suites = ["TLS_CHACHA20_POLY1305_SHA256", "ECDHE-ECDSA-AES256-GCM-SHA384"];
@@ -220,6 +220,6 @@ fn versions_suites_and_groups_are_those_that_were_asked_for() {
 
     let only_old = made.tls.clone().with_cipher_suites(&suites[1..]).unwrap();
     assert!(agreed(&only_old, TLS12).is_some() && agreed(&only_old, TLS13).is_none());
-    let error = only_old.with_minimum_version(Version::Tls13).unwrap_err();
-    assert!(matches!(error, TlsError::NoCipherSuite { .. }), "{error:?}");
+    let error = only_old.with_min_version(TlsVersion::Tls13).unwrap_err();
+    assert!(matches!(error, TlsSetupError::NoCipherSuite { .. }), "{error:?}");
 }

@@ -2,17 +2,17 @@
 
 use crate::peer::{Forger, Pair, TLS13, server_and_client};
 use peregrine_tls::rustls::ContentType;
-use peregrine_tls::{Received, Session, Tls};
+use peregrine_tls::{TlsReadState, TlsConnection, TlsConfig};
 use std::fmt::Write;
 
 /// A session in a stage and, if it has keys, a forger that can write records for it.
-fn session_in(stage: &str) -> (Session, Option<Forger>) {
+fn session_in(stage: &str) -> (TlsConnection, Option<Forger>) {
     let (mut plain, mut out) = (Vec::new(), Vec::new());
     let (tls, client) = server_and_client(TLS13);
     match stage {
-        "opening" => (tls.session(), None),
+        "opening" => (tls.new_connection(), None),
         "handshaking" => {
-            let mut session = tls.session();
+            let mut session = tls.new_connection();
             session.receive(&hello(), &mut plain, &mut out).unwrap();
             (session, None)
         }
@@ -24,7 +24,7 @@ fn session_in(stage: &str) -> (Session, Option<Forger>) {
             let (mut session, forger) = session_in("open");
             let mut forger = forger.unwrap();
             let close = forger.record(ContentType::Alert, &[1, 0]);
-            assert_eq!(session.receive(&close, &mut plain, &mut out), Ok(Received::Closed));
+            assert_eq!(session.receive(&close, &mut plain, &mut out), Ok(TlsReadState::PeerClosed));
             (session, Some(forger))
         }
         _ => {
@@ -100,8 +100,8 @@ fn the_table_of_moves_is_this() {
 fn sessions_may_move_between_threads_and_configurations_are_shared() {
     fn is_send<T: Send>() {}
     fn is_sync<T: Sync>() {}
-    is_send::<Session>();
-    is_send::<Tls>();
-    is_sync::<Tls>();
-    assert!(size_of::<Session>() <= 64, "{}", size_of::<Session>());
+    is_send::<TlsConnection>();
+    is_send::<TlsConfig>();
+    is_sync::<TlsConfig>();
+    assert!(size_of::<TlsConnection>() <= 64, "{}", size_of::<TlsConnection>());
 }

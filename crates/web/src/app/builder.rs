@@ -1,12 +1,12 @@
 //! Collects the routes, fallbacks, states and faults of an application before it is built.
 
-use crate::app::built::{About, Application, Built};
-use crate::app::default_responses::Shared;
-use crate::app::error::Fault;
+use crate::app::built::{RouteDetails, BuiltApp, BuiltRoute};
+use crate::app::default_responses::AppContext;
+use crate::app::error::BuildErrorKind;
 use crate::app::fallbacks::{Fallback, ScopeFallback, fallback_name};
 use crate::app::handler::{Handler, HandlerService};
-use crate::app::pattern::{Kind, Written, expand};
-use crate::app::route_table::Methods;
+use crate::app::pattern::{ParameterType, ExpandedPattern, expand};
+use crate::app::route_table::MethodFilter;
 use crate::http::guard::Guard;
 use crate::http::requirements::Requirements;
 use crate::http::route_options::{OnDisconnect, RouteOptions};
@@ -17,124 +17,124 @@ use std::panic::Location;
 use std::rc::Rc;
 
 /// All routes of an application under construction, passed from scope to scope.
-pub(crate) struct Plan {
+pub(crate) struct AppBuilder {
     #[expect(clippy::vec_box, reason = "growing a vector of pointers frees only small blocks")]
-    pub(crate) entries: Vec<Box<Entry>>,
+    pub(crate) routes: Vec<Box<RouteEntry>>,
     pub(crate) fallbacks: Vec<ScopeFallback>,
-    pub(crate) faults: Vec<Fault>,
+    pub(crate) errors: Vec<BuildErrorKind>,
     /// The requirements of fallbacks and middleware.
-    pub(crate) needs: Vec<Need>,
+    pub(crate) requirements: Vec<NamedRequirements>,
     /// The checks of [`App::inspect`](crate::App::inspect), which run on the built application.
-    pub(crate) inspectors: Vec<Box<Inspector>>,
+    pub(crate) build_hooks: Vec<Box<BuildHook>>,
     pub(crate) states: States,
-    pub(crate) shared: Rc<Shared>,
+    pub(crate) shared: Rc<AppContext>,
 }
 
-impl Plan {
-    pub(crate) fn new(shared: Rc<Shared>) -> Self {
+impl AppBuilder {
+    pub(crate) fn new(shared: Rc<AppContext>) -> Self {
         let (entries, fallbacks, faults, needs, inspectors, states) = <_>::default();
-        Self { entries, fallbacks, faults, needs, inspectors, states, shared }
+        Self { routes: entries, fallbacks, errors: faults, requirements: needs, build_hooks: inspectors, states, shared }
     }
 
     /// Adds the routes of `entry`, one for each pattern that `written` expands to.
-    pub(crate) fn add(&mut self, entry: Entry, written: &str) {
+    pub(crate) fn add(&mut self, entry: RouteEntry, written: &str) {
         let all = expand(written).unwrap_or_else(|reason| {
-            let route = Entry { pattern: written.to_owned(), ..entry.clone() }.name();
-            self.faults.push(Fault::Pattern { route, reason });
+            let route = RouteEntry { pattern: written.to_owned(), ..entry.clone() }.name();
+            self.errors.push(BuildErrorKind::InvalidPattern { route, reason });
             Vec::new()
         });
-        for Written { pattern, mut typed, absent, is_slash_twin, has_slash_twin } in all {
-            typed.extend_from_slice(&entry.typed);
-            let absent = entry.absent + absent;
-            let is_slash_twin = entry.is_slash_twin || is_slash_twin;
-            let has_slash_twin = entry.has_slash_twin || has_slash_twin;
+        for ExpandedPattern { pattern, typed_parameters: mut typed, omitted: absent, is_slash_variant: is_slash_twin, has_slash_variant: has_slash_twin } in all {
+            typed.extend_from_slice(&entry.typed_parameters);
+            let absent = entry.omitted + absent;
+            let is_slash_twin = entry.is_slash_variant || is_slash_twin;
+            let has_slash_twin = entry.has_slash_variant || has_slash_twin;
             let entry = entry.clone();
-            let entry = Entry { pattern, typed, absent, is_slash_twin, has_slash_twin, ..entry };
-            self.entries.push(entry.into());
+            let entry = RouteEntry { pattern, typed_parameters: typed, omitted: absent, is_slash_variant: is_slash_twin, has_slash_variant: has_slash_twin, ..entry };
+            self.routes.push(entry.into());
         }
     }
 
     /// Records the requirements of a fallback or a middleware; errors call it `name`.
-    pub(crate) fn need(&mut self, name: String, requirements: Requirements) {
-        self.needs.push(Need { name, requirements, shared: Rc::clone(&self.shared) });
+    pub(crate) fn require(&mut self, name: String, requirements: Requirements) {
+        self.requirements.push(NamedRequirements { name, requirements, shared: Rc::clone(&self.shared) });
     }
 }
 
 /// Checks a built application and returns its faults.
-pub(crate) type Inspector = dyn FnOnce(&Application) -> Result<(), Vec<String>>;
+pub(crate) type BuildHook = dyn FnOnce(&BuiltApp) -> Result<(), Vec<String>>;
 
 /// The requirements of a fallback or a middleware.
-pub(crate) struct Need {
+pub(crate) struct NamedRequirements {
     pub(crate) name: String,
     pub(crate) requirements: Requirements,
     /// The shared part of the application that the fallback or middleware was added to.
-    pub(crate) shared: Rc<Shared>,
+    pub(crate) shared: Rc<AppContext>,
 }
 
 /// A route under construction.
 #[derive(Clone)]
-pub(crate) struct Entry {
+pub(crate) struct RouteEntry {
     /// The pattern in the router's syntax.
     pub(crate) pattern: String,
     /// The parameters whose values must have a given type.
-    pub(crate) typed: Vec<(String, Kind)>,
+    pub(crate) typed_parameters: Vec<(String, ParameterType)>,
     /// The number of optional parameters of the written pattern that this pattern omits.
-    pub(crate) absent: usize,
+    pub(crate) omitted: usize,
     /// The route answers a request only if all of its guards accept it.
     pub(crate) guards: Vec<Rc<dyn Guard>>,
-    pub(crate) methods: Methods,
+    pub(crate) methods: MethodFilter,
     pub(crate) endpoint: Rc<dyn Endpoint>,
-    pub(crate) unrouted: Rc<dyn Endpoint>,
+    pub(crate) default_response: Rc<dyn Endpoint>,
     pub(crate) options: RouteOptions,
     pub(crate) requirements: Requirements,
     /// The shared part of the application that the route belongs to. This may be a merged
     /// application.
-    pub(crate) shared: Rc<Shared>,
+    pub(crate) shared: Rc<AppContext>,
     /// The pattern is another entry's pattern with a trailing slash. If the slash policy ignores
     /// trailing slashes, this entry is dropped.
-    pub(crate) is_slash_twin: bool,
+    pub(crate) is_slash_variant: bool,
     /// The route also matches its path with a trailing slash. The root has no such path, but
     /// merging the route under a prefix creates one.
-    pub(crate) has_slash_twin: bool,
-    pub(crate) place: &'static Location<'static>,
+    pub(crate) has_slash_variant: bool,
+    pub(crate) location: &'static Location<'static>,
 }
 
-impl Entry {
+impl RouteEntry {
     /// The name of the route in errors.
     pub(crate) fn name(&self) -> String {
-        format!("{} {} ({})", self.methods, self.pattern, self.place)
+        format!("{} {} ({})", self.methods, self.pattern, self.location)
     }
 
     /// Whether a request may match the pattern and still be rejected by a guard or a parameter
     /// type.
     pub(crate) fn is_guarded(&self) -> bool {
-        !self.guards.is_empty() || !self.typed.is_empty()
+        !self.guards.is_empty() || !self.typed_parameters.is_empty()
     }
 
     /// If routes inside the handler have options that the server could not apply, reports these.
-    pub(crate) fn unkept(&self, faults: &mut Vec<Fault>) {
-        unkept(&self.name(), &self.requirements, &self.options, faults);
+    pub(crate) fn check_options(&self, faults: &mut Vec<BuildErrorKind>) {
+        check_nested_options(&self.name(), &self.requirements, &self.options, faults);
     }
 }
 
-impl From<Entry> for Built {
-    fn from(entry: Entry) -> Self {
+impl From<RouteEntry> for BuiltRoute {
+    fn from(entry: RouteEntry) -> Self {
         let is_guarded = entry.is_guarded();
         let has_parameters = entry.pattern.contains('{');
         let is_literal =
             !is_guarded && !has_parameters && !may_be_ambiguous(entry.pattern.as_bytes());
-        let about = About {
+        let about = RouteDetails {
             name: entry.requirements.route_name().map(Rc::clone),
-            notes: entry.requirements.notes().to_vec(),
-            types: entry.typed.iter().map(|(name, kind)| (name.clone(), kind.name)).collect(),
-            absent: entry.absent,
-            is_slash_twin: entry.is_slash_twin,
+            metadata: entry.requirements.metadata_values().to_vec(),
+            parameter_types: entry.typed_parameters.iter().map(|(name, kind)| (name.clone(), kind.name)).collect(),
+            omitted: entry.omitted,
+            is_slash_variant: entry.is_slash_variant,
         };
-        let Entry { endpoint, unrouted, options, shared, pattern, methods, place, .. } = entry;
+        let RouteEntry { endpoint, default_response: unrouted, options, shared, pattern, methods, location: place, .. } = entry;
         let (pattern, methods, conditions) = (pattern.into(), methods.to_string(), String::new());
         Self {
             endpoint,
-            unrouted,
+            default_response: unrouted,
             options,
             is_guarded,
             is_literal,
@@ -142,8 +142,8 @@ impl From<Entry> for Built {
             shared,
             pattern,
             methods,
-            place,
-            about: Box::new(about),
+            location: place,
+            details: Box::new(about),
         }
     }
 }
@@ -154,7 +154,7 @@ impl Fallback {
         prefix: &str,
         handler: H,
         place: &'static Location<'static>,
-        plan: &mut Plan,
+        plan: &mut AppBuilder,
     ) -> Self
     where
         H: Handler<Args, Via> + 'static,
@@ -164,33 +164,33 @@ impl Fallback {
         handler.configure(&mut options);
         handler.require(&mut requirements);
         let name = fallback_name(prefix, place);
-        unkept(&name, &requirements, &options, &mut plan.faults);
+        check_nested_options(&name, &requirements, &options, &mut plan.errors);
         if requirements.guards().next().is_some() {
             let what = format!(
                 "{name} has a guard, but answers every request without a route; put the guard on \
                  a route"
             );
-            plan.faults.push(Fault::Misplaced { what });
+            plan.errors.push(BuildErrorKind::GuardedFallback { message: what });
         }
-        plan.need(name, requirements);
+        plan.require(name, requirements);
         let endpoint = Rc::new(HandlerService::new(handler, &options));
-        Self { endpoint, options, place }
+        Self { endpoint, options, location: place }
     }
 }
 
 /// The server applies only the options of the whole handler. So an option of a route inside the
 /// handler takes effect only if the whole handler has the same or a stricter setting.
-fn unkept(outer: &str, requirements: &Requirements, whole: &RouteOptions, faults: &mut Vec<Fault>) {
-    for (route, inner) in requirements.inner_routes() {
+fn check_nested_options(outer: &str, requirements: &Requirements, whole: &RouteOptions, faults: &mut Vec<BuildErrorKind>) {
+    for (route, inner) in requirements.nested_routes() {
         let mut fault = |option, setting| {
             let (route, outer) = (route.to_owned(), outer.to_owned());
-            faults.push(Fault::UnkeptOption { route, outer, option, setting });
+            faults.push(BuildErrorKind::UnsupportedOption { route, outer, option, setting });
         };
         let is_kept = |limit| whole.timeout.is_some_and(|whole_limit| whole_limit <= limit);
         if inner.timeout.is_some_and(|limit| !is_kept(limit)) {
             fault("timeout", "timeout(..)");
         }
-        let to_end = OnDisconnect::RunToEnd;
+        let to_end = OnDisconnect::RunToCompletion;
         if inner.on_disconnect == to_end && whole.on_disconnect != to_end {
             fault("run_to_end", "run_to_end()");
         }

@@ -1,19 +1,19 @@
 //! Responses to requests without a route, and the data that all endpoints of an application share.
 
-use crate::app::route_table::{AUTOMATIC, Table};
-use crate::http::head::Head;
+use crate::app::route_table::{AUTOMATIC_METHODS, RouteTable};
+use crate::http::head::RequestHead;
 use crate::http::problem::Problem;
-use crate::http::problem_renderer::{ProblemHook, render, unmarked};
+use crate::http::problem_renderer::{ProblemRenderer, render_problem, unmarked};
 use crate::http::request::Request;
 use crate::http::response::{IntoResponse, Response};
 use crate::http::route_options::RouteOptions;
-use crate::http::service::{Endpoint, Place, Service, place_in_stock};
+use crate::http::service::{Endpoint, DynService, Service, call_pooled};
 use crate::http::state::States;
 use http::header::{ALLOW, LOCATION};
 use http::{HeaderValue, StatusCode};
 use peregrine_proto::TargetForm;
 use peregrine_router::{Match, Parameters, has_dot_segments};
-use peregrine_slot::{FutureSlot, Held};
+use peregrine_slot::{FutureSlot, PinnedFuture};
 use std::any::Any;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -22,19 +22,19 @@ use std::rc::Rc;
 /// The data of an application's endpoints that is known only after the whole application is built.
 /// A merged application keeps its own `Shared`.
 #[derive(Default)]
-pub(crate) struct Shared {
-    hook: OnceCell<ProblemHook>,
-    table: OnceCell<Rc<Table>>,
+pub(crate) struct AppContext {
+    problem_renderer: OnceCell<ProblemRenderer>,
+    table: OnceCell<Rc<RouteTable>>,
     states: OnceCell<Rc<States>>,
     /// The shared parts of merged applications, each with the states that were given to it.
-    followers: RefCell<Vec<(Rc<Self>, States)>>,
+    merged: RefCell<Vec<(Rc<Self>, States)>>,
 }
 
-impl Shared {
+impl AppContext {
     /// Passes the problem hook, the table and the states of this application to `other`, a merged
     /// application that was given `states`. Values that `other` already has take precedence.
-    pub(crate) fn lead(&self, other: Rc<Self>, states: States) {
-        self.followers.borrow_mut().push((other, states));
+    pub(crate) fn add_merged(&self, other: Rc<Self>, states: States) {
+        self.merged.borrow_mut().push((other, states));
     }
 
     /// The states that this application's handlers and middleware see; set when it is built.
@@ -45,39 +45,39 @@ impl Shared {
     /// Sets the states of this application. Each merged application sees its own states. For types
     /// that a merged application lacks, it sees the states of the enclosing application.
     pub(crate) fn set_states(&self, states: States) {
-        for (follower, own) in &mut *self.followers.borrow_mut() {
+        for (follower, own) in &mut *self.merged.borrow_mut() {
             let mut own = std::mem::take(own);
             own.extend(&states);
             follower.set_states(own);
         }
-        if let Some(hook) = self.hook.get() {
-            states.set_hook(hook);
+        if let Some(hook) = self.problem_renderer.get() {
+            states.set_problem_renderer(hook);
         }
         self.states.get_or_init(|| Rc::new(states));
     }
 
     /// Sets the function that renders problems. Later calls have no effect.
-    pub(crate) fn set_hook(&self, hook: &ProblemHook) {
-        self.hook.get_or_init(|| Rc::clone(hook));
-        for (follower, _) in &*self.followers.borrow() {
-            follower.set_hook(hook);
+    pub(crate) fn set_problem_renderer(&self, hook: &ProblemRenderer) {
+        self.problem_renderer.get_or_init(|| Rc::clone(hook));
+        for (follower, _) in &*self.merged.borrow() {
+            follower.set_problem_renderer(hook);
         }
     }
 
-    pub(crate) fn set_table(&self, table: &Rc<Table>) {
+    pub(crate) fn set_table(&self, table: &Rc<RouteTable>) {
         self.table.get_or_init(|| Rc::clone(table));
         self.states().set_router(Rc::clone(&table.router));
-        self.states().set_facts(&table.facts);
-        for (follower, _) in &*self.followers.borrow() {
+        self.states().set_route_index(&table.route_index);
+        for (follower, _) in &*self.merged.borrow() {
             follower.set_table(table);
         }
     }
 
     /// Renders `problem` with the application's function, if there is one.
-    pub(crate) fn render(&self, problem: Problem, head: &Head) -> Response {
+    pub(crate) fn render_problem(&self, problem: Problem, head: &RequestHead) -> Response {
         let raw = problem.into_response();
-        match self.hook.get() {
-            Some(hook) => unmarked(render(&**hook, head, raw)),
+        match self.problem_renderer.get() {
+            Some(hook) => unmarked(render_problem(&**hook, head, raw)),
             None => raw,
         }
     }
@@ -87,8 +87,8 @@ impl Shared {
 #[derive(Clone)]
 pub(crate) struct Unmatched {
     /// Answers when no pattern matches: the application's fallback, or a 404.
-    pub(crate) missing: Rc<dyn Endpoint>,
-    pub(crate) missing_options: RouteOptions,
+    pub(crate) not_found: Rc<dyn Endpoint>,
+    pub(crate) not_found_options: RouteOptions,
     pub(crate) has_fallback: bool,
     /// Responds 400 to paths that other servers may read differently.
     pub(crate) ambiguous: Rc<dyn Endpoint>,
@@ -96,38 +96,38 @@ pub(crate) struct Unmatched {
 
 /// The endpoint of a service whose problems are rendered by the application's function. Costs
 /// nothing if there is no such function.
-pub(crate) struct Rendered<S> {
-    shared: Rc<Shared>,
+pub(crate) struct RenderProblems<S> {
+    shared: Rc<AppContext>,
     service: S,
 }
 
-impl<S> Rendered<S> {
-    pub(crate) fn new(shared: &Rc<Shared>, service: S) -> Self {
+impl<S> RenderProblems<S> {
+    pub(crate) fn new(shared: &Rc<AppContext>, service: S) -> Self {
         Self { shared: Rc::clone(shared), service }
     }
 }
 
-impl<S: Service> Place for Rendered<S> {
-    fn place<'s>(&'s self, slot: FutureSlot, request: Request) -> Held<'s, Response> {
-        let Some(hook) = self.shared.hook.get() else {
+impl<S: Service> DynService for RenderProblems<S> {
+    fn call_dyn<'s>(&'s self, slot: FutureSlot, request: Request) -> PinnedFuture<'s, Response> {
+        let Some(hook) = self.shared.problem_renderer.get() else {
             return self.service.call_in(slot, request);
         };
         let head = request.parts.head.share();
         let answer = self.service.call(request);
-        slot.hold(async move { unmarked(render(&**hook, &head, answer.await)) })
+        slot.pin(async move { unmarked(render_problem(&**hook, &head, answer.await)) })
     }
 }
 
-impl<S: Service + 'static> Endpoint for Rendered<S> {
-    fn hold(self: Rc<Self>, slot: FutureSlot, request: Request) -> Held<'static, Response> {
-        if self.shared.hook.get().is_none() {
-            return slot.hold(async move { self.service.call(request).await });
+impl<S: Service + 'static> Endpoint for RenderProblems<S> {
+    fn call_owned(self: Rc<Self>, slot: FutureSlot, request: Request) -> PinnedFuture<'static, Response> {
+        if self.shared.problem_renderer.get().is_none() {
+            return slot.pin(async move { self.service.call(request).await });
         }
-        slot.hold(async move {
+        slot.pin(async move {
             let head = request.parts.head.share();
             let answer = self.service.call(request).await;
-            match self.shared.hook.get() {
-                Some(hook) => unmarked(render(&**hook, &head, answer)),
+            match self.shared.problem_renderer.get() {
+                Some(hook) => unmarked(render_problem(&**hook, &head, answer)),
                 None => answer,
             }
         })
@@ -136,66 +136,66 @@ impl<S: Service + 'static> Endpoint for Rendered<S> {
 
 /// An endpoint of a merged application, whose own states take precedence over those of the
 /// enclosing application.
-pub(crate) struct Guest {
-    shared: Rc<Shared>,
+pub(crate) struct MergedApp {
+    shared: Rc<AppContext>,
     endpoint: Rc<dyn Endpoint>,
 }
 
-impl Guest {
-    pub(crate) fn new(shared: &Rc<Shared>, endpoint: Rc<dyn Endpoint>) -> Self {
+impl MergedApp {
+    pub(crate) fn new(shared: &Rc<AppContext>, endpoint: Rc<dyn Endpoint>) -> Self {
         Self { shared: Rc::clone(shared), endpoint }
     }
 }
 
-impl Place for Guest {
-    fn place<'s>(&'s self, slot: FutureSlot, mut request: Request) -> Held<'s, Response> {
+impl DynService for MergedApp {
+    fn call_dyn<'s>(&'s self, slot: FutureSlot, mut request: Request) -> PinnedFuture<'s, Response> {
         request.parts.set_states(self.shared.states());
-        self.endpoint.place(slot, request)
+        self.endpoint.call_dyn(slot, request)
     }
 }
 
-impl Endpoint for Guest {
-    fn hold(self: Rc<Self>, slot: FutureSlot, mut request: Request) -> Held<'static, Response> {
+impl Endpoint for MergedApp {
+    fn call_owned(self: Rc<Self>, slot: FutureSlot, mut request: Request) -> PinnedFuture<'static, Response> {
         request.parts.set_states(self.shared.states());
-        Rc::clone(&self.endpoint).hold(slot, request)
+        Rc::clone(&self.endpoint).call_owned(slot, request)
     }
 }
 
 /// Answers requests without a route: 404, 405, redirects, and OPTIONS.
-pub(crate) struct Unrouted {
-    shared: Rc<Shared>,
+pub(crate) struct DefaultResponses {
+    shared: Rc<AppContext>,
     /// Answers in place of the 404.
     fallback: Option<Rc<dyn Endpoint>>,
 }
 
-impl Unrouted {
-    pub(crate) fn new(shared: &Rc<Shared>, fallback: Option<Rc<dyn Endpoint>>) -> Self {
+impl DefaultResponses {
+    pub(crate) fn new(shared: &Rc<AppContext>, fallback: Option<Rc<dyn Endpoint>>) -> Self {
         Self { shared: Rc::clone(shared), fallback }
     }
 }
 
-impl Service for Unrouted {
+impl Service for DefaultResponses {
     async fn call(&self, request: Request) -> Response {
         let table = self.shared.table.get().expect("the table is set when the app is built");
         let head = &request.parts.head;
         // RFC 9110 §9.3.7: "OPTIONS *" asks about the server in general, not about a resource.
-        if head.index().form == TargetForm::Asterisk {
+        if head.index().target_form == TargetForm::Asterisk {
             return Response::new(StatusCode::NO_CONTENT);
         }
         // Repeats the lookup, because its result does not pass through the middleware. The lookup
         // is cheap, and this path is rare.
-        let (method, connection) = (table.method(head), request.parts.peek_connection());
+        let (method, connection) = (table.method_id(head), request.parts.peek_connection());
         let found = table.find(head, connection, method, &mut Parameters::default());
         match found {
-            Match::MethodMissing { allow } => {
-                method_missing(head, &table.names(allow.union(AUTOMATIC)))
+            Match::MethodNotAllowed { allow } => {
+                method_not_allowed(head, &table.names(allow.union(AUTOMATIC_METHODS)))
             }
-            Match::Redirect { add_slash } => redirect(&request, add_slash),
+            Match::Redirect { add_slash } => slash_redirect(&request, add_slash),
             // Middleware may have changed the path after the first lookup, so this lookup may find
             // a route, but it is too late to call it.
-            Match::Found { .. } | Match::Missing => match &self.fallback {
-                Some(fallback) => place_in_stock(&**fallback, request).await,
-                None => unknown_route(head).into_response(),
+            Match::Found { .. } | Match::NotFound => match &self.fallback {
+                Some(fallback) => call_pooled(&**fallback, request).await,
+                None => not_found(head).into_response(),
             },
         }
     }
@@ -224,33 +224,33 @@ impl Service for AmbiguousPath {
     }
 }
 
-fn unknown_route(head: &Head) -> Problem {
+fn not_found(head: &RequestHead) -> Problem {
     let detail = format!(
         "There is nothing at {path}, so {method} cannot be answered. Check the path's spelling; \
          upper and lower case differ, and so do paths with and without a slash at the end.",
         path = head.path(),
-        method = head.method_name(),
+        method = head.method_str(),
     );
     Problem::new(StatusCode::NOT_FOUND, "unknown-route", detail)
 }
 
-fn method_missing(head: &Head, names: &str) -> Response {
+fn method_not_allowed(head: &RequestHead, names: &str) -> Response {
     // Method names are tokens, so the conversion cannot fail.
     let allow = HeaderValue::from_str(names).unwrap_or(HeaderValue::from_static(""));
     if head.index().method == peregrine_proto::Method::Options {
         return Response::new(StatusCode::NO_CONTENT).with_header(ALLOW, allow);
     }
-    let (method, path) = (head.method_name(), head.path());
+    let (method, path) = (head.method_str(), head.path());
     let detail = format!("{path} does not answer {method}. It answers {names}.");
     let allowed: Vec<_> = names.split(", ").collect();
     let problem = Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", detail)
-        .with("allow", allowed);
+        .with_member("allow", allowed);
     // RFC 9110 §15.5.6: a 405 response must have an Allow field.
     problem.into_response().with_header(ALLOW, allow)
 }
 
-fn redirect(request: &Request, add_slash: bool) -> Response {
-    let (head, prefix) = (&request.parts.head, request.client().prefix());
+fn slash_redirect(request: &Request, add_slash: bool) -> Response {
+    let (head, prefix) = (&request.parts.head, request.client().parse_prefix());
     let path = head.original_path();
     let path = if add_slash { path } else { path.strip_suffix('/').unwrap_or(path) };
     let slash = if add_slash { "/" } else { "" };
@@ -262,26 +262,26 @@ fn redirect(request: &Request, add_slash: bool) -> Response {
     let response = Response::new(StatusCode::PERMANENT_REDIRECT);
     match HeaderValue::from_str(&location) {
         Ok(location) => response.with_header(LOCATION, location),
-        Err(_) => unknown_route(head).into_response(),
+        Err(_) => not_found(head).into_response(),
     }
 }
 
 /// The target of a request if a guard panicked during the lookup. Its endpoint resumes that panic,
 /// so the server handles it like a panic in a handler.
 #[derive(Clone)]
-pub(crate) struct Panicked {
+pub(crate) struct RoutingPanic {
     payload: Rc<Cell<Option<Box<dyn Any + Send>>>>,
     endpoint: Rc<dyn Endpoint>,
 }
 
-impl Panicked {
+impl RoutingPanic {
     pub(crate) fn new() -> Self {
         let payload = Rc::default();
-        Self { endpoint: Rc::new(Resumes(Rc::clone(&payload))), payload }
+        Self { endpoint: Rc::new(ResumePanic(Rc::clone(&payload))), payload }
     }
 
     /// Runs `find`; if it panics, returns the endpoint that resumes the panic.
-    pub(crate) fn unless<T>(&self, find: impl FnOnce() -> T) -> Result<T, &Rc<dyn Endpoint>> {
+    pub(crate) fn catch<T>(&self, find: impl FnOnce() -> T) -> Result<T, &Rc<dyn Endpoint>> {
         // Unwind safety: a lookup modifies only the head, which stays consistent at every step.
         catch_unwind(AssertUnwindSafe(find)).map_err(|payload| {
             self.payload.set(Some(payload));
@@ -290,9 +290,9 @@ impl Panicked {
     }
 }
 
-struct Resumes(Rc<Cell<Option<Box<dyn Any + Send>>>>);
+struct ResumePanic(Rc<Cell<Option<Box<dyn Any + Send>>>>);
 
-impl Service for Resumes {
+impl Service for ResumePanic {
     async fn call(&self, _: Request) -> Response {
         resume_unwind(self.0.take().unwrap_or_else(|| Box::new("a guard of a route panicked")))
     }

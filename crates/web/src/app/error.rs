@@ -6,16 +6,16 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BuildError {
     /// The faults; never empty.
-    pub faults: Vec<Fault>,
+    pub errors: Vec<BuildErrorKind>,
 }
 
 /// One fault of an application. Its text names the routes, where they are added in the source, and
 /// how to fix the fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Fault {
+pub enum BuildErrorKind {
     /// A pattern that cannot be parsed.
-    Pattern {
+    InvalidPattern {
         /// The route: its methods, pattern, and source location.
         route: String,
         /// The mistake in the pattern, and how to fix it.
@@ -32,7 +32,7 @@ pub enum Fault {
     },
     /// A route that is unreachable: a guarded route that is checked earlier accepts the same
     /// requests.
-    Hidden {
+    Shadowed {
         /// The route that is checked first.
         first: String,
         /// The unreachable route.
@@ -50,12 +50,12 @@ pub enum Fault {
         /// The route.
         route: String,
         /// The parameters that the handler takes.
-        takes: String,
+        expected: String,
         /// The parameters that the pattern has.
-        has: String,
+        found: String,
     },
     /// Two scopes with the same prefix each have a fallback.
-    SameFallback {
+    DuplicateFallback {
         /// The fallback that was added first.
         first: String,
         /// The fallback that was added later.
@@ -63,7 +63,7 @@ pub enum Fault {
     },
     /// A route of an application that is used as a handler has an option that the server can apply
     /// only to that handler as a whole.
-    UnkeptOption {
+    UnsupportedOption {
         /// The route.
         route: String,
         /// The handler that the application is used as.
@@ -74,12 +74,12 @@ pub enum Fault {
         setting: &'static str,
     },
     /// A call that has no effect in this place.
-    Misplaced {
+    GuardedFallback {
         /// The call, its place, and what to do instead.
-        what: String,
+        message: String,
     },
     /// Two routes with different patterns have the same name.
-    SameName {
+    DuplicateName {
         /// The route that was added first.
         first: String,
         /// The route that was added later.
@@ -88,34 +88,34 @@ pub enum Fault {
         name: String,
     },
     /// An invalid setting of a middleware or an extractor.
-    Setting {
+    InvalidSetting {
         /// The middleware or extractor with the setting, and where it was added.
-        of: String,
+        owner: String,
         /// Why the setting is invalid, and how to fix it.
         reason: String,
     },
     /// A fault that a check added with [`App::inspect`](crate::App::inspect) found.
-    Found {
+    BuildHook {
         /// The text that the check returned.
-        what: String,
+        message: String,
     },
     /// The application exceeds a limit of the router.
-    TooMany {
+    LimitExceeded {
         /// A description of the exceeded limit.
-        what: String,
+        message: String,
     },
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for BuildErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Pattern { route, reason } => write!(f, "{route}: {reason}"),
+            Self::InvalidPattern { route, reason } => write!(f, "{route}: {reason}"),
             Self::Conflict { first, second, methods } => write!(
                 f,
                 "{first} and {second} match the same paths and both answer {methods}; remove one, \
                  or give them different methods"
             ),
-            Self::Hidden { first, second } => write!(
+            Self::Shadowed { first, second } => write!(
                 f,
                 "{second} is unreachable: {first} is checked first and accepts every request that \
                  it accepts; remove one, swap them, or give them different guards"
@@ -123,25 +123,25 @@ impl fmt::Display for Fault {
             Self::MissingState { route, state } => {
                 write!(f, "{route} needs State<{state}>; add .state(...) to the App")
             }
-            Self::PathMismatch { route, takes, has } => write!(
+            Self::PathMismatch { route, expected: takes, found: has } => write!(
                 f,
                 "{route} takes {takes} from the path, but its pattern has {has}; make the Path \
                  argument and the pattern agree"
             ),
-            Self::SameFallback { first, second } => {
+            Self::DuplicateFallback { first, second } => {
                 write!(f, "{first} and {second} answer for the same paths; remove one")
             }
-            Self::UnkeptOption { route, outer, option, setting } => write!(
+            Self::UnsupportedOption { route, outer, option, setting } => write!(
                 f,
                 "{route} sets `{option}`, but it is inside {outer}, and the server applies only \
                  the options of that handler; merge the App (`.merge(app)`) instead of passing the \
                  built one, or set the option on the whole with `application.{setting}`"
             ),
-            Self::SameName { first, second, name } => {
+            Self::DuplicateName { first, second, name } => {
                 write!(f, "{first} and {second} are both named `{name}`; rename one")
             }
-            Self::Setting { of, reason } => write!(f, "{of}: {reason}"),
-            Self::TooMany { what } | Self::Misplaced { what } | Self::Found { what } => {
+            Self::InvalidSetting { owner: of, reason } => write!(f, "{of}: {reason}"),
+            Self::LimitExceeded { message: what } | Self::GuardedFallback { message: what } | Self::BuildHook { message: what } => {
                 f.write_str(what)
             }
         }
@@ -150,10 +150,10 @@ impl fmt::Display for Fault {
 
 impl fmt::Display for BuildError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let count = self.faults.len();
+        let count = self.errors.len();
         let noun = if count == 1 { "fault" } else { "faults" };
         write!(f, "the application has {count} {noun}:")?;
-        for fault in &self.faults {
+        for fault in &self.errors {
             write!(f, "\n  {fault}")?;
         }
         Ok(())

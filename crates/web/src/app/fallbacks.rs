@@ -1,10 +1,10 @@
 //! Finds the scope whose fallback answers a path without a route.
 
-use crate::app::error::Fault;
-use crate::app::pattern::{Kind, REST, expand};
+use crate::app::error::BuildErrorKind;
+use crate::app::pattern::{ParameterType, CATCH_ALL, expand};
 use crate::http::route_options::RouteOptions;
 use crate::http::service::Endpoint;
-use peregrine_router::{Builder, Match, Methods, Parameters, Problem, Route, Router, Values};
+use peregrine_router::{RouterBuilder, Match, MethodSet, Parameters, RouteError, Route, Router, Values};
 use std::panic::Location;
 use std::rc::Rc;
 
@@ -12,7 +12,7 @@ use std::rc::Rc;
 pub(crate) struct Fallback {
     pub(crate) endpoint: Rc<dyn Endpoint>,
     pub(crate) options: RouteOptions,
-    pub(crate) place: &'static Location<'static>,
+    pub(crate) location: &'static Location<'static>,
 }
 
 /// A handler for requests below a prefix that have no route.
@@ -28,55 +28,55 @@ pub(crate) fn fallback_name(prefix: &str, place: &'static Location<'static>) -> 
 }
 
 /// The number of patterns for one scope: the prefix, the prefix with a slash, and everything below.
-const PATTERNS: u32 = 3;
+const PATTERNS_PER_SCOPE: u32 = 3;
 
 /// All fallbacks are added under this method, because they answer any method.
-const METHOD: u8 = 0;
+const ANY_METHOD: u8 = 0;
 
 /// The fallbacks of all scopes. Their prefixes are patterns, and match like the patterns of routes.
 pub(crate) struct Fallbacks {
     router: Router,
     all: Box<[ScopeFallback]>,
     /// For each fallback, the typed parameters of its prefix.
-    typed: Vec<Vec<(String, Kind)>>,
+    typed: Vec<Vec<(String, ParameterType)>>,
 }
 
 impl Fallbacks {
-    pub(crate) fn build(all: Vec<ScopeFallback>) -> Result<Self, Vec<Fault>> {
-        let (mut builder, mut all_typed) = (Builder::new(), Vec::with_capacity(all.len()));
-        for (fallback, id) in all.iter().zip((0..).step_by(PATTERNS as usize)) {
+    pub(crate) fn build(all: Vec<ScopeFallback>) -> Result<Self, Vec<BuildErrorKind>> {
+        let (mut builder, mut all_typed) = (RouterBuilder::new(), Vec::with_capacity(all.len()));
+        for (fallback, id) in all.iter().zip((0..).step_by(PATTERNS_PER_SCOPE as usize)) {
             // A prefix that cannot be parsed is also reported for the scope's routes.
             let whole = expand(&fallback.prefix).ok().and_then(|mut all| all.pop());
-            let whole = whole.map(|whole| (whole.pattern, whole.typed));
+            let whole = whole.map(|whole| (whole.pattern, whole.typed_parameters));
             let (prefix, typed) = whole.unwrap_or_else(|| (fallback.prefix.clone(), Vec::new()));
-            let patterns = [prefix.clone(), format!("{prefix}/"), format!("{prefix}{REST}")];
+            let patterns = [prefix.clone(), format!("{prefix}/"), format!("{prefix}{CATCH_ALL}")];
             // Without a prefix, the first two patterns are the same path, so one is skipped.
             let patterns = patterns.iter().zip(id..).skip(usize::from(prefix.is_empty()));
             for (pattern, id) in patterns {
                 if typed.is_empty() {
-                    builder.insert(pattern, Methods::of(METHOD), id);
+                    builder.insert(pattern, MethodSet::single(ANY_METHOD), id);
                 } else {
-                    builder.insert_guarded(pattern, Methods::of(METHOD), id, "");
+                    builder.insert_guarded(pattern, MethodSet::single(ANY_METHOD), id, "");
                 }
             }
             all_typed.push(typed);
         }
         match builder.build() {
             Ok(router) => Ok(Self { router, all: all.into(), typed: all_typed }),
-            Err(error) => Err(faults(&error.problems, &all)),
+            Err(error) => Err(translate_errors(&error.errors, &all)),
         }
     }
 
     /// The fallback for `path`: that of the scope with the most specific matching prefix.
     pub(crate) fn find(&self, path: &str) -> Option<&Fallback> {
         let fits = |route: &Route, values: Values<'_, '_>| {
-            let typed = self.typed.get((route.id() / PATTERNS) as usize);
+            let typed = self.typed.get((route.id() / PATTERNS_PER_SCOPE) as usize);
             let mut typed = typed.into_iter().flatten();
-            typed.all(|(name, kind)| values.by_name(name).is_some_and(|raw| kind.fits(raw)))
+            typed.all(|(name, kind)| values.by_name(name).is_some_and(|raw| kind.accepts(raw)))
         };
         let parameters = &mut Parameters::default();
-        match self.router.find_where(path.as_bytes(), METHOD, parameters, fits) {
-            Match::Found { route } => self.all.get((route / PATTERNS) as usize),
+        match self.router.find_where(path.as_bytes(), ANY_METHOD, parameters, fits) {
+            Match::Found { route } => self.all.get((route / PATTERNS_PER_SCOPE) as usize),
             _ => None,
         }
         .map(|found| &found.fallback)
@@ -84,22 +84,22 @@ impl Fallbacks {
 }
 
 /// Translates the router's problems into faults, and drops repeated ones.
-fn faults(problems: &[Problem], all: &[ScopeFallback]) -> Vec<Fault> {
+fn translate_errors(problems: &[RouteError], all: &[ScopeFallback]) -> Vec<BuildErrorKind> {
     let name = |id: u32| {
-        let ScopeFallback { prefix, fallback } = &all[(id / PATTERNS) as usize];
-        fallback_name(prefix, fallback.place)
+        let ScopeFallback { prefix, fallback } = &all[(id / PATTERNS_PER_SCOPE) as usize];
+        fallback_name(prefix, fallback.location)
     };
     let mut faults = Vec::new();
     for problem in problems {
         let fault = match problem {
-            Problem::Pattern { route, error } => {
-                let reason = format!("at byte {}: {}", error.position, error.fault);
-                Fault::Pattern { route: name(route.id), reason }
+            RouteError::InvalidPattern { route, error } => {
+                let reason = format!("at byte {}: {}", error.position, error.kind);
+                BuildErrorKind::InvalidPattern { route: name(route.id), reason }
             }
-            Problem::Duplicate { first, second, .. } => {
-                Fault::SameFallback { first: name(first.id), second: name(second.id) }
+            RouteError::Duplicate { first, second, .. } => {
+                BuildErrorKind::DuplicateFallback { first: name(first.id), second: name(second.id) }
             }
-            other => Fault::TooMany { what: other.to_string() },
+            other => BuildErrorKind::LimitExceeded { message: other.to_string() },
         };
         if !faults.contains(&fault) {
             faults.push(fault);

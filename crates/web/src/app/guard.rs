@@ -26,72 +26,72 @@
 //! assert_eq!(admin.text(), "the administration");
 //! ```
 
-use crate::http::head::Head;
+use crate::http::head::RequestHead;
 use http::{HeaderName, Method};
 use std::borrow::Cow;
 use std::fmt;
 
-pub use crate::http::guard::{Asked, Guard};
+pub use crate::http::guard::{GuardContext, Guard};
 
 /// A guard made by a function of this module: a predicate and its description.
-struct Told<F> {
-    accepts: F,
+struct FnGuard<F> {
+    check: F,
     name: String,
-    identity: Option<String>,
-    fields: Option<Vec<HeaderName>>,
+    equality_key: Option<String>,
+    header_names: Option<Vec<HeaderName>>,
 }
 
-impl<F: Fn(&Asked<'_>) -> bool> Guard for Told<F> {
-    fn accepts(&self, asked: &Asked<'_>) -> bool {
-        (self.accepts)(asked)
+impl<F: Fn(&GuardContext<'_>) -> bool> Guard for FnGuard<F> {
+    fn check(&self, asked: &GuardContext<'_>) -> bool {
+        (self.check)(asked)
     }
 
     fn name(&self) -> Cow<'_, str> {
         Cow::Borrowed(&self.name)
     }
 
-    fn fields(&self) -> Option<&[HeaderName]> {
-        self.fields.as_deref()
+    fn header_names(&self) -> Option<&[HeaderName]> {
+        self.header_names.as_deref()
     }
 
-    fn identity(&self) -> Option<Cow<'_, str>> {
-        self.identity.as_deref().map(Cow::Borrowed)
+    fn equality_key(&self) -> Option<Cow<'_, str>> {
+        self.equality_key.as_deref().map(Cow::Borrowed)
     }
 }
 
-impl<F> fmt::Debug for Told<F> {
+impl<F> fmt::Debug for FnGuard<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name)
     }
 }
 
-fn told(
+fn fn_guard(
     name: String,
     identity: Option<String>,
-    accepts: impl Fn(&Asked<'_>) -> bool,
+    accepts: impl Fn(&GuardContext<'_>) -> bool,
 ) -> impl Guard + fmt::Debug {
-    reading(Some(Vec::new()), name, identity, accepts)
+    fn_guard_with_headers(Some(Vec::new()), name, identity, accepts)
 }
 
 /// Like [`told`], but for a guard that also reads these header fields (`None`: unknown).
-fn reading(
+fn fn_guard_with_headers(
     fields: Option<Vec<HeaderName>>,
     name: String,
     identity: Option<String>,
-    accepts: impl Fn(&Asked<'_>) -> bool,
+    accepts: impl Fn(&GuardContext<'_>) -> bool,
 ) -> impl Guard + fmt::Debug {
-    Told { accepts, name, identity, fields }
+    FnGuard { check: accepts, name, equality_key: identity, header_names: fields }
 }
 
 /// The field of this name as a list; empty if the name is not a token, because no field can have
 /// such a name.
-fn field(name: &str) -> Option<Vec<HeaderName>> {
+fn parse_header_name(name: &str) -> Option<Vec<HeaderName>> {
     Some(HeaderName::from_bytes(name.as_bytes()).into_iter().collect())
 }
 
 /// The header fields that two guards read.
-fn fields_of(left: &impl Guard, right: &impl Guard) -> Option<Vec<HeaderName>> {
-    Some([left.fields()?, right.fields()?].concat())
+fn combined_header_names(left: &impl Guard, right: &impl Guard) -> Option<Vec<HeaderName>> {
+    Some([left.header_names()?, right.header_names()?].concat())
 }
 
 /// Declares which header fields `guard` reads. Besides these, it must depend only on the method,
@@ -122,13 +122,13 @@ pub fn varying_by<'f>(fields: impl IntoIterator<Item = &'f str>, guard: impl Gua
             .unwrap_or_else(|_| panic!("{name:?} is not the name of a header field"))
     };
     let fields = fields.into_iter().map(named).collect();
-    let (words, identity) = (guard.name().into_owned(), guard.identity().map(Cow::into_owned));
-    reading(Some(fields), words, identity, move |asked| guard.accepts(asked))
+    let (words, identity) = (guard.name().into_owned(), guard.equality_key().map(Cow::into_owned));
+    fn_guard_with_headers(Some(fields), words, identity, move |asked| guard.check(asked))
 }
 
 /// The identity of a guard: its kind and its arguments, quoted so that different arguments never
 /// produce the same text.
-fn by(kind: &str, of: impl fmt::Debug) -> Option<String> {
+fn equality_key(kind: &str, of: impl fmt::Debug) -> Option<String> {
     Some(format!("{kind} {of:?}"))
 }
 
@@ -141,16 +141,16 @@ fn by(kind: &str, of: impl fmt::Debug) -> Option<String> {
 pub fn host(host: impl Into<String>) -> impl Guard + fmt::Debug {
     let host = host.into().to_ascii_lowercase();
     let name = format!("the host is {host}");
-    told(name, by("host", &host), move |asked| {
+    fn_guard(name, equality_key("host", &host), move |asked| {
         let client = asked.client();
-        is_host(&host, &client.host().to_ascii_lowercase(), client.is_secure())
+        host_matches(&host, &client.host().to_ascii_lowercase(), client.is_secure())
     })
 }
 
 /// Whether the host `asked` matches `wanted`. Both are in lower case.
-fn is_host(wanted: &str, asked: &str, is_secure: bool) -> bool {
-    let (wanted_name, wanted_port) = name_and_port(wanted);
-    let (name, port) = name_and_port(asked);
+fn host_matches(wanted: &str, asked: &str, is_secure: bool) -> bool {
+    let (wanted_name, wanted_port) = split_host_port(wanted);
+    let (name, port) = split_host_port(asked);
     let own = if is_secure { "443" } else { "80" };
     let fits_port = wanted_port.is_none_or(|wanted| wanted == port.unwrap_or(own));
     let fits_name = match wanted_name.strip_prefix("*.") {
@@ -163,7 +163,7 @@ fn is_host(wanted: &str, asked: &str, is_secure: bool) -> bool {
 }
 
 /// The name without a trailing dot, and the port.
-fn name_and_port(host: &str) -> (&str, Option<&str>) {
+fn split_host_port(host: &str) -> (&str, Option<&str>) {
     let (name, port) = match host.rsplit_once(':') {
         // A colon within brackets is part of an address.
         Some((name, port)) if !port.ends_with(']') => {
@@ -179,9 +179,9 @@ fn name_and_port(host: &str) -> (&str, Option<&str>) {
 pub fn header(name: impl Into<String>, value: impl Into<String>) -> impl Guard + fmt::Debug {
     let (name, value) = (name.into(), value.into());
     let words = format!("the field {name} is {value}");
-    let identity = by("header", (name.to_ascii_lowercase(), &value));
-    reading(field(&name), words, identity, move |asked| {
-        asked.head().fields_named(&name).any(|one| one == value.as_bytes())
+    let identity = equality_key("header", (name.to_ascii_lowercase(), &value));
+    fn_guard_with_headers(parse_header_name(&name), words, identity, move |asked| {
+        asked.head().header_values(&name).any(|one| one == value.as_bytes())
     })
 }
 
@@ -189,8 +189,8 @@ pub fn header(name: impl Into<String>, value: impl Into<String>) -> impl Guard +
 pub fn has_header(name: impl Into<String>) -> impl Guard + fmt::Debug {
     let name = name.into();
     let words = format!("there is a field {name}");
-    let identity = by("has_header", name.to_ascii_lowercase());
-    reading(field(&name), words, identity, move |asked| asked.head().field(&name).is_some())
+    let identity = equality_key("has_header", name.to_ascii_lowercase());
+    fn_guard_with_headers(parse_header_name(&name), words, identity, move |asked| asked.head().header_bytes(&name).is_some())
 }
 
 /// Accepts requests whose query has this name with this value, both percent-decoded. If the name is
@@ -198,8 +198,8 @@ pub fn has_header(name: impl Into<String>) -> impl Guard + fmt::Debug {
 pub fn query(name: impl Into<String>, value: impl Into<String>) -> impl Guard + fmt::Debug {
     let (name, value) = (name.into(), value.into());
     let words = format!("the query has {name}={value}");
-    told(words, by("query", (&name, &value)), move |asked| {
-        pairs(asked.head()).any(|(one, its)| one == *name && its == *value)
+    fn_guard(words, equality_key("query", (&name, &value)), move |asked| {
+        query_pairs(asked.head()).any(|(one, its)| one == *name && its == *value)
     })
 }
 
@@ -207,14 +207,14 @@ pub fn query(name: impl Into<String>, value: impl Into<String>) -> impl Guard + 
 pub fn has_query(name: impl Into<String>) -> impl Guard + fmt::Debug {
     let name = name.into();
     let words = format!("the query has {name}");
-    told(words, by("has_query", &name), move |asked| {
-        pairs(asked.head()).any(|(one, _)| one == *name)
+    fn_guard(words, equality_key("has_query", &name), move |asked| {
+        query_pairs(asked.head()).any(|(one, _)| one == *name)
     })
 }
 
 /// The pairs of a query in form encoding, where `+` is a space. Pairs that are not UTF-8 are
 /// skipped.
-pub(crate) fn pairs(head: &Head) -> impl Iterator<Item = (Cow<'_, str>, Cow<'_, str>)> {
+pub(crate) fn query_pairs(head: &RequestHead) -> impl Iterator<Item = (Cow<'_, str>, Cow<'_, str>)> {
     let text = |text: &str| -> Option<String> {
         let spaced = text.replace('+', " ");
         peregrine_router::decode(spaced.as_bytes()).ok().map(Cow::into_owned)
@@ -230,7 +230,7 @@ pub(crate) fn pairs(head: &Head) -> impl Iterator<Item = (Cow<'_, str>, Cow<'_, 
 /// ([`Client::is_secure`](crate::Client::is_secure)).
 pub fn secure() -> impl Guard + fmt::Debug {
     let name = "the client speaks TLS".to_owned();
-    told(name, by("secure", ()), |asked| asked.client().is_secure())
+    fn_guard(name, equality_key("secure", ()), |asked| asked.client().is_secure())
 }
 
 /// Accepts requests with one of these methods. Use it to guard a scope, or a handler of
@@ -242,39 +242,39 @@ pub fn methods(methods: impl Into<Vec<Method>>) -> impl Guard + fmt::Debug {
     let mut sorted = names.clone();
     sorted.sort_unstable();
     sorted.dedup();
-    let identity = by("methods", sorted);
-    told(words, identity, move |asked| methods.iter().any(|one| one.as_str() == asked.method()))
+    let identity = equality_key("methods", sorted);
+    fn_guard(words, identity, move |asked| methods.iter().any(|one| one.as_str() == asked.method()))
 }
 
 /// Accepts the requests that `guard` rejects.
 pub fn not(guard: impl Guard) -> impl Guard {
-    let identity = guard.identity().and_then(|one| by("not", one));
-    let (words, fields) = (format!("not ({})", guard.name()), guard.fields().map(<[_]>::to_vec));
-    reading(fields, words, identity, move |asked| !guard.accepts(asked))
+    let identity = guard.equality_key().and_then(|one| equality_key("not", one));
+    let (words, fields) = (format!("not ({})", guard.name()), guard.header_names().map(<[_]>::to_vec));
+    fn_guard_with_headers(fields, words, identity, move |asked| !guard.check(asked))
 }
 
 /// Accepts requests that both guards accept. For several conditions on one route, calling `when`
 /// repeatedly does the same.
 pub fn both(left: impl Guard, right: impl Guard) -> impl Guard {
     let words = format!("({} and {})", left.name(), right.name());
-    let identity = left.identity().zip(right.identity()).and_then(|two| by("both", two));
-    reading(fields_of(&left, &right), words, identity, move |asked| {
-        left.accepts(asked) && right.accepts(asked)
+    let identity = left.equality_key().zip(right.equality_key()).and_then(|two| equality_key("both", two));
+    fn_guard_with_headers(combined_header_names(&left, &right), words, identity, move |asked| {
+        left.check(asked) && right.check(asked)
     })
 }
 
 /// Accepts requests that at least one of the two guards accepts.
 pub fn either(left: impl Guard, right: impl Guard) -> impl Guard {
     let words = format!("({} or {})", left.name(), right.name());
-    let identity = left.identity().zip(right.identity()).and_then(|two| by("either", two));
-    reading(fields_of(&left, &right), words, identity, move |asked| {
-        left.accepts(asked) || right.accepts(asked)
+    let identity = left.equality_key().zip(right.equality_key()).and_then(|two| equality_key("either", two));
+    fn_guard_with_headers(combined_header_names(&left, &right), words, identity, move |asked| {
+        left.check(asked) || right.check(asked)
     })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::is_host;
+    use super::host_matches;
 
     #[test]
     fn hosts_are_compared_without_case_dot_and_ports_that_say_nothing() {
@@ -300,7 +300,7 @@ mod tests {
             ("[::1]:8080", "[::1]", false, false),
             ("[::1]", "[::2]", false, false),
         ] {
-            assert_eq!(is_host(wanted, asked, secure), fits, "{wanted} for {asked}");
+            assert_eq!(host_matches(wanted, asked, secure), fits, "{wanted} for {asked}");
         }
     }
 }

@@ -106,7 +106,7 @@ pub enum ViaService {}
 
 /// Marks built applications used as handlers.
 #[derive(Debug)]
-pub enum ViaApplication {}
+pub enum ViaBuiltApp {}
 
 /// Marks handlers with options, around a handler of `Args`.
 #[derive(Debug)]
@@ -116,25 +116,25 @@ pub struct ViaOptions<Args>(PhantomData<Args>);
 /// `.post("/files", upload.body_limit(64 << 20).run_to_end())`.
 pub trait HandlerExt<Args>: Signature<Args> + Sized {
     /// Lets the handler finish when the peer disconnects.
-    fn run_to_end(self) -> Configured<Self> {
-        Configured { handler: self, setting: Setting::OnDisconnect(OnDisconnect::RunToEnd) }
+    fn run_to_completion(self) -> WithOption<Self> {
+        WithOption { handler: self, option: RouteOption::OnDisconnect(OnDisconnect::RunToCompletion) }
     }
 
     /// Drops the handler's future when the peer disconnects. This is the default.
-    fn cancel_on_disconnect(self) -> Configured<Self> {
-        Configured { handler: self, setting: Setting::OnDisconnect(OnDisconnect::Cancel) }
+    fn cancel_on_disconnect(self) -> WithOption<Self> {
+        WithOption { handler: self, option: RouteOption::OnDisconnect(OnDisconnect::Cancel) }
     }
 
     /// Limits the request's body, in bytes. This limit overrides those of the middleware and the
     /// server, whether it is lower or higher. It is checked while the body is read, and extractors
     /// respond 413.
-    fn body_limit(self, bytes_max: u64) -> Configured<Self> {
-        Configured { handler: self, setting: Setting::BodyBytesMax(bytes_max) }
+    fn body_limit(self, bytes_max: u64) -> WithOption<Self> {
+        WithOption { handler: self, option: RouteOption::BodyBytesMax(bytes_max) }
     }
 
     /// Limits the time until the response starts. If the limit expires, the server responds 503.
-    fn timeout(self, limit: Duration) -> Configured<Self> {
-        Configured { handler: self, setting: Setting::Timeout(limit) }
+    fn timeout(self, limit: Duration) -> WithOption<Self> {
+        WithOption { handler: self, option: RouteOption::Timeout(limit) }
     }
 
     /// Limits how many requests to this route each worker processes at once. A request counts from
@@ -151,8 +151,8 @@ pub trait HandlerExt<Args>: Signature<Args> + Sized {
     /// // With four workers, at most eight requests run at a time.
     /// let app = App::new().get("/report", report.requests_max(2));
     /// ```
-    fn requests_max(self, most: usize) -> Configured<Self> {
-        Configured { handler: self, setting: Setting::RequestsMax(most) }
+    fn requests_max(self, most: usize) -> WithOption<Self> {
+        WithOption { handler: self, option: RouteOption::RequestsMax(most) }
     }
 
     /// Exempts the route from load shedding. Use it for health checks, which matter most under
@@ -164,8 +164,8 @@ pub trait HandlerExt<Args>: Signature<Args> + Sized {
     ///
     /// let app = App::new().get("/healthz", (|| "well").never_shed());
     /// ```
-    fn never_shed(self) -> Configured<Self> {
-        Configured { handler: self, setting: Setting::NeverShed }
+    fn never_shed(self) -> WithOption<Self> {
+        WithOption { handler: self, option: RouteOption::NeverShed }
     }
 
     /// Turns off the check of ambiguous paths for this route.
@@ -184,13 +184,13 @@ pub trait HandlerExt<Args>: Signature<Args> + Sized {
     /// let app = App::new().get("/raw/{*path}", (|| "raw").allow_ambiguous_paths());
     /// assert_eq!(app.test().get("/raw/a/../b").send_now().text(), "raw");
     /// ```
-    fn allow_ambiguous_paths(self) -> Configured<Self> {
-        Configured { handler: self, setting: Setting::AllowAmbiguousPaths }
+    fn allow_ambiguous_paths(self) -> WithOption<Self> {
+        WithOption { handler: self, option: RouteOption::AllowAmbiguousPaths }
     }
 
     /// Restricts the handler to requests that `guard` accepts. Other requests go to the next route
     /// for their path. If there are several guards, all must accept. See [`guard`](crate::guard).
-    fn when(self, guard: impl Guard + 'static) -> Guarded<Self> {
+    fn guard(self, guard: impl Guard + 'static) -> Guarded<Self> {
         Guarded { handler: self, guard: Rc::new(guard) }
     }
 
@@ -201,8 +201,8 @@ pub trait HandlerExt<Args>: Signature<Args> + Sized {
 
     /// Attaches `note` to the handler's route, for code that inspects routes
     /// ([`RouteInfo::notes`](crate::application::RouteInfo::notes)).
-    fn noted<T: 'static>(self, note: T) -> Noted<Self> {
-        Noted { handler: self, note: Rc::new(note) }
+    fn with_metadata<T: 'static>(self, note: T) -> WithMetadata<Self> {
+        WithMetadata { handler: self, metadata: Rc::new(note) }
     }
 }
 
@@ -210,13 +210,13 @@ impl<Args, H: Signature<Args>> HandlerExt<Args> for H {}
 
 /// A handler with an additional option. Made by [`HandlerExt`].
 #[derive(Clone, Copy, Debug)]
-pub struct Configured<H> {
+pub struct WithOption<H> {
     handler: H,
-    setting: Setting,
+    option: RouteOption,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Setting {
+enum RouteOption {
     OnDisconnect(OnDisconnect),
     BodyBytesMax(u64),
     Timeout(Duration),
@@ -225,9 +225,9 @@ enum Setting {
     AllowAmbiguousPaths,
 }
 
-impl<Args, H: Signature<Args>> Signature<ViaOptions<Args>> for Configured<H> {}
+impl<Args, H: Signature<Args>> Signature<ViaOptions<Args>> for WithOption<H> {}
 
-impl<Args, Via, H: Handler<Args, Via>> Handler<ViaOptions<Args>, Via> for Configured<H> {
+impl<Args, Via, H: Handler<Args, Via>> Handler<ViaOptions<Args>, Via> for WithOption<H> {
     fn call(&self, request: Request) -> impl Future<Output = Response> {
         self.handler.call(request)
     }
@@ -238,13 +238,13 @@ impl<Args, Via, H: Handler<Args, Via>> Handler<ViaOptions<Args>, Via> for Config
 
     fn configure(&self, options: &mut RouteOptions) {
         self.handler.configure(options);
-        match self.setting {
-            Setting::OnDisconnect(what) => options.on_disconnect = what,
-            Setting::BodyBytesMax(bytes_max) => options.body_bytes_max = Some(bytes_max),
-            Setting::Timeout(limit) => options.timeout = Some(limit),
-            Setting::RequestsMax(most) => options.requests_max = Some(most),
-            Setting::NeverShed => options.is_never_shed = true,
-            Setting::AllowAmbiguousPaths => options.allows_ambiguous_paths = true,
+        match self.option {
+            RouteOption::OnDisconnect(what) => options.on_disconnect = what,
+            RouteOption::BodyBytesMax(bytes_max) => options.body_bytes_max = Some(bytes_max),
+            RouteOption::Timeout(limit) => options.timeout = Some(limit),
+            RouteOption::RequestsMax(most) => options.requests_max = Some(most),
+            RouteOption::NeverShed => options.is_never_shed = true,
+            RouteOption::AllowAmbiguousPaths => options.allows_ambiguous_paths = true,
         }
     }
 }
@@ -265,9 +265,9 @@ pub struct Named<H> {
 
 /// A handler whose route has a note. Made by [`HandlerExt::noted`].
 #[derive(Clone, Debug)]
-pub struct Noted<H> {
+pub struct WithMetadata<H> {
     handler: H,
-    note: Rc<dyn Any>,
+    metadata: Rc<dyn Any>,
 }
 
 impl<H: fmt::Debug> fmt::Debug for Guarded<H> {
@@ -276,7 +276,7 @@ impl<H: fmt::Debug> fmt::Debug for Guarded<H> {
     }
 }
 
-macro_rules! around {
+macro_rules! delegate_handler {
     ($($Around:ident $require:expr;)*) => {
         $(
             impl<Args, H: Signature<Args>> Signature<ViaOptions<Args>> for $Around<H> {}
@@ -299,10 +299,10 @@ macro_rules! around {
     };
 }
 
-around! {
+delegate_handler! {
     Guarded |it: &Self, requirements: &mut Requirements| requirements.guard(&it.guard);
     Named |it: &Self, requirements: &mut Requirements| requirements.name(&it.name);
-    Noted |it: &Self, requirements: &mut Requirements| requirements.share_note(Rc::clone(&it.note));
+    WithMetadata |it: &Self, requirements: &mut Requirements| requirements.add_metadata(Rc::clone(&it.metadata));
 }
 
 impl<S: Service> Signature<ViaService> for S {}

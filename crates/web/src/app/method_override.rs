@@ -1,8 +1,8 @@
 //! Lets a POST request name another method, for clients that can only send POST, such as HTML
 //! forms.
 
-use crate::app::guard::pairs;
-use crate::http::head::Head;
+use crate::app::guard::query_pairs;
+use crate::http::head::RequestHead;
 use peregrine_proto::Method;
 
 /// The places in a POST request that may name another method. Only PUT, PATCH and DELETE are
@@ -55,12 +55,12 @@ impl MethodOverride {
 
     /// Replaces the method of a POST request with the method that the request names.
     #[cold]
-    pub(crate) fn apply(&self, head: &mut Head) {
-        let by_header = self.header.as_ref().and_then(|name| method(head.field_text(name)?));
+    pub(crate) fn apply(&self, head: &mut RequestHead) {
+        let by_header = self.header.as_ref().and_then(|name| parse_method(head.header(name)?));
         let by_query = || {
             let name = self.query.as_ref()?;
-            let (_, value) = pairs(head).find(|(one, _)| one == name)?;
-            method(&value)
+            let (_, value) = query_pairs(head).find(|(one, _)| one == name)?;
+            parse_method(&value)
         };
         if let Some(said) = by_header.or_else(by_query) {
             head.set_method(said);
@@ -68,7 +68,7 @@ impl MethodOverride {
     }
 }
 
-fn method(said: &str) -> Option<Method> {
+fn parse_method(said: &str) -> Option<Method> {
     let all = [Method::Put, Method::Patch, Method::Delete];
     all.into_iter().find(|one| one.name().is_some_and(|name| name.eq_ignore_ascii_case(said)))
 }

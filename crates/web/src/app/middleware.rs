@@ -52,12 +52,12 @@
 //! assert_eq!(app.test().get("/").send_now().header("x-stamp"), Some("1"));
 //! ```
 
-use crate::app::default_responses::{Rendered, Shared};
+use crate::app::default_responses::{RenderProblems, AppContext};
 use crate::http::from_request::FromRequestParts;
 use crate::http::request::Request;
 use crate::http::requirements::Requirements;
 use crate::http::response::{IntoResponse, Response};
-use crate::http::service::{Endpoint, Erased, Place, Service, place_in_stock};
+use crate::http::service::{Endpoint, ErasedService, DynService, Service, call_pooled};
 use std::fmt;
 use std::marker::PhantomData;
 use std::rc::Rc;
@@ -80,11 +80,11 @@ pub trait Middleware {
     /// Wraps one route in this middleware. Called once for each route, when the application is
     /// built. The default calls [`Middleware::run`] for each request; override it to keep data for
     /// each route.
-    fn around<S: Service + 'static>(self: Rc<Self>, service: S) -> impl Service + 'static
+    fn wrap_service<S: Service + 'static>(self: Rc<Self>, service: S) -> impl Service + 'static
     where
         Self: Sized + 'static,
     {
-        Nested { middleware: self, next: service }
+        MiddlewareService { middleware: self, next: service }
     }
 }
 
@@ -112,17 +112,17 @@ impl<M: Middleware + 'static> Middleware for Optional<M> {
         }
     }
 
-    fn around<S: Service + 'static>(self: Rc<Self>, service: S) -> impl Service + 'static {
+    fn wrap_service<S: Service + 'static>(self: Rc<Self>, service: S) -> impl Service + 'static {
         match &self.0 {
-            Some(middleware) => Erased::new(Rc::clone(middleware).around(service)),
-            None => Erased::new(service),
+            Some(middleware) => ErasedService::new(Rc::clone(middleware).wrap_service(service)),
+            None => ErasedService::new(service),
         }
     }
 }
 
 /// The service after a middleware function: the next middleware, or the handler.
 #[derive(Clone, Copy)]
-pub struct Next<'n>(&'n dyn Place);
+pub struct Next<'n>(&'n dyn DynService);
 
 impl<'n> Next<'n> {
     fn new<S: Service>(service: &'n S) -> Self {
@@ -131,7 +131,7 @@ impl<'n> Next<'n> {
 
     /// Passes `request` on and returns the response.
     pub fn run(self, request: Request) -> impl Future<Output = Response> + 'n {
-        place_in_stock(self.0, request)
+        call_pooled(self.0, request)
     }
 }
 
@@ -280,17 +280,17 @@ from_fn! { () (A) (A B) (A B C) (A B C D) (A B C D E) (A B C D E G) }
 /// scope's routes are added. Their types are erased, so that [`App`](crate::App) and
 /// [`Scope`](crate::Scope) have no type parameters.
 #[derive(Clone, Default)]
-pub(crate) struct Chain(Option<Rc<Link>>);
+pub(crate) struct MiddlewareStack(Option<Rc<StackNode>>);
 
-struct Link {
-    middleware: Box<dyn Wrap>,
-    outer: Chain,
+struct StackNode {
+    middleware: Box<dyn ErasedMiddleware>,
+    outer: MiddlewareStack,
 }
 
-impl Chain {
+impl MiddlewareStack {
     /// Adds `middleware` inside the existing ones.
-    pub(crate) fn and<M: Middleware + 'static>(self, middleware: M) -> Self {
-        Self(Some(Rc::new(Link { middleware: Box::new(Rc::new(middleware)), outer: self })))
+    pub(crate) fn push<M: Middleware + 'static>(self, middleware: M) -> Self {
+        Self(Some(Rc::new(StackNode { middleware: Box::new(Rc::new(middleware)), outer: self })))
     }
 
     /// Whether the chain is empty.
@@ -300,24 +300,24 @@ impl Chain {
 
     /// Wraps `endpoint` in all middleware.
     pub(crate) fn wrap(&self, endpoint: Rc<dyn Endpoint>) -> Rc<dyn Endpoint> {
-        self.links().fold(endpoint, |endpoint, link| link.middleware.wrap(Erased(endpoint)))
+        self.nodes().fold(endpoint, |endpoint, link| link.middleware.wrap(ErasedService(endpoint)))
     }
 
     /// Wraps `service` in all middleware. The application renders the problems of the result.
-    pub(crate) fn render<S: Service + 'static>(
+    pub(crate) fn wrap_and_render<S: Service + 'static>(
         &self,
         service: S,
-        shared: &Rc<Shared>,
+        shared: &Rc<AppContext>,
     ) -> Rc<dyn Endpoint> {
-        let mut links = self.links().peekable();
+        let mut links = self.nodes().peekable();
         if links.peek().is_none() {
-            return Rc::new(Rendered::new(shared, service));
+            return Rc::new(RenderProblems::new(shared, service));
         }
         let mut endpoint: Rc<dyn Endpoint> = Rc::new(service);
         while let Some(link) = links.next() {
             endpoint = match links.peek() {
-                Some(_) => link.middleware.wrap(Erased(endpoint)),
-                None => link.middleware.wrap_and_render(Erased(endpoint), shared),
+                Some(_) => link.middleware.wrap(ErasedService(endpoint)),
+                None => link.middleware.wrap_and_render(ErasedService(endpoint), shared),
             };
         }
         endpoint
@@ -325,32 +325,32 @@ impl Chain {
 
     /// Collects the requirements of all middleware.
     pub(crate) fn require(&self, requirements: &mut Requirements) {
-        for link in self.links() {
+        for link in self.nodes() {
             link.middleware.require(requirements);
         }
     }
 
-    fn links(&self) -> impl Iterator<Item = &Link> {
+    fn nodes(&self) -> impl Iterator<Item = &StackNode> {
         std::iter::successors(self.0.as_deref(), |link| link.outer.0.as_deref())
     }
 }
 
 /// A middleware with its type erased.
-trait Wrap {
-    fn wrap(&self, next: Erased) -> Rc<dyn Endpoint>;
+trait ErasedMiddleware {
+    fn wrap(&self, next: ErasedService) -> Rc<dyn Endpoint>;
 
-    fn wrap_and_render(&self, next: Erased, shared: &Rc<Shared>) -> Rc<dyn Endpoint>;
+    fn wrap_and_render(&self, next: ErasedService, shared: &Rc<AppContext>) -> Rc<dyn Endpoint>;
 
     fn require(&self, requirements: &mut Requirements);
 }
 
-impl<M: Middleware + 'static> Wrap for Rc<M> {
-    fn wrap(&self, next: Erased) -> Rc<dyn Endpoint> {
-        Rc::new(Self::clone(self).around(next))
+impl<M: Middleware + 'static> ErasedMiddleware for Rc<M> {
+    fn wrap(&self, next: ErasedService) -> Rc<dyn Endpoint> {
+        Rc::new(Self::clone(self).wrap_service(next))
     }
 
-    fn wrap_and_render(&self, next: Erased, shared: &Rc<Shared>) -> Rc<dyn Endpoint> {
-        Rc::new(Rendered::new(shared, Self::clone(self).around(next)))
+    fn wrap_and_render(&self, next: ErasedService, shared: &Rc<AppContext>) -> Rc<dyn Endpoint> {
+        Rc::new(RenderProblems::new(shared, Self::clone(self).wrap_service(next)))
     }
 
     fn require(&self, requirements: &mut Requirements) {
@@ -359,12 +359,12 @@ impl<M: Middleware + 'static> Wrap for Rc<M> {
 }
 
 /// A service wrapped in one middleware.
-struct Nested<M, S> {
+struct MiddlewareService<M, S> {
     middleware: Rc<M>,
     next: S,
 }
 
-impl<M: Middleware, S: Service> Service for Nested<M, S> {
+impl<M: Middleware, S: Service> Service for MiddlewareService<M, S> {
     fn call(&self, request: Request) -> impl Future<Output = Response> {
         self.middleware.run(request, &self.next)
     }

@@ -19,35 +19,35 @@ mod route_table;
 pub mod scope;
 pub mod urls;
 
-use crate::app::builder::{Entry, Inspector};
-use crate::app::built::{Application, Built};
-use crate::app::conflicts::{hidden, method_bits, parameter_names};
-use crate::app::default_responses::Shared;
-use crate::app::error::{BuildError, Fault};
+use crate::app::builder::{RouteEntry, BuildHook};
+use crate::app::built::{BuiltApp, BuiltRoute};
+use crate::app::conflicts::{find_shadowed, method_sets, parameter_names};
+use crate::app::default_responses::AppContext;
+use crate::app::error::{BuildError, BuildErrorKind};
 use crate::app::fallbacks::Fallbacks;
 use crate::app::handler::{Handler, Signature};
 use crate::app::method_override::MethodOverride;
 use crate::app::middleware::{IntoMiddleware, Middleware};
-use crate::app::pattern::REST;
-use crate::app::route::{MethodRouter, Routes};
+use crate::app::pattern::CATCH_ALL;
+use crate::app::route::{MethodRouter, MethodRoutes};
 use crate::app::route_list::RouteList;
-use crate::app::route_methods::routing;
-use crate::app::route_table::{Conditions, MethodIndex, Methods, Table};
+use crate::app::route_methods::route_methods;
+use crate::app::route_table::{RouteConditions, MethodIndex, MethodFilter, RouteTable};
 use crate::app::scope::Scope;
-use crate::http::head::Head;
+use crate::http::head::RequestHead;
 use crate::http::problem::Problem;
-use crate::http::problem_renderer::ProblemHook;
+use crate::http::problem_renderer::ProblemRenderer;
 use crate::http::requirements::PathShape;
 use crate::http::response::IntoResponse;
-use crate::http::route_index::{Facts, Names};
+use crate::http::route_index::{RouteIndex, RouteNames};
 use http::Method;
-use peregrine_router::{Builder, Problem as RouterProblem, Router};
+use peregrine_router::{RouterBuilder, RouteError as RouterProblem, Router};
 use std::collections::HashMap;
 use std::fmt;
 use std::panic::Location;
 use std::rc::Rc;
 
-pub use peregrine_router::SlashPolicy;
+pub use peregrine_router::TrailingSlash;
 
 /// An application under construction.
 ///
@@ -116,8 +116,8 @@ pub use peregrine_router::SlashPolicy;
 /// case-sensitive. [`Builder::insert`](peregrine_router::Builder::insert) has the details.
 pub struct App {
     scope: Scope,
-    hook: Option<ProblemHook>,
-    slash_policy: SlashPolicy,
+    problem_renderer: Option<ProblemRenderer>,
+    trailing_slash: TrailingSlash,
     method_override: Option<Rc<MethodOverride>>,
 }
 
@@ -125,8 +125,8 @@ impl App {
     /// An application without routes.
     #[must_use]
     pub fn new() -> Self {
-        let scope = Scope::root(Rc::new(Shared::default()));
-        Self { scope, hook: None, slash_policy: SlashPolicy::Strict, method_override: None }
+        let scope = Scope::root(Rc::new(AppContext::default()));
+        Self { scope, problem_renderer: None, trailing_slash: TrailingSlash::Strict, method_override: None }
     }
 }
 
@@ -137,19 +137,19 @@ impl Default for App {
 }
 
 impl App {
-    routing!(.scope);
+    route_methods!(.scope);
 
     /// Runs `middleware` around everything that is added later, and inside middleware that was
     /// added earlier. `middleware` is a [`Middleware`], or an async function whose arguments are up
     /// to six extractors, the request, and [`Next`](crate::Next).
     #[track_caller]
     #[must_use]
-    pub fn with<Args, M>(self, middleware: M) -> Self
+    pub fn wrap<Args, M>(self, middleware: M) -> Self
     where
         M: IntoMiddleware<Args, Middleware: Middleware + 'static>,
     {
         Self {
-            scope: self.scope.add_with(middleware.into_middleware(), Location::caller()),
+            scope: self.scope.add_middleware(middleware.into_middleware(), Location::caller()),
             ..self
         }
     }
@@ -193,19 +193,19 @@ impl App {
     #[must_use]
     pub fn on_problem<F, R>(mut self, render: F) -> Self
     where
-        F: Fn(Problem, &Head) -> R + 'static,
+        F: Fn(Problem, &RequestHead) -> R + 'static,
         R: IntoResponse,
     {
-        self.hook =
-            Some(Rc::new(move |problem, head: &Head| render(problem, head).into_response()));
+        self.problem_renderer =
+            Some(Rc::new(move |problem, head: &RequestHead| render(problem, head).into_response()));
         self
     }
 
     /// Sets what a trailing slash in a path means. The default is [`SlashPolicy::Strict`]. A
     /// redirect has status 308 and keeps the query.
     #[must_use]
-    pub fn slash_policy(mut self, policy: SlashPolicy) -> Self {
-        self.slash_policy = policy;
+    pub fn trailing_slash(mut self, policy: TrailingSlash) -> Self {
+        self.trailing_slash = policy;
         self
     }
 
@@ -219,8 +219,8 @@ impl App {
 
     /// Returns the root scope. This application still renders the problems of its routes.
     pub(crate) fn into_scope(self) -> Scope {
-        if let Some(hook) = &self.hook {
-            self.scope.plan.shared.set_hook(hook);
+        if let Some(hook) = &self.problem_renderer {
+            self.scope.builder.shared.set_problem_renderer(hook);
         }
         self.scope
     }
@@ -240,7 +240,7 @@ impl App {
     /// # Errors
     /// Those of [`build`](Self::build).
     pub fn routes(self) -> Result<RouteList, BuildError> {
-        Ok(RouteList::of(&self.build()?))
+        Ok(RouteList::new(&self.build()?))
     }
 
     /// Checks everything and makes the application ready to run.
@@ -250,31 +250,31 @@ impl App {
     /// that handlers or middleware need but the application lacks, handlers whose path parameters
     /// do not match their pattern, two fallbacks for the same paths, and route options that the
     /// server could not apply. Each fault says where it is and how to fix it.
-    pub fn build(self) -> Result<Application, BuildError> {
-        let (slash_policy, method_override) = (self.slash_policy, self.method_override.clone());
+    pub fn build(self) -> Result<BuiltApp, BuildError> {
+        let (slash_policy, method_override) = (self.trailing_slash, self.method_override.clone());
         let (mut plan, unmatched) = self.into_scope().finish();
         plan.shared.set_states(std::mem::take(&mut plan.states));
-        if slash_policy == SlashPolicy::Ignore {
-            plan.entries.retain(|entry| !entry.is_slash_twin);
+        if slash_policy == TrailingSlash::Ignore {
+            plan.routes.retain(|entry| !entry.is_slash_variant);
         }
-        let mut faults = std::mem::take(&mut plan.faults);
+        let mut faults = std::mem::take(&mut plan.errors);
 
         let mut index = MethodIndex::default();
-        let bits = method_bits(&plan.entries, &mut index, slash_policy);
+        let bits = method_sets(&plan.routes, &mut index, slash_policy);
         if let Err(fault) = &bits {
             faults.push(fault.clone());
         }
-        let mut builder = Builder::new();
-        builder.slash_policy(slash_policy);
-        let all = plan.entries.iter().zip(bits.unwrap_or_default()).zip(0..);
+        let mut builder = RouterBuilder::new();
+        builder.trailing_slash(slash_policy);
+        let all = plan.routes.iter().zip(bits.unwrap_or_default()).zip(0..);
         // The router checks guarded routes in the order of insertion. HEAD handlers are inserted
         // first, so that they are checked before GET handlers.
-        let is_for_head = |entry: &Entry| entry.methods == Methods::One(Method::HEAD);
+        let is_for_head = |entry: &RouteEntry| entry.methods == MethodFilter::One(Method::HEAD);
         let (heads, others): (Vec<_>, Vec<_>) = all.partition(|((entry, _), _)| is_for_head(entry));
-        let mut order = Vec::with_capacity(plan.entries.len());
+        let mut order = Vec::with_capacity(plan.routes.len());
         for ((entry, bits), id) in heads.into_iter().chain(others) {
             order.push((id, bits));
-            let (pattern, place) = (&entry.pattern, entry.place.to_string());
+            let (pattern, place) = (&entry.pattern, entry.location.to_string());
             if entry.is_guarded() {
                 builder.insert_guarded(pattern, bits, id, &place);
             } else {
@@ -284,92 +284,92 @@ impl App {
         let router = builder.build();
         if let Err(error) = &router {
             let translated =
-                error.problems.iter().map(|problem| translate(problem, &plan.entries, &index));
+                error.errors.iter().map(|problem| translate_router_error(problem, &plan.routes, &index));
             faults.extend(translated);
         }
 
-        hidden(&plan.entries, &order, slash_policy, &mut faults);
-        for entry in &plan.entries {
-            check_path(entry, &mut faults);
+        find_shadowed(&plan.routes, &order, slash_policy, &mut faults);
+        for entry in &plan.routes {
+            check_path_shape(entry, &mut faults);
         }
-        let absent = plan.entries.iter().map(|entry| entry.absent).collect();
-        let facts = Rc::new(Facts { names: names(&plan.entries, &mut faults), absent });
-        let entries = plan.entries.iter();
+        let absent = plan.routes.iter().map(|entry| entry.omitted).collect();
+        let facts = Rc::new(RouteIndex { names: collect_names(&plan.routes, &mut faults), omitted: absent });
+        let entries = plan.routes.iter();
         let entries = entries.map(|entry| (entry.name(), &entry.requirements, &entry.shared));
-        let others = plan.needs.iter();
+        let others = plan.requirements.iter();
         let others = others.map(|need| (need.name.clone(), &need.requirements, &need.shared));
         for (name, needs, shared) in entries.chain(others) {
             let lacking = needs.states().filter(|(id, _)| !shared.states().contains(*id));
             faults.extend(
-                lacking.map(|(_, state)| Fault::MissingState { route: name.clone(), state }),
+                lacking.map(|(_, state)| BuildErrorKind::MissingState { route: name.clone(), state }),
             );
-            let wrong = needs.faults().iter().cloned();
-            faults.extend(wrong.map(|reason| Fault::Setting { of: name.clone(), reason }));
+            let wrong = needs.config_errors().iter().cloned();
+            faults.extend(wrong.map(|reason| BuildErrorKind::InvalidSetting { owner: name.clone(), reason }));
         }
         let fallbacks = Fallbacks::build(plan.fallbacks).map_err(|more| faults.extend(more));
 
         let (true, Ok(router), Ok(fallbacks)) = (faults.is_empty(), router, fallbacks) else {
-            return Err(BuildError { faults });
+            return Err(BuildError { errors: faults });
         };
-        let conditions = conditions(&plan.entries, &router);
-        let table = Rc::new(Table { router: Rc::new(router), methods: index, conditions, facts });
+        let conditions = route_conditions(&plan.routes, &router);
+        let table = Rc::new(RouteTable { router: Rc::new(router), methods: index, conditions, route_index: facts });
         plan.shared.set_table(&table);
         let words = |id: u32| {
             let conditions = table.conditions.get(id as usize);
-            conditions.map_or_else(String::new, |all| all.words(table.router.names(id)))
+            conditions.map_or_else(String::new, |all| all.describe(table.router.names(id)))
         };
-        let routes = plan.entries.into_iter().zip(0..);
-        let routes = routes.map(|(entry, id)| Built::from(*entry).asking(words(id))).collect();
-        let built = Application::new(table, routes, fallbacks, unmatched, plan.shared);
-        inspected(built.overriding(method_override), plan.inspectors)
+        let routes = plan.routes.into_iter().zip(0..);
+        let routes = routes.map(|(entry, id)| BuiltRoute::from(*entry).with_conditions(words(id))).collect();
+        let built = BuiltApp::new(table, routes, fallbacks, unmatched, plan.shared);
+        run_build_hooks(built.with_method_override(method_override), plan.build_hooks)
     }
 }
 
 impl fmt::Debug for App {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("App")
-            .field("routes", &self.scope.plan.entries.len())
+            .field("routes", &self.scope.builder.routes.len())
             .finish_non_exhaustive()
     }
 }
 
 /// Runs the checks of [`App::inspect`] on the built application.
-fn inspected(
-    built: Application,
-    inspectors: Vec<Box<Inspector>>,
-) -> Result<Application, BuildError> {
+fn run_build_hooks(
+    built: BuiltApp,
+    inspectors: Vec<Box<BuildHook>>,
+) -> Result<BuiltApp, BuildError> {
     let found = inspectors.into_iter().filter_map(|inspector| inspector(&built).err());
-    let faults: Vec<_> = found.flatten().map(|what| Fault::Found { what }).collect();
-    if faults.is_empty() { Ok(built) } else { Err(BuildError { faults }) }
+    let faults: Vec<_> = found.flatten().map(|what| BuildErrorKind::BuildHook { message: what }).collect();
+    if faults.is_empty() { Ok(built) } else { Err(BuildError { errors: faults }) }
 }
 
 /// The conditions of all routes; empty if no route has any.
-fn conditions(entries: &[Box<Entry>], router: &Router) -> Box<[Conditions]> {
+fn route_conditions(entries: &[Box<RouteEntry>], router: &Router) -> Box<[RouteConditions]> {
     if !entries.iter().any(|entry| entry.is_guarded()) {
         return Box::default();
     }
-    let conditions = |(entry, id): (&Entry, u32)| {
-        let typed = entry.typed.iter();
+    let conditions = |(entry, id): (&RouteEntry, u32)| {
+        let typed = entry.typed_parameters.iter();
         let typed =
             typed.filter_map(|(name, kind)| Some((router.parameter_index(id, name)?, *kind)));
-        Conditions { guards: entry.guards.clone(), typed: typed.collect() }
+        RouteConditions { guards: entry.guards.clone(), typed_parameters: typed.collect() }
     };
     entries.iter().map(|entry| &**entry).zip(0..).map(conditions).collect()
 }
 
 /// The patterns of named routes. Routes with the same name must have the same written pattern;
 /// their methods may differ.
-fn names(entries: &[Box<Entry>], faults: &mut Vec<Fault>) -> Names {
-    let mut names = Names::default();
-    let mut firsts: HashMap<(Rc<str>, bool), &Entry> = HashMap::new();
+fn collect_names(entries: &[Box<RouteEntry>], faults: &mut Vec<BuildErrorKind>) -> RouteNames {
+    let mut names = RouteNames::default();
+    let mut firsts: HashMap<(Rc<str>, bool), &RouteEntry> = HashMap::new();
     // A written pattern may expand to several patterns. This one has all optional parameters and no
     // added slash.
     let is_whole =
-        |entry: &Entry| entry.absent == 0 && !entry.is_slash_twin && !entry.pattern.ends_with(REST);
+        |entry: &RouteEntry| entry.omitted == 0 && !entry.is_slash_variant && !entry.pattern.ends_with(CATCH_ALL);
     for entry in entries {
         let Some(name) = entry.requirements.route_name() else { continue };
         let first = *firsts.entry((Rc::clone(name), false)).or_insert(entry);
-        let is_elsewhere = first.pattern != entry.pattern && first.place != entry.place;
+        let is_elsewhere = first.pattern != entry.pattern && first.location != entry.location;
         let (first, is_again) = match firsts.entry((Rc::clone(name), true)) {
             _ if is_elsewhere || !is_whole(entry) => (first, false),
             // One source line may add several routes, for example in a function that is called
@@ -381,14 +381,14 @@ fn names(entries: &[Box<Entry>], faults: &mut Vec<Fault>) -> Names {
         };
         if is_elsewhere || is_again {
             let (first, second) = (first.name(), entry.name());
-            faults.push(Fault::SameName { first, second, name: name.to_string() });
+            faults.push(BuildErrorKind::DuplicateName { first, second, name: name.to_string() });
         }
         names.add(name, &entry.pattern);
     }
     names
 }
 
-fn check_path(entry: &Entry, faults: &mut Vec<Fault>) {
+fn check_path_shape(entry: &RouteEntry, faults: &mut Vec<BuildErrorKind>) {
     let names = parameter_names(&entry.pattern);
     let has = || match names.len() {
         0 => "none".to_owned(),
@@ -399,7 +399,7 @@ fn check_path(entry: &Entry, faults: &mut Vec<Fault>) {
             // The type may also take the parameters that this pattern omits: they are read as
             // `None`.
             PathShape::Count(count)
-                if (names.len()..=names.len() + entry.absent).contains(count) =>
+                if (names.len()..=names.len() + entry.omitted).contains(count) =>
             {
                 continue;
             }
@@ -414,29 +414,29 @@ fn check_path(entry: &Entry, faults: &mut Vec<Fault>) {
                 lacking.join(", ")
             }
         };
-        faults.push(Fault::PathMismatch { route: entry.name(), takes, has: has() });
+        faults.push(BuildErrorKind::PathMismatch { route: entry.name(), expected: takes, found: has() });
     }
 }
 
 /// Translates the router's problem into a fault.
-fn translate(problem: &RouterProblem, entries: &[Box<Entry>], index: &MethodIndex) -> Fault {
+fn translate_router_error(problem: &RouterProblem, entries: &[Box<RouteEntry>], index: &MethodIndex) -> BuildErrorKind {
     let name = |id: u32| entries[id as usize].name();
     match problem {
-        RouterProblem::Pattern { route, error } => {
-            let reason = format!("at byte {}: {}", error.position, error.fault);
-            Fault::Pattern { route: name(route.id), reason }
+        RouterProblem::InvalidPattern { route, error } => {
+            let reason = format!("at byte {}: {}", error.position, error.kind);
+            BuildErrorKind::InvalidPattern { route: name(route.id), reason }
         }
         RouterProblem::Duplicate { first, second, methods } => {
-            let any = |id: u32| entries[id as usize].methods == Methods::Any;
+            let any = |id: u32| entries[id as usize].methods == MethodFilter::Any;
             let methods = if any(first.id) && any(second.id) {
-                Methods::Any.to_string()
+                MethodFilter::Any.to_string()
             } else {
                 index.names(*methods)
             };
-            Fault::Conflict { first: name(first.id), second: name(second.id), methods }
+            BuildErrorKind::Conflict { first: name(first.id), second: name(second.id), methods }
         }
         // The only other problem that can occur here is too many routes: ids are unique indexes of
         // entries, and every entry has methods.
-        other => Fault::TooMany { what: other.to_string() },
+        other => BuildErrorKind::LimitExceeded { message: other.to_string() },
     }
 }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 /// The last part of a pattern that matches everything below a prefix
 /// ([`App::subtree`](crate::App::subtree)).
-pub const REST: &str = "/{*peregrine_rest}";
+pub const CATCH_ALL: &str = "/{*peregrine_rest}";
 
 /// The pattern for display: everything below a mount is shown as `*`.
 ///
@@ -18,8 +18,8 @@ pub const REST: &str = "/{*peregrine_rest}";
 /// assert_eq!(readable("/users/{id}"), "/users/{id}");
 /// ```
 #[must_use]
-pub fn readable(pattern: &str) -> Cow<'_, str> {
-    match pattern.strip_suffix(REST) {
+pub fn display_pattern(pattern: &str) -> Cow<'_, str> {
+    match pattern.strip_suffix(CATCH_ALL) {
         Some(root) => Cow::Owned(format!("{root}/*")),
         None => Cow::Borrowed(pattern),
     }
@@ -27,25 +27,25 @@ pub fn readable(pattern: &str) -> Cow<'_, str> {
 
 /// One of the patterns that a written pattern expands to.
 #[derive(Clone, Debug)]
-pub(crate) struct Written {
+pub(crate) struct ExpandedPattern {
     /// The pattern in the router's syntax.
     pub(crate) pattern: String,
     /// The typed parameters.
-    pub(crate) typed: Vec<(String, Kind)>,
+    pub(crate) typed_parameters: Vec<(String, ParameterType)>,
     /// The number of optional parameters that it omits.
-    pub(crate) absent: usize,
+    pub(crate) omitted: usize,
     /// It is another pattern of the same expansion, with a trailing slash added.
-    pub(crate) is_slash_twin: bool,
+    pub(crate) is_slash_variant: bool,
     /// The route also matches its path with a trailing slash.
-    pub(crate) has_slash_twin: bool,
+    pub(crate) has_slash_variant: bool,
 }
 
 /// The type of a typed parameter. If a value does not fit the type, the next matching pattern is
 /// tried.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Kind {
+pub(crate) struct ParameterType {
     pub(crate) name: &'static str,
-    fits: fn(&str) -> bool,
+    accepts: fn(&str) -> bool,
 }
 
 macro_rules! parsed {
@@ -54,7 +54,7 @@ macro_rules! parsed {
     };
 }
 
-const PARSED: [Kind; 12] = parsed! {
+const PARSED_TYPES: [ParameterType; 12] = parsed! {
     "u8" u8;
     "u16" u16;
     "u32" u32;
@@ -69,24 +69,24 @@ const PARSED: [Kind; 12] = parsed! {
     "ip" IpAddr;
 };
 
-const OTHERS: [Kind; 7] = [
-    Kind { name: "f32", fits: |text| text.parse().is_ok_and(f32::is_finite) },
-    Kind { name: "f64", fits: |text| text.parse().is_ok_and(f64::is_finite) },
-    Kind { name: "uuid", fits: is_uuid },
-    Kind { name: "alpha", fits: |text| text.bytes().all(|byte| byte.is_ascii_alphabetic()) },
-    Kind { name: "alnum", fits: |text| text.bytes().all(|byte| byte.is_ascii_alphanumeric()) },
-    Kind { name: "digits", fits: |text| text.bytes().all(|byte| byte.is_ascii_digit()) },
-    Kind { name: "hex", fits: |text| text.bytes().all(|byte| byte.is_ascii_hexdigit()) },
+const OTHER_TYPES: [ParameterType; 7] = [
+    ParameterType { name: "f32", accepts: |text| text.parse().is_ok_and(f32::is_finite) },
+    ParameterType { name: "f64", accepts: |text| text.parse().is_ok_and(f64::is_finite) },
+    ParameterType { name: "uuid", accepts: is_uuid },
+    ParameterType { name: "alpha", accepts: |text| text.bytes().all(|byte| byte.is_ascii_alphabetic()) },
+    ParameterType { name: "alnum", accepts: |text| text.bytes().all(|byte| byte.is_ascii_alphanumeric()) },
+    ParameterType { name: "digits", accepts: |text| text.bytes().all(|byte| byte.is_ascii_digit()) },
+    ParameterType { name: "hex", accepts: |text| text.bytes().all(|byte| byte.is_ascii_hexdigit()) },
 ];
 
-impl Kind {
-    fn find(name: &str) -> Option<Self> {
-        PARSED.iter().chain(&OTHERS).find(|kind| kind.name == name).copied()
+impl ParameterType {
+    fn from_name(name: &str) -> Option<Self> {
+        PARSED_TYPES.iter().chain(&OTHER_TYPES).find(|kind| kind.name == name).copied()
     }
 
     /// Whether the raw value fits after percent-decoding.
-    pub(crate) fn fits(self, raw: &[u8]) -> bool {
-        peregrine_router::decode(raw).is_ok_and(|text| (self.fits)(&text))
+    pub(crate) fn accepts(self, raw: &[u8]) -> bool {
+        peregrine_router::decode(raw).is_ok_and(|text| (self.accepts)(&text))
     }
 }
 
@@ -103,7 +103,7 @@ fn is_uuid(text: &str) -> bool {
 /// after. `{{` and `}}` are literal braces.
 #[doc(hidden)]
 #[must_use]
-pub fn next_hole(text: &str) -> Option<(&str, &str, &str)> {
+pub fn next_parameter(text: &str) -> Option<(&str, &str, &str)> {
     let mut from = 0;
     loop {
         let open = text[from..].find('{')? + from;
@@ -119,11 +119,11 @@ pub fn next_hole(text: &str) -> Option<(&str, &str, &str)> {
 /// Returns the patterns that a written pattern expands to. The last one has all optional
 /// parameters; each pattern before it omits some. This function checks only types and optional
 /// parameters. The router checks everything else.
-pub(crate) fn expand(written: &str) -> Result<Vec<Written>, String> {
-    let (mut all, mut typed): (Vec<Written>, Vec<(String, Kind)>) = <_>::default();
+pub(crate) fn expand(written: &str) -> Result<Vec<ExpandedPattern>, String> {
+    let (mut all, mut typed): (Vec<ExpandedPattern>, Vec<(String, ParameterType)>) = <_>::default();
     let (mut pattern, mut rest) = (String::with_capacity(written.len()), written);
     let mut optional_rest = None;
-    while let Some((before, hole, after)) = next_hole(rest) {
+    while let Some((before, hole, after)) = next_parameter(rest) {
         pattern.push_str(before);
         let (hole, is_optional) = match hole.strip_suffix('?') {
             Some(hole) => (hole, true),
@@ -137,12 +137,12 @@ pub(crate) fn expand(written: &str) -> Result<Vec<Written>, String> {
             }
             let shorter = &pattern[..pattern.len() - 1];
             let shorter = if shorter.is_empty() { "/" } else { shorter };
-            all.push(Written {
+            all.push(ExpandedPattern {
                 pattern: shorter.to_owned(),
-                typed: typed.clone(),
-                absent: 0,
-                is_slash_twin: false,
-                has_slash_twin: hole.starts_with('*'),
+                typed_parameters: typed.clone(),
+                omitted: 0,
+                is_slash_variant: false,
+                has_slash_variant: hole.starts_with('*'),
             });
             optional_rest =
                 hole.starts_with('*').then(|| pattern.clone()).filter(|_| pattern != "/");
@@ -153,7 +153,7 @@ pub(crate) fn expand(written: &str) -> Result<Vec<Written>, String> {
         }
         let name = match hole.split_once(':') {
             Some((name, kind)) => {
-                typed.push((name.to_owned(), read_kind(hole, kind)?));
+                typed.push((name.to_owned(), parse_type(hole, kind)?));
                 name
             }
             None => hole,
@@ -169,24 +169,24 @@ pub(crate) fn expand(written: &str) -> Result<Vec<Written>, String> {
     pattern.push_str(rest);
     let count = all.len();
     for (shorter, absent) in all.iter_mut().zip((1..=count).rev()) {
-        shorter.absent = absent;
+        shorter.omitted = absent;
     }
     if let Some(twin) = optional_rest {
         let typed = typed.clone();
         let is_slash_twin = true;
         let has_slash_twin = false;
-        all.insert(0, Written { pattern: twin, typed, absent: 1, is_slash_twin, has_slash_twin });
+        all.insert(0, ExpandedPattern { pattern: twin, typed_parameters: typed, omitted: 1, is_slash_variant: is_slash_twin, has_slash_variant: has_slash_twin });
     }
-    all.push(Written { pattern, typed, absent: 0, is_slash_twin: false, has_slash_twin: false });
+    all.push(ExpandedPattern { pattern, typed_parameters: typed, omitted: 0, is_slash_variant: false, has_slash_variant: false });
     Ok(all)
 }
 
-fn read_kind(hole: &str, kind: &str) -> Result<Kind, String> {
+fn parse_type(hole: &str, kind: &str) -> Result<ParameterType, String> {
     if hole.starts_with('*') {
         return Err(format!("`{{{hole}}}` is a catch-all, which cannot have a type"));
     }
-    Kind::find(kind).ok_or_else(|| {
-        let names: Vec<_> = PARSED.iter().chain(&OTHERS).map(|kind| kind.name).collect();
+    ParameterType::from_name(kind).ok_or_else(|| {
+        let names: Vec<_> = PARSED_TYPES.iter().chain(&OTHER_TYPES).map(|kind| kind.name).collect();
         format!(
             "`{kind}` in `{{{hole}}}` is not a segment type; the types are {}",
             names.join(", ")
@@ -200,7 +200,7 @@ mod tests {
 
     fn patterns(written: &str) -> Vec<(String, usize)> {
         let all = expand(written).unwrap_or_else(|reason| panic!("{written}: {reason}"));
-        all.into_iter().map(|one| (one.pattern, one.absent)).collect()
+        all.into_iter().map(|one| (one.pattern, one.omitted)).collect()
     }
 
     #[test]
@@ -224,7 +224,7 @@ mod tests {
         }
         let twins = expand("/f/{*p?}").expect("a valid pattern");
         assert_eq!(
-            twins.iter().map(|one| one.is_slash_twin).collect::<Vec<_>>(),
+            twins.iter().map(|one| one.is_slash_variant).collect::<Vec<_>>(),
             [true, false, false]
         );
     }
@@ -276,9 +276,9 @@ mod tests {
             ("digits", "0000", "+1"),
             ("hex", "0aF", "0g"),
         ] {
-            let kind = Kind::find(kind).expect("a known type");
-            assert!(kind.fits(good.as_bytes()) && !kind.fits(bad.as_bytes()), "{kind:?}");
-            assert!(!kind.fits(b"%FF"));
+            let kind = ParameterType::from_name(kind).expect("a known type");
+            assert!(kind.accepts(good.as_bytes()) && !kind.accepts(bad.as_bytes()), "{kind:?}");
+            assert!(!kind.accepts(b"%FF"));
         }
     }
 }

@@ -18,14 +18,14 @@ use crate::app::scope::Scope;
 /// let client = App::new().add((users, birds)).test();
 /// assert_eq!(client.get("/birds").send_now().text(), "all of them");
 /// ```
-pub trait Routed {
+pub trait RegisterRoutes {
     /// Adds the routes to `scope`.
-    fn add_to(self, scope: &mut Scope);
+    fn register(self, scope: &mut Scope);
 }
 
-impl<F: FnOnce(Scope) -> Scope> Routed for F {
-    fn add_to(self, scope: &mut Scope) {
-        scope.extend(self);
+impl<F: FnOnce(Scope) -> Scope> RegisterRoutes for F {
+    fn register(self, scope: &mut Scope) {
+        scope.apply(self);
     }
 }
 

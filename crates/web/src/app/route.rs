@@ -1,7 +1,7 @@
 //! Handlers for several methods of one path, and patterns for display.
 
 use crate::app::handler::{Handler, Signature};
-use crate::app::route_table::{Methods, query_method};
+use crate::app::route_table::{MethodFilter, query_method};
 use crate::app::scope::Scope;
 use http::Method;
 use std::fmt;
@@ -9,8 +9,8 @@ use std::marker::PhantomData;
 use std::panic::Location;
 
 #[doc(hidden)]
-pub use crate::app::pattern::next_hole;
-pub use crate::app::pattern::readable;
+pub use crate::app::pattern::next_parameter;
+pub use crate::app::pattern::display_pattern;
 
 /// The doc comment of a handler with a route attribute, attached to its route as a note.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub struct DocComment(pub &'static str);
 pub struct MethodRouter<T>(T);
 
 /// The handlers of a [`MethodRouter`].
-pub trait Routes: sealed::Sealed {
+pub trait MethodRoutes: sealed::Sealed {
     #[doc(hidden)]
     fn add_to(self, to: &mut Scope, pattern: &str, place: &'static Location<'static>);
 }
@@ -31,31 +31,31 @@ pub trait Routes: sealed::Sealed {
 mod sealed {
     pub trait Sealed {}
     impl Sealed for () {}
-    impl<H, Args, Via, T> Sealed for (super::Single<H, Args, Via>, T) {}
+    impl<H, Args, Via, T> Sealed for (super::MethodHandler<H, Args, Via>, T) {}
 }
 
 /// One handler with its method.
-pub struct Single<H, Args, Via> {
-    methods: Methods,
+pub struct MethodHandler<H, Args, Via> {
+    methods: MethodFilter,
     handler: H,
     args: PhantomData<fn() -> (Args, Via)>,
 }
 
-impl<H, Args, Via> fmt::Debug for Single<H, Args, Via> {
+impl<H, Args, Via> fmt::Debug for MethodHandler<H, Args, Via> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Single").field(&self.methods).finish()
     }
 }
 
-impl Routes for () {
+impl MethodRoutes for () {
     fn add_to(self, _: &mut Scope, _: &str, _: &'static Location<'static>) {}
 }
 
-impl<H, Args, Via, T> Routes for (Single<H, Args, Via>, T)
+impl<H, Args, Via, T> MethodRoutes for (MethodHandler<H, Args, Via>, T)
 where
     H: Handler<Args, Via> + 'static,
     (Args, Via): 'static,
-    T: Routes,
+    T: MethodRoutes,
 {
     fn add_to(self, to: &mut Scope, pattern: &str, place: &'static Location<'static>) {
         let (single, earlier) = self;
@@ -64,17 +64,17 @@ where
     }
 }
 
-impl<T: Routes> MethodRouter<T> {
+impl<T: MethodRoutes> MethodRouter<T> {
     pub(crate) fn add_to(self, to: &mut Scope, pattern: &str, place: &'static Location<'static>) {
         self.0.add_to(to, pattern, place);
     }
 
-    fn and<Args, Via, H: Handler<Args, Via>>(
+    fn add_handler<Args, Via, H: Handler<Args, Via>>(
         self,
-        methods: Methods,
+        methods: MethodFilter,
         handler: H,
-    ) -> MethodRouter<(Single<H, Args, Via>, T)> {
-        MethodRouter((Single { methods, handler, args: PhantomData }, self.0))
+    ) -> MethodRouter<(MethodHandler<H, Args, Via>, T)> {
+        MethodRouter((MethodHandler { methods, handler, args: PhantomData }, self.0))
     }
 
     /// Adds a handler for `method`, which may be an extension method.
@@ -82,23 +82,23 @@ impl<T: Routes> MethodRouter<T> {
         self,
         method: Method,
         handler: H,
-    ) -> MethodRouter<(Single<H, Args, Via>, T)> {
-        self.and(Methods::One(method), handler)
+    ) -> MethodRouter<(MethodHandler<H, Args, Via>, T)> {
+        self.add_handler(MethodFilter::One(method), handler)
     }
 
     /// Adds a handler for every method without its own handler.
     pub fn any<Args, Via, H: Signature<Args> + Handler<Args, Via>>(
         self,
         handler: H,
-    ) -> MethodRouter<(Single<H, Args, Via>, T)> {
-        self.and(Methods::Any, handler)
+    ) -> MethodRouter<(MethodHandler<H, Args, Via>, T)> {
+        self.add_handler(MethodFilter::Any, handler)
     }
 }
 
 /// A handler for every method without its own handler.
 pub fn any<Args, Via, H: Signature<Args> + Handler<Args, Via>>(
     handler: H,
-) -> MethodRouter<(Single<H, Args, Via>, ())> {
+) -> MethodRouter<(MethodHandler<H, Args, Via>, ())> {
     MethodRouter(()).any(handler)
 }
 
@@ -106,7 +106,7 @@ pub fn any<Args, Via, H: Signature<Args> + Handler<Args, Via>>(
 pub fn on<Args, Via, H: Signature<Args> + Handler<Args, Via>>(
     method: Method,
     handler: H,
-) -> MethodRouter<(Single<H, Args, Via>, ())> {
+) -> MethodRouter<(MethodHandler<H, Args, Via>, ())> {
     MethodRouter(()).on(method, handler)
 }
 

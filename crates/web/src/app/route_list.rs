@@ -1,7 +1,7 @@
 //! Prints an application's routes as a table.
 
-use crate::app::built::{Application, RouteInfo};
-use crate::app::pattern::readable;
+use crate::app::built::{BuiltApp, RouteInfo};
+use crate::app::pattern::display_pattern;
 use std::fmt;
 
 /// The routes of an application as a table, in the order in which they were added: the method, the
@@ -16,13 +16,13 @@ pub struct RouteList {
 }
 
 impl RouteList {
-    pub(crate) fn of(application: &Application) -> Self {
-        Self { rows: application.routes().map(|route| row(&route)).collect() }
+    pub(crate) fn new(application: &BuiltApp) -> Self {
+        Self { rows: application.routes().map(|route| table_row(&route)).collect() }
     }
 }
 
-fn row(route: &RouteInfo<'_>) -> [String; 4] {
-    let mut pattern = readable(route.pattern).into_owned();
+fn table_row(route: &RouteInfo<'_>) -> [String; 4] {
+    let mut pattern = display_pattern(route.pattern).into_owned();
     if !route.conditions.is_empty() {
         pattern.push_str(&format!(" where {}", route.conditions));
     }
@@ -32,7 +32,7 @@ fn row(route: &RouteInfo<'_>) -> [String; 4] {
         route.methods.to_owned(),
         pattern,
         name,
-        format!("{}:{}", route.place.file(), route.place.line()),
+        format!("{}:{}", route.location.file(), route.location.line()),
     ]
 }
 
@@ -59,7 +59,7 @@ mod tests {
         let app = App::new()
             .get("/", || "start")
             .merge(users)
-            .any("/{*rest}", (|| "else").when(guard::host("a.example")));
+            .any("/{*rest}", (|| "else").guard(guard::host("a.example")));
         let text = app.routes().expect("a valid application").to_string();
         let columns = |line: &str| {
             let line: Vec<_> =

@@ -1,7 +1,7 @@
 //! The methods of applications and scopes that add routes.
 
 /// The methods that applications and scopes share. `$field` is the path from `self` to the scope.
-macro_rules! routing {
+macro_rules! route_methods {
     ($($field:tt)*) => {
         /// Answers GET requests for `pattern`. HEAD requests call `handler` too, unless they have
         /// their own handler: `handler` sees the method HEAD, and the server omits the body.
@@ -235,4 +235,4 @@ macro_rules! routing {
         }
     };
 }
-pub(crate) use routing;
+pub(crate) use route_methods;

@@ -4,11 +4,11 @@
 //! numbers to extension methods. It also checks the conditions that the router does not know:
 //! guards, and the types of parameters.
 
-use crate::app::pattern::Kind;
+use crate::app::pattern::ParameterType;
 use crate::http::connection::ConnectionInfo;
-use crate::http::guard::{Asked, Guard};
-use crate::http::head::Head;
-use crate::http::route_index::Facts;
+use crate::http::guard::{GuardContext, Guard};
+use crate::http::head::RequestHead;
+use crate::http::route_index::RouteIndex;
 use http::Method;
 use peregrine_proto::Method as Known;
 use peregrine_router::{Match, Parameters, Route, Router, Values};
@@ -23,13 +23,13 @@ pub(crate) fn query_method() -> Method {
 
 /// The methods of the routes that one call adds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Methods {
+pub(crate) enum MethodFilter {
     One(Method),
     /// Every method without its own handler for the same paths.
     Any,
 }
 
-impl fmt::Display for Methods {
+impl fmt::Display for MethodFilter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::One(method) => method.fmt(f),
@@ -39,13 +39,13 @@ impl fmt::Display for Methods {
 }
 
 /// The one number for all methods that the protocol crate does not know and no route names.
-const OTHER: u8 = Known::Extension as u8;
+const OTHER_METHOD: u8 = Known::Extension as u8;
 
 /// The first number for extension methods that routes name.
-const EXTENSIONS_FROM: u8 = OTHER + 1;
+const EXTENSION_METHODS_FROM: u8 = OTHER_METHOD + 1;
 
 /// The maximum number of extension methods that an application may name.
-pub(crate) const EXTENSIONS_MAX: usize = 32 - EXTENSIONS_FROM as usize;
+pub(crate) const EXTENSION_METHODS_MAX: usize = 32 - EXTENSION_METHODS_FROM as usize;
 
 /// The numbers by which the router identifies methods.
 #[derive(Debug, Default)]
@@ -57,7 +57,7 @@ impl MethodIndex {
     /// Returns the number of `method`, and assigns one if the method is new. Returns `None` if
     /// there are too many extension methods.
     pub(crate) fn add(&mut self, method: &Method) -> Option<u8> {
-        let known = Known::find(method.as_str().as_bytes());
+        let known = Known::from_name(method.as_str().as_bytes());
         if known != Known::Extension {
             return Some(known as u8);
         }
@@ -66,7 +66,7 @@ impl MethodIndex {
             self.extensions.push(method.clone());
             self.extensions.len() - 1
         });
-        u8::try_from(place).ok().filter(|_| place < EXTENSIONS_MAX).map(|at| EXTENSIONS_FROM + at)
+        u8::try_from(place).ok().filter(|_| place < EXTENSION_METHODS_MAX).map(|at| EXTENSION_METHODS_FROM + at)
     }
 
     fn name(&self, index: u8) -> Option<&str> {
@@ -85,58 +85,58 @@ impl MethodIndex {
         if let Some(known) = NAMED.iter().find(|known| **known as u8 == index) {
             return known.name();
         }
-        let place = usize::from(index.checked_sub(EXTENSIONS_FROM)?);
+        let place = usize::from(index.checked_sub(EXTENSION_METHODS_FROM)?);
         self.extensions.get(place).map(Method::as_str)
     }
 
     /// The names of `methods`, separated by commas: the value of `Allow`.
-    pub(crate) fn names(&self, methods: peregrine_router::Methods) -> String {
+    pub(crate) fn names(&self, methods: peregrine_router::MethodSet) -> String {
         let names: Vec<_> = methods.iter().filter_map(|index| self.name(index)).collect();
         names.join(", ")
     }
 }
 
 /// The routes of a built application.
-pub(crate) struct Table {
+pub(crate) struct RouteTable {
     pub(crate) router: Rc<Router>,
     pub(crate) methods: MethodIndex,
     /// The conditions of routes, by route number; empty if no route has any.
-    pub(crate) conditions: Box<[Conditions]>,
-    pub(crate) facts: Rc<Facts>,
+    pub(crate) conditions: Box<[RouteConditions]>,
+    pub(crate) route_index: Rc<RouteIndex>,
 }
 
 /// The conditions of a route besides its pattern and method.
 #[derive(Default)]
-pub(crate) struct Conditions {
+pub(crate) struct RouteConditions {
     pub(crate) guards: Vec<Rc<dyn Guard>>,
     /// The types of parameters, by their indexes in the pattern.
-    pub(crate) typed: Vec<(usize, Kind)>,
+    pub(crate) typed_parameters: Vec<(usize, ParameterType)>,
 }
 
-impl Conditions {
+impl RouteConditions {
     /// Like `hold`. Also records which header fields the guards read, if the guards affect the
     /// result.
-    fn hold_and_note(&self, asked: &Asked<'_>, values: &Values<'_, '_>) -> bool {
-        if !self.guards.is_empty() && self.fit(values) {
-            asked.head().note_guards(&self.guards);
+    fn record_and_check(&self, asked: &GuardContext<'_>, values: &Values<'_, '_>) -> bool {
+        if !self.guards.is_empty() && self.types_match(values) {
+            asked.head().record_guards(&self.guards);
         }
-        self.hold(asked, values)
+        self.are_met(asked, values)
     }
 
-    fn hold(&self, asked: &Asked<'_>, values: &Values<'_, '_>) -> bool {
-        self.fit(values) && self.guards.iter().all(|guard| guard.accepts(asked))
+    fn are_met(&self, asked: &GuardContext<'_>, values: &Values<'_, '_>) -> bool {
+        self.types_match(values) && self.guards.iter().all(|guard| guard.check(asked))
     }
 
     /// Whether the values have the types of their parameters.
-    fn fit(&self, values: &Values<'_, '_>) -> bool {
+    fn types_match(&self, values: &Values<'_, '_>) -> bool {
         let fits =
-            |(place, kind): &(usize, Kind)| values.get(*place).is_some_and(|raw| kind.fits(raw));
-        self.typed.iter().all(fits)
+            |(place, kind): &(usize, ParameterType)| values.get(*place).is_some_and(|raw| kind.accepts(raw));
+        self.typed_parameters.iter().all(fits)
     }
 
     /// A description for route lists: `id is u32, the host is example.org`.
-    pub(crate) fn words(&self, names: &[Box<str>]) -> String {
-        let typed = self.typed.iter().map(|(place, kind)| {
+    pub(crate) fn describe(&self, names: &[Box<str>]) -> String {
+        let typed = self.typed_parameters.iter().map(|(place, kind)| {
             format!("{} is {}", names.get(*place).map_or("", |name| &**name), kind.name)
         });
         let guards = self.guards.iter().map(|guard| guard.name().into_owned());
@@ -144,19 +144,19 @@ impl Conditions {
     }
 }
 
-impl Table {
+impl RouteTable {
     /// Whether the conditions of `route` hold. The route's parameters are already stored in `head`.
-    pub(crate) fn answers(&self, route: u32, head: &Head, connection: &ConnectionInfo) -> bool {
-        let values = self.router.values(head.parameters(), head.path().as_bytes());
+    pub(crate) fn accepts(&self, route: u32, head: &RequestHead, connection: &ConnectionInfo) -> bool {
+        let values = self.router.values(head.path_parameters(), head.path().as_bytes());
         let conditions = self.conditions.get(route as usize);
-        let asked = Asked::new(head, connection);
-        conditions.is_none_or(|conditions| conditions.hold_and_note(&asked, &values))
+        let asked = GuardContext::new(head, connection);
+        conditions.is_none_or(|conditions| conditions.record_and_check(&asked, &values))
     }
 
     /// Finds the route for a path and a method, skipping routes whose conditions do not hold.
     pub(crate) fn find(
         &self,
-        head: &Head,
+        head: &RequestHead,
         connection: &ConnectionInfo,
         method: u8,
         parameters: &mut Parameters,
@@ -165,18 +165,18 @@ impl Table {
         if self.conditions.is_empty() {
             return self.router.find(path, method, parameters);
         }
-        let asked = Asked::new(head, connection);
+        let asked = GuardContext::new(head, connection);
         self.router.find_where(path, method, parameters, |route, values| {
             let conditions = self.conditions.get(route.id() as usize);
-            conditions.is_none_or(|conditions| conditions.hold_and_note(&asked, &values))
+            conditions.is_none_or(|conditions| conditions.record_and_check(&asked, &values))
         })
     }
 
     /// The router's number for the request's method.
     #[inline]
-    pub(crate) fn method(&self, head: &Head) -> u8 {
+    pub(crate) fn method_id(&self, head: &RequestHead) -> u8 {
         let known = head.index().method;
-        if known == Known::Extension { self.extension(head.method_name()) } else { known as u8 }
+        if known == Known::Extension { self.extension_id(head.method_str()) } else { known as u8 }
     }
 
     /// Returns the route that would answer the request that a CORS preflight announces. Returns
@@ -185,18 +185,18 @@ impl Table {
     /// Guards see the announced method. They cannot see the announced request's header fields,
     /// because a preflight does not contain them. So if the guards reject all routes, the first
     /// route for the path is used, regardless of its guards.
-    pub(crate) fn announced(&self, head: &Head, connection: &ConnectionInfo) -> Option<u32> {
-        let name = head.field_text("access-control-request-method")?;
-        let known = Known::find(name.as_bytes());
-        let method = if known == Known::Extension { self.extension(name) } else { known as u8 };
-        let asked = Asked::announced(head, connection, name);
+    pub(crate) fn find_preflighted(&self, head: &RequestHead, connection: &ConnectionInfo) -> Option<u32> {
+        let name = head.header("access-control-request-method")?;
+        let known = Known::from_name(name.as_bytes());
+        let method = if known == Known::Extension { self.extension_id(name) } else { known as u8 };
+        let asked = GuardContext::preflight(head, connection, name);
         let find = |has_guards: bool| {
             let path = head.path().as_bytes();
             let conditions = |route: &Route| self.conditions.get(route.id() as usize);
             self.router.find_where(path, method, &mut Parameters::default(), |route, values| {
                 conditions(route).is_none_or(|all| match has_guards {
-                    true => all.hold(&asked, &values),
-                    false => all.fit(&values),
+                    true => all.are_met(&asked, &values),
+                    false => all.types_match(&values),
                 })
             })
         };
@@ -210,18 +210,18 @@ impl Table {
     }
 
     #[cold]
-    fn extension(&self, name: &str) -> u8 {
-        let extensions = (EXTENSIONS_FROM..).zip(&self.methods.extensions);
+    fn extension_id(&self, name: &str) -> u8 {
+        let extensions = (EXTENSION_METHODS_FROM..).zip(&self.methods.extensions);
         let mut same = extensions.filter(|(_, extension)| extension.as_str() == name);
-        same.next().map_or(OTHER, |(index, _)| index)
+        same.next().map_or(OTHER_METHOD, |(index, _)| index)
     }
 
     /// The names of `methods`, separated by commas.
-    pub(crate) fn names(&self, methods: peregrine_router::Methods) -> String {
+    pub(crate) fn names(&self, methods: peregrine_router::MethodSet) -> String {
         self.methods.names(methods)
     }
 }
 
 /// The methods that every path with a route supports.
-pub(crate) const AUTOMATIC: peregrine_router::Methods =
-    peregrine_router::Methods::of(Known::Options as u8);
+pub(crate) const AUTOMATIC_METHODS: peregrine_router::MethodSet =
+    peregrine_router::MethodSet::single(Known::Options as u8);

@@ -5,7 +5,7 @@ use crate::extract::FromRequestParts;
 use crate::extract::formats::Cbor;
 #[cfg(feature = "message-pack")]
 use crate::extract::formats::MessagePack;
-use crate::http::head::Head;
+use crate::http::head::RequestHead;
 use crate::http::problem::Problem;
 use crate::http::request::Parts;
 use crate::http::response::content::Json;
@@ -37,11 +37,11 @@ use std::fmt;
 #[derive(Clone)]
 pub struct Accept {
     /// In no particular order. If it is empty, all types are accepted equally.
-    ranges: Vec<Range>,
+    ranges: Vec<MediaRange>,
 }
 
 #[derive(Clone)]
-struct Range {
+struct MediaRange {
     kind: String,
     subtype: String,
     parameters: Vec<(String, String)>,
@@ -50,7 +50,7 @@ struct Range {
 }
 
 /// The maximum number of ranges that are read. Further ranges in a request are ignored.
-const RANGES_MAX: usize = 64;
+const MEDIA_RANGES_MAX: usize = 64;
 
 impl Accept {
     /// The client's preference for a media type, such as `text/html; charset=utf-8`, from 0 (not
@@ -60,8 +60,8 @@ impl Accept {
         if self.ranges.is_empty() {
             return 1000;
         }
-        let Some(offered) = Range::read(media_type) else { return 0 };
-        let fitting = self.ranges.iter().filter_map(|range| Some((range.covers(&offered)?, range)));
+        let Some(offered) = MediaRange::parse(media_type) else { return 0 };
+        let fitting = self.ranges.iter().filter_map(|range| Some((range.match_specificity(&offered)?, range)));
         // Among equally specific ranges, the one with the highest weight counts.
         fitting.map(|(specific, range)| (specific, range.quality)).max().map_or(0, |(_, it)| it)
     }
@@ -69,7 +69,7 @@ impl Accept {
     /// Returns the type among `offers` that the client prefers. If it prefers several equally,
     /// returns the first of them. Returns `None` if the client accepts none of them.
     #[must_use]
-    pub fn best<'o>(&self, offers: &[&'o str]) -> Option<&'o str> {
+    pub fn best_match<'o>(&self, offers: &[&'o str]) -> Option<&'o str> {
         let mut best = None;
         for offer in offers {
             let quality = self.quality(offer);
@@ -86,8 +86,8 @@ impl Accept {
         &self,
         media_type: &'static str,
         make: impl FnOnce() -> R + 'm,
-    ) -> Offers<'m> {
-        Offers { accept: self.clone(), best: None, types: Vec::new() }.or(media_type, make)
+    ) -> Negotiation<'m> {
+        Negotiation { accept: self.clone(), best: None, types: Vec::new() }.or(media_type, make)
     }
 
     /// Sends a value in the data format that the client prefers. The formats are JSON, CBOR (with
@@ -101,7 +101,7 @@ impl Accept {
     /// assert_eq!(response.bytes(), b"\x82\x01\x02"[..]);
     /// ```
     #[must_use]
-    pub fn data<T: Serialize>(&self, value: &T) -> Response {
+    pub fn serialize<T: Serialize>(&self, value: &T) -> Response {
         let offers = self.offer("application/json", || Json(value));
         #[cfg(feature = "message-pack")]
         let offers = {
@@ -119,13 +119,13 @@ impl Accept {
 /// The available formats of a response. [`Offers::respond`] makes only the one that the client
 /// prefers.
 #[must_use = "a response is made by `respond`"]
-pub struct Offers<'m> {
+pub struct Negotiation<'m> {
     accept: Accept,
     best: Option<(u16, Box<dyn FnOnce() -> Response + 'm>)>,
     types: Vec<&'static str>,
 }
 
-impl<'m> Offers<'m> {
+impl<'m> Negotiation<'m> {
     /// Adds a format. If the client prefers several formats equally, the first of them is chosen.
     pub fn or<R: IntoResponse>(
         mut self,
@@ -152,34 +152,34 @@ impl<'m> Offers<'m> {
                 let detail = format!("Accept matches none of the available types: {names}");
                 let status = StatusCode::NOT_ACCEPTABLE;
                 let problem = Problem::new(status, "not-acceptable", detail);
-                problem.with("types", self.types).into_response()
+                problem.with_member("types", self.types).into_response()
             }
         };
-        response.fields.vary("accept");
+        response.headers.add_vary("accept");
         response
     }
 }
 
 impl FromRequestParts for Accept {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
-        Ok(Self::of(&parts.head))
+        Ok(Self::from_head(&parts.head))
     }
 }
 
 impl Accept {
     /// The types that a request accepts. Parts with invalid syntax are ignored.
     #[must_use]
-    pub fn of(head: &Head) -> Self {
+    pub fn from_head(head: &RequestHead) -> Self {
         let lists =
-            head.fields_named(ACCEPT.as_str()).filter_map(|it| std::str::from_utf8(it).ok());
-        let ranges = lists.flat_map(|list| split(list, b','));
-        Self { ranges: ranges.filter_map(Range::read).take(RANGES_MAX).collect() }
+            head.header_values(ACCEPT.as_str()).filter_map(|it| std::str::from_utf8(it).ok());
+        let ranges = lists.flat_map(|list| split_unquoted(list, b','));
+        Self { ranges: ranges.filter_map(MediaRange::parse).take(MEDIA_RANGES_MAX).collect() }
     }
 }
 
-impl Range {
-    fn read(text: &str) -> Option<Self> {
-        let mut parts = split(text, b';');
+impl MediaRange {
+    fn parse(text: &str) -> Option<Self> {
+        let mut parts = split_unquoted(text, b';');
         let (kind, subtype) = parts.next()?.trim_ascii().split_once('/')?;
         let is_name = |name: &str| {
             !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"')
@@ -191,7 +191,7 @@ impl Range {
         for part in parts.map(str::trim_ascii).filter(|part| !part.is_empty()) {
             let (name, value) = part.split_once('=').unwrap_or((part, ""));
             if name.eq_ignore_ascii_case("q") {
-                quality = weight(value)?;
+                quality = parse_qvalue(value)?;
                 // Extensions after the weight are ignored.
                 break;
             }
@@ -204,7 +204,7 @@ impl Range {
     }
 
     /// How specific this range is, or `None` if it does not match the offered type.
-    fn covers(&self, offered: &Self) -> Option<usize> {
+    fn match_specificity(&self, offered: &Self) -> Option<usize> {
         let has_all = self.parameters.iter().all(|one| offered.parameters.contains(one));
         let of_kind = self.kind == offered.kind;
         match (self.kind.as_str(), self.subtype.as_str()) {
@@ -219,7 +219,7 @@ impl Range {
 }
 
 /// Splits a list at a character outside quotes.
-fn split(list: &str, at: u8) -> impl Iterator<Item = &str> {
+fn split_unquoted(list: &str, at: u8) -> impl Iterator<Item = &str> {
     let (mut is_quoted, mut is_escaped) = (false, false);
     list.split(move |letter: char| {
         let is_cut = letter == char::from(at) && !is_quoted;
@@ -234,7 +234,7 @@ fn split(list: &str, at: u8) -> impl Iterator<Item = &str> {
 }
 
 /// RFC 9110 §12.4.2: up to three digits after the decimal point.
-fn weight(text: &str) -> Option<u16> {
+fn parse_qvalue(text: &str) -> Option<u16> {
     let (whole, digits) = text.split_once('.').unwrap_or((text, ""));
     if digits.len() > 3 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
@@ -255,7 +255,7 @@ impl fmt::Debug for Accept {
     }
 }
 
-impl fmt::Debug for Offers<'_> {
+impl fmt::Debug for Negotiation<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(&self.types).finish()
     }
@@ -269,7 +269,7 @@ mod tests {
 
     fn accept(values: &[&str]) -> Accept {
         let fields: Vec<_> = values.iter().map(|value| ("accept", *value)).collect();
-        Accept::of(&post("/", &fields, Body::empty()).parts.head)
+        Accept::from_head(&post("/", &fields, Body::empty()).parts.head)
     }
 
     #[test]
@@ -298,14 +298,14 @@ mod tests {
             ("application/json;q=1;ext=1", Some(JSON)),
             ("*/*;q=0", None),
         ] {
-            assert_eq!(accept(&[value]).best(&[JSON, HTML]), expected, "{value}");
+            assert_eq!(accept(&[value]).best_match(&[JSON, HTML]), expected, "{value}");
         }
         assert_eq!(
-            accept(&["text/html;q=0.5", "application/json;q=0.4"]).best(&[JSON, HTML]),
+            accept(&["text/html;q=0.5", "application/json;q=0.4"]).best_match(&[JSON, HTML]),
             Some(HTML)
         );
-        assert_eq!(Accept::of(&get("/").parts.head).best(&[JSON, HTML]), Some(JSON));
-        assert_eq!(accept(&[&"a/b, ".repeat(1000)]).ranges.len(), RANGES_MAX);
+        assert_eq!(Accept::from_head(&get("/").parts.head).best_match(&[JSON, HTML]), Some(JSON));
+        assert_eq!(accept(&[&"a/b, ".repeat(1000)]).ranges.len(), MEDIA_RANGES_MAX);
     }
 
     #[test]

@@ -9,20 +9,20 @@ use http::StatusCode;
 
 /// Passes the whole body to `use_it`, without a copy if the body is already complete. Then returns
 /// the buffer to the thread's pool.
-pub(crate) async fn read<T>(body: Body, use_it: impl FnOnce(&[u8]) -> T) -> Result<T, Problem> {
+pub(crate) async fn read_body<T>(body: Body, use_it: impl FnOnce(&[u8]) -> T) -> Result<T, Problem> {
     if let Some(bytes) = body.as_slice() {
         return Ok(use_it(bytes));
     }
     let limit = limit(&body);
     let buffer = body.collect(limit).await?;
     let result = use_it(&buffer);
-    pool::give(buffer);
+    pool::put(buffer);
     Ok(result)
 }
 
 /// The limit for reading all of `body` into memory.
 fn limit(body: &Body) -> u64 {
-    body.whole_limit()
+    body.buffer_limit()
 }
 
 /// The whole body, up to its limit ([`BODY_BYTES_MAX`](super::BODY_BYTES_MAX)).
@@ -61,7 +61,7 @@ impl FromRequest for String {
                 "invalid-utf8",
                 format!("the body must be UTF-8 text, but the byte at offset {offset} is not"),
             )
-            .with("offset", offset)
+            .with_member("offset", offset)
         })
     }
 }
@@ -95,7 +95,7 @@ impl FromRequest for Request {
 
 #[cfg(test)]
 mod tests {
-    use super::super::BODY_BYTES_MAX;
+    use super::super::DEFAULT_BODY_BYTES_MAX;
     use super::super::test_support::{incoming, now, post};
     use super::*;
 
@@ -135,13 +135,13 @@ mod tests {
         let piece = vec![b' '; 1024 * 1024];
         let body = || Body::new(http_body_util::StreamBody::new(Pieces(3, piece.clone())));
         let problem = now(String::from_request(post("/", &[], body()))).expect_err("too large");
-        assert_eq!(problem.members, [("limit".into(), BODY_BYTES_MAX.into())]);
+        assert_eq!(problem.members, [("limit".into(), DEFAULT_BODY_BYTES_MAX.into())]);
     }
 
     #[test]
     fn a_peer_that_leaves_in_the_middle_is_told_apart() {
         let (writer, reader) = crate::http::body::pipe::pipe(100, Some(10));
-        writer.push(Bytes::from_static(b"half"));
+        writer.send(Bytes::from_static(b"half"));
         drop(writer);
         let request = post("/", &[], Body::incoming(reader, 100));
         let problem = now(Bytes::from_request(request)).expect_err("an incomplete body");

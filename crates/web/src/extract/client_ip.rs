@@ -1,6 +1,6 @@
 //! The address of the client, also behind proxies.
 
-use super::{FromRequestParts, unfit};
+use super::{FromRequestParts, misconfigured};
 use crate::http::problem::Problem;
 use crate::http::request::Parts;
 use std::net::IpAddr;
@@ -23,12 +23,12 @@ use std::net::IpAddr;
 ///
 /// [`Server::trusted_proxies`]: https://docs.rs/peregrine/latest/peregrine/struct.Server.html
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct ClientAddress(pub IpAddr);
+pub struct ClientIp(pub IpAddr);
 
-impl FromRequestParts for ClientAddress {
+impl FromRequestParts for ClientIp {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
         parts.client().ip().map(Self).ok_or_else(|| {
-            unfit(
+            misconfigured(
                 "no-client-address",
                 "the handler needs the client's address, but there is none: the connection is \
                  not TCP, and its peer is not a trusted proxy that forwards one; take \
@@ -46,21 +46,21 @@ impl FromRequestParts for ClientAddress {
 mod tests {
     use super::super::test_support::{from_parts, get, now, parts_on};
     use super::*;
-    use crate::http::connection::{ConnectionInfo, Peer};
+    use crate::http::connection::{ConnectionInfo, ConnectionAddr};
 
     #[test]
     fn the_address_is_the_peer_s_where_nobody_else_is_believed() {
-        let peer = Peer::Tcp("[::ffff:192.0.2.7]:4000".parse().expect("an address"));
+        let peer = ConnectionAddr::Tcp("[::ffff:192.0.2.7]:4000".parse().expect("an address"));
         let mut parts = parts_on(ConnectionInfo { peer, ..ConnectionInfo::default() });
-        let ClientAddress(address) = now(from_parts(&mut parts)).expect("TCP");
+        let ClientIp(address) = now(from_parts(&mut parts)).expect("TCP");
         assert_eq!(address.to_string(), "192.0.2.7", "an IPv4-mapped address becomes IPv4");
     }
 
     #[test]
     fn without_an_address_the_problem_says_so_and_option_is_none() {
         let mut parts = get("/").parts;
-        let problem = now(ClientAddress::from_request_parts(&mut parts)).expect_err("not TCP");
+        let problem = now(ClientIp::from_request_parts(&mut parts)).expect_err("not TCP");
         assert_eq!((problem.status.as_u16(), problem.kind.as_ref()), (500, "no-client-address"));
-        assert_eq!(now(from_parts::<Option<ClientAddress>>(&mut parts)), Ok(None));
+        assert_eq!(now(from_parts::<Option<ClientIp>>(&mut parts)), Ok(None));
     }
 }

@@ -1,8 +1,8 @@
 //! Properties of the request's connection.
 
-use super::{FromRequestParts, unfit};
+use super::{FromRequestParts, misconfigured};
 use crate::http::connection::{ClientIdentity, ConnectionInfo, TlsInfo};
-use crate::http::private_response::Personal;
+use crate::http::private_response::PrivateResponse;
 use crate::http::problem::Problem;
 use crate::http::request::Parts;
 use http::StatusCode;
@@ -22,12 +22,12 @@ use std::sync::Arc;
 /// # let _ = who;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct PeerAddress(pub SocketAddr);
+pub struct PeerAddr(pub SocketAddr);
 
-impl FromRequestParts for PeerAddress {
+impl FromRequestParts for PeerAddr {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
-        parts.peek_connection().peer.tcp().map(Self).ok_or_else(|| {
-            unfit(
+        parts.peek_connection().peer.socket_addr().map(Self).ok_or_else(|| {
+            misconfigured(
                 "no-peer-address",
                 "the handler needs the peer's address, but the connection is not TCP; it should \
                  take `Option<PeerAddress>` or `ConnectionInfo`",
@@ -36,7 +36,7 @@ impl FromRequestParts for PeerAddress {
     }
 
     async fn optional_from_request_parts(parts: &mut Parts) -> Result<Option<Self>, Problem> {
-        Ok(parts.peek_connection().peer.tcp().map(Self))
+        Ok(parts.peek_connection().peer.socket_addr().map(Self))
     }
 }
 
@@ -85,8 +85,8 @@ impl FromRequestParts for TlsInfo {
 /// responds 403, and `Option<Arc<ClientIdentity>>` is `None`.
 impl FromRequestParts for Arc<ClientIdentity> {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
-        Personal::note(parts);
-        parts.connection().client().cloned().ok_or_else(|| {
+        PrivateResponse::mark(parts);
+        parts.connection().client_identity().cloned().ok_or_else(|| {
             Problem::new(
                 StatusCode::FORBIDDEN,
                 "client-certificate-required",
@@ -96,8 +96,8 @@ impl FromRequestParts for Arc<ClientIdentity> {
     }
 
     async fn optional_from_request_parts(parts: &mut Parts) -> Result<Option<Self>, Problem> {
-        Personal::note(parts);
-        Ok(parts.connection().client().cloned())
+        PrivateResponse::mark(parts);
+        Ok(parts.connection().client_identity().cloned())
     }
 }
 
@@ -118,11 +118,11 @@ impl FromRequestParts for ClientIdentity {
 mod tests {
     use super::super::test_support::{from_parts, get, now, parts_on};
     use super::*;
-    use crate::http::connection::Peer;
+    use crate::http::connection::ConnectionAddr;
 
     fn secure_tcp() -> ConnectionInfo {
         ConnectionInfo {
-            peer: Peer::Tcp("192.0.2.7:4000".parse().expect("an address")),
+            peer: ConnectionAddr::Tcp("192.0.2.7:4000".parse().expect("an address")),
             tls: Some(Arc::new(TlsInfo { version: "TLSv1.3", ..TlsInfo::default() })),
             ..ConnectionInfo::default()
         }
@@ -131,24 +131,24 @@ mod tests {
     #[test]
     fn the_peer_and_tls_are_given_where_there_are_any() {
         let mut parts = parts_on(secure_tcp());
-        let PeerAddress(peer) = now(from_parts(&mut parts)).expect("TCP");
+        let PeerAddr(peer) = now(from_parts(&mut parts)).expect("TCP");
         let tls: TlsInfo = now(from_parts(&mut parts)).expect("TLS");
         let info: Rc<ConnectionInfo> = now(from_parts(&mut parts)).expect("always");
         let copy: ConnectionInfo = now(from_parts(&mut parts)).expect("always");
         assert_eq!((peer.to_string().as_str(), tls.version), ("192.0.2.7:4000", "TLSv1.3"));
-        assert_eq!((&info.peer, &copy.peer), (&Peer::Tcp(peer), &Peer::Tcp(peer)));
+        assert_eq!((&info.peer, &copy.peer), (&ConnectionAddr::Tcp(peer), &ConnectionAddr::Tcp(peer)));
     }
 
     #[test]
     fn without_tcp_or_tls_the_problem_says_so_and_option_is_none() {
         let mut parts = get("/").parts;
-        let problem = now(PeerAddress::from_request_parts(&mut parts)).expect_err("not TCP");
+        let problem = now(PeerAddr::from_request_parts(&mut parts)).expect_err("not TCP");
         assert_eq!((problem.status.as_u16(), problem.kind.as_ref()), (500, "no-peer-address"));
         assert!(!problem.detail.contains("PeerAddress"), "{}", problem.detail);
         let problem = now(TlsInfo::from_request_parts(&mut parts)).expect_err("no TLS");
         assert_eq!((problem.status.as_u16(), problem.kind.as_ref()), (403, "tls-required"));
         assert!(problem.detail.contains("https"));
-        assert_eq!(now(from_parts::<Option<PeerAddress>>(&mut parts)), Ok(None));
+        assert_eq!(now(from_parts::<Option<PeerAddr>>(&mut parts)), Ok(None));
         assert_eq!(now(from_parts::<Option<TlsInfo>>(&mut parts)), Ok(None));
     }
 
@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(now(from_parts::<Option<Arc<ClientIdentity>>>(&mut parts)), Ok(None));
 
         let client = ClientIdentity { subject: "CN=a".to_owned(), ..ClientIdentity::default() };
-        let tls = TlsInfo { client: Some(Arc::new(client.clone())), ..TlsInfo::default() };
+        let tls = TlsInfo { client_identity: Some(Arc::new(client.clone())), ..TlsInfo::default() };
         let mut parts =
             parts_on(ConnectionInfo { tls: Some(Arc::new(tls)), ..ConnectionInfo::default() });
         assert_eq!(now(from_parts(&mut parts)), Ok(client.clone()));

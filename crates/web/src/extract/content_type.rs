@@ -1,18 +1,18 @@
 //! Checks that the body has the media type that an extractor reads.
 
-use super::shortened;
-use crate::http::head::Head;
+use super::truncate;
+use crate::http::head::RequestHead;
 use crate::http::problem::Problem;
 use http::StatusCode;
 
 /// Rejects a body with a `Content-Type` that `accepts` rejects. `accepts` receives the type and
 /// subtype without parameters. `expected` names the accepted types.
 pub(crate) fn check(
-    head: &Head,
+    head: &RequestHead,
     expected: &'static str,
     accepts: fn(&[u8]) -> bool,
 ) -> Result<(), Problem> {
-    let Some(sent) = head.field("content-type") else {
+    let Some(sent) = head.header_bytes("content-type") else {
         let detail = format!("the request has no Content-Type; send one that is {expected}");
         return Err(unsupported(detail, expected));
     };
@@ -23,14 +23,14 @@ pub(crate) fn check(
         return Ok(());
     }
     let sent = String::from_utf8_lossy(sent);
-    let sent = shortened(&sent);
+    let sent = truncate(&sent);
     let detail = format!("the Content-Type is `{sent}`, but must be {expected}");
-    Err(unsupported(detail, expected).with("sent", sent.as_ref()))
+    Err(unsupported(detail, expected).with_member("sent", sent.as_ref()))
 }
 
 fn unsupported(detail: String, expected: &'static str) -> Problem {
     Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported-media-type", detail)
-        .with("expected", expected)
+        .with_member("expected", expected)
 }
 
 /// `application/json`, or any type with the suffix `+json` (RFC 6839).

@@ -5,7 +5,7 @@ use super::TypedHeader;
 use super::{Extension, Form, Json, Path, Query, State};
 use std::ops::{Deref, DerefMut};
 
-macro_rules! inner {
+macro_rules! impl_deref {
     ($($Wrapper:ident)*) => {
         $(
             impl<T> Deref for $Wrapper<T> {
@@ -25,9 +25,9 @@ macro_rules! inner {
     };
 }
 
-inner! { Extension Form Json Path Query State }
+impl_deref! { Extension Form Json Path Query State }
 #[cfg(feature = "typed-headers")]
-inner! { TypedHeader }
+impl_deref! { TypedHeader }
 
 impl<T> From<T> for Json<T> {
     fn from(value: T) -> Self {

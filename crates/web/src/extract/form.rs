@@ -1,6 +1,6 @@
 //! URL-encoded forms, from the body or from the query.
 
-use super::body::read;
+use super::body::read_body;
 use super::{Form, FromRequest, content_type, query};
 use crate::http::problem::Problem;
 use crate::http::request::Request;
@@ -20,7 +20,7 @@ impl<T: DeserializeOwned> FromRequest for Form<T> {
         }
         let head = &request.parts.head;
         content_type::check(head, "application/x-www-form-urlencoded", content_type::is_form)?;
-        read(request.body, query::form).await?.map(Form)
+        read_body(request.body, query::form).await?.map(Form)
     }
 
     async fn optional_from_request(request: Request) -> Result<Option<Self>, Problem> {
@@ -28,7 +28,7 @@ impl<T: DeserializeOwned> FromRequest for Form<T> {
         let absent = if is_in_query(&request) {
             head.query().is_none()
         } else {
-            request.body.length() == Some(0) && head.field("content-type").is_none()
+            request.body.length() == Some(0) && head.header_bytes("content-type").is_none()
         };
         if absent { Ok(None) } else { Self::from_request(request).await.map(Some) }
     }

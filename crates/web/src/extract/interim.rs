@@ -1,7 +1,7 @@
 //! Lets handlers send interim responses.
 
 use super::FromRequestParts;
-use crate::http::head::Head;
+use crate::http::head::RequestHead;
 use crate::http::interim::InterimError;
 use crate::http::problem::Problem;
 use crate::http::request::Parts;
@@ -32,7 +32,7 @@ use std::fmt;
 /// assert_eq!(status.as_u16(), 103);
 /// assert_eq!(fields["link"], "</style.css>; rel=preload; as=style");
 /// ```
-pub struct Interim(Head);
+pub struct Interim(RequestHead);
 
 impl Interim {
     /// Sends a 103 (Early Hints) with these `Link` values. The client may request the linked
@@ -65,13 +65,13 @@ impl Interim {
         if !(102..200).contains(&status.as_u16()) {
             return Err(InterimError::NotInterim(status));
         }
-        self.0.interims().push(status, fields)
+        self.0.pending_interims().push(status, fields)
     }
 }
 
 impl FromRequestParts for Interim {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
-        parts.head.interims().mark_used();
+        parts.head.pending_interims().mark_used();
         Ok(Self(parts.head.share()))
     }
 }

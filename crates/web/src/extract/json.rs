@@ -1,7 +1,7 @@
 //! JSON from the body.
 
-use super::body::read;
-use super::{FromRequest, Json, content_type, shortened};
+use super::body::read_body;
+use super::{FromRequest, Json, content_type, truncate};
 use crate::http::problem::Problem;
 use crate::http::request::Request;
 use http::StatusCode;
@@ -20,7 +20,7 @@ impl<T: DeserializeOwned> FromRequest for Json<T> {
     }
 
     async fn optional_from_request(request: Request) -> Result<Option<Self>, Problem> {
-        if is_absent(&request) {
+        if has_no_body(&request) {
             return Ok(None);
         }
         Self::from_request(request).await.map(Some)
@@ -35,17 +35,17 @@ pub async fn json_with<T: DeserializeOwned, R>(
     request: Request,
     then: impl FnOnce(T, &[u8]) -> Result<R, Problem>,
 ) -> Result<R, Problem> {
-    json_by(request, |_| None, then).await
+    json_with_parser(request, |_| None, then).await
 }
 
 /// Like [`json_with`], but tries the reader `first`. If `first` returns `None`, parses with
 /// `serde_json`.
-pub(crate) async fn json_by<T: DeserializeOwned, R>(
+pub(crate) async fn json_with_parser<T: DeserializeOwned, R>(
     request: Request,
     first: impl FnOnce(&[u8]) -> Option<T>,
     then: impl FnOnce(T, &[u8]) -> Result<R, Problem>,
 ) -> Result<R, Problem> {
-    if is_absent(&request) {
+    if has_no_body(&request) {
         return Err(empty());
     }
     content_type::check(
@@ -54,20 +54,20 @@ pub(crate) async fn json_by<T: DeserializeOwned, R>(
         content_type::is_json,
     )?;
     let value = |bytes: &[u8]| first(bytes).map_or_else(|| parse(bytes), Ok);
-    read(request.body, |bytes| value(bytes).and_then(|value| then(value, bytes))).await?
+    read_body(request.body, |bytes| value(bytes).and_then(|value| then(value, bytes))).await?
 }
 
 /// Reads one line of a body of many documents. Problems name the line by `number`.
-pub(crate) fn json_of_line<T: DeserializeOwned>(line: &[u8], number: u64) -> Result<T, Problem> {
+pub(crate) fn json_from_line<T: DeserializeOwned>(line: &[u8], number: u64) -> Result<T, Problem> {
     parse(line).map_err(|mut problem| {
         problem.members.retain(|(name, _)| name != "line");
         problem.detail = format!("line {number}: {}", problem.detail).into();
-        problem.with("line", number)
+        problem.with_member("line", number)
     })
 }
 
-fn is_absent(request: &Request) -> bool {
-    request.body.length() == Some(0) && request.parts.head.field("content-type").is_none()
+fn has_no_body(request: &Request) -> bool {
+    request.body.length() == Some(0) && request.parts.head.header_bytes("content-type").is_none()
 }
 
 fn empty() -> Problem {
@@ -81,11 +81,11 @@ fn empty() -> Problem {
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     // Tracking the path costs time at every field. So the first read does not track it. Only a
     // document that fails is read again, with tracking.
-    serde_json::from_slice(bytes).map_err(|error| explain::<T>(bytes, &error))
+    serde_json::from_slice(bytes).map_err(|error| json_error::<T>(bytes, &error))
 }
 
 #[cold]
-fn explain<T: DeserializeOwned>(bytes: &[u8], error: &serde_json::Error) -> Problem {
+fn json_error<T: DeserializeOwned>(bytes: &[u8], error: &serde_json::Error) -> Problem {
     if bytes.trim_ascii().is_empty() {
         return empty();
     }
@@ -96,8 +96,8 @@ fn explain<T: DeserializeOwned>(bytes: &[u8], error: &serde_json::Error) -> Prob
             "invalid-json",
             format!("the body is not valid JSON: {error}"),
         )
-        .with("line", line)
-        .with("column", column);
+        .with_member("line", line)
+        .with_member("column", column);
     }
     let deserializer = &mut serde_json::Deserializer::from_slice(bytes);
     let path = match serde_path_to_error::deserialize::<_, T>(deserializer) {
@@ -107,16 +107,16 @@ fn explain<T: DeserializeOwned>(bytes: &[u8], error: &serde_json::Error) -> Prob
     let text = error.to_string();
     // The problem has `line` and `column` members, so the reason need not contain the position.
     let reason = text.rsplit_once(" at line ").map_or(text.as_str(), |(reason, _)| reason);
-    field_problem(&path, reason).with("line", line).with("column", column)
+    field_problem(&path, reason).with_member("line", line).with_member("column", column)
 }
 
 /// The problem for a value with valid syntax but invalid content, at `path`.
 #[must_use]
 pub fn field_problem(path: &str, reason: &str) -> Problem {
-    let reason = without_types(reason);
+    let reason = strip_type_names(reason);
     // The path may contain a key and the reason a value, both from the peer.
-    let (path, reason) = (shortened(path), shortened(&reason));
-    let (path, reason) = match missing(&reason) {
+    let (path, reason) = (truncate(path), truncate(&reason));
+    let (path, reason) = match missing_field_name(&reason) {
         Some(name) if path == "." => (name.to_owned(), "missing field"),
         Some(name) => (format!("{path}.{name}"), "missing field"),
         None => (path.into_owned(), &*reason),
@@ -128,18 +128,18 @@ pub fn field_problem(path: &str, reason: &str) -> Problem {
         "." => (reason.to_owned(), String::new()),
         _ => (format!("{path}: {reason}"), path),
     };
-    Problem::new(status, kind, detail).with("path", path).with("reason", reason)
+    Problem::new(status, kind, detail).with_member("path", path).with_member("reason", reason)
 }
 
 /// The field name in serde's message for a missing field. The path from `serde_path_to_error` ends
 /// at the object that lacks the field, so it does not contain the name.
-fn missing(reason: &str) -> Option<&str> {
+fn missing_field_name(reason: &str) -> Option<&str> {
     reason.strip_prefix("missing field `")?.strip_suffix('`')
 }
 
 /// The reason without the names of Rust types, which serde includes. The expected value is
 /// described in JSON's terms instead.
-fn without_types(reason: &str) -> Cow<'_, str> {
+fn strip_type_names(reason: &str) -> Cow<'_, str> {
     const WORDS: [(&str, &str); 7] = [
         ("tuple struct ", "a list"),
         ("tuple variant ", "a list"),
@@ -212,15 +212,15 @@ mod tests {
 
     #[test]
     fn the_buffer_that_pieces_were_collected_in_goes_back_to_the_stock() {
-        let buffer = crate::http::body::pool::take();
+        let buffer = crate::http::body::pool::get();
         let address = buffer.as_ptr();
-        crate::http::body::pool::give(buffer);
+        crate::http::body::pool::put(buffer);
         for pieces in [["[1,", "2]"], ["[1,", "oops"]] {
             let result = now(from_request::<Json<[u8; 2]>>(post("/", JSON, incoming(&pieces, 99))));
             assert_eq!(result.is_ok(), pieces[1] == "2]");
-            let again = crate::http::body::pool::take();
+            let again = crate::http::body::pool::get();
             assert_eq!(again.as_ptr(), address);
-            crate::http::body::pool::give(again);
+            crate::http::body::pool::put(again);
         }
     }
 

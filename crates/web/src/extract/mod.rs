@@ -36,12 +36,12 @@ pub(crate) mod test_support;
 mod typed_header;
 
 #[cfg(any(feature = "cbor", feature = "message-pack", feature = "protobuf"))]
-pub(crate) use body::read;
+pub(crate) use body::read_body;
 #[cfg(feature = "fast-json")]
-pub(crate) use json::json_by;
-pub(crate) use json::json_of_line;
+pub(crate) use json::json_with_parser;
+pub(crate) use json::json_from_line;
 
-pub use crate::http::body::limits::BODY_BYTES_MAX;
+pub use crate::http::body::limits::DEFAULT_BODY_BYTES_MAX;
 pub use crate::http::connection::{ClientIdentity, ConnectionInfo, TlsInfo};
 #[cfg(feature = "cookies")]
 pub use crate::http::cookies::Cookies;
@@ -52,12 +52,12 @@ pub use crate::http::cookies::SignedCookies;
 pub use crate::http::from_request::{FromRequest, FromRequestParts, ViaParts, ViaRequest};
 pub use crate::http::response::content::{Form, Json};
 pub use accept::Accept;
-pub use client_ip::ClientAddress;
-pub use connection::PeerAddress;
+pub use client_ip::ClientIp;
+pub use connection::PeerAddr;
 #[cfg(feature = "cbor")]
 pub use formats::Cbor;
 #[cfg(feature = "fast-json")]
-pub use formats::FastJson;
+pub use formats::SimdJson;
 #[cfg(feature = "message-pack")]
 pub use formats::MessagePack;
 #[cfg(feature = "protobuf")]
@@ -75,13 +75,13 @@ pub use state::{Extension, State, StateRef};
 #[cfg(feature = "typed-headers")]
 pub use typed_header::TypedHeader;
 
-use crate::http::panic::contained;
+use crate::http::panic::catch_log_panic;
 use crate::http::problem::Problem;
 use http::StatusCode;
 use std::borrow::Cow;
 
 /// Text from a peer, truncated so that a problem can include it.
-fn shortened(text: &str) -> Cow<'_, str> {
+fn truncate(text: &str) -> Cow<'_, str> {
     const BYTES_MAX: usize = 200;
     if text.len() <= BYTES_MAX {
         return text.into();
@@ -93,8 +93,8 @@ fn shortened(text: &str) -> Cow<'_, str> {
 /// logged for the handler's developer. It is not sent to the peer, because the peer cannot act on
 /// it and because it would disclose internals of the server.
 #[cold]
-pub(crate) fn unfit(kind: &'static str, cause: &str) -> Problem {
-    contained(|| tracing::error!(target: "peregrine", kind, "{cause}"));
+pub(crate) fn misconfigured(kind: &'static str, cause: &str) -> Problem {
+    catch_log_panic(|| tracing::error!(target: "peregrine", kind, "{cause}"));
     let detail = "the server lacks something that it needs for this request; its log says what";
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, kind, detail)
 }

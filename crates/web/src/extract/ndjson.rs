@@ -1,9 +1,9 @@
 //! Newline-delimited JSON, in requests and responses.
 
-use crate::extract::{FromRequest, content_type, json_of_line};
+use crate::extract::{FromRequest, content_type, json_from_line};
 use crate::http::body::{Body, BodyError};
-use crate::http::coop::others_first;
-use crate::http::memory::{Charge, Filling, filling};
+use crate::http::coop::yield_now;
+use crate::http::memory::{MemoryReservation, MemoryPressure, pressure};
 use crate::http::problem::Problem;
 use crate::http::request::Request;
 use crate::http::response::{IntoResponse, Response};
@@ -22,17 +22,17 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 /// The default limit of a line: 64 KiB.
-pub const LINE_BYTES_MAX: usize = 64 * 1024;
+pub const DEFAULT_LINE_BYTES_MAX: usize = 64 * 1024;
 
 /// How many buffered lines are read before the task yields.
-const LINES_PER_TURN: u32 = 256;
+const LINES_PER_POLL: u32 = 256;
 /// A response frame is sent once it has this many bytes.
-const FRAME_BYTES: usize = 16 * 1024;
+const FRAME_BYTES_TARGET: usize = 16 * 1024;
 /// A response frame is sent once it has this many items, even short ones, because each item may be
 /// expensive to produce.
 const FRAME_ITEMS: usize = 32;
 
-const NAME: &str = "application/x-ndjson";
+const MEDIA_TYPE: &str = "application/x-ndjson";
 
 /// The JSON documents of a request, one per line, read as they arrive (`application/x-ndjson`,
 /// `application/ndjson`, `application/jsonl`). [`NdJson::response`] makes a response of such lines.
@@ -67,12 +67,12 @@ pub struct NdJson<T> {
     line_bytes_max: usize,
     /// Received bytes that are not yet read.
     bytes: BytesMut,
-    charge: Charge,
+    reservation: MemoryReservation,
     /// How many bytes of `bytes` were already searched for the end of a line.
     searched: usize,
-    number: u64,
-    unbroken: u32,
-    is_over: bool,
+    line_number: u64,
+    work_since_yield: u32,
+    is_finished: bool,
     value: PhantomData<fn() -> T>,
 }
 
@@ -80,13 +80,13 @@ impl<T: DeserializeOwned> NdJson<T> {
     fn new(body: Body) -> Self {
         Self {
             body,
-            line_bytes_max: LINE_BYTES_MAX,
+            line_bytes_max: DEFAULT_LINE_BYTES_MAX,
             bytes: BytesMut::new(),
-            charge: Charge::new(),
+            reservation: MemoryReservation::empty(),
             searched: 0,
-            number: 0,
-            unbroken: 0,
-            is_over: false,
+            line_number: 0,
+            work_since_yield: 0,
+            is_finished: false,
             value: PhantomData,
         }
     }
@@ -107,61 +107,61 @@ impl<T: DeserializeOwned> NdJson<T> {
     fn poll_line(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<T, Problem>>> {
         let mut has_grown = false;
         loop {
-            if self.unbroken >= LINES_PER_TURN {
-                self.unbroken = 0;
-                others_first(context);
+            if self.work_since_yield >= LINES_PER_POLL {
+                self.work_since_yield = 0;
+                yield_now(context);
                 return Poll::Pending;
             }
-            if let Some(line) = self.line() {
-                self.unbroken += 1;
+            if let Some(line) = self.next_line() {
+                self.work_since_yield += 1;
                 match line {
                     Ok(line) if line.trim_ascii().is_empty() => continue,
-                    Ok(line) => return Poll::Ready(Some(self.read(&line))),
+                    Ok(line) => return Poll::Ready(Some(self.parse_line(&line))),
                     Err(problem) => return Poll::Ready(Some(Err(problem))),
                 }
             }
-            if self.is_over {
+            if self.is_finished {
                 return Poll::Ready(None);
             }
-            if has_grown && filling() >= Filling::Full {
-                self.end();
+            if has_grown && pressure() >= MemoryPressure::Critical {
+                self.finish();
                 return Poll::Ready(Some(Err(BodyError::Overloaded.into())));
             }
             let polled = Pin::new(&mut self.body).poll_frame(context);
             if polled.is_pending() {
                 // Waiting for the body already yields to other tasks.
-                self.unbroken = 0;
+                self.work_since_yield = 0;
             }
             match ready!(polled) {
                 Some(Ok(frame)) => {
                     if let Ok(data) = frame.into_data() {
                         self.bytes.extend_from_slice(&data);
-                        self.charge.set(self.bytes.capacity());
+                        self.reservation.resize(self.bytes.capacity());
                         has_grown = true;
                     }
                 }
                 Some(Err(error)) => {
-                    self.end();
+                    self.finish();
                     return Poll::Ready(Some(Err(error.into())));
                 }
-                None => self.is_over = true,
+                None => self.is_finished = true,
             }
         }
     }
 
     /// The next complete line without its line break, if it has arrived.
-    fn line(&mut self) -> Option<Result<BytesMut, Problem>> {
+    fn next_line(&mut self) -> Option<Result<BytesMut, Problem>> {
         let end = self.bytes[self.searched..].iter().position(|byte| *byte == b'\n');
         let length = end.map_or(self.bytes.len(), |end| self.searched + end);
         if length > self.line_bytes_max {
-            self.number += 1;
-            self.end();
-            let (number, limit) = (self.number, self.line_bytes_max);
+            self.line_number += 1;
+            self.finish();
+            let (number, limit) = (self.line_number, self.line_bytes_max);
             let detail = format!("line {number} is longer than the limit of {limit} bytes");
             let problem = Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "line-too-long", detail);
-            return Some(Err(problem.with("line", number).with("limit", limit)));
+            return Some(Err(problem.with_member("line", number).with_member("limit", limit)));
         }
-        if end.is_none() && !(self.is_over && length > 0) {
+        if end.is_none() && !(self.is_finished && length > 0) {
             self.searched = length;
             return None;
         }
@@ -174,22 +174,22 @@ impl<T: DeserializeOwned> NdJson<T> {
             // buffer is freed together with the returned line.
             self.bytes = BytesMut::new();
         }
-        self.charge.set(self.bytes.capacity());
+        self.reservation.resize(self.bytes.capacity());
         self.searched = 0;
-        self.number += 1;
+        self.line_number += 1;
         Some(Ok(line))
     }
 
-    fn read(&self, line: &[u8]) -> Result<T, Problem> {
-        json_of_line(line, self.number)
+    fn parse_line(&self, line: &[u8]) -> Result<T, Problem> {
+        json_from_line(line, self.line_number)
     }
 
     /// Stops reading and frees the buffer.
-    fn end(&mut self) {
-        self.is_over = true;
+    fn finish(&mut self) {
+        self.is_finished = true;
         self.body = Body::empty();
         self.bytes = BytesMut::new();
-        self.charge.set(0);
+        self.reservation.resize(0);
         self.searched = 0;
     }
 }
@@ -225,9 +225,9 @@ impl NdJson<()> {
         E: Into<Box<dyn Error + Send + Sync>>,
     {
         let body =
-            Body::new(Lines { items: Box::pin(items), is_over: false, unbroken: 0, error: None });
+            Body::new(LinesBody { items: Box::pin(items), is_finished: false, work_since_yield: 0, error: None });
         let mut response = body.into_response();
-        response.fields.append(CONTENT_TYPE, HeaderValue::from_static(NAME));
+        response.headers.append(CONTENT_TYPE, HeaderValue::from_static(MEDIA_TYPE));
         response
     }
 }
@@ -235,11 +235,11 @@ impl NdJson<()> {
 impl<T: DeserializeOwned> FromRequest for NdJson<T> {
     async fn from_request(request: Request) -> Result<Self, Problem> {
         let is_lines = |essence: &[u8]| {
-            [NAME, "application/ndjson", "application/jsonl"]
+            [MEDIA_TYPE, "application/ndjson", "application/jsonl"]
                 .iter()
                 .any(|name| essence.eq_ignore_ascii_case(name.as_bytes()))
         };
-        content_type::check(&request.parts.head, NAME, is_lines)?;
+        content_type::check(&request.parts.head, MEDIA_TYPE, is_lines)?;
         Ok(Self::new(request.body))
     }
 }
@@ -255,23 +255,23 @@ impl<T: DeserializeOwned> Stream for NdJson<T> {
 impl<T> fmt::Debug for NdJson<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("NdJson")
-            .field("line", &self.number)
+            .field("line", &self.line_number)
             .field("line_bytes_max", &self.line_bytes_max)
             .finish_non_exhaustive()
     }
 }
 
 /// A body that writes items as lines.
-struct Lines<S> {
+struct LinesBody<S> {
     items: Pin<Box<S>>,
-    is_over: bool,
+    is_finished: bool,
     /// Items since the task last yielded.
-    unbroken: u32,
+    work_since_yield: u32,
     /// The error of an item. It is reported after the lines before that item are sent.
     error: Option<BodyError>,
 }
 
-impl<S, T, E> HttpBody for Lines<S>
+impl<S, T, E> HttpBody for LinesBody<S>
 where
     S: Stream<Item = Result<T, E>>,
     T: Serialize,
@@ -284,26 +284,26 @@ where
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        if self.unbroken >= LINES_PER_TURN {
-            self.unbroken = 0;
-            others_first(context);
+        if self.work_since_yield >= LINES_PER_POLL {
+            self.work_since_yield = 0;
+            yield_now(context);
             return Poll::Pending;
         }
         let (mut frame, mut whole, mut items) = (Vec::new(), 0, 0);
-        while !self.is_over && frame.len() < FRAME_BYTES && items < FRAME_ITEMS {
+        while !self.is_finished && frame.len() < FRAME_BYTES_TARGET && items < FRAME_ITEMS {
             let item = match self.items.as_mut().poll_next(context) {
                 Poll::Pending if frame.is_empty() => {
-                    self.unbroken = 0;
+                    self.work_since_yield = 0;
                     return Poll::Pending;
                 }
                 Poll::Pending => break,
                 Poll::Ready(item) => item,
             };
             items += 1;
-            self.unbroken += 1;
+            self.work_since_yield += 1;
             let written = match item {
                 None => {
-                    self.is_over = true;
+                    self.is_finished = true;
                     break;
                 }
                 Some(Ok(item)) => serde_json::to_writer(&mut frame, &item).map_err(Into::into),
@@ -312,8 +312,8 @@ where
             if let Err(error) = written {
                 // The item may have been written in part.
                 frame.truncate(whole);
-                self.is_over = true;
-                self.error = Some(BodyError::Failed(error));
+                self.is_finished = true;
+                self.error = Some(BodyError::Stream(error));
                 break;
             }
             frame.push(b'\n');
@@ -358,15 +358,15 @@ mod tests {
 
     #[test]
     fn a_line_that_is_more_than_the_worker_may_hold_is_refused() {
-        use crate::http::memory::{held, limit};
-        let before = held();
-        limit(Some(before + 3_000));
+        use crate::http::memory::{reserved, set_limit};
+        let before = reserved();
+        set_limit(Some(before + 3_000));
         let part = "9".repeat(1_000).leak();
         let read = read(&[part, part, part, part, part, "\n1\n"], 10_000);
-        limit(None);
+        set_limit(None);
         assert_eq!(read.len(), 1, "{read:?}");
         assert!(matches!(&read[0], Err((503, _))), "{read:?}");
-        assert_eq!(held(), before);
+        assert_eq!(reserved(), before);
     }
 
     #[test]
@@ -383,7 +383,7 @@ mod tests {
                     Poll::Pending => pauses += 1,
                 }
             }
-            assert_eq!((read, pauses), (count, 2000 / LINES_PER_TURN), "{line:?}");
+            assert_eq!((read, pauses), (count, 2000 / LINES_PER_POLL), "{line:?}");
         }
     }
 
@@ -415,7 +415,7 @@ mod tests {
         let request = post("/", &[("content-type", "application/json")], Body::from("1"));
         assert_eq!(now(from_request::<NdJson<u64>>(request)).expect_err("not lines").status, 415);
         let (writer, reader) = crate::http::body::pipe::pipe(100, Some(10));
-        writer.push(Bytes::from_static(b"1\n2"));
+        writer.send(Bytes::from_static(b"1\n2"));
         drop(writer);
         let request = post("/", TYPE, Body::incoming(reader, 100));
         let mut lines = now(from_request::<NdJson<u64>>(request)).expect("lines");

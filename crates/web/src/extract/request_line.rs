@@ -1,6 +1,6 @@
 //! The parts of the request line, and the route that matched.
 
-use super::{FromRequestParts, unfit};
+use super::{FromRequestParts, misconfigured};
 use crate::http::problem::Problem;
 use crate::http::request::Parts;
 use http::{HeaderMap, Method, Uri, Version};
@@ -38,7 +38,7 @@ pub struct OriginalPath(pub String);
 impl FromRequestParts for MatchedPath {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
         parts.pattern().map(|pattern| Self(pattern.to_owned())).ok_or_else(|| {
-            unfit(
+            misconfigured(
                 "no-route",
                 "the handler needs a route's pattern, but the request matched none; a fallback \
                  should take `Option<MatchedPath>`",

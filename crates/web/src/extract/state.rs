@@ -1,6 +1,6 @@
 //! Values that the application or a middleware provides.
 
-use super::{FromRequestParts, unfit};
+use super::{FromRequestParts, misconfigured};
 use crate::http::problem::Problem;
 use crate::http::request::Parts;
 use crate::http::requirements::Requirements;
@@ -111,12 +111,12 @@ impl<T: Clone + 'static> FromRequestParts for State<T> {
 
 impl<T: 'static> FromRequestParts for StateRef<T> {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
-        let value = parts.states().share().ok_or_else(missing_state::<T>)?;
+        let value = parts.states().get_rc().ok_or_else(missing_state::<T>)?;
         Ok(Self { value })
     }
 
     async fn optional_from_request_parts(parts: &mut Parts) -> Result<Option<Self>, Problem> {
-        Ok(parts.states().share().map(|value| Self { value }))
+        Ok(parts.states().get_rc().map(|value| Self { value }))
     }
 
     fn require(requirements: &mut Requirements) {
@@ -127,7 +127,7 @@ impl<T: 'static> FromRequestParts for StateRef<T> {
 impl<T: Clone + Send + Sync + 'static> FromRequestParts for Extension<T> {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
         extension(parts).map(Self).ok_or_else(|| {
-            absent(
+            missing(
                 "missing-extension",
                 type_name::<T>(),
                 "add the middleware that attaches it, outside this handler",
@@ -145,11 +145,11 @@ fn extension<T: Clone + Send + Sync + 'static>(parts: &Parts) -> Option<T> {
 }
 
 fn missing_state<T>() -> Problem {
-    absent("missing-state", type_name::<T>(), "give it to the application with `.state(..)`")
+    missing("missing-state", type_name::<T>(), "give it to the application with `.state(..)`")
 }
 
-fn absent(kind: &'static str, name: &'static str, remedy: &str) -> Problem {
-    unfit(kind, &format!("the handler needs a `{name}`, but there is none; {remedy}"))
+fn missing(kind: &'static str, name: &'static str, remedy: &str) -> Problem {
+    misconfigured(kind, &format!("the handler needs a `{name}`, but there is none; {remedy}"))
 }
 
 impl<T: Clone + Send + Sync + 'static> IntoResponseParts for Extension<T> {

@@ -4,7 +4,7 @@ use super::{FromRequest, FromRequestParts};
 use crate::http::body::Body;
 use crate::http::body::pipe::pipe;
 use crate::http::connection::ConnectionInfo;
-use crate::http::head::Head;
+use crate::http::head::RequestHead;
 use crate::http::problem::Problem;
 use crate::http::request::{Parts, Request};
 use crate::http::state::States;
@@ -12,7 +12,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use peregrine_proto::Limits;
 use peregrine_proto::h1::{Connection, Event};
-use peregrine_router::{Builder, Match, Methods};
+use peregrine_router::{RouterBuilder, Match, MethodSet};
 use std::fmt::Write;
 use std::pin::pin;
 use std::rc::Rc;
@@ -34,7 +34,7 @@ pub(crate) async fn from_request<T: FromRequest>(request: Request) -> Result<T, 
     T::from_request(request).await
 }
 
-fn head(method: &str, target: &str, fields: &[(&str, &str)]) -> Head {
+fn head(method: &str, target: &str, fields: &[(&str, &str)]) -> RequestHead {
     let mut text = format!("{method} {target} HTTP/1.1\r\n");
     // The parser requires exactly one Host.
     if !fields.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
@@ -45,7 +45,7 @@ fn head(method: &str, target: &str, fields: &[(&str, &str)]) -> Head {
     }
     text.push_str("\r\n");
     let limits = Limits::default();
-    let mut head = Head::take();
+    let mut head = RequestHead::from_pool();
     let (used, event) =
         Connection::new(&limits).receive(&limits, text.as_bytes(), head.index_mut());
     assert!(used == text.len() && matches!(event, Event::Head(_)), "{text}: {event:?}");
@@ -53,7 +53,7 @@ fn head(method: &str, target: &str, fields: &[(&str, &str)]) -> Head {
     head
 }
 
-fn request(head: Head, body: Body, states: States, connection: ConnectionInfo) -> Request {
+fn request(head: RequestHead, body: Body, states: States, connection: ConnectionInfo) -> Request {
     Request::new(head, body, Rc::new(states), Rc::new(connection))
 }
 
@@ -75,8 +75,8 @@ pub(crate) fn parts_on(connection: ConnectionInfo) -> Parts {
 
 /// A request for `path` that matched the route `pattern`.
 pub(crate) fn matched(pattern: &str, path: &str) -> Parts {
-    let mut builder = Builder::new();
-    builder.insert(pattern, Methods::of(0), 0);
+    let mut builder = RouterBuilder::new();
+    builder.insert(pattern, MethodSet::single(0), 0);
     let router = builder.build().expect("a valid pattern");
     let mut head = head("GET", path, &[]);
     head.resolve(|path, parameters| {
@@ -92,7 +92,7 @@ pub(crate) fn matched(pattern: &str, path: &str) -> Parts {
 pub(crate) fn incoming(pieces: &[&'static str], limit: u64) -> Body {
     let (writer, reader) = pipe(64 * 1024, None);
     for piece in pieces {
-        writer.push(Bytes::from_static(piece.as_bytes()));
+        writer.send(Bytes::from_static(piece.as_bytes()));
     }
     writer.finish(HeaderMap::new());
     Body::incoming(reader, limit)

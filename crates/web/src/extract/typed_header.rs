@@ -36,14 +36,14 @@ impl<T: Header> FromRequestParts for TypedHeader<T> {
                 "missing-header",
                 format!("the request needs the header field `{name}`"),
             )
-            .with("header", name)
+            .with_member("header", name)
         })
     }
 
     async fn optional_from_request_parts(parts: &mut Parts) -> Result<Option<Self>, Problem> {
         // Some types decode a missing field as an empty value. This extractor treats the field as
         // missing.
-        if parts.head.field(T::name().as_str()).is_none() {
+        if parts.head.header_bytes(T::name().as_str()).is_none() {
             return Ok(None);
         }
         Ok(decode(parts)?.map(Self))
@@ -55,7 +55,7 @@ fn decode<T: Header>(parts: &Parts) -> Result<Option<T>, Problem> {
     let name = T::name().as_str();
     let values: SmallVec<[HeaderValue; 2]> = parts
         .head
-        .fields_named(name)
+        .header_values(name)
         // The parser accepts the same values as `HeaderValue`, so no value is skipped.
         .filter_map(|value| HeaderValue::from_bytes(value).ok())
         .collect();
@@ -67,7 +67,7 @@ fn decode<T: Header>(parts: &Parts) -> Result<Option<T>, Problem> {
             "invalid-header",
             format!("the header field `{name}` has a value that its grammar does not allow"),
         )
-        .with("header", name)),
+        .with_member("header", name)),
     }
 }
 
@@ -76,8 +76,8 @@ impl<T: Header> IntoResponseParts for TypedHeader<T> {
     fn into_response_parts(self, response: &mut Response) -> Result<(), Problem> {
         let mut values: SmallVec<[HeaderValue; 2]> = SmallVec::new();
         self.0.encode(&mut values);
-        response.fields.remove(T::name());
-        response.fields.extend(values.into_iter().map(|value| (T::name().clone(), value)));
+        response.headers.remove(T::name());
+        response.headers.extend(values.into_iter().map(|value| (T::name().clone(), value)));
         Ok(())
     }
 }
@@ -85,7 +85,7 @@ impl<T: Header> IntoResponseParts for TypedHeader<T> {
 /// Status 200 with this field and an empty body.
 impl<T: Header> IntoResponse for TypedHeader<T> {
     fn into_response(self) -> Response {
-        crate::http::response::headers::only(self)
+        crate::http::response::headers::response_from_parts(self)
     }
 }
 
@@ -141,7 +141,7 @@ mod tests {
     fn as_part_of_a_response_it_sets_the_field() {
         let response = (TypedHeader(Age::from_secs(7)), [("age", "1")], "text");
         let response = response.into_response();
-        let values: Vec<_> = response.fields.iter().map(|(name, _)| name.as_str()).collect();
+        let values: Vec<_> = response.headers.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(values, ["content-type", "age"]);
     }
 }

@@ -11,7 +11,7 @@ use std::task::Context;
 /// wakes itself may be polled hundreds of times before the sockets are.
 ///
 /// In `async` code, use `tokio::task::yield_now().await`.
-pub fn others_first(context: &mut Context<'_>) {
+pub fn yield_now(context: &mut Context<'_>) {
     ASKED.set(true);
     if IS_FAIR.get() {
         return context.waker().wake_by_ref();
@@ -31,7 +31,7 @@ thread_local! {
 /// Whether a future has requested to yield since the last call. For code that polls several futures
 /// in one task.
 #[doc(hidden)]
-pub fn take_asked() -> bool {
+pub fn take_yield_request() -> bool {
     ASKED.replace(false)
 }
 
@@ -39,13 +39,13 @@ pub fn take_asked() -> bool {
 /// waiting for an event, and is polled again.
 #[doc(hidden)]
 #[must_use]
-pub fn is_asked() -> bool {
+pub fn has_yield_request() -> bool {
     ASKED.get()
 }
 
 /// Sets whether a task of this thread that wakes itself is polled only after all others and after
 /// the kernel was polled for events.
 #[doc(hidden)]
-pub fn set_fair(is_fair: bool) {
+pub fn set_self_wake_yields(is_fair: bool) {
     IS_FAIR.set(is_fair);
 }

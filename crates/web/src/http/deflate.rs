@@ -19,7 +19,7 @@ pub fn flush(
     // Short input does not grow beyond this. Longer input usually shrinks to less than half.
     out.reserve(input.len() / 2 + input.len().min(2048) + 64);
     loop {
-        take_kept(compress, out)?;
+        take_pending_output(compress, out)?;
         let before = compress.total_in();
         compress.compress_vec(input, out, FlushCompress::Sync)?;
         let taken = usize::try_from(compress.total_in() - before).unwrap_or(usize::MAX);
@@ -38,7 +38,7 @@ pub fn flush(
 
 /// Appends output that an earlier call produced and that did not fit. In its next call, miniz_oxide
 /// only writes that output, whether or not the call requests a flush.
-fn take_kept(compress: &mut Compress, out: &mut Vec<u8>) -> Result<(), CompressError> {
+fn take_pending_output(compress: &mut Compress, out: &mut Vec<u8>) -> Result<(), CompressError> {
     loop {
         let before = compress.total_out();
         compress.compress_vec(&[], out, FlushCompress::None)?;

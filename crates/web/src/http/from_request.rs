@@ -50,7 +50,7 @@ pub trait FromRequestParts: Sized {
     fn optional_from_request_parts(
         parts: &mut Parts,
     ) -> impl Future<Output = Result<Option<Self>, Problem>> {
-        async { absent_if_of_the_peer(Self::from_request_parts(parts).await) }
+        async { none_if_client_error(Self::from_request_parts(parts).await) }
     }
 
     /// Declares what the application must provide for this extractor to work, such as a state. This
@@ -104,7 +104,7 @@ pub trait FromRequest<Via = ViaRequest>: Sized {
     fn optional_from_request(
         request: Request,
     ) -> impl Future<Output = Result<Option<Self>, Problem>> {
-        async { absent_if_of_the_peer(Self::from_request(request).await) }
+        async { none_if_client_error(Self::from_request(request).await) }
     }
 
     /// As [`FromRequestParts::require`].
@@ -158,7 +158,7 @@ impl<T: FromRequest> FromRequest for Result<T, Problem> {
     }
 }
 
-fn absent_if_of_the_peer<T>(result: Result<T, Problem>) -> Result<Option<T>, Problem> {
+fn none_if_client_error<T>(result: Result<T, Problem>) -> Result<Option<T>, Problem> {
     match result {
         Ok(value) => Ok(Some(value)),
         Err(problem) if problem.status.is_server_error() => Err(problem),

@@ -1,8 +1,8 @@
 //! Guards of routes, and the parts of a request that a guard can examine.
 
-use crate::http::client::Client;
+use crate::http::client::ClientInfo;
 use crate::http::connection::ConnectionInfo;
-use crate::http::head::Head;
+use crate::http::head::RequestHead;
 use http::HeaderName;
 use std::borrow::Cow;
 use std::rc::Rc;
@@ -10,20 +10,20 @@ use std::rc::Rc;
 /// The parts of a request that a guard can examine: its head and its client. The body has not been
 /// read.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked<'r> {
-    head: &'r Head,
+pub struct GuardContext<'r> {
+    head: &'r RequestHead,
     connection: &'r ConnectionInfo,
     method: &'r str,
 }
 
-impl<'r> Asked<'r> {
-    pub(crate) fn new(head: &'r Head, connection: &'r ConnectionInfo) -> Self {
-        Self { head, connection, method: head.method_name() }
+impl<'r> GuardContext<'r> {
+    pub(crate) fn new(head: &'r RequestHead, connection: &'r ConnectionInfo) -> Self {
+        Self { head, connection, method: head.method_str() }
     }
 
     /// The request with this method that the preflight `head` announces.
-    pub(crate) fn announced(
-        head: &'r Head,
+    pub(crate) fn preflight(
+        head: &'r RequestHead,
         connection: &'r ConnectionInfo,
         method: &'r str,
     ) -> Self {
@@ -38,14 +38,14 @@ impl<'r> Asked<'r> {
 
     /// The request's head.
     #[must_use]
-    pub fn head(&self) -> &'r Head {
+    pub fn head(&self) -> &'r RequestHead {
         self.head
     }
 
     /// The client that sent the request, even through proxies: address, host and scheme.
     #[must_use]
-    pub fn client(&self) -> Client<'r> {
-        Client::of(self.head, self.connection)
+    pub fn client(&self) -> ClientInfo<'r> {
+        ClientInfo::new(self.head, self.connection)
     }
 
     /// The connection on which the request was received.
@@ -61,7 +61,7 @@ impl<'r> Asked<'r> {
 /// more than once for one request. It must be cheap and have no side effects.
 pub trait Guard {
     /// Whether the route accepts this request.
-    fn accepts(&self, asked: &Asked<'_>) -> bool;
+    fn check(&self, asked: &GuardContext<'_>) -> bool;
 
     /// A description of what the guard requires, for lists of routes.
     fn name(&self) -> Cow<'_, str> {
@@ -74,27 +74,27 @@ pub trait Guard {
     /// is `None`, as for closures, the responses of all routes that the guard may select or reject
     /// have `Vary: *` and are never stored. [`varying_by`](crate::guard::varying_by) declares the
     /// fields of a closure.
-    fn fields(&self) -> Option<&[HeaderName]> {
+    fn header_names(&self) -> Option<&[HeaderName]> {
         None
     }
 
     /// A value that is equal for guards that accept the same requests; `None` if it is not known.
     /// With it, a route that no request can reach, because an earlier route accepts them all, is an
     /// error at start-up.
-    fn identity(&self) -> Option<Cow<'_, str>> {
+    fn equality_key(&self) -> Option<Cow<'_, str>> {
         None
     }
 }
 
-impl<F: Fn(&Asked<'_>) -> bool> Guard for F {
-    fn accepts(&self, asked: &Asked<'_>) -> bool {
+impl<F: Fn(&GuardContext<'_>) -> bool> Guard for F {
+    fn check(&self, asked: &GuardContext<'_>) -> bool {
         self(asked)
     }
 }
 
-impl Head {
+impl RequestHead {
     /// Records the fields that these guards examine.
-    pub(crate) fn note_guards(&self, guards: &[Rc<dyn Guard>]) {
-        guards.iter().for_each(|guard| self.selection().guards.note(guard.fields()));
+    pub(crate) fn record_guards(&self, guards: &[Rc<dyn Guard>]) {
+        guards.iter().for_each(|guard| self.selection().guards.record(guard.header_names()));
     }
 }

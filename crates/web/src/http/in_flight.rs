@@ -9,7 +9,7 @@
 //! counted or refused.
 
 use crate::http::connection::ConnectionInfo;
-use crate::http::head::Head;
+use crate::http::head::RequestHead;
 use crate::http::request::Parts;
 use std::any::Any;
 use std::cell::RefCell;
@@ -18,19 +18,19 @@ use std::rc::{Rc, Weak};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 thread_local! {
-    static WORKERS: RefCell<Vec<(u64, Weak<dyn Counting>)>> = const { RefCell::new(Vec::new()) };
+    static WORKERS: RefCell<Vec<(u64, Weak<dyn InFlightCounter>)>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Zero means no worker.
-static NEXT: AtomicU64 = AtomicU64::new(1);
+static NEXT_WORKER_ID: AtomicU64 = AtomicU64::new(1);
 
 /// Counts the work that a worker has in progress.
-pub trait Counting {
+pub trait InFlightCounter {
     /// Counts one more unit of work, for the request with this head, until the returned value is
     /// dropped. Returns `None` if the worker's limit is reached, unless `must` is true.
-    fn count(
+    fn try_acquire(
         self: Rc<Self>,
-        head: &Head,
+        head: &RequestHead,
         connection: &ConnectionInfo,
         must: bool,
     ) -> Option<Box<dyn Any>>;
@@ -38,25 +38,25 @@ pub trait Counting {
 
 /// A registered worker of this thread. Dropping this ends the registration.
 #[derive(Debug)]
-pub struct Known(u64);
+pub struct WorkerRef(u64);
 
-impl Known {
+impl WorkerRef {
     /// Registers `counting` for the connections that have the returned number.
     #[must_use]
-    pub fn new(counting: Weak<dyn Counting>) -> Self {
-        let number = NEXT.fetch_add(1, Relaxed);
+    pub fn new(counting: Weak<dyn InFlightCounter>) -> Self {
+        let number = NEXT_WORKER_ID.fetch_add(1, Relaxed);
         WORKERS.with_borrow_mut(|workers| workers.push((number, counting)));
         Self(number)
     }
 
     /// The worker's number.
     #[must_use]
-    pub fn number(&self) -> u64 {
+    pub fn id(&self) -> u64 {
         self.0
     }
 }
 
-impl Drop for Known {
+impl Drop for WorkerRef {
     fn drop(&mut self) {
         // While the thread exits, the list may already be gone.
         let _ = WORKERS.try_with(|workers| {
@@ -67,46 +67,46 @@ impl Drop for Known {
 
 /// A request, for code that may have to count work after the exchange has ended.
 #[derive(Debug)]
-pub struct Counted {
-    head: Head,
+pub struct InFlightHandle {
+    head: RequestHead,
     connection: Rc<ConnectionInfo>,
 }
 
 /// A counted unit of work. Dropping this ends it.
-pub struct Place(Option<Box<dyn Any>>);
+pub struct InFlightPermit(Option<Box<dyn Any>>);
 
-impl Counted {
+impl InFlightHandle {
     /// The request with these parts.
     #[must_use]
-    pub fn of(parts: &Parts) -> Self {
+    pub fn new(parts: &Parts) -> Self {
         Self { head: parts.head.share(), connection: Rc::clone(parts.peek_connection()) }
     }
 
     /// Counts the request as still in progress, regardless of the limit.
     #[must_use]
-    pub fn go_on(&self) -> Place {
-        self.count(true).unwrap_or(Place(None))
+    pub fn acquire(&self) -> InFlightPermit {
+        self.acquire_permit(true).unwrap_or(InFlightPermit(None))
     }
 
     /// Counts work that the request itself does not wait for. Returns `None` if the worker's limit
     /// is reached.
     #[must_use]
-    pub fn begin_beside(&self) -> Option<Place> {
-        self.count(false)
+    pub fn try_acquire(&self) -> Option<InFlightPermit> {
+        self.acquire_permit(false)
     }
 
-    fn count(&self, must: bool) -> Option<Place> {
-        let is_ours = |(number, _): &&(u64, _)| *number == self.connection.worker;
-        let find = |workers: &RefCell<Vec<(u64, Weak<dyn Counting>)>>| {
+    fn acquire_permit(&self, must: bool) -> Option<InFlightPermit> {
+        let is_ours = |(number, _): &&(u64, _)| *number == self.connection.worker_id;
+        let find = |workers: &RefCell<Vec<(u64, Weak<dyn InFlightCounter>)>>| {
             workers.borrow().iter().find(is_ours).and_then(|(_, worker)| worker.upgrade())
         };
         // A worker that has ended does not count anything either.
-        let Some(worker) = WORKERS.try_with(find).ok().flatten() else { return Some(Place(None)) };
-        worker.count(&self.head, &self.connection, must).map(|place| Place(Some(place)))
+        let Some(worker) = WORKERS.try_with(find).ok().flatten() else { return Some(InFlightPermit(None)) };
+        worker.try_acquire(&self.head, &self.connection, must).map(|place| InFlightPermit(Some(place)))
     }
 }
 
-impl fmt::Debug for Place {
+impl fmt::Debug for InFlightPermit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Place").field("is_counted", &self.0.is_some()).finish()
     }
@@ -128,8 +128,8 @@ mod tests {
         }
     }
 
-    impl Counting for Worker {
-        fn count(self: Rc<Self>, _: &Head, _: &ConnectionInfo, must: bool) -> Option<Box<dyn Any>> {
+    impl InFlightCounter for Worker {
+        fn try_acquire(self: Rc<Self>, _: &RequestHead, _: &ConnectionInfo, must: bool) -> Option<Box<dyn Any>> {
             (must || self.0.get() < self.1).then(|| {
                 self.0.set(self.0.get() + 1);
                 Box::new(Taken(Rc::clone(&self.0))) as _
@@ -137,26 +137,26 @@ mod tests {
         }
     }
 
-    fn counted(worker: u64) -> Counted {
-        let connection = Rc::new(ConnectionInfo { worker, ..ConnectionInfo::default() });
-        Counted { head: Head::take(), connection }
+    fn counted(worker: u64) -> InFlightHandle {
+        let connection = Rc::new(ConnectionInfo { worker_id: worker, ..ConnectionInfo::default() });
+        InFlightHandle { head: RequestHead::from_pool(), connection }
     }
 
     #[test]
     fn each_worker_of_a_thread_counts_its_own_and_none_that_has_ended() {
         let workers = [2, 1].map(|most| Rc::new(Worker(Rc::default(), most)));
-        let weak = |worker: &Rc<Worker>| Rc::downgrade(&(Rc::clone(worker) as Rc<dyn Counting>));
-        let [first, second] = [&workers[0], &workers[1]].map(|worker| Known::new(weak(worker)));
+        let weak = |worker: &Rc<Worker>| Rc::downgrade(&(Rc::clone(worker) as Rc<dyn InFlightCounter>));
+        let [first, second] = [&workers[0], &workers[1]].map(|worker| WorkerRef::new(weak(worker)));
         let counts = || [workers[0].0.get(), workers[1].0.get()];
-        let (one, two) = (counted(first.number()), counted(second.number()));
-        let places = [one.go_on(), two.go_on(), two.go_on()];
+        let (one, two) = (counted(first.id()), counted(second.id()));
+        let places = [one.acquire(), two.acquire(), two.acquire()];
         assert_eq!(counts(), [1, 2]);
-        assert!(two.begin_beside().is_none());
-        let beside = one.begin_beside().expect("below the limit");
+        assert!(two.try_acquire().is_none());
+        let beside = one.try_acquire().expect("below the limit");
         assert_eq!(counts(), [2, 2]);
-        assert!(counted(0).begin_beside().is_some(), "without a worker");
+        assert!(counted(0).try_acquire().is_some(), "without a worker");
         drop(second);
-        assert!(two.begin_beside().is_some(), "the worker has ended");
+        assert!(two.try_acquire().is_some(), "the worker has ended");
         drop((places, beside));
         assert_eq!(counts(), [0, 0]);
     }

@@ -4,7 +4,7 @@
 //! They are queued with the request's head, which the handler and the server share. The server
 //! takes them after each poll of the handler.
 
-use crate::http::head::Head;
+use crate::http::head::RequestHead;
 use http::{HeaderMap, StatusCode};
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::task::{Context, Waker};
 
 /// The maximum number of interim responses of one request that wait to be sent.
-const WAITING_MAX: usize = 8;
+const PENDING_MAX: usize = 8;
 
 /// Why an interim response was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,25 +45,25 @@ impl std::error::Error for InterimError {}
 
 /// The interim responses of one request that are waiting to be sent.
 #[derive(Default)]
-pub(crate) struct Interims {
+pub(crate) struct PendingInterims {
     is_used: Cell<bool>,
-    is_over: Cell<bool>,
-    waiting: RefCell<Vec<(StatusCode, HeaderMap)>>,
+    is_finished: Cell<bool>,
+    pending: RefCell<Vec<(StatusCode, HeaderMap)>>,
     server: RefCell<Option<Waker>>,
 }
 
-impl Interims {
+impl PendingInterims {
     /// Records that the handler may send interim responses, so that the server looks for them.
     pub(crate) fn mark_used(&self) {
         self.is_used.set(true);
     }
 
     pub(crate) fn push(&self, status: StatusCode, fields: HeaderMap) -> Result<(), InterimError> {
-        if self.is_over.get() {
+        if self.is_finished.get() {
             return Err(InterimError::TooLate);
         }
-        let mut waiting = self.waiting.borrow_mut();
-        if waiting.len() == WAITING_MAX {
+        let mut waiting = self.pending.borrow_mut();
+        if waiting.len() == PENDING_MAX {
             return Err(InterimError::TooMany);
         }
         waiting.push((status, fields));
@@ -77,7 +77,7 @@ impl Interims {
 
     /// Resets everything for another request.
     pub(crate) fn clear(&mut self) {
-        let Self { is_used, is_over, waiting, server } = self;
+        let Self { is_used, is_finished: is_over, pending: waiting, server } = self;
         is_used.set(false);
         is_over.set(false);
         waiting.get_mut().clear();
@@ -86,33 +86,33 @@ impl Interims {
 }
 
 /// For the server, and for middleware that replaces a request's head.
-impl Head {
+impl RequestHead {
     /// Connects this head with `origin`, the head of the same request that the server holds.
     /// Interim responses that are sent and identities that are read through this head then count
     /// for `origin` too. The outer route and the route selection are taken over from `origin`.
-    pub fn share_interims(&mut self, origin: &Self) {
-        self.set_interims(Rc::clone(origin.interims()));
+    pub fn link_to_original(&mut self, origin: &Self) {
+        self.set_pending_interims(Rc::clone(origin.pending_interims()));
         self.share_identity_reads(origin);
-        self.share_outer_route(origin);
+        self.copy_outer_route(origin);
     }
 
     /// Takes the waiting interim responses; call it after each poll of the handler. `response` says
     /// whether that poll produced the final response: then no more can be sent. Otherwise the
     /// caller's task is woken when another one is queued.
     #[must_use]
-    pub fn take_interims(
+    pub fn take_interim_responses(
         &self,
         response: bool,
         context: &Context<'_>,
     ) -> Vec<(StatusCode, HeaderMap)> {
-        let interims = self.interims();
+        let interims = self.pending_interims();
         if !interims.is_used.get() {
             return Vec::new();
         }
-        interims.is_over.set(response);
+        interims.is_finished.set(response);
         if !response {
             interims.server.replace(Some(context.waker().clone()));
         }
-        take(&mut *interims.waiting.borrow_mut())
+        take(&mut *interims.pending.borrow_mut())
     }
 }

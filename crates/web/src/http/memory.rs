@@ -10,97 +10,97 @@ use std::cell::Cell;
 use std::marker::PhantomData;
 
 /// No limit.
-const NONE: usize = usize::MAX;
+const UNLIMITED: usize = usize::MAX;
 
 thread_local! {
     static HELD: Cell<usize> = const { Cell::new(0) };
-    static CEILING: Cell<usize> = const { Cell::new(NONE) };
+    static CEILING: Cell<usize> = const { Cell::new(UNLIMITED) };
 }
 
 /// The number of bytes charged to this thread.
 #[inline]
 #[must_use]
-pub fn held() -> usize {
+pub fn reserved() -> usize {
     HELD.get()
 }
 
 /// Sets how many bytes this thread may hold; `None` means no limit.
-pub fn limit(bytes_max: Option<usize>) {
-    CEILING.set(bytes_max.unwrap_or(NONE));
+pub fn set_limit(bytes_max: Option<usize>) {
+    CEILING.set(bytes_max.unwrap_or(UNLIMITED));
 }
 
 /// How close this thread is to its memory limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Filling {
+pub enum MemoryPressure {
     /// Below three quarters of the limit: no restrictions.
     #[default]
-    Free,
+    Low,
     /// From three quarters: nothing is started that may become large.
-    Tight,
+    Moderate,
     /// From seven eighths: nothing new is started.
-    Scarce,
+    High,
     /// Above fifteen sixteenths: nothing may grow, except for work that is never refused.
-    Full,
+    Critical,
     /// Above the limit: nothing may grow at all.
-    Over,
+    OverLimit,
 }
 
 /// How close this thread is to its memory limit.
 #[inline]
 #[must_use]
-pub fn filling() -> Filling {
+pub fn pressure() -> MemoryPressure {
     let (held, most) = (HELD.get(), CEILING.get());
     match () {
-        () if held < most - most / 4 => Filling::Free,
-        () if held < most - most / 8 => Filling::Tight,
-        () if held <= most - most / 16 => Filling::Scarce,
-        () if held <= most => Filling::Full,
-        () => Filling::Over,
+        () if reserved < most - most / 4 => MemoryPressure::Low,
+        () if reserved < most - most / 8 => MemoryPressure::Moderate,
+        () if reserved <= most - most / 16 => MemoryPressure::High,
+        () if reserved <= most => MemoryPressure::Critical,
+        () => MemoryPressure::OverLimit,
     }
 }
 
 /// Bytes charged to this thread until this is dropped. It is not `Send`.
 #[derive(Debug, Default)]
-pub struct Charge {
-    bytes: usize,
-    stays: PhantomData<*const ()>,
+pub struct MemoryReservation {
+    size: usize,
+    not_send: PhantomData<*const ()>,
 }
 
-impl Charge {
+impl MemoryReservation {
     /// A charge of no bytes.
     #[must_use]
-    pub const fn new() -> Self {
-        Self { bytes: 0, stays: PhantomData }
+    pub const fn empty() -> Self {
+        Self { size: 0, not_send: PhantomData }
     }
 
     /// A charge of `bytes`.
     #[must_use]
-    pub fn of(bytes: usize) -> Self {
-        let mut charge = Self::new();
-        charge.set(bytes);
+    pub fn new(bytes: usize) -> Self {
+        let mut charge = Self::empty();
+        charge.resize(bytes);
         charge
     }
 
     /// Changes the charge to this number of bytes.
     #[inline]
-    pub fn set(&mut self, bytes: usize) {
-        if bytes != self.bytes {
-            HELD.set(HELD.get().wrapping_sub(self.bytes).wrapping_add(bytes));
-            self.bytes = bytes;
+    pub fn resize(&mut self, bytes: usize) {
+        if bytes != self.size {
+            HELD.set(HELD.get().wrapping_sub(self.size).wrapping_add(bytes));
+            self.size = bytes;
         }
     }
 
     /// The number of bytes charged.
     #[must_use]
-    pub fn bytes(&self) -> usize {
-        self.bytes
+    pub fn size(&self) -> usize {
+        self.size
     }
 }
 
-impl Drop for Charge {
+impl Drop for MemoryReservation {
     #[inline]
     fn drop(&mut self) {
-        self.set(0);
+        self.resize(0);
     }
 }
 
@@ -110,35 +110,35 @@ mod tests {
 
     #[test]
     fn what_is_kept_counts_until_it_is_dropped() {
-        let before = held();
-        let mut charge = Charge::of(100);
-        let other = Charge::of(1);
-        charge.set(20);
-        assert_eq!((held() - before, charge.bytes()), (21, 20));
+        let before = reserved();
+        let mut charge = MemoryReservation::new(100);
+        let other = MemoryReservation::new(1);
+        charge.resize(20);
+        assert_eq!((reserved() - before, charge.size()), (21, 20));
         drop(charge);
-        assert_eq!(held() - before, 1);
+        assert_eq!(reserved() - before, 1);
         drop(other);
-        assert_eq!(held(), before);
+        assert_eq!(reserved(), before);
     }
 
     #[test]
     fn the_nearer_the_ceiling_the_less_is_begun() {
-        limit(Some(800));
-        let mut charge = Charge::new();
+        set_limit(Some(800));
+        let mut charge = MemoryReservation::empty();
         let fillings = [0, 599, 600, 699, 700, 750, 751, 800, 801].map(|bytes| {
-            charge.set(bytes);
-            filling()
+            charge.resize(bytes);
+            pressure()
         });
-        use Filling::{Free, Full, Over, Scarce, Tight};
-        assert_eq!(fillings, [Free, Free, Tight, Tight, Scarce, Scarce, Full, Full, Over]);
-        limit(None);
-        assert_eq!(filling(), Free);
+        use MemoryPressure::{Low, Critical, OverLimit, High, Moderate};
+        assert_eq!(fillings, [Low, Low, Moderate, Moderate, High, High, Critical, Critical, OverLimit]);
+        set_limit(None);
+        assert_eq!(pressure(), Low);
     }
 
     #[test]
     fn other_threads_have_accounts_of_their_own() {
-        let _charge = Charge::of(7);
-        let elsewhere = std::thread::spawn(held).join().expect("the thread does not panic");
+        let _charge = MemoryReservation::new(7);
+        let elsewhere = std::thread::spawn(reserved).join().expect("the thread does not panic");
         assert_eq!(elsewhere, 0);
     }
 }

@@ -25,18 +25,18 @@ impl<'a> Origin<'a> {
     /// Parses an origin as browsers write it, such as `https://a.example`. `None` for anything
     /// else, including a URL with a path.
     #[must_use]
-    pub fn read(text: &'a str) -> Option<Self> {
+    pub fn parse(text: &'a str) -> Option<Self> {
         let (scheme, authority) = text.split_once("://")?;
         let is_https = scheme.eq_ignore_ascii_case("https");
         if !is_https && !scheme.eq_ignore_ascii_case("http") {
             return None;
         }
-        Self::of(is_https, authority)
+        Self::from_authority(is_https, authority)
     }
 
     /// The origin of a host, as in the `Host` field.
     #[must_use]
-    pub fn of(is_https: bool, authority: &'a str) -> Option<Self> {
+    pub fn from_authority(is_https: bool, authority: &'a str) -> Option<Self> {
         // In an IPv6 address, the colon before the port is the one after the bracket.
         let from = authority.rfind(']').map_or(0, |at| at + 1);
         let (host, port) = match authority[from..].find(':') {
@@ -66,12 +66,12 @@ impl<'a> Origin<'a> {
 /// the page must have been loaded over TLS as well. If not, both kinds of page are accepted,
 /// because a proxy may terminate TLS.
 #[must_use]
-pub fn is_same(origin: &str, authority: &str, is_secure: bool) -> bool {
-    let Some(origin) = Origin::read(origin) else { return false };
+pub fn is_same_origin(origin: &str, authority: &str, is_secure: bool) -> bool {
+    let Some(origin) = Origin::parse(origin) else { return false };
     if is_secure && !origin.is_https {
         return false;
     }
     // The page's scheme determines the default port: behind a proxy that terminates TLS, `Host` has
     // no port either.
-    Origin::of(origin.is_https, authority).is_some_and(|own| own == origin)
+    Origin::from_authority(origin.is_https, authority).is_some_and(|own| own == origin)
 }

@@ -10,20 +10,20 @@ use std::task::Poll;
 use tracing::Span;
 
 /// A callback that gets the message of each caught panic.
-pub type Listener = Rc<dyn Fn(&str)>;
+pub type PanicHook = Rc<dyn Fn(&str)>;
 
 thread_local! {
-    static LISTENER: RefCell<Option<Listener>> = const { RefCell::new(None) };
+    static LISTENER: RefCell<Option<PanicHook>> = const { RefCell::new(None) };
 }
 
 /// Sets the listener for panics of the application that are caught on this thread from now on, and
 /// returns the previous listener.
-pub fn hear(listener: Option<Listener>) -> Option<Listener> {
+pub fn set_panic_hook(listener: Option<PanicHook>) -> Option<PanicHook> {
     LISTENER.replace(listener)
 }
 
 /// Passes the message of a caught panic to this thread's listener.
-pub fn tell(message: &str) {
+pub fn report_panic(message: &str) {
     let listener = LISTENER.with_borrow(Clone::clone);
     if let Some(listener) = listener {
         listener(message);
@@ -32,11 +32,11 @@ pub fn tell(message: &str) {
 
 /// Calls `code`, which belongs to the application. If it panics, logs the panic and returns `None`.
 /// Values that `code` had borrowed mutably stay as the panic left them.
-pub fn guarded<T>(what: &'static str, code: impl FnOnce() -> T) -> Option<T> {
+pub fn catch_panic<T>(what: &'static str, code: impl FnOnce() -> T) -> Option<T> {
     match catch_unwind(AssertUnwindSafe(code)) {
         Ok(value) => Some(value),
         Err(payload) => {
-            note(what, payload);
+            log_panic(what, payload);
             None
         }
     }
@@ -45,15 +45,15 @@ pub fn guarded<T>(what: &'static str, code: impl FnOnce() -> T) -> Option<T> {
 /// Runs a logging call and ignores a panic in it, for code where a panic would also end other
 /// requests. A subscriber may panic: that of `tracing-subscriber` does when it cannot write, for
 /// example to a pipe whose reader has exited.
-pub fn contained(log: impl FnOnce()) {
+pub fn catch_log_panic(log: impl FnOnce()) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(log)) {
-        discard(payload);
+        drop_panic_payload(payload);
     }
 }
 
 /// Drops the payload of a panic. Its destructor may panic too; the payload of that second panic is
 /// leaked.
-pub fn discard(payload: Box<dyn Any + Send>) {
+pub fn drop_panic_payload(payload: Box<dyn Any + Send>) {
     if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
         let _: &mut (dyn Any + Send) = Box::leak(another);
     }
@@ -61,17 +61,17 @@ pub fn discard(payload: Box<dyn Any + Send>) {
 
 /// Calls `run` inside a span. A subscriber may panic when the span is entered or exited, even while
 /// a panic of the application is unwinding; such panics are ignored.
-pub fn inside<T>(span: &Span, run: impl FnOnce() -> T) -> T {
+pub fn in_span<T>(span: &Span, run: impl FnOnce() -> T) -> T {
     let mut entered = None;
-    contained(|| entered = Some(span.enter()));
+    catch_log_panic(|| entered = Some(span.enter()));
     if entered.is_none() {
         // The subscriber may have entered the span partly before it panicked.
-        contained(|| {
+        catch_log_panic(|| {
             span.with_subscriber(|(id, subscriber)| subscriber.exit(id));
         });
     }
     let outcome = catch_unwind(AssertUnwindSafe(run));
-    contained(|| drop(entered));
+    catch_log_panic(|| drop(entered));
     outcome.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
@@ -79,7 +79,7 @@ pub fn inside<T>(span: &Span, run: impl FnOnce() -> T) -> T {
 ///
 /// # Errors
 /// `work` panicked.
-pub async fn or_panic<T>(work: impl Future<Output = T>) -> Result<T, Box<dyn Any + Send>> {
+pub async fn catch_unwind_future<T>(work: impl Future<Output = T>) -> Result<T, Box<dyn Any + Send>> {
     let mut work = pin!(work);
     poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context))) {
         Ok(polled) => polled.map(Ok),
@@ -89,14 +89,14 @@ pub async fn or_panic<T>(work: impl Future<Output = T>) -> Result<T, Box<dyn Any
 }
 
 /// Logs a caught panic and passes its message to this thread's listener.
-pub fn note(what: &'static str, payload: Box<dyn Any + Send>) {
-    let text = message(&*payload);
-    contained(|| tracing::error!(target: "peregrine", panic = text, "{what} panicked"));
-    tell(text);
-    discard(payload);
+pub fn log_panic(what: &'static str, payload: Box<dyn Any + Send>) {
+    let text = panic_message(&*payload);
+    catch_log_panic(|| tracing::error!(target: "peregrine", panic = text, "{what} panicked"));
+    report_panic(text);
+    drop_panic_payload(payload);
 }
 
-fn message(payload: &(dyn Any + Send)) -> &str {
+fn panic_message(payload: &(dyn Any + Send)) -> &str {
     match payload.downcast_ref::<&'static str>() {
         Some(text) => text,
         None => payload.downcast_ref::<String>().map_or("", String::as_str),
@@ -123,9 +123,9 @@ mod tests {
     #[test]
     fn what_panics_when_it_is_dropped_goes_no_further() {
         for times in 0..4 {
-            discard(Box::new(Evil(times)));
-            contained(|| panic_any(Evil(times)));
-            assert!(guarded("a handler", || panic_any(Evil(times))).is_none());
+            drop_panic_payload(Box::new(Evil(times)));
+            catch_log_panic(|| panic_any(Evil(times)));
+            assert!(catch_panic("a handler", || panic_any(Evil(times))).is_none());
         }
     }
 }

@@ -1,11 +1,11 @@
 //! Errors that are sent to clients, as RFC 9457 problems.
 
 use crate::http::body::{BodyError, pool};
-use crate::http::panic::contained;
+use crate::http::panic::catch_log_panic;
 use crate::http::response::{IntoResponse, Response};
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderName, HeaderValue, StatusCode};
-use peregrine_proto::Reject;
+use peregrine_proto::Http2Error;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use std::borrow::Cow;
 use std::fmt;
@@ -14,13 +14,13 @@ use std::fmt;
 pub const PROBLEM_JSON: &str = "application/problem+json";
 
 /// The members of every problem; a further member may not replace them.
-const OWN_MEMBERS: [&str; 4] = ["type", "title", "status", "detail"];
+const STANDARD_MEMBERS: [&str; 4] = ["type", "title", "status", "detail"];
 
 /// The kind of the problem of an overloaded server.
-const OVERLOADED: &str = "overloaded";
+const KIND_OVERLOADED: &str = "overloaded";
 
 /// The kind of the problem of a body that exceeds its limit.
-const TOO_LARGE: &str = "body-too-large";
+const KIND_BODY_TOO_LARGE: &str = "body-too-large";
 
 /// Why a request failed: the one error type of extractors, middleware and handlers.
 ///
@@ -54,7 +54,7 @@ pub struct Problem {
     /// or `detail` is omitted.
     pub members: Vec<(Cow<'static, str>, serde_json::Value)>,
     /// Header fields that the response must have, such as `Allow` with a 405.
-    pub fields: Vec<(HeaderName, HeaderValue)>,
+    pub headers: Vec<(HeaderName, HeaderValue)>,
 }
 
 impl Problem {
@@ -65,7 +65,7 @@ impl Problem {
         detail: impl Into<Cow<'static, str>>,
     ) -> Self {
         let (kind, detail) = (kind.into(), detail.into());
-        Self { status, kind, detail, members: Vec::new(), fields: Vec::new() }
+        Self { status, kind, detail, members: Vec::new(), headers: Vec::new() }
     }
 
     /// The response if a handler has panicked: status 500, kind `internal-error`. It does not
@@ -79,7 +79,7 @@ impl Problem {
     /// The response if a handler takes longer than its route allows: status 503, kind
     /// `handler-late`.
     #[must_use]
-    pub fn handler_late() -> Self {
+    pub fn handler_timeout() -> Self {
         let detail = "The server did not produce the response in time. Try again later.";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "handler-late", detail)
     }
@@ -87,7 +87,7 @@ impl Problem {
     /// The response if the head of a request takes too long to arrive: status 408, kind
     /// `head-late`.
     #[must_use]
-    pub fn head_late() -> Self {
+    pub fn head_timeout() -> Self {
         let detail = "The request's head was not complete in time.";
         Self::new(StatusCode::REQUEST_TIMEOUT, "head-late", detail)
     }
@@ -97,7 +97,7 @@ impl Problem {
     #[must_use]
     pub fn overloaded(retry_after: u64) -> Self {
         let detail = "The server is overloaded at present. Try again later.";
-        let problem = Self::new(StatusCode::SERVICE_UNAVAILABLE, OVERLOADED, detail);
+        let problem = Self::new(StatusCode::SERVICE_UNAVAILABLE, KIND_OVERLOADED, detail);
         problem.with_header(RETRY_AFTER, HeaderValue::from(retry_after))
     }
 
@@ -113,7 +113,7 @@ impl Problem {
 
     /// Adds one more member.
     #[must_use]
-    pub fn with(
+    pub fn with_member(
         mut self,
         name: impl Into<Cow<'static, str>>,
         value: impl Into<serde_json::Value>,
@@ -126,7 +126,7 @@ impl Problem {
     /// same field, that value replaces this one.
     #[must_use]
     pub fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
-        self.fields.push((name, value));
+        self.headers.push((name, value));
         self
     }
 
@@ -135,7 +135,7 @@ impl Problem {
     /// A kind that is already a URI (it has a colon) or a path (it begins with a slash) is used as
     /// it is. An empty kind becomes `about:blank`, which means no more than the status does.
     #[must_use]
-    pub fn type_reference(&self) -> Cow<'_, str> {
+    pub fn type_uri(&self) -> Cow<'_, str> {
         // RFC 9457 §4.2.1: "about:blank" has no semantics beyond those of the status.
         if self.kind.is_empty() {
             return "about:blank".into();
@@ -158,7 +158,7 @@ impl Problem {
 impl Serialize for Problem {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry("type", &self.type_reference())?;
+        map.serialize_entry("type", &self.type_uri())?;
         // RFC 9457 §3.1.4: the title should not change from occurrence to occurrence.
         if let Some(title) = self.status.canonical_reason() {
             map.serialize_entry("title", title)?;
@@ -166,7 +166,7 @@ impl Serialize for Problem {
         map.serialize_entry("status", &self.status.as_u16())?;
         map.serialize_entry("detail", &self.detail)?;
         for (name, value) in &self.members {
-            if !OWN_MEMBERS.contains(&name.as_ref()) {
+            if !STANDARD_MEMBERS.contains(&name.as_ref()) {
                 map.serialize_entry(name, value)?;
             }
         }
@@ -178,24 +178,24 @@ impl Serialize for Problem {
 /// sent. The server counts such responses separately.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
-pub struct WasOverloaded;
+pub struct LoadShed;
 
 impl Problem {
     fn is_overloaded(&self) -> bool {
-        self.status == StatusCode::SERVICE_UNAVAILABLE && self.kind == OVERLOADED
+        self.status == StatusCode::SERVICE_UNAVAILABLE && self.kind == KIND_OVERLOADED
     }
 }
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let mut buffer = pool::take();
+        let mut buffer = pool::get();
         serde_json::to_writer(&mut buffer, &self)
             .expect("a problem's members are JSON values already");
         let mut response = Response::new(self.status).with_body(buffer);
-        response.fields.append(CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
-        response.fields.extend(self.fields.iter().cloned());
+        response.headers.append(CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
+        response.headers.extend(self.headers.iter().cloned());
         if self.is_overloaded() {
-            response.extensions_mut().insert(WasOverloaded);
+            response.extensions_mut().insert(LoadShed);
         }
         response.extensions_mut().insert(self);
         response
@@ -204,14 +204,14 @@ impl IntoResponse for Problem {
 
 /// The response to a request that violates the protocol: kind `invalid-request`, or
 /// `body-too-large` if its content exceeds the limit.
-impl From<Reject> for Problem {
-    fn from(reject: Reject) -> Self {
+impl From<Http2Error> for Problem {
+    fn from(reject: Http2Error) -> Self {
         let status = StatusCode::from_u16(reject.status()).unwrap_or(StatusCode::BAD_REQUEST);
         let kind = match reject {
-            Reject::BodyTooLarge => TOO_LARGE,
+            Http2Error::BodyTooLarge => KIND_BODY_TOO_LARGE,
             _ => "invalid-request",
         };
-        Self::new(status, kind, format!("{}.", reject.cause())).with("rule", reject.section())
+        Self::new(status, kind, format!("{}.", reject.rule())).with_member("rule", reject.section())
     }
 }
 
@@ -225,17 +225,17 @@ impl From<BodyError> for Problem {
             ),
             BodyError::TooLarge { limit } => Self::new(
                 StatusCode::PAYLOAD_TOO_LARGE,
-                TOO_LARGE,
+                KIND_BODY_TOO_LARGE,
                 format!("the body is larger than the limit of {limit} bytes; send less at a time"),
             )
-            .with("limit", limit),
+            .with_member("limit", limit),
             BodyError::TooSlow => Self::new(
                 StatusCode::REQUEST_TIMEOUT,
                 "body-too-slow",
                 "the body arrived more slowly than this server permits; send the request again",
             ),
             BodyError::Overloaded => Self::overloaded(1),
-            BodyError::Inflated { ratio_max } => Self::new(
+            BodyError::DecompressedTooLarge { ratio_max } => Self::new(
                 StatusCode::PAYLOAD_TOO_LARGE,
                 "body-inflates",
                 format!(
@@ -243,8 +243,8 @@ impl From<BodyError> for Problem {
                      server does not accept; send it without a content coding"
                 ),
             )
-            .with("ratio_max", ratio_max),
-            BodyError::Undecodable { coding } => Self::new(
+            .with_member("ratio_max", ratio_max),
+            BodyError::DecodeFailed { coding } => Self::new(
                 StatusCode::BAD_REQUEST,
                 "body-undecodable",
                 format!(
@@ -252,11 +252,11 @@ impl From<BodyError> for Problem {
                      {coding}"
                 ),
             )
-            .with("coding", coding),
-            BodyError::Rejected(reject) => reject.into(),
-            BodyError::Failed(error) => {
+            .with_member("coding", coding),
+            BodyError::Protocol(reject) => reject.into(),
+            BodyError::Stream(error) => {
                 // The text may reveal internals of the server, so it is only logged.
-                contained(|| tracing::error!(%error, "the source of a request's body failed"));
+                catch_log_panic(|| tracing::error!(%error, "the source of a request's body failed"));
                 Self::new(
                     StatusCode::INTERNAL_SERVER_ERROR,
                     "body-failed",
@@ -288,18 +288,18 @@ mod tests {
             ("https://example.org/errors/7", "https://example.org/errors/7"),
         ] {
             let problem = Problem::new(StatusCode::BAD_REQUEST, kind, "");
-            assert_eq!(problem.type_reference(), reference);
+            assert_eq!(problem.type_uri(), reference);
         }
     }
 
     #[test]
     fn a_problem_becomes_problem_json_and_stays_within_reach_of_middleware() {
         let problem = Problem::new(StatusCode::NOT_FOUND, "no-such-bird", "look at /birds")
-            .with("bird", "dodo")
-            .with("status", 200);
+            .with_member("bird", "dodo")
+            .with_member("status", 200);
         let response = problem.clone().into_response();
         assert_eq!(response.status, 404);
-        assert_eq!(response.fields.get(&CONTENT_TYPE).expect("a type"), PROBLEM_JSON);
+        assert_eq!(response.headers.get(&CONTENT_TYPE).expect("a type"), PROBLEM_JSON);
         let json: serde_json::Value =
             serde_json::from_slice(response.body.as_slice().expect("whole")).expect("JSON");
         let expected = serde_json::json!({
@@ -317,12 +317,12 @@ mod tests {
             (BodyError::Disconnected, 400, "incomplete-body", "connection ended"),
             (BodyError::TooLarge { limit: 9 }, 413, "body-too-large", "limit of 9 bytes"),
             (BodyError::TooSlow, 408, "body-too-slow", "again"),
-            (BodyError::Inflated { ratio_max: 7 }, 413, "body-inflates", "more than 7 times"),
-            (BodyError::Undecodable { coding: "gzip" }, 400, "body-undecodable", "valid gzip"),
-            (BodyError::Rejected(Reject::ChunkSizeInvalid), 400, "invalid-request", "chunk size"),
-            (BodyError::Rejected(Reject::TrailersTooLong), 431, "invalid-request", "trailer"),
-            (BodyError::Rejected(Reject::BodyTooLarge), 413, "body-too-large", "larger"),
-            (BodyError::Failed("secret".into()), 500, "body-failed", "could not be read"),
+            (BodyError::DecompressedTooLarge { ratio_max: 7 }, 413, "body-inflates", "more than 7 times"),
+            (BodyError::DecodeFailed { coding: "gzip" }, 400, "body-undecodable", "valid gzip"),
+            (BodyError::Protocol(Http2Error::ChunkSizeInvalid), 400, "invalid-request", "chunk size"),
+            (BodyError::Protocol(Http2Error::TrailersTooLong), 431, "invalid-request", "trailer"),
+            (BodyError::Protocol(Http2Error::BodyTooLarge), 413, "body-too-large", "larger"),
+            (BodyError::Stream("secret".into()), 500, "body-failed", "could not be read"),
         ] {
             let problem = Problem::from(error);
             assert_eq!((problem.status.as_u16(), problem.kind.as_ref()), (status, kind));

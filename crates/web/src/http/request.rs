@@ -1,10 +1,10 @@
 //! A request: its head, its body, and the server's information about it.
 
 use crate::http::body::Body;
-use crate::http::client::Client;
+use crate::http::client::ClientInfo;
 use crate::http::connection::ConnectionInfo;
-use crate::http::head::Head;
-use crate::http::private_response::Personal;
+use crate::http::head::RequestHead;
+use crate::http::private_response::PrivateResponse;
 use crate::http::state::States;
 use http::Extensions;
 use peregrine_router::Values;
@@ -23,7 +23,7 @@ pub struct Request {
 /// A request without its body. Extractors that do not read the body take their values from here.
 pub struct Parts {
     /// Method, target and fields, as they were sent.
-    pub head: Head,
+    pub head: RequestHead,
     extensions: Extensions,
     states: Rc<States>,
     connection: Rc<ConnectionInfo>,
@@ -32,7 +32,7 @@ pub struct Parts {
 impl Request {
     /// Builds a request, as the server does.
     #[must_use]
-    pub fn new(head: Head, body: Body, states: Rc<States>, connection: Rc<ConnectionInfo>) -> Self {
+    pub fn new(head: RequestHead, body: Body, states: Rc<States>, connection: Rc<ConnectionInfo>) -> Self {
         Self { parts: Parts { head, extensions: Extensions::new(), states, connection }, body }
     }
 
@@ -51,13 +51,13 @@ impl Request {
     /// The value of the first header field called `name`, in any case, if it is text.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
-        self.parts.head.field_text(name)
+        self.parts.head.header(name)
     }
 
     /// All header fields in order, with names and values as they were sent. For a map, use
     /// [`Head::to_header_map`] or the extractor `HeaderMap`.
     pub fn headers(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
-        self.parts.head.fields()
+        self.parts.head.headers()
     }
 
     /// The same as [`Request::header`], under RFC 9110's name, which [`Head`] uses too.
@@ -68,7 +68,7 @@ impl Request {
 
     /// The client that sent the request, even through proxies: address, host and scheme.
     #[must_use]
-    pub fn client(&self) -> Client<'_> {
+    pub fn client(&self) -> ClientInfo<'_> {
         self.parts.client()
     }
 
@@ -106,20 +106,20 @@ impl Parts {
     /// The pattern of the route that matched the request, such as `/users/{id}`.
     #[must_use]
     pub fn pattern(&self) -> Option<&str> {
-        self.states.router()?.pattern(self.head.route()?)
+        self.states.router()?.pattern(self.head.route_id()?)
     }
 
     /// The path's parameters: names, and values that are still percent-encoded. `None` if the
     /// application has no routes.
     #[must_use]
-    pub fn path_values(&self) -> Option<Values<'_, '_>> {
+    pub fn path_parameters(&self) -> Option<Values<'_, '_>> {
         let router = self.states.router()?;
-        Some(router.values(self.head.parameters(), self.head.path().as_bytes()))
+        Some(router.values(self.head.path_parameters(), self.head.path().as_bytes()))
     }
 
     /// How many optional parameters the pattern of the request's route omits.
-    pub(crate) fn absent_values(&self) -> usize {
-        let absent = || self.states.facts()?.absent.get(self.head.route()? as usize).copied();
+    pub(crate) fn omitted_parameters(&self) -> usize {
+        let absent = || self.states.route_index()?.omitted.get(self.head.route_id()? as usize).copied();
         absent().unwrap_or(0)
     }
 
@@ -132,7 +132,7 @@ impl Parts {
     /// this marks the response as specific to this client ([`Personal`]).
     #[must_use]
     pub fn connection(&self) -> &Rc<ConnectionInfo> {
-        Personal::depends_on_connection(&self.head, &self.connection);
+        PrivateResponse::mark_connection(&self.head, &self.connection);
         &self.connection
     }
 
@@ -145,8 +145,8 @@ impl Parts {
 
     /// The client that sent the request, even through proxies: address, host and scheme.
     #[must_use]
-    pub fn client(&self) -> Client<'_> {
-        Client::of(&self.head, &self.connection)
+    pub fn client(&self) -> ClientInfo<'_> {
+        ClientInfo::new(&self.head, &self.connection)
     }
 }
 

@@ -19,11 +19,11 @@ pub enum PathShape {
 /// A note on a route: middleware around the handler may respond with a problem of this status
 /// instead. OpenAPI documents list it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct DeclaredProblem {
     /// The status.
     pub status: u16,
     /// When that happens, as a sentence.
-    pub why: &'static str,
+    pub description: &'static str,
 }
 
 /// Collects what the extractors of one route require.
@@ -31,11 +31,11 @@ pub struct Refusal {
 pub struct Requirements {
     states: Vec<(TypeId, &'static str)>,
     paths: Vec<PathShape>,
-    routes: Vec<(String, RouteOptions)>,
+    nested_routes: Vec<(String, RouteOptions)>,
     guards: Vec<Rc<dyn Guard>>,
     name: Option<Rc<str>>,
-    notes: Vec<Rc<dyn Any>>,
-    faults: Vec<String>,
+    metadata_values: Vec<Rc<dyn Any>>,
+    config_errors: Vec<String>,
 }
 
 impl Requirements {
@@ -46,20 +46,20 @@ impl Requirements {
 
     /// Adds those requirements of `others`, the code around this, that concern the route itself:
     /// the shapes of its path, and the notes.
-    pub(crate) fn surround(&mut self, others: &Self) {
+    pub(crate) fn inherit_from(&mut self, others: &Self) {
         self.paths.extend_from_slice(&others.paths);
-        self.notes.splice(..0, others.notes.iter().map(Rc::clone));
+        self.metadata_values.splice(..0, others.metadata_values.iter().map(Rc::clone));
     }
 
     /// Records that a route inside the handler has `options`, which the server can only apply to
     /// the handler as a whole.
-    pub(crate) fn inner_route(&mut self, name: String, options: &RouteOptions) {
-        self.routes.push((name, options.clone()));
+    pub(crate) fn add_nested_route(&mut self, name: String, options: &RouteOptions) {
+        self.nested_routes.push((name, options.clone()));
     }
 
     /// The routes inside the handler that have options, with their names.
-    pub(crate) fn inner_routes(&self) -> impl Iterator<Item = (&str, &RouteOptions)> {
-        self.routes.iter().map(|(name, options)| (name.as_str(), options))
+    pub(crate) fn nested_routes(&self) -> impl Iterator<Item = (&str, &RouteOptions)> {
+        self.nested_routes.iter().map(|(name, options)| (name.as_str(), options))
     }
 
     /// Requires the path to have parameters of this shape.
@@ -69,13 +69,13 @@ impl Requirements {
 
     /// Reports an invalid setting of this middleware or extractor. The application is then not
     /// built, and `reason` is part of the error: it must say what is wrong and how to fix it.
-    pub fn fault(&mut self, reason: impl Into<String>) {
-        self.faults.push(reason.into());
+    pub fn config_error(&mut self, reason: impl Into<String>) {
+        self.config_errors.push(reason.into());
     }
 
     /// The reasons why the application cannot be built.
-    pub(crate) fn faults(&self) -> &[String] {
-        &self.faults
+    pub(crate) fn config_errors(&self) -> &[String] {
+        &self.config_errors
     }
 
     /// The shapes that the path's parameters must have.
@@ -106,23 +106,23 @@ impl Requirements {
 
     /// Attaches `note` to the route, for code that lists routes: see
     /// [`RouteInfo::notes`](crate::application::RouteInfo::notes). It has no effect on requests.
-    pub fn note<T: 'static>(&mut self, note: T) {
-        self.share_note(Rc::new(note));
+    pub fn metadata<T: 'static>(&mut self, note: T) {
+        self.add_metadata(Rc::new(note));
     }
 
     /// Declares that this middleware may respond with a problem of this status; `why` is a sentence
     /// that says when. See [`Refusal`].
-    pub fn refusal(&mut self, status: u16, why: &'static str) {
-        self.note(Refusal { status, why });
+    pub fn problem(&mut self, status: u16, why: &'static str) {
+        self.metadata(DeclaredProblem { status, description: why });
     }
 
-    pub(crate) fn share_note(&mut self, note: Rc<dyn Any>) {
-        self.notes.push(note);
+    pub(crate) fn add_metadata(&mut self, note: Rc<dyn Any>) {
+        self.metadata_values.push(note);
     }
 
     /// The notes of the route, outermost first.
-    pub(crate) fn notes(&self) -> &[Rc<dyn Any>] {
-        &self.notes
+    pub(crate) fn metadata_values(&self) -> &[Rc<dyn Any>] {
+        &self.metadata_values
     }
 
     /// The types of all states needed, with their names.

@@ -4,18 +4,18 @@ use std::collections::BTreeMap;
 
 /// Information about the routes, besides their patterns, that handlers use at run time.
 #[derive(Debug, Default)]
-pub(crate) struct Facts {
+pub(crate) struct RouteIndex {
     /// The patterns of named routes.
-    pub(crate) names: Names,
+    pub(crate) names: RouteNames,
     /// How many optional parameters each route omits, indexed by route number.
-    pub(crate) absent: Box<[usize]>,
+    pub(crate) omitted: Box<[usize]>,
 }
 
 /// The patterns of named routes, including those that omit optional parameters.
 #[derive(Debug, Default)]
-pub(crate) struct Names(BTreeMap<String, Vec<String>>);
+pub(crate) struct RouteNames(BTreeMap<String, Vec<String>>);
 
-impl Names {
+impl RouteNames {
     pub(crate) fn add(&mut self, name: &str, pattern: &str) {
         let all = self.0.entry(name.to_owned()).or_default();
         if !all.iter().any(|one| one == pattern) {

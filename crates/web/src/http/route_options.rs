@@ -10,7 +10,7 @@ pub enum OnDisconnect {
     Cancel,
     /// The handler runs to completion and its response is discarded. For work that must not stop
     /// half-way.
-    RunToEnd,
+    RunToCompletion,
 }
 
 /// Settings that a handler requests from the server. If a field is `None`, the server's own setting
@@ -35,7 +35,7 @@ pub struct RouteOptions {
     /// start. The server then does not apply its minimum rate to the body of a gRPC request, even
     /// before the response has begun. The default is `false`; mounted services have `true`. It has
     /// no effect inside an application that is used as a handler.
-    pub takes_calls: bool,
+    pub is_grpc: bool,
     /// The time that the handler may take until its response begins. After that the server responds
     /// with status 503.
     pub timeout: Option<Duration>,

@@ -2,7 +2,7 @@
 
 use crate::http::request::Request;
 use crate::http::response::Response;
-use peregrine_slot::{FutureSlot, Held, Pool};
+use peregrine_slot::{FutureSlot, PinnedFuture, Pool};
 use std::fmt;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -20,8 +20,8 @@ pub trait Service {
     /// As [`Service::call`], with the future in `slot`. A service whose type is already erased
     /// needs no second slot.
     #[doc(hidden)]
-    fn call_in<'s>(&'s self, slot: FutureSlot, request: Request) -> Held<'s, Response> {
-        slot.hold(self.call(request))
+    fn call_in<'s>(&'s self, slot: FutureSlot, request: Request) -> PinnedFuture<'s, Response> {
+        slot.pin(self.call(request))
     }
 }
 
@@ -33,34 +33,34 @@ impl<S: Service + ?Sized> Service for Rc<S> {
 
 /// A [`Service`] whose type is erased. A call costs one indirect jump and stores the future in a
 /// slot, so it allocates nothing.
-pub(crate) trait Place {
-    fn place<'s>(&'s self, slot: FutureSlot, request: Request) -> Held<'s, Response>;
+pub(crate) trait DynService {
+    fn call_dyn<'s>(&'s self, slot: FutureSlot, request: Request) -> PinnedFuture<'s, Response>;
 }
 
-impl<S: Service> Place for S {
-    fn place<'s>(&'s self, slot: FutureSlot, request: Request) -> Held<'s, Response> {
+impl<S: Service> DynService for S {
+    fn call_dyn<'s>(&'s self, slot: FutureSlot, request: Request) -> PinnedFuture<'s, Response> {
         self.call_in(slot, request)
     }
 }
 
 /// A [`Place`] whose futures can be stored, because they do not borrow it.
-pub(crate) trait Endpoint: Place {
+pub(crate) trait Endpoint: DynService {
     /// As [`Place::place`], but the service is called when the future is first polled.
-    fn hold(self: Rc<Self>, slot: FutureSlot, request: Request) -> Held<'static, Response>;
+    fn call_owned(self: Rc<Self>, slot: FutureSlot, request: Request) -> PinnedFuture<'static, Response>;
 }
 
 impl<S: Service + 'static> Endpoint for S {
-    fn hold(self: Rc<Self>, slot: FutureSlot, request: Request) -> Held<'static, Response> {
-        slot.hold(async move { self.call(request).await })
+    fn call_owned(self: Rc<Self>, slot: FutureSlot, request: Request) -> PinnedFuture<'static, Response> {
+        slot.pin(async move { self.call(request).await })
     }
 }
 
 /// A type-erased service that can be wrapped again, because it is a [`Service`] too. Each call
 /// takes one more slot from the thread's pool.
 #[derive(Clone)]
-pub struct Erased(pub(crate) Rc<dyn Endpoint>);
+pub struct ErasedService(pub(crate) Rc<dyn Endpoint>);
 
-impl Erased {
+impl ErasedService {
     /// `service` with its type erased.
     #[must_use]
     pub fn new<S: Service + 'static>(service: S) -> Self {
@@ -68,25 +68,25 @@ impl Erased {
     }
 }
 
-impl fmt::Debug for Erased {
+impl fmt::Debug for ErasedService {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Erased")
     }
 }
 
-impl Service for Erased {
+impl Service for ErasedService {
     fn call(&self, request: Request) -> impl Future<Output = Response> {
-        place_in_stock(&*self.0, request)
+        call_pooled(&*self.0, request)
     }
 
-    fn call_in<'s>(&'s self, slot: FutureSlot, request: Request) -> Held<'s, Response> {
-        self.0.place(slot, request)
+    fn call_in<'s>(&'s self, slot: FutureSlot, request: Request) -> PinnedFuture<'s, Response> {
+        self.0.call_dyn(slot, request)
     }
 }
 
 /// Calls `endpoint` immediately, with its future in a slot of the thread's pool.
-pub(crate) fn place_in_stock(endpoint: &dyn Place, request: Request) -> InStock<'_> {
-    InStock(endpoint.place(Pool::take_local(&SLOTS), request))
+pub(crate) fn call_pooled(endpoint: &dyn DynService, request: Request) -> PooledCall<'_> {
+    PooledCall(endpoint.call_dyn(Pool::get_local(&SLOTS), request))
 }
 
 thread_local! {
@@ -94,9 +94,9 @@ thread_local! {
 }
 
 /// A call whose slot returns to the thread's pool.
-pub(crate) struct InStock<'s>(Held<'s, Response>);
+pub(crate) struct PooledCall<'s>(PinnedFuture<'s, Response>);
 
-impl Future for InStock<'_> {
+impl Future for PooledCall<'_> {
     type Output = Response;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Response> {
@@ -104,8 +104,8 @@ impl Future for InStock<'_> {
     }
 }
 
-impl Drop for InStock<'_> {
+impl Drop for PooledCall<'_> {
     fn drop(&mut self) {
-        Pool::give_local(&SLOTS, self.0.take_slot());
+        Pool::put_local(&SLOTS, self.0.take_slot());
     }
 }

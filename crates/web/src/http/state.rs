@@ -1,9 +1,9 @@
 //! The application's shared values, looked up by type.
 
-use crate::http::head::Head;
-use crate::http::problem_renderer::{ProblemHook, render};
+use crate::http::head::RequestHead;
+use crate::http::problem_renderer::{ProblemRenderer, render_problem};
 use crate::http::response::Response;
-use crate::http::route_index::Facts;
+use crate::http::route_index::RouteIndex;
 use peregrine_router::Router;
 use std::any::{Any, TypeId, type_name};
 use std::cell::OnceCell;
@@ -15,8 +15,8 @@ use std::rc::Rc;
 #[derive(Default)]
 pub struct States {
     router: OnceCell<Rc<Router>>,
-    facts: OnceCell<Rc<Facts>>,
-    hook: OnceCell<ProblemHook>,
+    route_index: OnceCell<Rc<RouteIndex>>,
+    problem_renderer: OnceCell<ProblemRenderer>,
     values: Vec<(TypeId, &'static str, Rc<dyn Any>)>,
 }
 
@@ -36,7 +36,7 @@ impl States {
 
     /// Another reference to the value of type `T`. All handlers of the worker share this value.
     #[must_use]
-    pub fn share<T: 'static>(&self) -> Option<Rc<T>> {
+    pub fn get_rc<T: 'static>(&self) -> Option<Rc<T>> {
         Rc::clone(self.find::<T>()?).downcast().ok()
     }
 
@@ -68,13 +68,13 @@ impl States {
     }
 
     /// Information about the application's routes, besides their patterns.
-    pub(crate) fn facts(&self) -> Option<&Rc<Facts>> {
-        self.facts.get()
+    pub(crate) fn route_index(&self) -> Option<&Rc<RouteIndex>> {
+        self.route_index.get()
     }
 
     /// Sets the value of [`States::facts`]. Only the first call has an effect.
-    pub(crate) fn set_facts(&self, facts: &Rc<Facts>) {
-        self.facts.get_or_init(|| Rc::clone(facts));
+    pub(crate) fn set_route_index(&self, facts: &Rc<RouteIndex>) {
+        self.route_index.get_or_init(|| Rc::clone(facts));
     }
 
     /// Sets the value of [`States::router`]. Only the first call has an effect.
@@ -87,16 +87,16 @@ impl States {
     /// will be sent; otherwise rendering happens outside all middleware. A response is rendered
     /// only once.
     #[must_use]
-    pub fn render(&self, response: Response, head: &Head) -> Response {
-        match self.hook.get() {
-            Some(hook) => render(&**hook, head, response),
+    pub fn render_problem(&self, response: Response, head: &RequestHead) -> Response {
+        match self.problem_renderer.get() {
+            Some(hook) => render_problem(&**hook, head, response),
             None => response,
         }
     }
 
     /// Sets the function that renders problems. Only the first call has an effect.
-    pub(crate) fn set_hook(&self, hook: &ProblemHook) {
-        self.hook.get_or_init(|| Rc::clone(hook));
+    pub(crate) fn set_problem_renderer(&self, hook: &ProblemRenderer) {
+        self.problem_renderer.get_or_init(|| Rc::clone(hook));
     }
 
     /// Whether there is a value of the type with this id.

@@ -11,7 +11,7 @@ use std::thread::LocalKey;
 /// Calls `next` with `value` in `place`, where extractors find it, whenever its future is polled,
 /// and only then. So the value needs no allocation and need not be `Send`, unlike an extension of
 /// the request. Returns the response, and the value unless it was taken.
-pub async fn holding<T: 'static, S: Service>(
+pub async fn with_task_local<T: 'static, S: Service>(
     place: &'static LocalKey<Cell<Option<T>>>,
     value: T,
     request: Request,
@@ -21,7 +21,7 @@ pub async fn holding<T: 'static, S: Service>(
     // `call` runs inside the future, so that it finds the value as well.
     let mut answer = pin!(async { next.call(request).await });
     let response = poll_fn(|context| {
-        let swap = Swap { place, mine: &mut mine, outer: None }.enter();
+        let swap = SwapGuard { key: place, value: &mut mine, outer: None }.enter();
         let polled = answer.as_mut().poll(context);
         drop(swap);
         polled
@@ -32,22 +32,22 @@ pub async fn holding<T: 'static, S: Service>(
 
 /// Puts the value into its place, and always takes it out again: the next poll may be for another
 /// request.
-struct Swap<'m, T: 'static> {
-    place: &'static LocalKey<Cell<Option<T>>>,
-    mine: &'m mut Option<T>,
+struct SwapGuard<'m, T: 'static> {
+    key: &'static LocalKey<Cell<Option<T>>>,
+    value: &'m mut Option<T>,
     /// The value of an outer middleware that uses the same place.
     outer: Option<T>,
 }
 
-impl<T> Swap<'_, T> {
+impl<T> SwapGuard<'_, T> {
     fn enter(mut self) -> Self {
-        self.outer = self.place.replace(self.mine.take());
+        self.outer = self.key.replace(self.value.take());
         self
     }
 }
 
-impl<T> Drop for Swap<'_, T> {
+impl<T> Drop for SwapGuard<'_, T> {
     fn drop(&mut self) {
-        *self.mine = self.place.replace(self.outer.take());
+        *self.value = self.key.replace(self.outer.take());
     }
 }

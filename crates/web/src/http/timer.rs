@@ -10,19 +10,19 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 /// Creates alarms.
-pub trait Clock {
+pub trait TimerSource {
     /// A new alarm, which is not set; `None` if the worker has ended.
-    fn alarm(&self) -> Option<Box<dyn Alarm>>;
+    fn new_timer(&self) -> Option<Box<dyn Timer>>;
 }
 
 /// Fires after a set time, and reports when the worker drains.
-pub trait Alarm {
+pub trait Timer {
     /// Sets the alarm to fire after this time, and replaces an earlier setting.
-    fn set(&mut self, after: Duration);
+    fn reset(&mut self, after: Duration);
 
     /// Ready when the alarm fires. Registers the caller's waker for that and for the beginning of a
     /// drain.
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()>;
+    fn poll_elapsed(&mut self, context: &mut Context<'_>) -> Poll<()>;
 
     /// The time since an arbitrary fixed moment, by the clock that the alarm uses.
     fn now(&self) -> Duration;
@@ -32,34 +32,34 @@ pub trait Alarm {
 }
 
 thread_local! {
-    static CURRENT: RefCell<Option<Rc<dyn Clock>>> = const { RefCell::new(None) };
+    static CURRENT: RefCell<Option<Rc<dyn TimerSource>>> = const { RefCell::new(None) };
 }
 
 /// Registers `clock` for this thread.
-pub fn announce(clock: Rc<dyn Clock>) {
+pub fn install(clock: Rc<dyn TimerSource>) {
     drop(CURRENT.replace(Some(clock)));
 }
 
 /// The clock of this thread, if it has one.
 #[must_use]
-pub fn current() -> Option<Rc<dyn Clock>> {
+pub fn current() -> Option<Rc<dyn TimerSource>> {
     CURRENT.with_borrow(Clone::clone)
 }
 
 /// Removes the clock of this thread.
-pub fn forget() {
+pub fn uninstall() {
     drop(CURRENT.replace(None));
 }
 
 /// An alarm of this thread's clock, if it has one.
 #[must_use]
-pub fn alarm() -> Option<Box<dyn Alarm>> {
-    current()?.alarm()
+pub fn new_timer() -> Option<Box<dyn Timer>> {
+    current()?.new_timer()
 }
 
 /// Calls `run` with `clock` as the thread's clock, then restores the previous one.
-pub(crate) fn within<T>(clock: &Rc<dyn Clock>, run: impl FnOnce() -> T) -> T {
-    struct Before(Option<Rc<dyn Clock>>);
+pub(crate) fn with_current<T>(clock: &Rc<dyn TimerSource>, run: impl FnOnce() -> T) -> T {
+    struct Before(Option<Rc<dyn TimerSource>>);
     impl Drop for Before {
         fn drop(&mut self) {
             drop(CURRENT.replace(self.0.take()));

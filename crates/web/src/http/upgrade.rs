@@ -1,7 +1,7 @@
 //! Upgrades of a connection to another protocol (RFC 9110 §7.8), or of an HTTP/2 stream (RFC 8441).
 
-use crate::http::body::pipe::{Reader, register};
-use crate::http::memory::Charge;
+use crate::http::body::pipe::{PipeReader, register_waker};
+use crate::http::memory::MemoryReservation;
 use bytes::Bytes;
 use std::cell::RefCell;
 use std::fmt;
@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 /// The number of unsent bytes on an upgraded connection at which its sender must pause.
-pub const UPGRADED_BYTES_MAX: usize = 64 * 1024;
+pub const SEND_BUFFER_BYTES_MAX: usize = 64 * 1024;
 
 /// Code that takes over a connection after a response with status 101 was sent, or an HTTP/2
 /// stream, whose client gets a 200 instead.
@@ -31,11 +31,11 @@ pub const UPGRADED_BYTES_MAX: usize = 64 * 1024;
 /// let response = Response::new(StatusCode::SWITCHING_PROTOCOLS).with_upgrade(echo);
 /// # let _ = response;
 /// ```
-pub struct OnUpgrade(Box<dyn FnOnce(Upgraded) -> Running>);
+pub struct UpgradeHandler(Box<dyn FnOnce(Upgraded) -> UpgradeFuture>);
 
-type Running = Pin<Box<dyn Future<Output = ()>>>;
+type UpgradeFuture = Pin<Box<dyn Future<Output = ()>>>;
 
-impl OnUpgrade {
+impl UpgradeHandler {
     /// `run` gets the connection's byte stream once the 101 is being sent. The connection, or the
     /// HTTP/2 stream, is closed when its future completes.
     pub fn new<F, T>(run: F) -> Self
@@ -53,7 +53,7 @@ impl OnUpgrade {
     }
 }
 
-impl fmt::Debug for OnUpgrade {
+impl fmt::Debug for UpgradeHandler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("OnUpgrade")
     }
@@ -63,15 +63,15 @@ impl fmt::Debug for OnUpgrade {
 /// back-pressure.
 #[derive(Debug)]
 pub struct Upgraded {
-    incoming: Reader,
-    outgoing: Outgoing,
+    incoming: PipeReader,
+    send_buffer: SendBuffer,
 }
 
 impl Upgraded {
     /// Combines the receiving and the sending half.
     #[must_use]
-    pub fn new(incoming: Reader, outgoing: Outgoing) -> Self {
-        Self { incoming, outgoing }
+    pub fn new(incoming: PipeReader, outgoing: SendBuffer) -> Self {
+        Self { incoming, send_buffer: outgoing }
     }
 
     /// The next bytes from the peer; `None` when the peer has closed its sending side.
@@ -84,12 +84,12 @@ impl Upgraded {
 
     /// As [`Upgraded::recv`], for hand-written futures.
     pub fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<io::Result<Option<Bytes>>> {
-        use crate::http::body::pipe::Piece;
+        use crate::http::body::pipe::PipeFrame;
         loop {
-            return Poll::Ready(match std::task::ready!(self.incoming.poll_next(context)) {
+            return Poll::Ready(match std::task::ready!(self.incoming.poll_frame(context)) {
                 None => Ok(None),
-                Some(Ok(Piece::Data(bytes))) => Ok(Some(bytes)),
-                Some(Ok(Piece::Trailers(_))) => continue,
+                Some(Ok(PipeFrame::Data(bytes))) => Ok(Some(bytes)),
+                Some(Ok(PipeFrame::Trailers(_))) => continue,
                 Some(Err(error)) => Err(io::Error::new(io::ErrorKind::ConnectionReset, error)),
             });
         }
@@ -100,78 +100,78 @@ impl Upgraded {
     /// # Errors
     /// The connection is closed.
     pub async fn send(&mut self, bytes: Bytes) -> io::Result<()> {
-        poll_fn(|context| self.outgoing.poll_room(context)).await?;
-        self.outgoing.push(&bytes);
+        poll_fn(|context| self.send_buffer.poll_capacity(context)).await?;
+        self.send_buffer.push(&bytes);
         Ok(())
     }
 
     /// Ready when there is room to send.
-    pub fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.outgoing.poll_room(context)
+    pub fn poll_capacity(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.send_buffer.poll_capacity(context)
     }
 
     /// Queues bytes without waiting. Call it after [`Upgraded::poll_room`] was ready.
-    pub fn push(&mut self, bytes: &[u8]) {
-        self.outgoing.push(bytes);
+    pub fn start_send(&mut self, bytes: &[u8]) {
+        self.send_buffer.push(bytes);
     }
 
     /// Moves all of `bytes` to the send queue, without a copy if the queue is empty. Leaves `bytes`
     /// without capacity.
     pub fn append(&mut self, bytes: &mut Vec<u8>) {
-        self.outgoing.append(bytes);
+        self.send_buffer.append(bytes);
     }
 
     /// The number of bytes that the server has not yet taken from the send queue.
     #[must_use]
-    pub fn unsent(&self) -> usize {
-        self.outgoing.0.borrow().bytes.len()
+    pub fn unsent_bytes(&self) -> usize {
+        self.send_buffer.0.borrow().bytes.len()
     }
 
     /// A handle that reads [`Upgraded::unsent`], for code other than the sender.
     #[must_use]
-    pub fn backlog(&self) -> Backlog {
-        Backlog(self.outgoing.clone())
+    pub fn unsent_bytes_handle(&self) -> UnsentBytes {
+        UnsentBytes(self.send_buffer.clone())
     }
 
     /// Ready when the server has taken all bytes from the send queue.
     ///
     /// # Errors
     /// The connection is closed.
-    pub fn poll_taken(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.outgoing.poll_below(1, context)
+    pub fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.send_buffer.poll_below(1, context)
     }
 }
 
 /// Reports how many bytes the server has not yet taken from the send queue.
 #[derive(Clone, Debug)]
-pub struct Backlog(Outgoing);
+pub struct UnsentBytes(SendBuffer);
 
-impl Backlog {
+impl UnsentBytes {
     /// The number of bytes.
     #[must_use]
-    pub fn bytes(&self) -> usize {
+    pub fn get(&self) -> usize {
         self.0.0.borrow().bytes.len()
     }
 }
 
 /// The send queue of an upgraded connection, shared by [`Upgraded`] and the server.
 #[derive(Clone)]
-pub struct Outgoing(Rc<RefCell<Unsent>>);
+pub struct SendBuffer(Rc<RefCell<SendBufferState>>);
 
 #[derive(Default)]
-struct Unsent {
+struct SendBufferState {
     bytes: Vec<u8>,
     closed: bool,
     sender: Option<Waker>,
     server: Option<Waker>,
     /// Whether the server polls the queue next, so that it need not be woken.
-    is_attended: bool,
-    charge: Charge,
+    server_polls_next: bool,
+    reservation: MemoryReservation,
 }
 
-impl Unsent {
+impl SendBufferState {
     fn wake_server(&mut self) {
-        if !self.is_attended
+        if !self.server_polls_next
             && let Some(waker) = self.server.take()
         {
             waker.wake();
@@ -179,20 +179,20 @@ impl Unsent {
     }
 
     /// Updates the memory charge.
-    fn weigh(&mut self) {
-        self.charge.set(self.bytes.capacity());
+    fn update_reservation(&mut self) {
+        self.reservation.resize(self.bytes.capacity());
     }
 }
 
-impl Default for Outgoing {
+impl Default for SendBuffer {
     fn default() -> Self {
-        Self(Rc::new(RefCell::new(Unsent::default())))
+        Self(Rc::new(RefCell::new(SendBufferState::default())))
     }
 }
 
-impl Outgoing {
-    fn poll_room(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_below(UPGRADED_BYTES_MAX, context)
+impl SendBuffer {
+    fn poll_capacity(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_below(SEND_BUFFER_BYTES_MAX, context)
     }
 
     /// Ready when fewer than `bytes` bytes are unsent.
@@ -204,7 +204,7 @@ impl Outgoing {
         if unsent.bytes.len() < bytes {
             return Poll::Ready(Ok(()));
         }
-        register(&mut unsent.sender, context);
+        register_waker(&mut unsent.sender, context);
         Poll::Pending
     }
 
@@ -214,7 +214,7 @@ impl Outgoing {
             return;
         }
         unsent.bytes.extend_from_slice(bytes);
-        unsent.weigh();
+        unsent.update_reservation();
         unsent.wake_server();
     }
 
@@ -227,7 +227,7 @@ impl Outgoing {
         } else {
             unsent.bytes.append(bytes);
         }
-        unsent.weigh();
+        unsent.update_reservation();
         // Free empty buffers: the other protocol may be silent for days, and memory that was freed
         // recently is more likely to be in the CPU's cache than a buffer that a silent connection
         // keeps.
@@ -237,23 +237,23 @@ impl Outgoing {
 
     /// For the server: runs `protocol`, after which the server takes the unsent bytes. Bytes queued
     /// meanwhile do not wake the server.
-    pub fn attend<T>(&self, protocol: impl FnOnce() -> T) -> T {
-        self.0.borrow_mut().is_attended = true;
+    pub fn run_protocol<T>(&self, protocol: impl FnOnce() -> T) -> T {
+        self.0.borrow_mut().server_polls_next = true;
         let ran = protocol();
-        self.0.borrow_mut().is_attended = false;
+        self.0.borrow_mut().server_polls_next = false;
         ran
     }
 
     /// For the server: moves all unsent bytes to `into`, which must be empty. Always registers the
     /// task for later bytes.
-    pub fn poll_take(&self, context: &mut Context<'_>, into: &mut Vec<u8>) -> Poll<()> {
+    pub fn poll_drain(&self, context: &mut Context<'_>, into: &mut Vec<u8>) -> Poll<()> {
         let mut unsent = self.0.borrow_mut();
-        register(&mut unsent.server, context);
+        register_waker(&mut unsent.server, context);
         if unsent.bytes.is_empty() {
             return Poll::Pending;
         }
         *into = std::mem::take(&mut unsent.bytes);
-        unsent.weigh();
+        unsent.update_reservation();
         if let Some(waker) = unsent.sender.take() {
             waker.wake();
         }
@@ -266,14 +266,14 @@ impl Outgoing {
         unsent.closed = true;
         // The bytes will not be sent, and the protocol may run for a long time.
         unsent.bytes = Vec::new();
-        unsent.weigh();
+        unsent.update_reservation();
         if let Some(waker) = unsent.sender.take() {
             waker.wake();
         }
     }
 }
 
-impl fmt::Debug for Outgoing {
+impl fmt::Debug for SendBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Outgoing({} bytes)", self.0.borrow().bytes.len())
     }
@@ -282,7 +282,7 @@ impl fmt::Debug for Outgoing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::memory::held;
+    use crate::http::memory::reserved;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::task::Wake;
@@ -302,10 +302,10 @@ mod tests {
         let waker = Waker::from(Arc::clone(&wakes));
         let mut context = Context::from_waker(&waker);
         let woken = || wakes.0.load(Ordering::Relaxed);
-        let (outgoing, mut taken) = (Outgoing::default(), Vec::new());
-        assert!(outgoing.poll_take(&mut context, &mut taken).is_pending());
-        outgoing.attend(|| outgoing.push(b"a"));
-        assert!(outgoing.poll_take(&mut context, &mut taken).is_ready());
+        let (outgoing, mut taken) = (SendBuffer::default(), Vec::new());
+        assert!(outgoing.poll_drain(&mut context, &mut taken).is_pending());
+        outgoing.run_protocol(|| outgoing.push(b"a"));
+        assert!(outgoing.poll_drain(&mut context, &mut taken).is_ready());
         assert_eq!((woken(), &taken[..]), (0, &b"a"[..]));
         // Later bytes wake the server, even though its last poll found some.
         outgoing.push(b"b");
@@ -318,28 +318,28 @@ mod tests {
         let all = [Arc::new(Wakes::default()), Arc::new(Wakes::default())];
         let wakers = all.clone().map(Waker::from);
         let [mut own, mut other] = wakers.each_ref().map(Context::from_waker);
-        let (writer, mut reader) = pipe(UPGRADED_BYTES_MAX, None);
+        let (writer, mut reader) = pipe(SEND_BUFFER_BYTES_MAX, None);
         for context in [&mut own, &mut other] {
-            assert!(reader.poll_next(context).is_pending());
+            assert!(reader.poll_frame(context).is_pending());
             let polled = Context::from_waker(&wakers[0]);
-            writer.push_before_poll(Bytes::from_static(b"a"), &polled);
-            assert!(reader.poll_next(context).is_ready());
+            writer.send_without_wake(Bytes::from_static(b"a"), &polled);
+            assert!(reader.poll_frame(context).is_ready());
         }
         assert_eq!(all.map(|wakes| wakes.0.load(Ordering::Relaxed)), [0, 1]);
     }
 
     #[test]
     fn what_nobody_takes_any_more_is_not_held() {
-        let before = held();
-        let outgoing = Outgoing::default();
+        let before = reserved();
+        let outgoing = SendBuffer::default();
         outgoing.push(&[1; 100_000]);
-        assert!(held() - before >= 100_000);
+        assert!(reserved() - before >= 100_000);
         outgoing.close();
-        assert_eq!(held(), before);
+        assert_eq!(reserved(), before);
         // A protocol may continue to send without checking for the end.
         outgoing.push(&[1; 100_000]);
         let mut more = vec![1; 100_000];
         outgoing.append(&mut more);
-        assert_eq!((held(), more.len()), (before, 0));
+        assert_eq!((reserved(), more.len()), (before, 0));
     }
 }

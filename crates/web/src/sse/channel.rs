@@ -1,6 +1,6 @@
 //! Events that are pushed from any task and any thread.
 
-use super::{Event, InvalidEvent, Source, Sse};
+use super::{Event, InvalidEvent, EventSource, Sse};
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
 use std::error::Error;
@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 /// The number of events that may wait for a slow reader, unless [`channel_of`] sets another number.
-pub const CHANNEL_EVENTS_MAX: usize = 16;
+pub const DEFAULT_CHANNEL_CAPACITY: usize = 16;
 
 /// Creates a stream of events and its sender. Up to [`CHANNEL_EVENTS_MAX`] events may wait for the
 /// reader.
@@ -37,13 +37,13 @@ pub const CHANNEL_EVENTS_MAX: usize = 16;
 /// # let _ = countdown;
 /// ```
 pub fn channel() -> (Sender, Sse) {
-    channel_of(CHANNEL_EVENTS_MAX)
+    channel_with_capacity(DEFAULT_CHANNEL_CAPACITY)
 }
 
 /// As [`channel`], with room for `events_max` events, but at least one.
-pub fn channel_of(events_max: usize) -> (Sender, Sse) {
-    let queue = Queue { events_max: events_max.max(1), senders: 1, ..Queue::default() };
-    let queue = Arc::new(Shared(Mutex::new(queue)));
+pub fn channel_with_capacity(events_max: usize) -> (Sender, Sse) {
+    let queue = EventQueue { capacity: events_max.max(1), senders: 1, ..EventQueue::default() };
+    let queue = Arc::new(SharedQueue(Mutex::new(queue)));
     let sender = Sender(Arc::clone(&queue));
     (sender, Sse::from_source(Box::pin(Receiver(queue))))
 }
@@ -67,7 +67,7 @@ pub fn channel_of(events_max: usize) -> (Sender, Sse) {
 /// }
 /// # let _ = (send_or_disconnect, send_or_skip);
 /// ```
-pub struct Sender(Arc<Shared>);
+pub struct Sender(Arc<SharedQueue>);
 
 /// Why an event was not sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,8 +106,8 @@ impl Sender {
     /// # Errors
     /// The stream is closed, or the event is invalid.
     pub async fn send(&self, event: Event) -> Result<(), SendError> {
-        let mut event = Some(event.wire()?);
-        let mut place = Place::of(self);
+        let mut event = Some(event.into_bytes()?);
+        let mut place = Waiter::new(self);
         poll_fn(|context| {
             let queue = self.0.lock();
             if queue.is_full() && !queue.is_closed {
@@ -123,7 +123,7 @@ impl Sender {
     /// # Errors
     /// The queue is full, the stream is closed, or the event is invalid.
     pub fn try_send(&self, event: Event) -> Result<(), SendError> {
-        let event = event.wire()?;
+        let event = event.into_bytes()?;
         let queue = self.0.lock();
         if queue.is_full() && !queue.is_closed {
             return Err(SendError::Full);
@@ -133,7 +133,7 @@ impl Sender {
 
     /// Completes when the stream is closed: the client has disconnected, or the server drains.
     pub async fn closed(&self) {
-        let mut place = Place::of(self);
+        let mut place = Waiter::new(self);
         poll_fn(|context| {
             let queue = self.0.lock();
             if queue.is_closed { Poll::Ready(()) } else { place.wait(queue, context) }
@@ -172,68 +172,68 @@ impl fmt::Debug for Sender {
 }
 
 /// A waiting sender's entry in the queue, which is removed on drop.
-struct Place<'s> {
-    shared: &'s Shared,
-    number: Option<u64>,
+struct Waiter<'s> {
+    shared: &'s SharedQueue,
+    id: Option<u64>,
 }
 
-impl<'s> Place<'s> {
-    fn of(sender: &'s Sender) -> Self {
-        Self { shared: &sender.0, number: None }
+impl<'s> Waiter<'s> {
+    fn new(sender: &'s Sender) -> Self {
+        Self { shared: &sender.0, id: None }
     }
 
-    fn wait<T>(&mut self, mut queue: MutexGuard<'_, Queue>, context: &mut Context<'_>) -> Poll<T> {
-        let number = *self.number.get_or_insert_with(|| {
-            queue.last += 1;
-            queue.last
+    fn wait<T>(&mut self, mut queue: MutexGuard<'_, EventQueue>, context: &mut Context<'_>) -> Poll<T> {
+        let number = *self.id.get_or_insert_with(|| {
+            queue.last_id += 1;
+            queue.last_id
         });
-        let earlier = queue.waiting.insert(number, context.waker().clone());
+        let earlier = queue.waiters.insert(number, context.waker().clone());
         drop(queue);
         drop(earlier);
         Poll::Pending
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for Waiter<'_> {
     fn drop(&mut self) {
-        let Some(number) = self.number else { return };
+        let Some(number) = self.id else { return };
         let mut queue = self.shared.lock();
-        let waker = queue.waiting.remove(&number);
+        let waker = queue.waiters.remove(&number);
         drop(queue);
         drop(waker);
     }
 }
 
 /// Wakers are called and dropped after the lock is released, because they may run arbitrary code.
-struct Shared(Mutex<Queue>);
+struct SharedQueue(Mutex<EventQueue>);
 
 #[derive(Default)]
-struct Queue {
+struct EventQueue {
     events: VecDeque<Bytes>,
-    events_max: usize,
+    capacity: usize,
     senders: usize,
     is_closed: bool,
     reader: Option<Waker>,
     /// The wakers of senders that wait for room or for the end, by number.
-    waiting: BTreeMap<u64, Waker>,
+    waiters: BTreeMap<u64, Waker>,
     /// The last number that was assigned.
-    last: u64,
+    last_id: u64,
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Queue> {
+impl SharedQueue {
+    fn lock(&self) -> MutexGuard<'_, EventQueue> {
         // No code under the lock panics, so the queue is always consistent.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Queue {
+impl EventQueue {
     fn is_full(&self) -> bool {
-        self.events.len() >= self.events_max
+        self.events.len() >= self.capacity
     }
 }
 
-fn push(mut queue: MutexGuard<'_, Queue>, event: Bytes) -> Result<(), SendError> {
+fn push(mut queue: MutexGuard<'_, EventQueue>, event: Bytes) -> Result<(), SendError> {
     if queue.is_closed {
         return Err(SendError::Closed);
     }
@@ -244,9 +244,9 @@ fn push(mut queue: MutexGuard<'_, Queue>, event: Bytes) -> Result<(), SendError>
     Ok(())
 }
 
-struct Receiver(Arc<Shared>);
+struct Receiver(Arc<SharedQueue>);
 
-impl Source for Receiver {
+impl EventSource for Receiver {
     fn poll_event(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -261,7 +261,7 @@ impl Source for Receiver {
             drop(earlier);
             return Poll::Pending;
         };
-        let waiting = take(&mut queue.waiting);
+        let waiting = take(&mut queue.waiters);
         drop(queue);
         waiting.into_values().for_each(Waker::wake);
         Poll::Ready(Some(Ok(event)))
@@ -272,7 +272,7 @@ impl Drop for Receiver {
     fn drop(&mut self) {
         let mut queue = self.0.lock();
         queue.is_closed = true;
-        let (events, waiting) = (take(&mut queue.events), take(&mut queue.waiting));
+        let (events, waiting) = (take(&mut queue.events), take(&mut queue.waiters));
         drop(queue);
         drop(events);
         waiting.into_values().for_each(Waker::wake);

@@ -22,7 +22,7 @@ use std::time::Duration;
 /// ```
 #[derive(Clone, Default)]
 pub struct Event {
-    wire: Vec<u8>,
+    bytes: Vec<u8>,
     invalid: Option<InvalidEvent>,
 }
 
@@ -66,7 +66,7 @@ impl Event {
     pub fn json_data(self, data: &(impl Serialize + ?Sized)) -> Self {
         match serde_json::to_string(data) {
             Ok(json) => self.data(json),
-            Err(error) => self.refuse(InvalidEvent::Json(error.to_string())),
+            Err(error) => self.set_invalid(InvalidEvent::Json(error.to_string())),
         }
     }
 
@@ -75,7 +75,7 @@ impl Event {
     pub fn event(mut self, name: impl AsRef<str>) -> Self {
         let name = name.as_ref();
         if name.contains(['\r', '\n']) {
-            return self.refuse(InvalidEvent::Name);
+            return self.set_invalid(InvalidEvent::Name);
         }
         self.write_lines("event: ", name);
         self
@@ -86,16 +86,16 @@ impl Event {
     /// stored.
     #[must_use]
     pub fn id(mut self, id: impl fmt::Display) -> Self {
-        let from = self.wire.len();
-        self.wire.extend_from_slice(b"id: ");
-        let written = write!(self.wire, "{id}");
+        let from = self.bytes.len();
+        self.bytes.extend_from_slice(b"id: ");
+        let written = write!(self.bytes, "{id}");
         // A reader ignores an id with NUL.
-        let is_valid = !self.wire[from..].iter().any(|byte| matches!(byte, 0 | b'\r' | b'\n'));
+        let is_valid = !self.bytes[from..].iter().any(|byte| matches!(byte, 0 | b'\r' | b'\n'));
         if written.is_err() || !is_valid {
-            self.wire.truncate(from);
-            return self.refuse(InvalidEvent::Id);
+            self.bytes.truncate(from);
+            return self.set_invalid(InvalidEvent::Id);
         }
-        self.wire.push(b'\n');
+        self.bytes.push(b'\n');
         self
     }
 
@@ -119,7 +119,7 @@ impl Event {
     ///
     /// # Errors
     /// The event is invalid. If there are several reasons, the error is the first one.
-    pub fn checked(self) -> Result<Self, InvalidEvent> {
+    pub fn validate(self) -> Result<Self, InvalidEvent> {
         self.invalid.clone().map_or(Ok(self), Err)
     }
 
@@ -127,24 +127,24 @@ impl Event {
     ///
     /// # Errors
     /// The event is invalid. If there are several reasons, the error is the first one.
-    pub fn wire(mut self) -> Result<Bytes, InvalidEvent> {
-        self.wire.push(b'\n');
-        self.invalid.map_or(Ok(Bytes::from(self.wire)), Err)
+    pub fn into_bytes(mut self) -> Result<Bytes, InvalidEvent> {
+        self.bytes.push(b'\n');
+        self.invalid.map_or(Ok(Bytes::from(self.bytes)), Err)
     }
 
-    fn refuse(mut self, why: InvalidEvent) -> Self {
+    fn set_invalid(mut self, why: InvalidEvent) -> Self {
         self.invalid.get_or_insert(why);
         self
     }
 
     fn write_lines(&mut self, field: &str, text: &str) {
-        self.wire.reserve(field.len() + text.len() + 2);
+        self.bytes.reserve(field.len() + text.len() + 2);
         let mut rest = text;
         loop {
             let end = rest.find(['\r', '\n']);
-            self.wire.extend_from_slice(field.as_bytes());
-            self.wire.extend_from_slice(&rest.as_bytes()[..end.unwrap_or(rest.len())]);
-            self.wire.push(b'\n');
+            self.bytes.extend_from_slice(field.as_bytes());
+            self.bytes.extend_from_slice(&rest.as_bytes()[..end.unwrap_or(rest.len())]);
+            self.bytes.push(b'\n');
             let Some(end) = end else { return };
             rest = rest[end..].strip_prefix("\r\n").unwrap_or(&rest[end + 1..]);
         }
@@ -155,7 +155,7 @@ impl fmt::Debug for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.invalid {
             Some(invalid) => write!(f, "Event({invalid})"),
-            None => write!(f, "Event({:?})", String::from_utf8_lossy(&self.wire)),
+            None => write!(f, "Event({:?})", String::from_utf8_lossy(&self.bytes)),
         }
     }
 }
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     fn wire(event: Event) -> String {
-        String::from_utf8(event.wire().expect("valid").into()).expect("text")
+        String::from_utf8(event.into_bytes().expect("valid").into()).expect("text")
     }
 
     #[test]
@@ -205,10 +205,10 @@ mod tests {
             (event().event("\r"), InvalidEvent::Name),
             (event().event("\r").id("\n"), InvalidEvent::Name),
         ] {
-            assert_eq!(event.clone().wire(), Err(expected.clone()));
-            assert_eq!(event.checked().err(), Some(expected));
+            assert_eq!(event.clone().into_bytes(), Err(expected.clone()));
+            assert_eq!(event.validate().err(), Some(expected));
         }
-        assert!(matches!(event().json_data(&keyed).wire(), Err(InvalidEvent::Json(_))));
-        assert!(event().id("\u{e9}").event("").checked().is_ok());
+        assert!(matches!(event().json_data(&keyed).into_bytes(), Err(InvalidEvent::Json(_))));
+        assert!(event().id("\u{e9}").event("").validate().is_ok());
     }
 }

@@ -6,7 +6,7 @@ use crate::http::request::Parts;
 use http::StatusCode;
 use std::str::FromStr;
 
-const NAME: &str = "last-event-id";
+const HEADER: &str = "last-event-id";
 
 /// The id of the last event that the reader received, from `Last-Event-ID`. A reader that connects
 /// for the first time sends none, so handlers take an `Option`.
@@ -32,24 +32,24 @@ pub struct LastEventId<T = String>(pub T);
 
 impl<T: FromStr> FromRequestParts for LastEventId<T> {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
-        find(parts)?.ok_or_else(|| {
+        parse(parts)?.ok_or_else(|| {
             Problem::new(
                 StatusCode::BAD_REQUEST,
                 "missing-header",
-                format!("the request needs the header field `{NAME}`"),
+                format!("the request needs the header field `{HEADER}`"),
             )
-            .with("header", NAME)
+            .with_member("header", HEADER)
         })
     }
 
     async fn optional_from_request_parts(parts: &mut Parts) -> Result<Option<Self>, Problem> {
-        find(parts)
+        parse(parts)
     }
 }
 
-fn find<T: FromStr>(parts: &Parts) -> Result<Option<LastEventId<T>>, Problem> {
+fn parse<T: FromStr>(parts: &Parts) -> Result<Option<LastEventId<T>>, Problem> {
     // A reader without an id sends no field; some libraries send an empty one.
-    let Some(value) = parts.head.field(NAME).filter(|value| !value.is_empty()) else {
+    let Some(value) = parts.head.header_bytes(HEADER).filter(|value| !value.is_empty()) else {
         return Ok(None);
     };
     let id = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
@@ -57,8 +57,8 @@ fn find<T: FromStr>(parts: &Parts) -> Result<Option<LastEventId<T>>, Problem> {
         Problem::new(
             StatusCode::BAD_REQUEST,
             "invalid-header",
-            format!("the header field `{NAME}` is not an event id of this stream"),
+            format!("the header field `{HEADER}` is not an event id of this stream"),
         )
-        .with("header", NAME)
+        .with_member("header", HEADER)
     })
 }

@@ -23,13 +23,13 @@ mod channel;
 mod event;
 mod last_event_id;
 
-pub use channel::{CHANNEL_EVENTS_MAX, SendError, Sender, channel, channel_of};
+pub use channel::{DEFAULT_CHANNEL_CAPACITY, SendError, Sender, channel, channel_with_capacity};
 pub use event::{Event, InvalidEvent};
 pub use last_event_id::LastEventId;
 
 use crate::http::body::{Body, BodyError};
 use crate::http::response::{IntoResponse, Response};
-use crate::http::timer::{self, Alarm};
+use crate::http::timer::{self, Timer};
 use bytes::Bytes;
 use futures_core::Stream;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
@@ -48,7 +48,7 @@ use std::time::Duration;
 pub const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// The maximum number of events that a stream may still send when the server drains.
-const LAST_EVENTS_MAX: usize = 1_000;
+const DRAIN_EVENTS_MAX: usize = 1_000;
 
 /// A comment, which is not an event. The empty line is for readers that wait for one.
 const COMMENT: &[u8] = b":\n\n";
@@ -73,17 +73,17 @@ const COMMENT: &[u8] = b":\n\n";
 /// not end on a drain.
 #[must_use = "a response does nothing unless it is returned"]
 pub struct Sse {
-    source: Pin<Box<dyn Source>>,
+    source: Pin<Box<dyn EventSource>>,
     keep_alive: Option<Duration>,
-    at_drain: AtDrain,
+    on_drain: OnDrain,
 }
 
 #[derive(Default)]
-enum AtDrain {
+enum OnDrain {
     #[default]
-    End,
-    Say(Event),
-    GoOn,
+    Close,
+    SendFinal(Event),
+    Continue,
 }
 
 /// An item of a stream of events: an [`Event`], or a `Result` of one.
@@ -108,19 +108,19 @@ impl<E: Into<Box<dyn Error + Send + Sync>>> IntoEvent for Result<Event, E> {
 }
 
 /// A source of serialised events.
-trait Source {
+trait EventSource {
     fn poll_event(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Bytes, Box<dyn Error + Send + Sync>>>>;
 }
 
-impl<S: Stream<Item: IntoEvent>> Source for S {
+impl<S: Stream<Item: IntoEvent>> EventSource for S {
     fn poll_event(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Bytes, Box<dyn Error + Send + Sync>>>> {
-        let wire = |event: Event| event.wire().map_err(Into::into);
+        let wire = |event: Event| event.into_bytes().map_err(Into::into);
         self.poll_next(context).map(|next| next.map(|item| item.into_event().and_then(wire)))
     }
 }
@@ -135,8 +135,8 @@ impl Sse {
         Self::from_source(Box::pin(events))
     }
 
-    fn from_source(source: Pin<Box<dyn Source>>) -> Self {
-        Self { source, keep_alive: Some(KEEP_ALIVE), at_drain: AtDrain::End }
+    fn from_source(source: Pin<Box<dyn EventSource>>) -> Self {
+        Self { source, keep_alive: Some(KEEP_ALIVE), on_drain: OnDrain::Close }
     }
 
     /// Sets how long the stream may be silent before a comment is sent; `None` or zero means that
@@ -148,25 +148,25 @@ impl Sse {
 
     /// Adds a last event, which is sent when the server drains. With [`Event::retry`] it tells
     /// clients when to reconnect.
-    pub fn goodbye(mut self, event: Event) -> Self {
-        self.at_drain = AtDrain::Say(event);
+    pub fn final_event(mut self, event: Event) -> Self {
+        self.on_drain = OnDrain::SendFinal(event);
         self
     }
 
     /// Keeps the stream open when the server drains. The producer must await `peregrine::Shutdown`
     /// and end the stream itself. The server aborts a stream that is still open after
     /// `shutdown_timeout`.
-    pub fn through_drain(mut self) -> Self {
-        self.at_drain = AtDrain::GoOn;
+    pub fn continue_during_drain(mut self) -> Self {
+        self.on_drain = OnDrain::Continue;
         self
     }
 }
 
 impl IntoResponse for Sse {
     fn into_response(self) -> Response {
-        let Self { source, keep_alive, at_drain } = self;
-        let state = State::New;
-        let events = Events { source: Some(source), keep_alive, at_drain, state, last: 0 };
+        let Self { source, keep_alive, on_drain: at_drain } = self;
+        let state = KeepAliveState::New;
+        let events = EventBody { source: Some(source), keep_alive, on_drain: at_drain, state, events_since_drain: 0 };
         Response::new(StatusCode::OK)
             .with_header(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"))
             // The response has no end, and its events are soon out of date.
@@ -187,63 +187,63 @@ impl fmt::Debug for Sse {
 }
 
 /// The response body.
-struct Events {
+struct EventBody {
     /// `None` when the stream has ended.
-    source: Option<Pin<Box<dyn Source>>>,
+    source: Option<Pin<Box<dyn EventSource>>>,
     keep_alive: Option<Duration>,
-    at_drain: AtDrain,
-    state: State,
+    on_drain: OnDrain,
+    state: KeepAliveState,
     /// The number of events sent since the drain began.
-    last: usize,
+    events_since_drain: usize,
 }
 
-enum State {
+enum KeepAliveState {
     /// The body was not polled yet.
     New,
     /// The thread has no clock, or the stream has ended.
-    NoClock,
+    NoTimer,
     /// The last poll produced an event or a comment.
-    Busy(Box<dyn Alarm>),
+    Active(Box<dyn Timer>),
     /// The producer is silent, and the alarm is set.
-    Silent(Box<dyn Alarm>),
+    Idle(Box<dyn Timer>),
 }
 
-impl Events {
+impl EventBody {
     /// Whether the stream must end because the server drains.
-    fn is_to_end(&self) -> bool {
-        let (State::Busy(alarm) | State::Silent(alarm)) = &self.state else { return false };
-        !matches!(self.at_drain, AtDrain::GoOn) && alarm.is_draining()
+    fn should_close(&self) -> bool {
+        let (KeepAliveState::Active(alarm) | KeepAliveState::Idle(alarm)) = &self.state else { return false };
+        !matches!(self.on_drain, OnDrain::Continue) && alarm.is_draining()
     }
 
     /// Ends the stream because of the drain. Returns the last event, if there is one.
-    fn end(&mut self) -> Option<Result<Bytes, Box<dyn Error + Send + Sync>>> {
+    fn close(&mut self) -> Option<Result<Bytes, Box<dyn Error + Send + Sync>>> {
         self.source = None;
-        self.state = State::NoClock;
-        match take(&mut self.at_drain) {
-            AtDrain::Say(event) => Some(event.wire().map_err(Into::into)),
-            AtDrain::End | AtDrain::GoOn => None,
+        self.state = KeepAliveState::NoTimer;
+        match take(&mut self.on_drain) {
+            OnDrain::SendFinal(event) => Some(event.into_bytes().map_err(Into::into)),
+            OnDrain::Close | OnDrain::Continue => None,
         }
     }
 
     /// For a silent producer: ready when a comment must be sent.
-    fn poll_silence(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        self.state = match replace(&mut self.state, State::NoClock) {
-            State::Busy(mut alarm) => {
+    fn poll_keep_alive(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        self.state = match replace(&mut self.state, KeepAliveState::NoTimer) {
+            KeepAliveState::Active(mut alarm) => {
                 if let Some(silence) = self.keep_alive {
-                    alarm.set(silence);
+                    alarm.reset(silence);
                 }
-                State::Silent(alarm)
+                KeepAliveState::Idle(alarm)
             }
             state => state,
         };
-        let State::Silent(alarm) = &mut self.state else { return Poll::Pending };
-        alarm.poll(context)
+        let KeepAliveState::Idle(alarm) = &mut self.state else { return Poll::Pending };
+        alarm.poll_elapsed(context)
     }
 
     /// Restarts the period of silence, because something is sent.
-    fn speak(&mut self) {
-        self.state = match replace(&mut self.state, State::NoClock) {
-            State::Silent(alarm) => State::Busy(alarm),
+    fn reset_keep_alive(&mut self) {
+        self.state = match replace(&mut self.state, KeepAliveState::NoTimer) {
+            KeepAliveState::Idle(alarm) => KeepAliveState::Active(alarm),
             state => state,
         };
     }
@@ -252,34 +252,34 @@ impl Events {
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Bytes, Box<dyn Error + Send + Sync>>>> {
-        if matches!(self.state, State::New) {
-            self.state = timer::alarm().map_or(State::NoClock, State::Busy);
+        if matches!(self.state, KeepAliveState::New) {
+            self.state = timer::new_timer().map_or(KeepAliveState::NoTimer, KeepAliveState::Active);
         }
-        let is_to_end = self.is_to_end();
-        if is_to_end && self.last >= LAST_EVENTS_MAX {
-            return Poll::Ready(self.end());
+        let is_to_end = self.should_close();
+        if is_to_end && self.events_since_drain >= DRAIN_EVENTS_MAX {
+            return Poll::Ready(self.close());
         }
         let Some(source) = &mut self.source else { return Poll::Ready(None) };
         match source.as_mut().poll_event(context) {
             Poll::Ready(next) => {
-                self.speak();
-                self.last += usize::from(is_to_end);
+                self.reset_keep_alive();
+                self.events_since_drain += usize::from(is_to_end);
                 if !matches!(next, Some(Ok(_))) {
                     self.source = None;
-                    self.state = State::NoClock;
+                    self.state = KeepAliveState::NoTimer;
                 }
                 Poll::Ready(next)
             }
-            Poll::Pending if is_to_end => Poll::Ready(self.end()),
-            Poll::Pending => self.poll_silence(context).map(|()| {
-                self.speak();
+            Poll::Pending if is_to_end => Poll::Ready(self.close()),
+            Poll::Pending => self.poll_keep_alive(context).map(|()| {
+                self.reset_keep_alive();
                 Some(Ok(Bytes::from_static(COMMENT)))
             }),
         }
     }
 }
 
-impl HttpBody for Events {
+impl HttpBody for EventBody {
     type Data = Bytes;
     type Error = BodyError;
 
@@ -288,7 +288,7 @@ impl HttpBody for Events {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let event = self.poll_event(context);
-        event.map(|event| event.map(|event| event.map(Frame::data).map_err(BodyError::Failed)))
+        event.map(|event| event.map(|event| event.map(Frame::data).map_err(BodyError::Stream)))
     }
 
     fn is_end_stream(&self) -> bool {

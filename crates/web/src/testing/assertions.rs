@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::fmt::Write as _;
 
 /// The most differences that a message lists.
-const TOLD_MAX: usize = 20;
+const DIFFERENCES_MAX: usize = 20;
 
 impl TestResponse {
     /// Checks the status. Returns the response, for further assertions.
@@ -19,7 +19,7 @@ impl TestResponse {
         assert!(
             status == expected,
             "the status is {status}, not {expected}; the body: {}",
-            self.told()
+            self.describe()
         );
         self
     }
@@ -45,12 +45,12 @@ impl TestResponse {
         assert!(
             is_json,
             "the Content-Type is {media_type:?}, which is not JSON; the body: {}",
-            self.told()
+            self.describe()
         );
         let expected =
             serde_json::to_value(expected).expect("the expected value can be written as JSON");
         let Ok(found) = serde_json::from_slice::<Value>(&self.bytes()) else {
-            panic!("the body is not JSON: {}", self.told());
+            panic!("the body is not JSON: {}", self.describe());
         };
         let told = differences(&expected, &found);
         assert!(told.is_empty(), "the body differs from what is expected:\n{told}");
@@ -58,7 +58,7 @@ impl TestResponse {
     }
 
     /// The body as text, for a message.
-    fn told(&self) -> String {
+    fn describe(&self) -> String {
         String::from_utf8_lossy(&self.bytes()).into_owned()
     }
 }
@@ -68,11 +68,11 @@ fn differences(expected: &Value, found: &Value) -> String {
     let mut lines = Vec::new();
     compare("", expected, found, &mut lines);
     let mut told = String::new();
-    for line in lines.iter().take(TOLD_MAX) {
+    for line in lines.iter().take(DIFFERENCES_MAX) {
         let _ = writeln!(told, "  {line}");
     }
-    if lines.len() > TOLD_MAX {
-        let _ = writeln!(told, "  and {} more", lines.len() - TOLD_MAX);
+    if lines.len() > DIFFERENCES_MAX {
+        let _ = writeln!(told, "  and {} more", lines.len() - DIFFERENCES_MAX);
     }
     told
 }
@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn many_differences_are_counted() {
         let told = differences(&json!(vec![0; 30]), &json!(vec![1; 30]));
-        assert_eq!(told.lines().count(), TOLD_MAX + 1);
+        assert_eq!(told.lines().count(), DIFFERENCES_MAX + 1);
         assert!(told.ends_with("  and 10 more\n"));
     }
 }

@@ -1,6 +1,6 @@
 //! Browser features of the test client: it stores cookies and follows redirects.
 
-use crate::http::response::Fields;
+use crate::http::response::Headers;
 use http::header::SET_COOKIE;
 use http::{Method, StatusCode};
 use std::time::SystemTime;
@@ -11,12 +11,12 @@ use std::time::SystemTime;
 /// an `Expires` that is already past. As browsers do for `localhost`, the client keeps and sends
 /// `Secure` cookies without TLS too.
 #[derive(Debug, Default)]
-pub(super) struct Jar {
-    cookies: Vec<Kept>,
+pub(super) struct CookieJar {
+    cookies: Vec<StoredCookie>,
 }
 
 #[derive(Debug)]
-struct Kept {
+struct StoredCookie {
     name: String,
     value: String,
     path: String,
@@ -25,9 +25,9 @@ struct Kept {
     has_domain: bool,
 }
 
-impl Jar {
+impl CookieJar {
     /// Stores the cookies that the response to a request for `path` on `host` sets.
-    pub(super) fn take(&mut self, host: &str, path: &str, fields: &Fields) {
+    pub(super) fn store(&mut self, host: &str, path: &str, fields: &Headers) {
         let set = fields.iter().filter(|(name, _)| *name == SET_COOKIE);
         for text in set.filter_map(|(_, value)| value.to_str().ok()) {
             self.set(host, path, text);
@@ -40,7 +40,7 @@ impl Jar {
             return;
         };
         let host = host_name(host);
-        let mut kept = Kept {
+        let mut kept = StoredCookie {
             name: name.trim().to_owned(),
             value: value.trim().to_owned(),
             path: default_path(path).to_owned(),
@@ -66,7 +66,7 @@ impl Jar {
         }
         let is_own = kept.path == "/" && !kept.has_domain;
         let is_refused = kept.name.is_empty()
-            || !is_below(&host, &kept.domain)
+            || !domain_matches(&host, &kept.domain)
             || kept.name.starts_with("__Secure-") && !is_secure
             || kept.name.starts_with("__Host-") && !(is_secure && is_own);
         if is_refused {
@@ -75,7 +75,7 @@ impl Jar {
         let place = self.cookies.iter().position(|other| {
             (&other.name, &other.path, &other.domain) == (&kept.name, &kept.path, &kept.domain)
         });
-        let is_over = max_age.map_or_else(|| expires.is_some_and(is_past), |age| age <= 0);
+        let is_over = max_age.map_or_else(|| expires.is_some_and(is_expired), |age| age <= 0);
         match (place, is_over) {
             // A cookie that is set again keeps its position.
             (Some(place), false) => self.cookies[place] = kept,
@@ -86,12 +86,12 @@ impl Jar {
     }
 
     /// The value of `Cookie` for a request; `None` if there are no cookies for it.
-    pub(super) fn value(&self, host: &str, path: &str) -> Option<String> {
+    pub(super) fn cookie_header(&self, host: &str, path: &str) -> Option<String> {
         let host = host_name(host);
-        let is_for = |kept: &&Kept| {
+        let is_for = |kept: &&StoredCookie| {
             let fits_host =
-                if kept.has_domain { is_below(&host, &kept.domain) } else { host == kept.domain };
-            fits_host && is_under(path, &kept.path)
+                if kept.has_domain { domain_matches(&host, &kept.domain) } else { host == kept.domain };
+            fits_host && path_matches(path, &kept.path)
         };
         let mut cookies: Vec<_> = self.cookies.iter().filter(is_for).collect();
         // RFC 6265 §5.4: longer paths first, then older cookies.
@@ -111,7 +111,7 @@ fn host_name(host: &str) -> String {
     name.to_ascii_lowercase()
 }
 
-fn is_below(host: &str, domain: &str) -> bool {
+fn domain_matches(host: &str, domain: &str) -> bool {
     host.strip_suffix(domain).is_some_and(|left| left.is_empty() || left.ends_with('.'))
 }
 
@@ -123,21 +123,21 @@ fn default_path(path: &str) -> &str {
     }
 }
 
-fn is_under(path: &str, of_cookie: &str) -> bool {
+fn path_matches(path: &str, of_cookie: &str) -> bool {
     path.strip_prefix(of_cookie)
         .is_some_and(|rest| rest.is_empty() || of_cookie.ends_with('/') || rest.starts_with('/'))
 }
 
 /// Whether the date is in the past. A date that cannot be parsed is not.
-fn is_past(date: &str) -> bool {
+fn is_expired(date: &str) -> bool {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let now = now.map_or(0, |now| i64::try_from(now.as_secs()).unwrap_or(i64::MAX));
-    seconds_of(date).is_some_and(|date| date <= now)
+    parse_cookie_date(date).is_some_and(|date| date <= now)
 }
 
 /// Seconds since 1970 of a date in any format that servers write, following RFC 6265 §5.1.1: a
 /// time, a day, a month and a year, in this order or with the year last.
-fn seconds_of(date: &str) -> Option<i64> {
+fn parse_cookie_date(date: &str) -> Option<i64> {
     const MONTHS: [&str; 12] =
         ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
     let (mut time, mut day, mut month, mut year) = (None, None, None, None);
@@ -181,7 +181,7 @@ pub(super) fn path_of(target: &str) -> &str {
 
 /// The request that follows a redirect.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Onward {
+pub(super) struct RedirectTarget {
     pub(super) method: Method,
     pub(super) target: String,
     /// Whether the request is repeated with its body.
@@ -190,11 +190,11 @@ pub(super) struct Onward {
 
 /// The request that follows a response with this status and `Location`, after a request for
 /// `target` on `host`. `None` if it is not a redirect, or leads to another host.
-pub(super) fn onward(
+pub(super) fn redirect_target(
     (method, host, target): (&Method, &str, &str),
     status: StatusCode,
     location: &str,
-) -> Option<Onward> {
+) -> Option<RedirectTarget> {
     let (method, keeps_body) = match (status.as_u16(), method) {
         (303, &Method::HEAD) | (301 | 302, &Method::HEAD) => (Method::HEAD, false),
         (303, _) | (301 | 302, &Method::POST) => (Method::GET, false),
@@ -231,7 +231,7 @@ pub(super) fn onward(
             without_dots(&format!("{folder}{reference}"))
         }
     };
-    Some(Onward { method, target, keeps_body })
+    Some(RedirectTarget { method, target, keeps_body })
 }
 
 /// RFC 3986 §5.2.4, for paths that begin with a slash.
@@ -259,7 +259,7 @@ mod tests {
 
     #[test]
     fn cookies_are_sent_where_they_belong() {
-        let mut jar = Jar::default();
+        let mut jar = CookieJar::default();
         for (host, path, text) in [
             ("a.test", "/", "one=1"),
             ("a.test:80", "/x/y", "two=2; HttpOnly"),
@@ -275,7 +275,7 @@ mod tests {
         ] {
             jar.set(host, path, text);
         }
-        let value = |host, path| jar.value(host, path);
+        let value = |host, path| jar.cookie_header(host, path);
         let all = "two=2; one=1; three=3; __Host-five=5; __Host-six=6";
         assert_eq!(value("A.test:8080", "/x/z").as_deref(), Some(all));
         assert_eq!(value("a.test", "/x").as_deref(), Some(all));
@@ -288,10 +288,10 @@ mod tests {
 
     #[test]
     fn a_cookie_is_changed_and_taken_away() {
-        let mut jar = Jar::default();
+        let mut jar = CookieJar::default();
         let mut after = |text: &str| {
             jar.set("a", "/", text);
-            jar.value("a", "/")
+            jar.cookie_header("a", "/")
         };
         assert_eq!(after("a=1; Max-Age=60").as_deref(), Some("a=1"));
         assert_eq!(
@@ -324,7 +324,7 @@ mod tests {
             ("Sun, 06 Nov 08:49:37 GMT", None),
             ("Sun, 06 Xyz 1994 08:49:37 GMT", None),
         ] {
-            assert_eq!(seconds_of(date), seconds, "{date}");
+            assert_eq!(parse_cookie_date(date), seconds, "{date}");
         }
     }
 
@@ -351,8 +351,8 @@ mod tests {
             (304, Method::GET, "/c", None),
         ] {
             let status = StatusCode::from_u16(status).expect("a status");
-            let onward = onward((&method, "h.test", from), status, location);
-            let expected = expected.map(|(method, target, keeps_body)| Onward {
+            let onward = redirect_target((&method, "h.test", from), status, location);
+            let expected = expected.map(|(method, target, keeps_body)| RedirectTarget {
                 method,
                 target: target.to_owned(),
                 keeps_body,

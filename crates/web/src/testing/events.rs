@@ -17,7 +17,7 @@ pub struct TestEvent {
 
 /// Parses `text/event-stream` (WHATWG HTML, section 9.2.6), in chunks of any size.
 #[derive(Debug, Default)]
-pub struct EventReader {
+pub struct TestEventReader {
     /// The incomplete current line.
     line: Vec<u8>,
     /// The last byte was CR, so a following LF belongs to it.
@@ -31,7 +31,7 @@ pub struct EventReader {
     events: VecDeque<TestEvent>,
 }
 
-impl EventReader {
+impl TestEventReader {
     /// Parses further bytes.
     pub fn feed(&mut self, bytes: &[u8]) {
         for byte in bytes {
@@ -49,7 +49,7 @@ impl EventReader {
     }
 
     /// Returns the next complete event and removes it.
-    pub fn take_event(&mut self) -> Option<TestEvent> {
+    pub fn next_event(&mut self) -> Option<TestEvent> {
         self.events.pop_front()
     }
 
@@ -103,9 +103,9 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Vec<(String, String, String)> {
-        let mut whole = EventReader::default();
+        let mut whole = TestEventReader::default();
         whole.feed(text.as_bytes());
-        let mut bytewise = EventReader::default();
+        let mut bytewise = TestEventReader::default();
         text.as_bytes().iter().for_each(|byte| bytewise.feed(std::slice::from_ref(byte)));
         assert_eq!(whole.events, bytewise.events, "any chunking gives the same events");
         whole.events.into_iter().map(|event| (event.name, event.data, event.id)).collect()

@@ -22,11 +22,11 @@
 //! In an async test, `.send().await` does the same as `send_now()`.
 
 use crate::app::App;
-use crate::app::built::Application;
-use crate::http::body::limits::BODY_BYTES_MAX;
+use crate::app::built::BuiltApp;
+use crate::http::body::limits::DEFAULT_BODY_BYTES_MAX;
 use crate::http::client::TrustedProxies;
 use crate::http::connection::ConnectionInfo;
-use browser::Jar;
+use browser::CookieJar;
 use http::Method;
 use std::cell::RefCell;
 use std::fmt;
@@ -40,7 +40,7 @@ use std::time::{Duration, Instant};
 
 mod assertions;
 mod browser;
-mod clock;
+mod timer;
 mod events;
 mod form;
 mod request;
@@ -48,11 +48,11 @@ mod response;
 mod sleep;
 mod websocket;
 
-pub use events::{EventReader, TestEvent};
+pub use events::{TestEventReader, TestEvent};
 pub use form::TestForm;
 pub use request::TestRequest;
 pub use response::TestResponse;
-pub use websocket::{TestMessage, TestSocket};
+pub use websocket::{TestMessage, TestWebSocket};
 
 impl App {
     /// Builds the application and makes a client that calls it without a network.
@@ -69,7 +69,7 @@ impl App {
     }
 }
 
-impl Application {
+impl BuiltApp {
     /// Makes a client that calls this application without a network.
     #[must_use]
     pub fn test(self) -> TestClient {
@@ -80,36 +80,36 @@ impl Application {
 /// A client that calls an application directly. [`App::test`] makes one.
 #[derive(Clone)]
 pub struct TestClient {
-    app: Rc<Application>,
+    app: Rc<BuiltApp>,
     connection: Rc<ConnectionInfo>,
     body_bytes_max: u64,
-    sleep: Sleep,
-    jar: Option<Rc<RefCell<Jar>>>,
-    follows: bool,
+    sleep: SleepFn,
+    jar: Option<Rc<RefCell<CookieJar>>>,
+    follows_redirects: bool,
 }
 
-type Sleep = Rc<dyn Fn(Duration) -> Pin<Box<dyn Future<Output = ()>>>>;
+type SleepFn = Rc<dyn Fn(Duration) -> Pin<Box<dyn Future<Output = ()>>>>;
 
 impl TestClient {
-    pub(crate) fn new(app: Rc<Application>, connection: ConnectionInfo) -> Self {
-        let sleep: Sleep = Rc::new(|duration| Box::pin(sleep::sleep(duration)));
+    pub(crate) fn new(app: Rc<BuiltApp>, connection: ConnectionInfo) -> Self {
+        let sleep: SleepFn = Rc::new(|duration| Box::pin(sleep::sleep(duration)));
         let connection = Rc::new(connection);
-        Self { app, connection, body_bytes_max: BODY_BYTES_MAX, sleep, jar: None, follows: false }
+        Self { app, connection, body_bytes_max: DEFAULT_BODY_BYTES_MAX, sleep, jar: None, follows_redirects: false }
     }
 
     /// The same client, with these connection properties.
     #[must_use]
-    pub fn on(self, connection: ConnectionInfo) -> Self {
+    pub fn with_connection(self, connection: ConnectionInfo) -> Self {
         Self { connection: Rc::new(connection), ..self }
     }
 
     /// The same client behind trusted proxies: header fields of its requests such as
     /// `X-Forwarded-For` are trusted.
     #[must_use]
-    pub fn behind(self, proxies: impl Into<TrustedProxies>) -> Self {
+    pub fn with_trusted_proxies(self, proxies: impl Into<TrustedProxies>) -> Self {
         let proxies = Some(Arc::new(proxies.into()));
-        let connection = ConnectionInfo { proxies, ..ConnectionInfo::clone(&self.connection) };
-        self.on(connection)
+        let connection = ConnectionInfo { trusted_proxies: proxies, ..ConnectionInfo::clone(&self.connection) };
+        self.with_connection(connection)
     }
 
     /// Sets the server's body limit in bytes, for routes and middleware that set none. The default
@@ -126,7 +126,7 @@ impl TestClient {
     /// The default is real time, measured by a thread for each wait: for a request that has a
     /// timeout and is not answered immediately, and for each awaited event.
     #[must_use]
-    pub fn timer<F>(self, sleep: impl Fn(Duration) -> F + 'static) -> Self
+    pub fn with_timer<F>(self, sleep: impl Fn(Duration) -> F + 'static) -> Self
     where
         F: Future<Output = ()> + 'static,
     {
@@ -150,7 +150,7 @@ impl TestClient {
     /// assert_eq!(client.get("/").send_now().text(), "Some(\"who=Ada\")");
     /// ```
     #[must_use]
-    pub fn keep_cookies(self) -> Self {
+    pub fn save_cookies(self) -> Self {
         Self { jar: Some(Rc::default()), ..self }
     }
 
@@ -162,12 +162,12 @@ impl TestClient {
     /// A request that is redirected more than 20 times panics.
     #[must_use]
     pub fn follow_redirects(self) -> Self {
-        Self { follows: true, ..self }
+        Self { follows_redirects: true, ..self }
     }
 
     /// The application.
     #[must_use]
-    pub fn application(&self) -> &Application {
+    pub fn app(&self) -> &BuiltApp {
         &self.app
     }
 
@@ -225,23 +225,23 @@ impl fmt::Debug for TestClient {
 
 /// Runs `future` to completion on this thread, which sleeps while it waits.
 pub fn block_on<F: Future>(future: F) -> F::Output {
-    wait_for(future, PATIENCE, || {
+    block_on_with(future, STUCK_AFTER, || {
         // `eprintln!` is captured until the test ends, and this test may never end.
-        let _ = std::io::stderr().write_all(STUCK.as_bytes());
+        let _ = std::io::stderr().write_all(STUCK_MESSAGE.as_bytes());
     })
 }
 
 /// How long a test's thread waits before it prints why it may be blocked forever.
-const PATIENCE: Duration = Duration::from_secs(5);
+const STUCK_AFTER: Duration = Duration::from_secs(5);
 
-const STUCK: &str = "\
+const STUCK_MESSAGE: &str = "\
 peregrine: a test has blocked its thread for 5 s, in `send_now`, `event_now`, `text` or a similar \
 method. If the handler waits for something that this thread's own runtime drives, as in \
 `#[tokio::test]`, it will wait forever: await `send()` instead, and `collect()` before `text()`\n";
 
 /// Polls to completion on this thread. Calls `tell` once if nothing wakes the thread within
 /// `patience`.
-fn wait_for<F: Future>(future: F, patience: Duration, tell: impl FnOnce()) -> F::Output {
+fn block_on_with<F: Future>(future: F, patience: Duration, tell: impl FnOnce()) -> F::Output {
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     let mut context = Context::from_waker(&waker);
     let mut future = pin!(future);
@@ -292,7 +292,7 @@ mod tests {
                 }
             }
         });
-        let polled = wait_for(stuck, Duration::from_millis(1), || told.set(told.get() + 1));
+        let polled = block_on_with(stuck, Duration::from_millis(1), || told.set(told.get() + 1));
         assert_eq!((told.get(), polled), (1, polls.get()));
     }
 }

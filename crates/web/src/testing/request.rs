@@ -1,14 +1,14 @@
 //! A request of a test, from its parts to its response.
 
-use super::response::{Sender, Sending, poll_sender};
-use super::{TestClient, TestResponse, block_on, browser, clock};
+use super::response::{PendingUpload, UploadFuture, poll_upload};
+use super::{TestClient, TestResponse, block_on, browser, timer};
 use crate::http::body::Body;
-use crate::http::body::pipe::{PIPE_BYTES_MAX, Writer, pipe};
-use crate::http::head::Head;
-use crate::http::private_response::Personal;
+use crate::http::body::pipe::{DEFAULT_PIPE_BYTES_MAX, PipeWriter, pipe};
+use crate::http::head::RequestHead;
+use crate::http::private_response::PrivateResponse;
 use crate::http::problem::Problem;
 use crate::http::request::Request;
-use crate::http::timer::{Clock, within};
+use crate::http::timer::{TimerSource, with_current};
 use bytes::Bytes;
 use http::{HeaderMap, Method};
 use peregrine_proto::Limits;
@@ -34,32 +34,32 @@ pub struct TestRequest {
     client: TestClient,
     method: Method,
     target: String,
-    fields: Vec<(String, Vec<u8>)>,
-    content: Content,
+    headers: Vec<(String, Vec<u8>)>,
+    body: RequestBody,
 }
 
-enum Content {
+enum RequestBody {
     None,
     Whole(Bytes),
     /// The task that writes the pieces into a pipe.
-    Stream(Box<dyn FnOnce(Writer) -> Sending>),
+    Stream(Box<dyn FnOnce(PipeWriter) -> UploadFuture>),
 }
 
 impl TestRequest {
     pub(super) fn new(client: TestClient, method: Method, target: String) -> Self {
-        Self { client, method, target, fields: Vec::new(), content: Content::None }
+        Self { client, method, target, headers: Vec::new(), body: RequestBody::None }
     }
 
     /// Adds a header field. `Host` and the fields that describe the body are added automatically,
     /// unless they are given.
     pub fn header(mut self, name: impl Into<String>, value: impl Into<Vec<u8>>) -> Self {
-        self.fields.push((name.into(), value.into()));
+        self.headers.push((name.into(), value.into()));
         self
     }
 
     /// Sets the body to these bytes, which are complete before the handler runs.
     pub fn body(mut self, body: impl Into<Bytes>) -> Self {
-        self.content = Content::Whole(body.into());
+        self.body = RequestBody::Whole(body.into());
         self
     }
 
@@ -88,18 +88,18 @@ impl TestRequest {
         S: futures_core::Stream<Item = T> + 'static,
         T: Into<Bytes>,
     {
-        self.content = Content::Stream(Box::new(move |writer| Box::pin(pump(pieces, writer))));
+        self.body = RequestBody::Stream(Box::new(move |writer| Box::pin(forward_body(pieces, writer))));
         self
     }
 
     /// Sets a body of these chunks, as [`TestRequest::stream`] does.
-    pub fn pieces<I, T>(self, pieces: I) -> Self
+    pub fn chunks<I, T>(self, pieces: I) -> Self
     where
         I: IntoIterator<Item = T>,
         I::IntoIter: Unpin + 'static,
         T: Into<Bytes> + 'static,
     {
-        self.stream(Iter(pieces.into_iter()))
+        self.stream(IterStream(pieces.into_iter()))
     }
 
     /// Sends the request and waits for the head of the response.
@@ -110,9 +110,9 @@ impl TestRequest {
     pub async fn send(mut self) -> TestResponse {
         let mut way = Vec::new();
         loop {
-            let again = self.client.follows.then(|| self.repeat()).flatten();
+            let again = self.client.follows_redirects.then(|| self.repeat()).flatten();
             let mut response = self.send_once().await;
-            let onward = again.and_then(|again| again.onward(&response));
+            let onward = again.and_then(|again| again.redirect_target(&response));
             let Some(next) = onward else {
                 response.set_redirects(way);
                 return response;
@@ -125,32 +125,32 @@ impl TestRequest {
 
     /// A copy of the request; `None` if its body is a stream.
     fn repeat(&self) -> Option<Self> {
-        let content = match &self.content {
-            Content::None => Content::None,
-            Content::Whole(bytes) => Content::Whole(bytes.clone()),
-            Content::Stream(_) => return None,
+        let content = match &self.body {
+            RequestBody::None => RequestBody::None,
+            RequestBody::Whole(bytes) => RequestBody::Whole(bytes.clone()),
+            RequestBody::Stream(_) => return None,
         };
-        let Self { client, method, target, fields, .. } = self;
+        let Self { client, method, target, headers: fields, .. } = self;
         let (client, method) = (client.clone(), method.clone());
-        Some(Self { client, method, target: target.clone(), fields: fields.clone(), content })
+        Some(Self { client, method, target: target.clone(), headers: fields.clone(), body: content })
     }
 
     /// The next request if `response` is a redirect.
-    fn onward(mut self, response: &TestResponse) -> Option<Self> {
+    fn redirect_target(mut self, response: &TestResponse) -> Option<Self> {
         let host = self.host().into_owned();
         let asked = (&self.method, &*host, &*self.target);
-        let onward = browser::onward(asked, response.status(), response.header("location")?)?;
+        let onward = browser::redirect_target(asked, response.status(), response.header("location")?)?;
         (self.method, self.target) = (onward.method, onward.target);
         if !onward.keeps_body {
-            self.content = Content::None;
+            self.body = RequestBody::None;
             let is_of_content = |name: &str| name.to_ascii_lowercase().starts_with("content-");
-            self.fields.retain(|(name, _)| !is_of_content(name));
+            self.headers.retain(|(name, _)| !is_of_content(name));
         }
         Some(self)
     }
 
     fn host(&self) -> Cow<'_, str> {
-        let own = self.fields.iter().find(|(name, _)| name.eq_ignore_ascii_case("host"));
+        let own = self.headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("host"));
         own.map_or(Cow::Borrowed(HOST), |(_, value)| String::from_utf8_lossy(value))
     }
 
@@ -160,16 +160,16 @@ impl TestRequest {
                 (jar, self.host().into_owned(), browser::path_of(&self.target).to_owned())
             });
         let mut head = self.head();
-        let Self { client, method, content, .. } = self;
+        let Self { client, method, body: content, .. } = self;
         let app = &client.app;
         let target = app.find(&mut head, &client.connection);
         let limit = target.body_limit(client.body_bytes_max);
-        let (mut sender, body): (Sender, _) = match content {
-            Content::None => (None, Body::empty()),
-            Content::Whole(bytes) => (None, Body::from(bytes).limited(limit)),
-            Content::Stream(begin) => {
-                let length = head.field_text("content-length").and_then(|text| text.parse().ok());
-                let (writer, reader) = pipe(PIPE_BYTES_MAX, length);
+        let (mut sender, body): (PendingUpload, _) = match content {
+            RequestBody::None => (None, Body::empty()),
+            RequestBody::Whole(bytes) => (None, Body::from(bytes).limited(limit)),
+            RequestBody::Stream(begin) => {
+                let length = head.header("content-length").and_then(|text| text.parse().ok());
+                let (writer, reader) = pipe(DEFAULT_PIPE_BYTES_MAX, length);
                 (Some(begin(writer)), Body::incoming(reader, limit))
             }
         };
@@ -178,15 +178,15 @@ impl TestRequest {
         let connection = Rc::clone(&client.connection);
         let request = Request::new(head, body, Rc::clone(app.states()), connection);
         let mut answer = target.call(FutureSlot::new(), request);
-        let clock: Rc<dyn Clock> = Rc::new(clock::TestClock(Rc::clone(&client.sleep)));
+        let clock: Rc<dyn TimerSource> = Rc::new(timer::TestClock(Rc::clone(&client.sleep)));
         let mut alarm = None;
         let mut interims = Vec::new();
         let answered = poll_fn(|context| {
-            poll_sender(&mut sender, context);
-            let polled = within(&clock, || Pin::new(&mut answer).poll(context));
-            interims.extend(said.take_interims(polled.is_ready(), context));
+            poll_upload(&mut sender, context);
+            let polled = with_current(&clock, || Pin::new(&mut answer).poll(context));
+            interims.extend(said.take_interim_responses(polled.is_ready(), context));
             if let Poll::Ready(mut response) = polled {
-                Personal::finish(&said, &mut response);
+                PrivateResponse::finish_response(&said, &mut response);
                 return Poll::Ready(Some(response));
             }
             let Some(limit) = timeout else { return Poll::Pending };
@@ -196,51 +196,51 @@ impl TestRequest {
         .await;
         drop(answer);
         // Only a route's timeout ends the wait without a response.
-        let mut response = answered.unwrap_or_else(|| app.render(Problem::handler_late(), &said));
+        let mut response = answered.unwrap_or_else(|| app.render_problem(Problem::handler_timeout(), &said));
         // RFC 9110 §9.3.2: the server must not send content in the response to HEAD.
         if method == Method::HEAD {
             response.body = Body::empty();
         }
         if let Some((jar, host, path)) = jar {
-            jar.borrow_mut().take(&host, &path, &response.fields);
+            jar.borrow_mut().store(&host, &path, &response.headers);
         }
         TestResponse::new(response, interims, sender, clock)
     }
 
     /// As [`TestRequest::send`], but blocks this thread, for tests without a runtime.
-    pub fn send_now(self) -> TestResponse {
+    pub fn send_blocking(self) -> TestResponse {
         block_on(self.send())
     }
 
     /// The request's head, as the server's parser reads it.
-    fn head(&self) -> Head {
+    fn head(&self) -> RequestHead {
         let mut bytes = format!("{} {} HTTP/1.1\r\n", self.method, self.target).into_bytes();
-        if !self.has("host") {
+        if !self.has_header("host") {
             bytes.extend_from_slice(format!("host: {HOST}\r\n").as_bytes());
         }
         if let Some(jar) = &self.client.jar
-            && !self.has("cookie")
-            && let Some(cookies) = jar.borrow().value(&self.host(), browser::path_of(&self.target))
+            && !self.has_header("cookie")
+            && let Some(cookies) = jar.borrow().cookie_header(&self.host(), browser::path_of(&self.target))
         {
             bytes.extend_from_slice(format!("cookie: {cookies}\r\n").as_bytes());
         }
-        for (name, value) in &self.fields {
+        for (name, value) in &self.headers {
             bytes.extend_from_slice(name.as_bytes());
             bytes.extend_from_slice(b": ");
             bytes.extend_from_slice(value);
             bytes.extend_from_slice(b"\r\n");
         }
-        match &self.content {
-            _ if self.has("content-length") => {}
-            Content::Whole(body) => {
+        match &self.body {
+            _ if self.has_header("content-length") => {}
+            RequestBody::Whole(body) => {
                 let length = body.len();
                 bytes.extend_from_slice(format!("content-length: {length}\r\n").as_bytes());
             }
-            Content::Stream(_) => bytes.extend_from_slice(b"transfer-encoding: chunked\r\n"),
-            Content::None => {}
+            RequestBody::Stream(_) => bytes.extend_from_slice(b"transfer-encoding: chunked\r\n"),
+            RequestBody::None => {}
         }
         bytes.extend_from_slice(b"\r\n");
-        let mut head = Head::take();
+        let mut head = RequestHead::from_pool();
         // The body limit is checked when the body is read, as in the server.
         let limits = Limits { body_bytes_max: u64::MAX, ..Limits::DEFAULT };
         let (used, event) = Connection::new(&limits).receive(&limits, &bytes, head.index_mut());
@@ -253,8 +253,8 @@ impl TestRequest {
         head
     }
 
-    fn has(&self, name: &str) -> bool {
-        self.fields.iter().any(|(present, _)| present.eq_ignore_ascii_case(name))
+    fn has_header(&self, name: &str) -> bool {
+        self.headers.iter().any(|(present, _)| present.eq_ignore_ascii_case(name))
     }
 }
 
@@ -265,24 +265,24 @@ impl fmt::Debug for TestRequest {
 }
 
 /// Writes `pieces` to a request's body as fast as the handler reads.
-async fn pump<S>(pieces: S, writer: Writer)
+async fn forward_body<S>(pieces: S, writer: PipeWriter)
 where
     S: futures_core::Stream,
     S::Item: Into<Bytes>,
 {
     let mut pieces = pin!(pieces);
-    while poll_fn(|context| writer.poll_room(context)).await.is_ok() {
+    while poll_fn(|context| writer.poll_capacity(context)).await.is_ok() {
         match poll_fn(|context| pieces.as_mut().poll_next(context)).await {
-            Some(piece) => writer.push(piece.into()),
+            Some(piece) => writer.send(piece.into()),
             None => return writer.finish(HeaderMap::new()),
         }
     }
 }
 
 /// A stream whose items are ready immediately.
-struct Iter<I>(I);
+struct IterStream<I>(I);
 
-impl<I: Iterator + Unpin> futures_core::Stream for Iter<I> {
+impl<I: Iterator + Unpin> futures_core::Stream for IterStream<I> {
     type Item = I::Item;
 
     fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<I::Item>> {

@@ -1,11 +1,11 @@
 //! The response of an application to a test's request.
 
 use super::block_on;
-use super::events::{EventReader, TestEvent};
+use super::events::{TestEventReader, TestEvent};
 use super::sleep::sleep;
 use crate::http::body::{Body, BodyError};
-use crate::http::response::{Fields, Response};
-use crate::http::timer::{self, Clock};
+use crate::http::response::{Headers, Response};
+use crate::http::timer::{self, TimerSource};
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use serde::de::DeserializeOwned;
@@ -17,10 +17,10 @@ use std::rc::Rc;
 use std::task::Context;
 
 /// Sends a request's body while the response is polled.
-pub(super) type Sending = Pin<Box<dyn Future<Output = ()>>>;
+pub(super) type UploadFuture = Pin<Box<dyn Future<Output = ()>>>;
 
 /// The unfinished part of the request's body; `None` once it is sent.
-pub(super) type Sender = Option<Sending>;
+pub(super) type PendingUpload = Option<UploadFuture>;
 
 /// The response of an application.
 pub struct TestResponse {
@@ -28,40 +28,40 @@ pub struct TestResponse {
     response: Response,
     interims: Vec<(StatusCode, HeaderMap)>,
     redirects: Vec<String>,
-    reading: RefCell<Reading>,
+    body: RefCell<BodyState>,
 }
 
-struct Reading {
+struct BodyState {
     body: Body,
     /// Still sending the request's body, although the response has begun.
-    sender: Sender,
-    clock: Rc<dyn Clock>,
-    events: EventReader,
+    sender: PendingUpload,
+    clock: Rc<dyn TimerSource>,
+    events: TestEventReader,
 }
 
 impl TestResponse {
     pub(super) fn new(
         mut response: Response,
         interims: Vec<(StatusCode, HeaderMap)>,
-        sender: Sender,
-        clock: Rc<dyn Clock>,
+        sender: PendingUpload,
+        clock: Rc<dyn TimerSource>,
     ) -> Self {
         let body = std::mem::take(&mut response.body);
-        let reading = Reading { body, sender, clock, events: EventReader::default() };
-        Self { response, interims, redirects: Vec::new(), reading: RefCell::new(reading) }
+        let reading = BodyState { body, sender, clock, events: TestEventReader::default() };
+        Self { response, interims, redirects: Vec::new(), body: RefCell::new(reading) }
     }
 
     /// A response received over a network: its head, its interim responses, and a future that
     /// receives the rest of the body while the body is read.
     #[doc(hidden)]
     #[must_use]
-    pub fn received(
+    pub fn from_network(
         response: Response,
         interims: Vec<(StatusCode, HeaderMap)>,
         rest: Option<Pin<Box<dyn Future<Output = ()>>>>,
     ) -> Self {
         // Only bodies made by the application use the clock.
-        let clock = super::clock::TestClock(Rc::new(|duration| Box::pin(sleep(duration))));
+        let clock = super::timer::TestClock(Rc::new(|duration| Box::pin(sleep(duration))));
         Self::new(response, interims, rest, Rc::new(clock))
     }
 
@@ -96,8 +96,8 @@ impl TestResponse {
 
     /// All header fields.
     #[must_use]
-    pub fn headers(&self) -> &Fields {
-        &self.response.fields
+    pub fn headers(&self) -> &Headers {
+        &self.response.headers
     }
 
     /// The same as [`TestResponse::header`]; RFC 9110 calls headers fields.
@@ -107,8 +107,8 @@ impl TestResponse {
     }
 
     /// All values of header fields named `name` (in any case) that are text.
-    pub fn fields_named<'r>(&'r self, name: &'r str) -> impl Iterator<Item = &'r str> {
-        let fields = self.response.fields.iter();
+    pub fn header_values<'r>(&'r self, name: &'r str) -> impl Iterator<Item = &'r str> {
+        let fields = self.response.headers.iter();
         let named = fields.filter(move |(present, _)| present.as_str().eq_ignore_ascii_case(name));
         named.filter_map(|(_, value)| value.to_str().ok())
     }
@@ -118,7 +118,7 @@ impl TestResponse {
     /// # Errors
     /// If the body broke off.
     pub async fn chunk(&mut self) -> Option<Result<Bytes, BodyError>> {
-        self.reading.get_mut().chunk().await
+        self.body.get_mut().chunk().await
     }
 
     /// The next server-sent event; `None` at the end of the body. Comments are skipped.
@@ -126,9 +126,9 @@ impl TestResponse {
     /// # Errors
     /// If the body broke off.
     pub async fn event(&mut self) -> Option<Result<TestEvent, BodyError>> {
-        let reading = self.reading.get_mut();
+        let reading = self.body.get_mut();
         loop {
-            if let Some(event) = reading.events.take_event() {
+            if let Some(event) = reading.events.next_event() {
                 return Some(Ok(event));
             }
             match reading.chunk().await? {
@@ -142,7 +142,7 @@ impl TestResponse {
     ///
     /// # Panics
     /// If the body broke off.
-    pub fn event_now(&mut self) -> Option<TestEvent> {
+    pub fn event_blocking(&mut self) -> Option<TestEvent> {
         block_on(self.event()).map(|event| match event {
             Ok(event) => event,
             Err(error) => panic!("the response's body broke off: {error}"),
@@ -154,7 +154,7 @@ impl TestResponse {
     /// # Errors
     /// If the body broke off.
     pub async fn collect(&mut self) -> Result<Bytes, BodyError> {
-        self.reading.get_mut().collect().await
+        self.body.get_mut().collect().await
     }
 
     /// The body, except chunks that [`TestResponse::chunk`] already returned. Blocks this thread
@@ -165,7 +165,7 @@ impl TestResponse {
     /// If the body broke off.
     #[must_use]
     pub fn bytes(&self) -> Bytes {
-        let mut reading = self.reading.borrow_mut();
+        let mut reading = self.body.borrow_mut();
         match block_on(reading.collect()) {
             Ok(bytes) => bytes,
             Err(error) => panic!("the response's body broke off: {error}"),
@@ -195,25 +195,25 @@ impl TestResponse {
     }
 
     /// The clock for the body's timers.
-    pub(super) fn clock(&self) -> Rc<dyn Clock> {
-        Rc::clone(&self.reading.borrow().clock)
+    pub(super) fn clock(&self) -> Rc<dyn TimerSource> {
+        Rc::clone(&self.body.borrow().clock)
     }
 
     /// The response as the application made it, with the unread part of its body.
     #[must_use]
     pub fn into_response(mut self) -> Response {
-        self.response.body = self.reading.into_inner().body;
+        self.response.body = self.body.into_inner().body;
         self.response
     }
 }
 
-impl Reading {
+impl BodyState {
     async fn chunk(&mut self) -> Option<Result<Bytes, BodyError>> {
         let Self { body, sender, clock, .. } = self;
         let mut next = pin!(body.next());
         poll_fn(|context| {
-            poll_sender(sender, context);
-            timer::within(clock, || next.as_mut().poll(context))
+            poll_upload(sender, context);
+            timer::with_current(clock, || next.as_mut().poll(context))
         })
         .await
     }
@@ -232,12 +232,12 @@ impl Reading {
 impl fmt::Debug for TestResponse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("TestResponse");
-        debug.field("status", &self.response.status).field("fields", &self.response.fields);
-        debug.field("body", &self.reading.borrow().body).finish()
+        debug.field("status", &self.response.status).field("fields", &self.response.headers);
+        debug.field("body", &self.body.borrow().body).finish()
     }
 }
 
-pub(super) fn poll_sender(sender: &mut Sender, context: &mut Context<'_>) {
+pub(super) fn poll_upload(sender: &mut PendingUpload, context: &mut Context<'_>) {
     if sender.as_mut().is_some_and(|sending| sending.as_mut().poll(context).is_ready()) {
         *sender = None;
     }

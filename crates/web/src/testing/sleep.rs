@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// Completes after `duration`. A separate thread sleeps, and ends early if the future is dropped.
 pub(super) async fn sleep(duration: Duration) {
-    let wanted = Wanted(Arc::default());
+    let wanted = SleepHandle(Arc::default());
     let shared = Arc::clone(&wanted.0);
     std::thread::spawn(move || shared.wait(duration));
     poll_fn(|context| {
@@ -22,9 +22,9 @@ pub(super) async fn sleep(duration: Duration) {
 }
 
 /// The future's half; dropping it ends the thread.
-struct Wanted(Arc<Sleep>);
+struct SleepHandle(Arc<Sleep>);
 
-impl Drop for Wanted {
+impl Drop for SleepHandle {
     fn drop(&mut self) {
         self.0.state().is_over = true;
         self.0.ended.notify_one();
@@ -34,24 +34,24 @@ impl Drop for Wanted {
 // A channel would do too, but takes long to compile in every program that uses this crate.
 #[derive(Default)]
 struct Sleep {
-    state: Mutex<State>,
+    state: Mutex<SleepState>,
     ended: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct SleepState {
     is_over: bool,
     waker: Option<Waker>,
 }
 
 impl Sleep {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, SleepState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sleeps on the thread.
     fn wait(&self, duration: Duration) {
-        let is_on = |state: &mut State| !state.is_over;
+        let is_on = |state: &mut SleepState| !state.is_over;
         let waited = self.ended.wait_timeout_while(self.state(), duration, is_on);
         let (mut state, waited) = waited.unwrap_or_else(PoisonError::into_inner);
         if !waited.timed_out() {

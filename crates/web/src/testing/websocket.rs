@@ -1,12 +1,12 @@
 //! The client's end of a WebSocket, without a network.
 
 use super::{TestClient, TestRequest, block_on};
-use crate::http::body::pipe::{Writer, pipe};
-use crate::http::timer::{self, Clock};
-use crate::http::upgrade::{Outgoing, UPGRADED_BYTES_MAX, Upgraded};
+use crate::http::body::pipe::{PipeWriter, pipe};
+use crate::http::timer::{self, TimerSource};
+use crate::http::upgrade::{SendBuffer, SEND_BUFFER_BYTES_MAX, Upgraded};
 use bytes::Bytes;
 use http::HeaderMap;
-use peregrine_proto::ws::{CloseCode, Connection, Content, Event, Limits, Next, Role};
+use peregrine_proto::ws::{CloseCode, Connection, MessagePayload, Event, Limits, NextAction, Role};
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -14,7 +14,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 /// The client accepts messages of any size.
-const LIMITS: Limits =
+const CLIENT_LIMITS: Limits =
     Limits { message_bytes_max: u64::MAX, frame_bytes_max: u64::MAX, ..Limits::DEFAULT };
 
 /// A received message.
@@ -73,7 +73,7 @@ impl TestRequest {
     ///
     /// # Panics
     /// If the application responds with a status other than 101.
-    pub async fn connect(self) -> TestSocket {
+    pub async fn connect(self) -> TestWebSocket {
         let answer = self.send().await;
         let status = answer.status();
         assert!(status == 101, "the application answered {status}: {}", answer.text());
@@ -81,14 +81,14 @@ impl TestRequest {
         let clock = answer.clock();
         let upgrade = answer.into_response().take_upgrade();
         let upgrade = upgrade.expect("a response with status 101 carries an upgrade");
-        let (incoming, reader) = pipe(UPGRADED_BYTES_MAX, None);
-        let outgoing = Outgoing::default();
+        let (incoming, reader) = pipe(SEND_BUFFER_BYTES_MAX, None);
+        let outgoing = SendBuffer::default();
         let running =
-            timer::within(&clock, || upgrade.run(Upgraded::new(reader, outgoing.clone())));
-        TestSocket {
+            timer::with_current(&clock, || upgrade.run(Upgraded::new(reader, outgoing.clone())));
+        TestWebSocket {
             subprotocol,
-            protocol: Connection::new(&LIMITS, Role::Client(|| *b"mask"), None),
-            running: Some(running),
+            protocol: Connection::new(&CLIENT_LIMITS, Role::Client(|| *b"mask"), None),
+            connection: Some(running),
             incoming: Some(incoming),
             outgoing,
             clock,
@@ -100,24 +100,24 @@ impl TestRequest {
     ///
     /// # Panics
     /// As [`TestRequest::connect`].
-    pub fn connect_now(self) -> TestSocket {
+    pub fn connect_blocking(self) -> TestWebSocket {
         block_on(self.connect())
     }
 }
 
 /// The client's end of a WebSocket. The application's end runs only while this end sends or
 /// receives.
-pub struct TestSocket {
+pub struct TestWebSocket {
     subprotocol: Option<String>,
     protocol: Connection,
-    running: Option<Pin<Box<dyn Future<Output = ()>>>>,
-    incoming: Option<Writer>,
-    outgoing: Outgoing,
-    clock: Rc<dyn Clock>,
+    connection: Option<Pin<Box<dyn Future<Output = ()>>>>,
+    incoming: Option<PipeWriter>,
+    outgoing: SendBuffer,
+    clock: Rc<dyn TimerSource>,
     unread: Vec<u8>,
 }
 
-impl TestSocket {
+impl TestWebSocket {
     /// The subprotocol that the application chose.
     #[must_use]
     pub fn protocol(&self) -> Option<&str> {
@@ -132,10 +132,10 @@ impl TestSocket {
         let mut bytes = Vec::new();
         let written = match message.into() {
             TestMessage::Text(text) => {
-                self.protocol.send(&LIMITS, Content::Text(&text), &mut bytes)
+                self.protocol.send(&CLIENT_LIMITS, MessagePayload::Text(&text), &mut bytes)
             }
             TestMessage::Binary(content) => {
-                self.protocol.send(&LIMITS, Content::Binary(&content), &mut bytes)
+                self.protocol.send(&CLIENT_LIMITS, MessagePayload::Binary(&content), &mut bytes)
             }
             TestMessage::Close(close) => {
                 let close = close.as_ref().map(|(code, reason)| (CloseCode(*code), &**reason));
@@ -143,28 +143,28 @@ impl TestSocket {
             }
         };
         written.unwrap_or_else(|unsent| panic!("{unsent}"));
-        self.push(bytes.into()).await;
+        self.send_raw(bytes.into()).await;
     }
 
     /// As [`TestSocket::send`], but blocks this thread.
     ///
     /// # Panics
     /// If the WebSocket is closed.
-    pub fn send_now(&mut self, message: impl Into<TestMessage>) {
+    pub fn send_blocking(&mut self, message: impl Into<TestMessage>) {
         block_on(self.send(message));
     }
 
     /// Sends raw bytes, which need not be valid frames.
-    pub async fn push(&mut self, bytes: Bytes) {
+    pub async fn send_raw(&mut self, bytes: Bytes) {
         let mut bytes = Some(bytes);
         poll_fn(|context| {
             self.run(context);
             let Some(incoming) = &self.incoming else { return Poll::Ready(()) };
-            let room = incoming.poll_room(context).map(drop);
+            let room = incoming.poll_capacity(context).map(drop);
             if room.is_ready()
                 && let Some(bytes) = bytes.take()
             {
-                incoming.push(bytes);
+                incoming.send(bytes);
                 self.run(context);
             }
             room
@@ -184,21 +184,21 @@ impl TestSocket {
     ///
     /// # Panics
     /// As [`TestSocket::recv`].
-    pub fn recv_now(&mut self) -> Option<TestMessage> {
+    pub fn recv_blocking(&mut self) -> Option<TestMessage> {
         block_on(self.recv())
     }
 
     /// Ends the client's stream without a Close frame.
-    pub fn break_off(&mut self) {
+    pub fn abort(&mut self) {
         if let Some(incoming) = self.incoming.take() {
             incoming.finish(HeaderMap::new());
         }
     }
 
     fn run(&mut self, context: &mut Context<'_>) {
-        let Some(running) = &mut self.running else { return };
-        if timer::within(&self.clock, || running.as_mut().poll(context)).is_ready() {
-            self.running = None;
+        let Some(running) = &mut self.connection else { return };
+        if timer::with_current(&self.clock, || running.as_mut().poll(context)).is_ready() {
+            self.connection = None;
         }
     }
 
@@ -209,23 +209,23 @@ impl TestSocket {
                 return Poll::Ready(Some(message));
             }
             let mut bytes = Vec::new();
-            if self.outgoing.poll_take(context, &mut bytes).is_pending() {
+            if self.outgoing.poll_drain(context, &mut bytes).is_pending() {
                 break;
             }
             self.unread.append(&mut bytes);
             // Taking the output has made room for more.
             self.run(context);
         }
-        if self.running.is_none() { Poll::Ready(None) } else { Poll::Pending }
+        if self.connection.is_none() { Poll::Ready(None) } else { Poll::Pending }
     }
 
     fn take_message(&mut self) -> Option<TestMessage> {
         loop {
-            if self.protocol.next() != Next::Receive {
+            if self.protocol.next_action() != NextAction::Receive {
                 return None;
             }
             let mut out = Vec::new();
-            let (used, event) = self.protocol.receive(&LIMITS, &mut self.unread, &mut out);
+            let (used, event) = self.protocol.receive(&CLIENT_LIMITS, &mut self.unread, &mut out);
             let (message, is_all) = match event {
                 Event::NeedInput => (None, true),
                 Event::Text(text) => (Some(TestMessage::Text(text.into())), false),
@@ -233,7 +233,7 @@ impl TestSocket {
                     (Some(TestMessage::Binary(bytes.into_owned().into())), false)
                 }
                 Event::Close(close) => {
-                    let close = (close.code != CloseCode::NO_CODE)
+                    let close = (close.code != CloseCode::NO_STATUS_RECEIVED)
                         .then(|| (close.code.0, close.reason.to_owned()));
                     (Some(TestMessage::Close(close)), false)
                 }
@@ -242,7 +242,7 @@ impl TestSocket {
             };
             self.unread.drain(..used);
             if let (false, Some(incoming)) = (out.is_empty(), &self.incoming) {
-                incoming.push(out.into());
+                incoming.send(out.into());
             }
             if message.is_some() || is_all {
                 return message;
@@ -251,7 +251,7 @@ impl TestSocket {
     }
 }
 
-impl fmt::Debug for TestSocket {
+impl fmt::Debug for TestWebSocket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TestSocket").field("protocol", &self.subprotocol).finish_non_exhaustive()
     }

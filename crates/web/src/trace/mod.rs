@@ -6,8 +6,8 @@
 mod tracestate;
 
 use crate::extract::FromRequestParts;
-use crate::http::head::Head;
-use crate::http::panic::contained;
+use crate::http::head::RequestHead;
+use crate::http::panic::catch_log_panic;
 use crate::{Parts, Problem};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use peregrine_proto::Known;
@@ -24,11 +24,11 @@ pub const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
 /// The length of `traceparent` in version 00. Later versions begin with a part of the same length
 /// and form.
-const BYTES: usize = 55;
+const TRACEPARENT_BYTES: usize = 55;
 
-const SAMPLED: u8 = 1;
+const FLAG_SAMPLED: u8 = 1;
 /// The trace's ID was generated randomly (Trace Context, level 2).
-const RANDOM: u8 = 2;
+const FLAG_RANDOM: u8 = 2;
 
 /// A position in a trace: which trace, which span, and whether the trace is recorded.
 ///
@@ -64,7 +64,7 @@ impl TraceContext {
     /// The start of a new trace. `None` if an ID is all zeros, which the standard forbids.
     #[must_use]
     pub fn root(trace_id: [u8; 16], span_id: [u8; 8], is_sampled: bool) -> Option<Self> {
-        let flags = RANDOM | u8::from(is_sampled);
+        let flags = FLAG_RANDOM | u8::from(is_sampled);
         let is_valid = trace_id != [0; 16] && span_id != [0; 8];
         is_valid.then_some(Self { trace_id, span_id, flags, state: None })
     }
@@ -76,8 +76,8 @@ impl TraceContext {
         traceparent: &[u8],
         tracestate: impl IntoIterator<Item = &'f [u8]>,
     ) -> Option<Self> {
-        let (shared, rest) = traceparent.split_at_checked(BYTES)?;
-        let version = hex::<1>(&shared[..2])?[0];
+        let (shared, rest) = traceparent.split_at_checked(TRACEPARENT_BYTES)?;
+        let version = decode_hex::<1>(&shared[..2])?[0];
         // Trace Context §3.2.2: version ff is forbidden; a later version may have more after a
         // dash.
         let is_form = match version {
@@ -88,40 +88,40 @@ impl TraceContext {
         if !is_form || [2, 35, 52].iter().any(|at| shared[*at] != b'-') {
             return None;
         }
-        let (trace_id, span_id) = (hex(&shared[3..35])?, hex(&shared[36..52])?);
+        let (trace_id, span_id) = (decode_hex(&shared[3..35])?, decode_hex(&shared[36..52])?);
         // The standard requires receivers of this version to drop all other flags.
-        let flags = hex::<1>(&shared[53..])?[0] & (SAMPLED | RANDOM);
+        let flags = decode_hex::<1>(&shared[53..])?[0] & (FLAG_SAMPLED | FLAG_RANDOM);
         if trace_id == [0; 16] || span_id == [0; 8] {
             return None;
         }
-        let state = tracestate::read(tracestate);
+        let state = tracestate::parse(tracestate);
         Some(Self { trace_id, span_id, flags, state })
     }
 
     /// The trace context in a request's head. `None` if there are two `traceparent` fields.
     #[must_use]
-    pub fn of(head: &Head) -> Option<Self> {
-        if !head.index().has(Known::Traceparent) {
+    pub fn extract(head: &RequestHead) -> Option<Self> {
+        if !head.index().contains(Known::Traceparent) {
             return None;
         }
-        let mut all = head.fields_named("traceparent");
+        let mut all = head.header_values("traceparent");
         let first = all.next()?;
         if all.next().is_some() {
             return None;
         }
-        Self::parse(first, head.fields_named("tracestate"))
+        Self::parse(first, head.header_values("tracestate"))
     }
 
     /// The same trace with another span.
     #[must_use]
     pub fn child(&self, span_id: [u8; 8], is_sampled: bool) -> Self {
-        let flags = self.flags & RANDOM | u8::from(is_sampled);
+        let flags = self.flags & FLAG_RANDOM | u8::from(is_sampled);
         Self { span_id, flags, ..self.clone() }
     }
 
     /// The same context with the IDs of the system that records the span.
     #[must_use]
-    pub fn renamed(&self, trace_id: [u8; 16], span_id: [u8; 8]) -> Self {
+    pub fn with_ids(&self, trace_id: [u8; 16], span_id: [u8; 8]) -> Self {
         Self { trace_id, span_id, ..self.clone() }
     }
 
@@ -129,13 +129,13 @@ impl TraceContext {
     /// available in handlers, middleware and response bodies, but not in tasks that they spawn.
     #[must_use]
     pub fn current() -> Option<Self> {
-        CURRENT.with_borrow(|current| current.as_ref().map(Place::context))
+        CURRENT.with_borrow(|current| current.as_ref().map(LazyTraceContext::context))
     }
 
     /// Whether the trace is recorded.
     #[must_use]
     pub fn is_sampled(&self) -> bool {
-        self.flags & SAMPLED != 0
+        self.flags & FLAG_SAMPLED != 0
     }
 
     /// The trace's ID.
@@ -198,7 +198,7 @@ impl fmt::Display for Hex<'_> {
 }
 
 /// Parses hexadecimal digits. Trace Context §3.2: upper-case ones are not valid.
-fn hex<const BYTES: usize>(digits: &[u8]) -> Option<[u8; BYTES]> {
+fn decode_hex<const BYTES: usize>(digits: &[u8]) -> Option<[u8; BYTES]> {
     let value = |digit: u8| match digit {
         b'0'..=b'9' => Some(digit - b'0'),
         b'a'..=b'f' => Some(digit - b'a' + 10),
@@ -214,9 +214,9 @@ fn hex<const BYTES: usize>(digits: &[u8]) -> Option<[u8; BYTES]> {
 /// The source of one request's IDs, which are unique but not secret.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seed(u64);
+pub struct TraceSeed(u64);
 
-impl Seed {
+impl TraceSeed {
     /// How many numbers are derived from one seed.
     const NUMBERS: u64 = 3;
     const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
@@ -268,55 +268,55 @@ impl Seed {
 /// A request's position in its trace, while the request is handled.
 #[doc(hidden)]
 #[derive(Clone, Debug)]
-pub enum Place {
+pub enum LazyTraceContext {
     /// The start of a trace that is not recorded. Its IDs are rarely needed, so they are computed
     /// only on demand.
-    Unrecorded(Seed),
+    Unsampled(TraceSeed),
     /// Any other position.
-    Known(Rc<TraceContext>),
+    Computed(Rc<TraceContext>),
 }
 
-impl Place {
+impl LazyTraceContext {
     /// The trace context of this position.
     #[must_use]
     pub fn context(&self) -> TraceContext {
         match self {
-            Self::Unrecorded(seed) => seed.root(false),
-            Self::Known(context) => TraceContext::clone(context),
+            Self::Unsampled(seed) => seed.root(false),
+            Self::Computed(context) => TraceContext::clone(context),
         }
     }
 
     /// Whether the trace is recorded.
     #[must_use]
     pub fn is_sampled(&self) -> bool {
-        matches!(self, Self::Known(context) if context.is_sampled())
+        matches!(self, Self::Computed(context) if context.is_sampled())
     }
 }
 
 thread_local! {
-    static CURRENT: RefCell<Option<Place>> = const { RefCell::new(None) };
+    static CURRENT: RefCell<Option<LazyTraceContext>> = const { RefCell::new(None) };
 }
 
 /// Makes a position the current one of its thread, until this is dropped.
 #[doc(hidden)]
-pub struct Entered(Option<Place>);
+pub struct TraceGuard(Option<LazyTraceContext>);
 
 /// Makes `place` the current position of this thread.
 #[doc(hidden)]
 #[must_use]
 #[inline]
-pub fn enter(place: &Place) -> Entered {
-    Entered(CURRENT.replace(Some(place.clone())))
+pub fn enter(place: &LazyTraceContext) -> TraceGuard {
+    TraceGuard(CURRENT.replace(Some(place.clone())))
 }
 
 /// The current position of this thread.
 #[doc(hidden)]
 #[must_use]
-pub fn present() -> Option<Place> {
+pub fn current() -> Option<LazyTraceContext> {
     CURRENT.with_borrow(Clone::clone)
 }
 
-impl Drop for Entered {
+impl Drop for TraceGuard {
     #[inline]
     fn drop(&mut self) {
         CURRENT.set(self.0.take());
@@ -326,7 +326,7 @@ impl Drop for Entered {
 /// Whether this thread is handling a request whose trace is not recorded.
 #[must_use]
 pub fn is_unsampled() -> bool {
-    let is_so = |current: &Option<Place>| current.as_ref().is_some_and(|place| !place.is_sampled());
+    let is_so = |current: &Option<LazyTraceContext>| current.as_ref().is_some_and(|place| !place.is_sampled());
     // A thread that is exiting handles no request.
     CURRENT
         .try_with(|current| current.try_borrow().is_ok_and(|current| is_so(&current)))
@@ -336,7 +336,7 @@ pub fn is_unsampled() -> bool {
 impl FromRequestParts for TraceContext {
     async fn from_request_parts(_: &mut Parts) -> Result<Self, Problem> {
         Self::current().ok_or_else(|| {
-            contained(|| {
+            catch_log_panic(|| {
                 tracing::error!(target: "peregrine",
                 "the handler needs the request's trace; add `.traces(Traces::new())` to the server")
             });

@@ -135,10 +135,10 @@ fn a_handler_s_requests_carry_the_trace_on() {
 
 #[test]
 fn a_place_is_the_present_one_until_its_scope_ends() {
-    let outer = Seed::new(1).root(true);
-    let inner = Place::Unrecorded(Seed::new(2));
+    let outer = TraceSeed::new(1).root(true);
+    let inner = LazyTraceContext::Unsampled(TraceSeed::new(2));
     assert_eq!((TraceContext::current(), is_unsampled()), (None, false));
-    let entered = enter(&Place::Known(Rc::new(outer.clone())));
+    let entered = enter(&LazyTraceContext::Computed(Rc::new(outer.clone())));
     {
         let _entered = enter(&inner);
         assert_eq!(TraceContext::current(), Some(inner.context()));
@@ -151,13 +151,13 @@ fn a_place_is_the_present_one_until_its_scope_ends() {
 
 #[test]
 fn ids_of_a_place_stay_and_no_other_place_has_them() {
-    let mut seed = Seed::new(u64::MAX - 5);
+    let mut seed = TraceSeed::new(u64::MAX - 5);
     let (mut traces, mut spans) = (HashSet::new(), HashSet::new());
     for _ in 0..10_000 {
         seed = seed.next();
-        let context = Place::Unrecorded(seed).context();
-        assert_eq!(Place::Unrecorded(seed).context(), context);
-        assert_eq!(context.flags(), RANDOM);
+        let context = LazyTraceContext::Unsampled(seed).context();
+        assert_eq!(LazyTraceContext::Unsampled(seed).context(), context);
+        assert_eq!(context.flags(), FLAG_RANDOM);
         assert!(traces.insert(context.trace_id()) && spans.insert(context.span_id()));
         let [first, last] = [0, 8].map(|at| context.trace_id()[at..at + 8].to_vec());
         assert_eq!(last, seed.sample().to_be_bytes());

@@ -8,7 +8,7 @@ const MEMBERS_MAX: usize = 32;
 
 /// Joins the members of all `fields` into one list. `None` if there are none, or if any of them
 /// breaks a rule, which makes the whole list invalid.
-pub(super) fn read<'f>(fields: impl IntoIterator<Item = &'f [u8]>) -> Option<Arc<str>> {
+pub(super) fn parse<'f>(fields: impl IntoIterator<Item = &'f [u8]>) -> Option<Arc<str>> {
     let (mut list, mut keys) = (String::new(), HashSet::new());
     for field in fields {
         let field = std::str::from_utf8(field).ok()?;

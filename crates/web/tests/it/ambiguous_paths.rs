@@ -18,7 +18,7 @@ fn forwarded(request: Request) -> String {
 }
 
 fn guarded(scope: Scope) -> Scope {
-    scope.with(login).subtree("/", forwarded)
+    scope.wrap(login).subtree("/", forwarded)
 }
 
 fn front() -> App {
@@ -54,19 +54,19 @@ const SPELLINGS: [&str; 23] = [
 
 fn status(client: &TestClient, method: &str, path: &str) -> u16 {
     let method = http::Method::from_bytes(method.as_bytes()).expect("a token");
-    client.request(method, path).send_now().status().as_u16()
+    client.request(method, path).send_blocking().status().as_u16()
 }
 
 #[test]
 fn no_spelling_of_a_path_leads_around_the_middleware_of_its_route() {
     let client = front().test();
-    assert_eq!(client.get("/admin/x").send_now().status(), 401);
-    assert_eq!(client.get("/%61dmin/x").send_now().status(), 401);
+    assert_eq!(client.get("/admin/x").send_blocking().status(), 401);
+    assert_eq!(client.get("/%61dmin/x").send_blocking().status(), 401);
     for path in SPELLINGS {
         for method in ["GET", "HEAD", "POST", "OPTIONS", "PURGE"] {
             assert_eq!(status(&client, method, path), 400, "{method} {path}");
         }
-        let answer = client.get(&format!("{path}?a=b")).send_now();
+        let answer = client.get(&format!("{path}?a=b")).send_blocking();
         assert_eq!(answer.status(), 400, "{path}");
         assert!(answer.text().contains("/problems/ambiguous-path"), "{path}");
     }
@@ -78,14 +78,14 @@ fn other_ways_to_choose_a_route_are_safe_as_well() {
     let inner = App::new().subtree("/", front().build().expect("a valid application"));
     let of_host = |scope: Scope| scope.when(guard::host("a.example")).scope("/admin", guarded);
     let hosted = App::new().scope("", of_host).subtree("/", forwarded);
-    let by_guard = |asked: &guard::Asked<'_>| asked.head().path().starts_with("/admin/");
+    let by_guard = |asked: &guard::GuardContext<'_>| asked.head().path().starts_with("/admin/");
     let of_path = App::new().scope("", |scope| guarded(scope.when(by_guard)));
     let of_path = of_path.scope("", |scope| scope.subtree("/", forwarded));
-    let typed = App::new().scope("/{id:alpha}", |scope| scope.with(login).get("/x", forwarded));
+    let typed = App::new().scope("/{id:alpha}", |scope| scope.wrap(login).get("/x", forwarded));
     let typed = typed.subtree("/", forwarded);
     let fallback = App::new().scope("/admin", guarded).fallback(forwarded);
     let of_scopes = App::new()
-        .scope("/admin", |scope| scope.with(login).fallback(forwarded))
+        .scope("/admin", |scope| scope.wrap(login).fallback(forwarded))
         .fallback(forwarded);
     for (name, app) in [
         ("merged", merged),
@@ -98,10 +98,10 @@ fn other_ways_to_choose_a_route_are_safe_as_well() {
     ] {
         let client = app.test();
         for path in SPELLINGS {
-            let got = client.get(path).header("host", "a.example").send_now();
+            let got = client.get(path).header("host", "a.example").send_blocking();
             assert_eq!(got.status(), 400, "{name} {path}");
         }
-        let usual = client.get("/admin/x").header("host", "a.example").send_now();
+        let usual = client.get("/admin/x").header("host", "a.example").send_blocking();
         assert_eq!(usual.status(), 401, "{name}");
     }
 }
@@ -125,10 +125,10 @@ fn what_no_server_could_read_as_another_route_passes_unchanged() {
             "/a..b/..c/d..",
             "/administration%2Fx",
         ] {
-            assert_eq!(client.get(path).send_now().text(), format!("GET {path}"));
+            assert_eq!(client.get(path).send_blocking().text(), format!("GET {path}"));
         }
         for path in ["/admin//x", "/admin/a%2Fb", "/admin/", "/admin/;a"] {
-            let answer = client.get(path).header("authorization", "yes").send_now();
+            let answer = client.get(path).header("authorization", "yes").send_blocking();
             assert_eq!(answer.text(), format!("GET {path}"));
         }
     }
@@ -138,10 +138,10 @@ fn what_no_server_could_read_as_another_route_passes_unchanged() {
 fn a_parameter_keeps_encoded_slashes_unless_the_decoded_path_has_another_route() {
     let packages = || App::new().get("/packages/{name}", forwarded);
     let path = "/packages/@scope%2Fname";
-    assert_eq!(packages().test().get(path).send_now().text(), format!("GET {path}"));
-    let files = |scope: Scope| scope.with(login).get("/packages/@scope/{name}", forwarded);
-    assert_eq!(packages().scope("", files).test().get(path).send_now().status(), 400);
-    assert_eq!(packages().fallback(forwarded).test().get(path).send_now().status(), 400);
+    assert_eq!(packages().test().get(path).send_blocking().text(), format!("GET {path}"));
+    let files = |scope: Scope| scope.wrap(login).get("/packages/@scope/{name}", forwarded);
+    assert_eq!(packages().scope("", files).test().get(path).send_blocking().status(), 400);
+    assert_eq!(packages().fallback(forwarded).test().get(path).send_blocking().status(), 400);
 }
 
 #[test]
@@ -161,10 +161,10 @@ fn a_route_or_a_scope_may_take_ambiguous_paths() {
         for path in SPELLINGS {
             let expected =
                 if path.starts_with("/admin/") { continue } else { format!("GET {path}") };
-            assert_eq!(client.get(path).send_now().text(), expected, "{path}");
+            assert_eq!(client.get(path).send_blocking().text(), expected, "{path}");
         }
-        assert_eq!(client.get("/checked/../x").send_now().status(), 400);
-        assert_eq!(client.get("/admin/../x").send_now().status(), 400);
+        assert_eq!(client.get("/checked/../x").send_blocking().status(), 400);
+        assert_eq!(client.get("/admin/../x").send_blocking().status(), 400);
     }
 }
 
@@ -175,7 +175,7 @@ fn an_application_within_another_cannot_take_what_the_outer_one_refuses() {
     let fault = App::new().subtree("/", inner()).build().expect_err("the outer route checks paths");
     assert!(fault.to_string().contains("allow_ambiguous_paths"), "{fault}");
     let client = App::new().subtree("/", inner().allow_ambiguous_paths()).test();
-    assert_eq!(client.get("/a/../b").send_now().text(), "GET /a/../b");
+    assert_eq!(client.get("/a/../b").send_blocking().text(), "GET /a/../b");
 }
 
 #[test]
@@ -184,11 +184,11 @@ fn the_refusal_says_what_is_wrong_and_runs_inside_the_applications_middleware() 
         let response = next.run(request).await;
         response.with_header(http::header::SERVER, http::HeaderValue::from_static("mark"))
     }
-    let client = front().with(marked).test();
-    let dots = client.get("/x/%2e%2e/admin/x").send_now();
+    let client = front().wrap(marked).test();
+    let dots = client.get("/x/%2e%2e/admin/x").send_blocking();
     assert_eq!(dots.header("server"), Some("mark"));
     assert!(dots.text().contains("/x/%2e%2e/admin/x has a segment"));
-    let slashes = client.get("//admin/x").send_now();
+    let slashes = client.get("//admin/x").send_blocking();
     assert!(slashes.text().contains("//admin/x has an empty segment"));
 }
 

@@ -44,7 +44,7 @@ fn all_faults_are_told_at_once() {
         .any("/any", || "b")
         .post("/files/{*path}/x", || "a")
         .post("/projects/{project}/events", needs)
-        .scope("/s", |scope| scope.with(guard).get("x", || "a"))
+        .scope("/s", |scope| scope.wrap(guard).get("x", || "a"))
         .get("/pair/{a}", async |_: Path<(String, u32)>| ())
         .get("/one/{a}/{b}", async |_: Path<String>| ())
         .get("/post/{user}/{id}", async |_: Path<Post>| ())
@@ -80,7 +80,7 @@ fn middleware_around_merged_routes_is_held_to_their_paths() {
     }
     let base = line!();
     let other = App::new().get("/a", || "a").get("/{b}", || "b");
-    let error = App::new().with(guard).merge(other).build().expect_err("no parameter");
+    let error = App::new().wrap(guard).merge(other).build().expect_err("no parameter");
     let expected = "\
 the application has 1 fault:
   GET /a (+1) takes 1 parameter from the path, but its pattern has none; make the Path argument and \
@@ -114,15 +114,15 @@ fn options_that_nobody_would_keep_are_faults() {
     let inner = || {
         let app = App::new()
             .get("/slow", (|| "x").timeout(second))
-            .post("/pay", (|| "x").run_to_end())
+            .post("/pay", (|| "x").run_to_completion())
             .get("/plain", (|| "x").body_limit(7));
         app.build().expect("a valid application")
     };
     let base = line!();
     let error = App::new()
         .subtree("/lost", inner())
-        .subtree("/slower", inner().timeout(2 * second).run_to_end())
-        .any("/kept/{*rest}", inner().timeout(second / 2).run_to_end())
+        .subtree("/slower", inner().timeout(2 * second).run_to_completion())
+        .any("/kept/{*rest}", inner().timeout(second / 2).run_to_completion())
         .fallback(inner().timeout(second))
         .build()
         .expect_err("options would be lost");
@@ -170,7 +170,7 @@ fn an_application_without_faults_lists_its_routes() {
         .expect("a valid application");
     let routes: Vec<_> = app
         .routes()
-        .map(|route| (route.methods, route.pattern, route.place.line() - base))
+        .map(|route| (route.methods, route.pattern, route.location.line() - base))
         .collect();
     assert_eq!(routes, [("GET", "/", 2), ("any method", "/s/{x}", 3)]);
 }
@@ -181,7 +181,7 @@ fn a_state_may_be_given_after_the_routes_that_need_it_and_the_latest_counts() {
         n.to_string()
     }
     let client = App::new().get("/", show).state(1u8).scope("/s", |scope| scope.state(2u8)).test();
-    assert_eq!(client.get("/").send_now().text(), "2");
+    assert_eq!(client.get("/").send_blocking().text(), "2");
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! Tests of the test client: the requests that it sends, and the responses that it returns.
 
-use peregrine_web::connection::{ConnectionInfo, Peer};
+use peregrine_web::connection::{ConnectionInfo, ConnectionAddr};
 use peregrine_web::extract::RawQuery;
 use peregrine_web::test::{TestRequest, block_on};
-use peregrine_web::{App, Body, HandlerExt, Head, Problem, Request, Response};
+use peregrine_web::{App, Body, HandlerExt, RequestHead, Problem, Request, Response};
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Responds with the received request as text.
 async fn mirror(mut request: Request) -> String {
     let mut text = format!("{} {}\n", request.method(), request.path());
-    for (name, value) in request.parts.head.fields() {
+    for (name, value) in request.parts.head.headers() {
         let part = |bytes| String::from_utf8_lossy(bytes).into_owned();
         text.push_str(&format!("{}: {}\n", part(name), part(value)));
     }
@@ -43,19 +43,19 @@ fn requests_arrive_as_they_were_asked_for() {
              content-length: 5\nk=v+w",
         ),
         (
-            client.post("/a").pieces(["one ", "two"]),
+            client.post("/a").chunks(["one ", "two"]),
             "POST /a\nhost: test.example\ntransfer-encoding: chunked\none two",
         ),
     ];
     for (request, expected) in rows {
-        assert_eq!(request.send_now().text(), expected);
+        assert_eq!(request.send_blocking().text(), expected);
     }
 }
 
 #[test]
 #[should_panic(expected = "GET /a b: a server would not accept this")]
 fn a_request_that_is_not_http_fails_the_test() {
-    let _ = App::new().test().get("/a b").send_now();
+    let _ = App::new().test().get("/a b").send_blocking();
 }
 
 #[test]
@@ -67,10 +67,10 @@ fn an_application_that_is_not_right_fails_the_test_with_its_faults() {
 #[test]
 fn the_application_sees_the_connection_that_the_test_describes() {
     let address = "192.0.2.1:99".parse().expect("an address");
-    let connection = ConnectionInfo { peer: Peer::Tcp(address), ..ConnectionInfo::default() };
+    let connection = ConnectionInfo { peer: ConnectionAddr::Tcp(address), ..ConnectionInfo::default() };
     let app =
         App::new().get("/", async |request: Request| request.parts.connection().peer.to_string());
-    assert_eq!(app.test().on(connection).get("/").send_now().text(), "192.0.2.1:99");
+    assert_eq!(app.test().with_connection(connection).get("/").send_blocking().text(), "192.0.2.1:99");
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn a_streamed_response_is_read_piece_by_piece() {
         }
     }
     let app = App::new()
-        .get("/", || Response::new(http::StatusCode::OK).with_body(Body::stream(Three(0))));
+        .get("/", || Response::new(http::StatusCode::OK).with_body(Body::from_stream(Three(0))));
     let client = app.test();
     block_on(async {
         let mut response = client.get("/").send().await;
@@ -95,7 +95,7 @@ fn a_streamed_response_is_read_piece_by_piece() {
         assert_eq!(response.collect().await.expect("no error"), "23");
         assert_eq!(response.text(), "23");
     });
-    assert_eq!(client.get("/").send_now().json::<u8>(), 123);
+    assert_eq!(client.get("/").send_blocking().json::<u8>(), 123);
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn a_handler_that_waits_for_another_thread_wakes_the_test() {
         })
         .await
     });
-    assert_eq!(app.test().get("/").send_now().text(), "woken");
+    assert_eq!(app.test().get("/").send_blocking().text(), "woken");
 }
 
 #[test]
@@ -135,28 +135,28 @@ fn a_route_that_takes_longer_than_its_limit_is_answered_503_as_by_the_server() {
         .get("/at-once", (async || "at once").timeout(Duration::ZERO))
         .fallback((async || std::future::pending::<()>().await).timeout(limit));
     let client = app.test();
-    let response = client.get("/never").send_now();
+    let response = client.get("/never").send_blocking();
     assert_eq!((response.status().as_u16(), dropped.get()), (503, true));
     assert_eq!(response.json::<serde_json::Value>()["type"], "/problems/handler-late");
-    assert_eq!(client.get("/nothing").send_now().status(), 503);
+    assert_eq!(client.get("/nothing").send_blocking().status(), 503);
     // A response that is ready at the first poll is never late.
-    assert_eq!(client.get("/at-once").send_now().text(), "at once");
+    assert_eq!(client.get("/at-once").send_blocking().text(), "at once");
 }
 
 #[test]
 fn the_503_of_a_late_route_has_the_form_that_the_application_says() {
     let never = async || std::future::pending::<()>().await;
     let app = App::new()
-        .on_problem(|problem: Problem, head: &Head| {
+        .on_problem(|problem: Problem, head: &RequestHead| {
             (problem.status, format!("{} at {}", problem.kind, head.path()))
         })
         .get("/never", never.timeout(Duration::from_secs(3600)));
     // This timer completes immediately.
-    let client = app.test().timer(|limit| {
+    let client = app.test().with_timer(|limit| {
         assert_eq!(limit, Duration::from_secs(3600));
         std::future::ready(())
     });
-    assert_eq!(client.get("/never").send_now().text(), "handler-late at /never");
+    assert_eq!(client.get("/never").send_blocking().text(), "handler-late at /never");
 }
 
 #[test]
@@ -173,8 +173,8 @@ fn an_answer_that_comes_before_the_limit_passes() {
         .await
     };
     let app = App::new().get("/", second_turn.timeout(Duration::from_secs(1)));
-    let client = app.test().timer(|_| std::future::pending());
-    assert_eq!((client.get("/").send_now().text().as_str(), turns.get()), ("in time", 3));
+    let client = app.test().with_timer(|_| std::future::pending());
+    assert_eq!((client.get("/").send_blocking().text().as_str(), turns.get()), ("in time", 3));
 }
 
 #[test]
@@ -191,7 +191,7 @@ fn headers_are_found_by_their_names_in_any_case() {
         response
     }
     let client = App::new().get("/", show).test();
-    let response = client.get("/").header("X-Own", "1").header("Accept", "a/b").send_now();
+    let response = client.get("/").header("X-Own", "1").header("Accept", "a/b").send_blocking();
     assert_eq!((response.header("VIA"), response.headers().len()), (Some("x"), 2));
 }
 
@@ -201,18 +201,18 @@ fn cookies_are_kept_by_clients_that_keep_them_and_their_clones() {
     let set = |RawQuery(query): RawQuery| ([("set-cookie", query.unwrap_or_default())], "");
     let app = || App::new().get("/say", say).get("/set", set).get("/deep/say", say).test();
     let plain = app();
-    plain.get("/set?a=1").send_now().assert_status(200);
-    assert_eq!(plain.get("/say").send_now().text(), "none");
-    let client = app().keep_cookies();
+    plain.get("/set?a=1").send_blocking().assert_status(200);
+    assert_eq!(plain.get("/say").send_blocking().text(), "none");
+    let client = app().save_cookies();
     for cookie in ["a=1", "b=2;Path=/deep", "c=3;Secure;HttpOnly"] {
-        client.clone().get(&format!("/set?{cookie}")).send_now().assert_status(200);
+        client.clone().get(&format!("/set?{cookie}")).send_blocking().assert_status(200);
     }
-    assert_eq!(client.get("/say").send_now().text(), "a=1; c=3");
-    assert_eq!(client.get("/deep/say?x").send_now().text(), "b=2; a=1; c=3");
-    assert_eq!(client.get("/say").header("cookie", "own=1").send_now().text(), "own=1");
-    assert_eq!(client.get("/say").header("host", "other.test").send_now().text(), "none");
-    client.get("/set?a=;Max-Age=0").send_now().assert_status(200);
-    assert_eq!(client.get("/say").send_now().text(), "c=3");
+    assert_eq!(client.get("/say").send_blocking().text(), "a=1; c=3");
+    assert_eq!(client.get("/deep/say?x").send_blocking().text(), "b=2; a=1; c=3");
+    assert_eq!(client.get("/say").header("cookie", "own=1").send_blocking().text(), "own=1");
+    assert_eq!(client.get("/say").header("host", "other.test").send_blocking().text(), "none");
+    client.get("/set?a=;Max-Age=0").send_blocking().assert_status(200);
+    assert_eq!(client.get("/say").send_blocking().text(), "c=3");
 }
 
 #[test]
@@ -231,19 +231,19 @@ fn redirects_are_followed_by_clients_that_follow_them() {
             .get("/circle", to(302, "/circle"))
             .test()
     };
-    let plain = app().post("/login").send_now();
+    let plain = app().post("/login").send_blocking();
     assert_eq!((plain.status().as_u16(), plain.redirects()), (303, [].as_slice()));
-    let client = app().follow_redirects().keep_cookies();
-    let home = client.post("/login").json(&1).send_now();
+    let client = app().follow_redirects().save_cookies();
+    let home = client.post("/login").json(&1).send_blocking();
     assert_eq!(home.redirects(), ["/home?new"]);
     assert_eq!(home.text(), "GET /home\nhost: test.example\ncookie: seen=1\n");
-    let moved = client.post("/moved").body("kept").send_now();
+    let moved = client.post("/moved").body("kept").send_blocking();
     assert_eq!(moved.redirects(), ["/login2"]);
     let sent = "POST /login2\nhost: test.example\ncookie: seen=1\ncontent-length: 4\nkept";
     assert_eq!(moved.text(), sent);
-    client.get("/away").send_now().assert_status(302);
-    client.post("/moved").pieces(["a", "b"]).send_now().assert_status(308);
-    let circle = std::panic::AssertUnwindSafe(|| client.get("/circle").send_now());
+    client.get("/away").send_blocking().assert_status(302);
+    client.post("/moved").chunks(["a", "b"]).send_blocking().assert_status(308);
+    let circle = std::panic::AssertUnwindSafe(|| client.get("/circle").send_blocking());
     let panic = std::panic::catch_unwind(circle).expect_err("an endless redirect");
     let told = panic.downcast_ref::<String>().expect("a text");
     assert!(told.contains("in a circle: /circle -> /circle"), "{told}");
@@ -257,17 +257,17 @@ fn a_body_that_differs_fails_the_test_with_the_place() {
         App::new().get("/", move || ([("content-type", "application/problem+json")], json));
     let expected = [("name", "ada")];
     let expected = [expected, expected].map(std::collections::BTreeMap::from);
-    client.test().get("/").send_now().assert_status(200).assert_json(&expected);
+    client.test().get("/").send_blocking().assert_status(200).assert_json(&expected);
 }
 
 #[test]
 #[should_panic(expected = "the status is 404 Not Found, not 200; the body: {")]
 fn another_status_fails_the_test_with_the_body() {
-    App::new().test().get("/").send_now().assert_status(200);
+    App::new().test().get("/").send_blocking().assert_status(200);
 }
 
 #[test]
 #[should_panic(expected = "the Content-Type is \"text/plain\", which is not JSON; the body: [1]")]
 fn text_that_looks_like_json_is_none() {
-    App::new().get("/", || "[1]").test().get("/").send_now().assert_json(&[1]);
+    App::new().get("/", || "[1]").test().get("/").send_blocking().assert_json(&[1]);
 }

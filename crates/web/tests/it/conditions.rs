@@ -3,15 +3,15 @@
 use http::Method;
 use peregrine_web::extract::{MatchedPath, Path};
 use peregrine_web::urls::{UrlError, Urls};
-use peregrine_web::{App, HandlerExt, Problem, Scope, SlashPolicy, guard, route};
+use peregrine_web::{App, HandlerExt, Problem, Scope, TrailingSlash, guard, route};
 
 fn text(app: App, target: &str) -> (u16, String) {
-    let response = app.test().get(target).send_now();
+    let response = app.test().get(target).send_blocking();
     (response.status().as_u16(), response.text())
 }
 
 fn hosted(app: App, host: &str, target: &str) -> String {
-    app.test().get(target).header("host", host).send_now().text()
+    app.test().get(target).header("host", host).send_blocking().text()
 }
 
 #[test]
@@ -19,9 +19,9 @@ fn of_routes_of_one_pattern_the_first_whose_guard_accepts_answers_and_the_unguar
     let app = || {
         App::new()
             .get("/", || "anybody")
-            .get("/", (|| "first").when(guard::has_query("a")))
-            .get("/", (|| "second").when(guard::query("b", "c d")))
-            .get("/", (|| "both").when(guard::has_header("x-a")).when(guard::header("X-B", "1")))
+            .get("/", (|| "first").guard(guard::has_query("a")))
+            .get("/", (|| "second").guard(guard::query("b", "c d")))
+            .get("/", (|| "both").guard(guard::has_header("x-a")).guard(guard::header("X-B", "1")))
     };
     for (target, answer) in [
         ("/", "anybody"),
@@ -39,7 +39,7 @@ fn of_routes_of_one_pattern_the_first_whose_guard_accepts_answers_and_the_unguar
         let request = client.get("/");
         let request =
             fields.iter().fold(request, |request, (name, value)| request.header(*name, *value));
-        request.send_now().text()
+        request.send_blocking().text()
     };
     assert_eq!(with(&[("x-a", "")]), "anybody");
     assert_eq!(with(&[("x-b", "1")]), "anybody");
@@ -50,13 +50,13 @@ fn of_routes_of_one_pattern_the_first_whose_guard_accepts_answers_and_the_unguar
 fn what_no_guard_accepts_goes_on_to_the_next_pattern_and_is_missing_at_the_end() {
     let app = || {
         App::new()
-            .get("/users/new", (|| "a form").when(guard::has_query("form")))
+            .get("/users/new", (|| "a form").guard(guard::has_query("form")))
             .get("/users/{id:u32}", |Path(id): Path<u32>| format!("number {id}"))
             .get("/users/{id:uuid}", |Path(id): Path<String>| format!("uuid {}", id.len()))
             .get("/users/{name}", |Path(name): Path<String>| format!("name {name}"))
             .post("/users/{id:u32}", || "changed")
             .get("/only/{id:u8}", || "a byte")
-            .get("/{*rest}", (|| "the rest").when(guard::has_query("all")))
+            .get("/{*rest}", (|| "the rest").guard(guard::has_query("all")))
     };
     for (target, status, answer) in [
         ("/users/new", 200, "name new"),
@@ -74,16 +74,16 @@ fn what_no_guard_accepts_goes_on_to_the_next_pattern_and_is_missing_at_the_end()
     assert_eq!(text(app(), "/nothing").0, 404);
     // Only routes whose conditions hold count: the route for names has no POST.
     let client = app().test();
-    assert_eq!(client.post("/users/7").send_now().text(), "changed");
-    let refused = client.post("/users/ada").send_now();
+    assert_eq!(client.post("/users/7").send_blocking().text(), "changed");
+    let refused = client.post("/users/ada").send_blocking();
     assert_eq!(
         (refused.status().as_u16(), refused.header("allow")),
         (405, Some("GET, HEAD, OPTIONS"))
     );
-    let options = client.request(Method::OPTIONS, "/users/7").send_now();
+    let options = client.request(Method::OPTIONS, "/users/7").send_blocking();
     assert_eq!(options.header("allow"), Some("GET, HEAD, POST, OPTIONS"));
-    assert_eq!(client.post("/only/256").send_now().status(), 404);
-    assert_eq!(client.post("/only/25").send_now().status(), 405);
+    assert_eq!(client.post("/only/256").send_blocking().status(), 404);
+    assert_eq!(client.post("/only/25").send_blocking().status(), 405);
 }
 
 #[test]
@@ -119,28 +119,28 @@ fn scopes_with_guards_are_hosts_of_their_own() {
 #[test]
 fn guards_combine_and_look_at_methods_and_may_be_closures() {
     let app = || {
-        let odd = |asked: &guard::Asked<'_>| asked.head().path().len() % 2 == 1;
+        let odd = |asked: &guard::GuardContext<'_>| asked.head().path().len() % 2 == 1;
         App::new()
-            .any("/any", (|| "read").when(guard::methods([Method::GET, Method::HEAD])))
-            .any("/any", (|| "written").when(guard::not(guard::methods([Method::GET]))))
-            .get("/{word}", (|| "odd").when(guard::both(odd, guard::not(guard::secure()))))
-            .get("/{word}", (|| "even").when(guard::either(guard::secure(), guard::not(odd))))
+            .any("/any", (|| "read").guard(guard::methods([Method::GET, Method::HEAD])))
+            .any("/any", (|| "written").guard(guard::not(guard::methods([Method::GET]))))
+            .get("/{word}", (|| "odd").guard(guard::both(odd, guard::not(guard::secure()))))
+            .get("/{word}", (|| "even").guard(guard::either(guard::secure(), guard::not(odd))))
     };
     let client = app().test();
-    assert_eq!(client.get("/any").send_now().text(), "read");
-    assert_eq!(client.delete("/any").send_now().text(), "written");
+    assert_eq!(client.get("/any").send_blocking().text(), "read");
+    assert_eq!(client.delete("/any").send_blocking().text(), "written");
     assert_eq!((text(app(), "/ab").1, text(app(), "/abc").1), ("odd".into(), "even".into()));
 }
 
 #[test]
 fn a_handler_for_head_is_asked_before_one_for_get() {
     let app = App::new()
-        .get("/", (|| [("x-from", "get")]).when(guard::has_query("a")))
-        .head("/", (|| [("x-from", "head")]).when(guard::has_query("a")))
+        .get("/", (|| [("x-from", "get")]).guard(guard::has_query("a")))
+        .head("/", (|| [("x-from", "head")]).guard(guard::has_query("a")))
         .get("/", || [("x-from", "any")]);
     let client = app.test();
     let from = |method, target: &str| {
-        client.request(method, target).send_now().header("x-from").map(str::to_owned)
+        client.request(method, target).send_blocking().header("x-from").map(str::to_owned)
     };
     assert_eq!(from(Method::HEAD, "/?a").as_deref(), Some("head"));
     assert_eq!(from(Method::GET, "/?a").as_deref(), Some("get"));
@@ -217,9 +217,9 @@ fn names_make_urls_that_lead_back() {
             .merge(App::new().get("/pages/{page:u8?}", (|| "page").named("pages")))
     });
     let client = app.test();
-    let links = client.get("/links").header("host", "example.org").send_now().text();
+    let links = client.get("/links").header("host", "example.org").send_blocking().text();
     assert_eq!(links, "http://example.org/api/users/7 /api/pages /api/pages/2");
-    let wrong = client.get("/wrong").send_now();
+    let wrong = client.get("/wrong").send_blocking();
     assert_eq!(wrong.status(), 500);
     assert!(!wrong.text().contains("usr"), "the reason is only logged");
 }
@@ -235,7 +235,7 @@ fn what_cannot_be_kept_is_a_fault_at_start() {
         (App::new().get("/{a?}/b", late), "`/b` follows an optional parameter"),
         (App::new().scope("/{a?}", |scope| scope.get("/b", late)), "follows an optional"),
         (
-            App::new().fallback(late.when(guard::secure())),
+            App::new().fallback(late.guard(guard::secure())),
             "has a guard, but answers every request without a route",
         ),
         (
@@ -262,33 +262,33 @@ fn what_cannot_be_kept_is_a_fault_at_start() {
 fn a_route_that_no_request_comes_to_is_a_fault_at_start() {
     let a = || guard::has_query("a");
     let faults: [(App, usize); 7] = [
-        (App::new().get("/", (|| "1").when(a())).get("/", (|| "2").when(a())), 1),
+        (App::new().get("/", (|| "1").guard(a())).get("/", (|| "2").guard(a())), 1),
         // A later route with more guards is unreachable too.
         (
             App::new()
-                .get("/", (|| "1").when(a()))
-                .get("/", (|| "2").when(guard::secure()).when(a())),
+                .get("/", (|| "1").guard(a()))
+                .get("/", (|| "2").guard(guard::secure()).guard(a())),
             1,
         ),
-        (App::new().get("/{a:u8}", || "1").get("/{b:u8}", (|| "2").when(a())), 1),
-        (App::new().any("/", (|| "1").when(a())).any("/", (|| "2").when(a())), 1),
-        (App::new().when(|_: &guard::Asked<'_>| true).get("/", || "1").get("/", || "2"), 1),
+        (App::new().get("/{a:u8}", || "1").get("/{b:u8}", (|| "2").guard(a())), 1),
+        (App::new().any("/", (|| "1").guard(a())).any("/", (|| "2").guard(a())), 1),
+        (App::new().when(|_: &guard::GuardContext<'_>| true).get("/", || "1").get("/", || "2"), 1),
         (
             App::new()
-                .get("/", (|| "1").when(guard::header("X-A", "b")))
-                .get("/", (|| "2").when(guard::header("x-a", "b"))),
+                .get("/", (|| "1").guard(guard::header("X-A", "b")))
+                .get("/", (|| "2").guard(guard::header("x-a", "b"))),
             1,
         ),
         (
             App::new()
-                .get("/", (|| "1").when(guard::methods([Method::GET, Method::PUT])))
-                .get("/", (|| "2").when(guard::methods([Method::PUT, Method::GET]))),
+                .get("/", (|| "1").guard(guard::methods([Method::GET, Method::PUT])))
+                .get("/", (|| "2").guard(guard::methods([Method::PUT, Method::GET]))),
             1,
         ),
     ];
     for (number, (app, count)) in faults.into_iter().enumerate() {
         let error = app.build().expect_err("one route is unreachable");
-        assert_eq!(error.faults.len(), count, "{number}: {error}");
+        assert_eq!(error.errors.len(), count, "{number}: {error}");
         assert!(error.to_string().contains("is unreachable"), "{number}: {error}");
     }
 }
@@ -296,18 +296,18 @@ fn a_route_that_no_request_comes_to_is_a_fault_at_start() {
 #[test]
 fn routes_that_some_request_comes_to_are_none() {
     let a = || guard::has_query("a");
-    let always = || |_: &guard::Asked<'_>| true;
+    let always = || |_: &guard::GuardContext<'_>| true;
     let apps = [
-        App::new().get("/", (|| "1").when(guard::secure()).when(a())).get("/", (|| "2").when(a())),
-        App::new().get("/", (|| "1").when(a())).post("/", (|| "2").when(a())),
-        App::new().any("/", (|| "1").when(a())).get("/", (|| "2").when(a())),
-        App::new().get("/", (|| "1").when(a())).head("/", (|| "2").when(a())),
-        App::new().get("/", (|| "1").when(a())).get("/", || "2"),
-        App::new().get("/{a:u8}", (|| "1").when(a())).get("/{a}", (|| "2").when(a())),
-        App::new().get("/", (|| "1").when(always())).get("/", (|| "2").when(always())),
+        App::new().get("/", (|| "1").guard(guard::secure()).guard(a())).get("/", (|| "2").guard(a())),
+        App::new().get("/", (|| "1").guard(a())).post("/", (|| "2").guard(a())),
+        App::new().any("/", (|| "1").guard(a())).get("/", (|| "2").guard(a())),
+        App::new().get("/", (|| "1").guard(a())).head("/", (|| "2").guard(a())),
+        App::new().get("/", (|| "1").guard(a())).get("/", || "2"),
+        App::new().get("/{a:u8}", (|| "1").guard(a())).get("/{a}", (|| "2").guard(a())),
+        App::new().get("/", (|| "1").guard(always())).get("/", (|| "2").guard(always())),
         App::new()
-            .get("/", (|| "1").when(guard::query("a=b", "c")))
-            .get("/", (|| "2").when(guard::query("a", "b=c"))),
+            .get("/", (|| "1").guard(guard::query("a=b", "c")))
+            .get("/", (|| "2").guard(guard::query("a", "b=c"))),
         App::new().when(a()).subtree("/x", || "1").get("/x/y", || "2").get("/z/{a?}/{b?}", || "3"),
         App::new().scope("/s", |scope| scope.when(a()).get("/", || "1").get("/b/", || "2")),
     ];
@@ -321,7 +321,7 @@ fn routes_that_some_request_comes_to_are_none() {
 fn lists_of_routes_say_what_routes_ask_for() {
     let app = App::new()
         .when(guard::host("A.org"))
-        .get("/{id:u8}", (|| "").when(guard::not(guard::has_query("x"))))
+        .get("/{id:u8}", (|| "").guard(guard::not(guard::has_query("x"))))
         .build()
         .expect("a valid application");
     let route = app.routes().next().expect("one route was added");
@@ -333,7 +333,7 @@ fn lists_of_routes_say_what_routes_ask_for() {
 fn a_redirect_leads_only_to_a_route_that_answers() {
     let app = || {
         App::new()
-            .slash_policy(SlashPolicy::Redirect)
+            .trailing_slash(TrailingSlash::Redirect)
             .subtree("/users/{id:u64}", || "number")
             .get("/v/{n:u8}/", || "slash")
             .scope("", |scope| scope.when(guard::host("a.org")).subtree("/admin", || "admin"))
@@ -348,14 +348,14 @@ fn a_redirect_leads_only_to_a_route_that_answers() {
         ("/v/7", 308, Some("/v/7/")),
         ("/v/x", 200, None),
     ] {
-        let response = client.get(target).send_now();
+        let response = client.get(target).send_blocking();
         assert_eq!(
             (response.status().as_u16(), response.header("location")),
             (status, location),
             "{target}"
         );
     }
-    assert_eq!(client.get("/users/x/").send_now().text(), "fallback");
+    assert_eq!(client.get("/users/x/").send_blocking().text(), "fallback");
     assert_eq!(text(app(), "/users/x").0, 404);
     assert_eq!(hosted(app(), "a.org", "/admin/"), "admin");
 }
@@ -373,7 +373,7 @@ fn what_is_merged_under_a_prefix_answers_for_the_prefix_with_a_slash_too() {
                 scope.merge(App::new().scope("/", |scope| scope.merge(other())))
             })
     };
-    for policy in [SlashPolicy::Strict, SlashPolicy::Redirect, SlashPolicy::Ignore] {
+    for policy in [TrailingSlash::Strict, TrailingSlash::Redirect, TrailingSlash::Ignore] {
         for (target, answer) in [
             ("/s", "all"),
             ("/s/", "all"),
@@ -383,7 +383,7 @@ fn what_is_merged_under_a_prefix_answers_for_the_prefix_with_a_slash_too() {
             ("/o/p/a", "Some(\"a\")"),
             ("/twice/", "all"),
         ] {
-            let told = text(app().slash_policy(policy), target);
+            let told = text(app().trailing_slash(policy), target);
             assert_eq!(told, (200, answer.to_owned()), "{target} {policy:?}");
         }
     }
@@ -404,8 +404,8 @@ fn a_guarded_handler_for_any_method_leaves_those_with_a_handler_behind_the_same_
                     .get("/{*rest}", || "rest")
             })
             // Routes with different guards are checked in order, whatever their methods are.
-            .any("/order", (|| "first").when(guard::has_query("a")))
-            .get("/order", (|| "second").when(guard::has_query("b")))
+            .any("/order", (|| "first").guard(guard::has_query("a")))
+            .get("/order", (|| "second").guard(guard::has_query("b")))
     };
     let client = app().test();
     for (method, target, answer) in [
@@ -420,7 +420,7 @@ fn a_guarded_handler_for_any_method_leaves_those_with_a_handler_behind_the_same_
         (Method::GET, "/order?b", "second"),
     ] {
         let request = client.request(method.clone(), target).header("host", "localhost");
-        assert_eq!(request.send_now().text(), answer, "{method} {target}");
+        assert_eq!(request.send_blocking().text(), answer, "{method} {target}");
     }
 }
 

@@ -6,7 +6,7 @@ use peregrine_slot::FutureSlot;
 use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::extract::{Path, State, StateRef};
 use peregrine_web::middleware::{Middleware, Next};
-use peregrine_web::{App, Application, Body, Head, Request, Response, Service};
+use peregrine_web::{App, BuiltApp, Body, RequestHead, Request, Response, Service};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::pin::Pin;
@@ -40,7 +40,7 @@ static ALLOCATOR: Counting = Counting;
 
 /// The state that a connection keeps between requests.
 struct Server {
-    app: Application,
+    app: BuiltApp,
     slot: FutureSlot,
     connection: Rc<ConnectionInfo>,
 }
@@ -53,7 +53,7 @@ impl Server {
 
     fn serve(&mut self, bytes: &[u8]) -> Response {
         let limits = Limits::DEFAULT;
-        let mut head = Head::take();
+        let mut head = RequestHead::from_pool();
         let (used, event) = Connection::new(&limits).receive(&limits, bytes, head.index_mut());
         assert!(matches!(event, Event::Head(_)), "{event:?}");
         head.set_bytes(&bytes[..used]);
@@ -114,10 +114,10 @@ fn a_request_for_static_text_allocates_nothing() {
 fn extractors_and_middleware_of_both_forms_allocate_nothing() {
     let app = App::new()
         .state(7u32)
-        .with(Typed)
-        .with(function)
-        .with(function)
-        .scope("/s", |scope| scope.with(Typed).with(function).get("/{a}/{b}", typed))
+        .wrap(Typed)
+        .wrap(function)
+        .wrap(function)
+        .scope("/s", |scope| scope.wrap(Typed).wrap(function).get("/{a}/{b}", typed))
         .fallback(text);
     let mut server = Server::new(app);
     assert_eq!(server.allocations(b"GET /s/2/3 HTTP/1.1\r\nhost: a\r\n\r\n", 200), 0);
@@ -133,14 +133,14 @@ fn a_merged_route_inside_more_middleware_allocates_nothing() {
         assert_eq!(*n, 7);
         "hello"
     }
-    let other = App::new().state(7_u32).with(function).get("/x", reference);
-    let mut server = Server::new(App::new().with(Typed).scope("/m", |scope| scope.merge(other)));
+    let other = App::new().state(7_u32).wrap(function).get("/x", reference);
+    let mut server = Server::new(App::new().wrap(Typed).scope("/m", |scope| scope.merge(other)));
     assert_eq!(server.allocations(b"GET /m/x HTTP/1.1\r\nhost: a\r\n\r\n", 200), 0);
 }
 
 #[test]
 fn a_problem_s_form_costs_nothing_where_there_is_no_problem() {
-    let app = App::new().on_problem(|problem, _: &Head| problem.status).get("/", text);
+    let app = App::new().on_problem(|problem, _: &RequestHead| problem.status).get("/", text);
     let mut server = Server::new(app);
     assert_eq!(server.allocations(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n", 200), 0);
 }

@@ -1,12 +1,12 @@
 //! Extractors and responses in a whole application, as seen by the peer.
 
 use http::{Method, StatusCode, header};
-use peregrine_web::connection::{ConnectionInfo, Peer, TlsInfo};
+use peregrine_web::connection::{ConnectionInfo, ConnectionAddr, TlsInfo};
 use peregrine_web::cookies::{Cookie, Cookies};
-use peregrine_web::extract::{Form, Json, MatchedPath, Path, PeerAddress, Query, State};
-use peregrine_web::respond::{Html, IntoResponse, Redirect};
+use peregrine_web::extract::{Form, Json, MatchedPath, Path, PeerAddr, Query, State};
+use peregrine_web::response::{Html, IntoResponse, Redirect};
 use peregrine_web::test::TestResponse;
-use peregrine_web::{App, Body, HandlerExt, Head, Problem, Response};
+use peregrine_web::{App, Body, HandlerExt, RequestHead, Problem, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::cell::RefCell;
@@ -77,16 +77,16 @@ fn problem(response: &TestResponse) -> Value {
 fn documents_go_in_and_out() {
     let client = app().test();
     let bird = json!({"name": "lanner", "tags": [{"name": "fast"}]});
-    let added = client.post("/birds").json(&bird).send_now();
+    let added = client.post("/birds").json(&bird).send_blocking();
     assert_eq!(
         (added.status().as_u16(), added.field("content-type")),
         (201, Some("application/json"))
     );
     assert_eq!(added.json::<Value>(), bird);
-    assert_eq!(client.get("/birds/0").send_now().json::<Value>(), bird);
-    let list = client.get("/birds?page=3").send_now();
+    assert_eq!(client.get("/birds/0").send_blocking().json::<Value>(), bird);
+    let list = client.get("/birds?page=3").send_blocking();
     assert_eq!((list.text().as_str(), list.field("x-page")), ("GET /birds: lanner", Some("3")));
-    assert_eq!(problem(&client.post("/birds").json(&bird).send_now())["type"], "/problems/known");
+    assert_eq!(problem(&client.post("/birds").json(&bird).send_blocking())["type"], "/problems/known");
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn every_refusal_tells_the_peer_what_to_mend() {
         (client.get("/birds/x"), 400, "invalid-path", "`place` is `x`", "expected"),
         (client.get("/birds/9"), 404, "no-bird", "count from 0", "detail"),
     ] {
-        let response = request.send_now();
+        let response = request.send_blocking();
         let problem = problem(&response);
         assert_eq!(
             (response.status().as_u16(), &problem["type"]),
@@ -120,9 +120,9 @@ fn every_refusal_tells_the_peer_what_to_mend() {
 fn a_limit_on_a_handler_is_kept_and_told() {
     let app = App::new().post("/", (async |text: String| text).body_limit(4));
     let client = app.test();
-    assert_eq!(client.post("/").body("1234").send_now().text(), "1234");
-    for request in [client.post("/").body("12345"), client.post("/").pieces(["123", "45"])] {
-        let response = request.send_now();
+    assert_eq!(client.post("/").body("1234").send_blocking().text(), "1234");
+    for request in [client.post("/").body("12345"), client.post("/").chunks(["123", "45"])] {
+        let response = request.send_blocking();
         assert_eq!(response.status(), 413);
         assert_eq!(problem(&response)["limit"], 4);
     }
@@ -130,12 +130,12 @@ fn a_limit_on_a_handler_is_kept_and_told() {
 
 #[test]
 fn an_application_may_give_problems_another_form() {
-    let app = app().on_problem(|problem: Problem, head: &Head| {
+    let app = app().on_problem(|problem: Problem, head: &RequestHead| {
         Response::new(problem.status).with_body(format!("{} at {}", problem.kind, head.path()))
     });
     let client = app.test();
-    assert_eq!(client.get("/birds/x").send_now().text(), "invalid-path at /birds/x");
-    assert_eq!(client.post("/birds").send_now().text(), "empty-body at /birds");
+    assert_eq!(client.get("/birds/x").send_blocking().text(), "invalid-path at /birds/x");
+    assert_eq!(client.post("/birds").send_blocking().text(), "empty-body at /birds");
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn a_path_that_does_not_fit_its_route_is_found_when_the_application_is_built() {
     let app = App::new().get("/{bird}", named).get("/a/{x}", two).get("/b/{x}", named);
     let error = app.get("/c", optional).build().expect_err("two paths do not fit");
     let text = error.to_string();
-    assert_eq!(error.faults.len(), 2, "{text}");
+    assert_eq!(error.errors.len(), 2, "{text}");
     assert!(text.contains("2 parameters") && text.contains("`bird`"), "{text}");
 }
 
@@ -171,27 +171,27 @@ fn forms_cookies_and_redirects_work_together() {
         Ok(Html(format!("<p>{user}")))
     }
     let client = App::new().post("/login", log_in).get("/me", me).test();
-    let sent = client.post("/login").form(&[("name", "Ada L")]).send_now();
+    let sent = client.post("/login").form(&[("name", "Ada L")]).send_blocking();
     assert_eq!((sent.status().as_u16(), sent.field("location")), (303, Some("/me")));
     assert_eq!(sent.field("set-cookie"), Some("user=Ada%20L; Path=/"));
-    let page = client.get("/me").header("cookie", "user=Ada%20L").send_now();
+    let page = client.get("/me").header("cookie", "user=Ada%20L").send_blocking();
     assert_eq!(page.text(), "<p>Ada L");
-    assert_eq!(client.get("/me").send_now().field("location"), Some("/login"));
+    assert_eq!(client.get("/me").send_blocking().field("location"), Some("/login"));
 }
 
 #[test]
 fn facts_about_the_connection_reach_handlers() {
-    async fn facts(PeerAddress(peer): PeerAddress, tls: Option<TlsInfo>) -> String {
+    async fn facts(PeerAddr(peer): PeerAddr, tls: Option<TlsInfo>) -> String {
         format!("{peer} {}", tls.map_or("plain", |tls| tls.version))
     }
-    let peer = Peer::Tcp("192.0.2.1:99".parse().expect("an address"));
+    let peer = ConnectionAddr::Tcp("192.0.2.1:99".parse().expect("an address"));
     let client = App::new().get("/", facts).test();
     let plain = ConnectionInfo { peer, ..ConnectionInfo::default() };
     let tls = Some(std::sync::Arc::new(TlsInfo { version: "TLSv1.3", ..TlsInfo::default() }));
     let secure = ConnectionInfo { tls, ..plain.clone() };
-    assert_eq!(client.clone().on(plain).get("/").send_now().text(), "192.0.2.1:99 plain");
-    assert_eq!(client.clone().on(secure).get("/").send_now().text(), "192.0.2.1:99 TLSv1.3");
-    assert_eq!(problem(&client.get("/").send_now())["type"], "/problems/no-peer-address");
+    assert_eq!(client.clone().with_connection(plain).get("/").send_blocking().text(), "192.0.2.1:99 plain");
+    assert_eq!(client.clone().with_connection(secure).get("/").send_blocking().text(), "192.0.2.1:99 TLSv1.3");
+    assert_eq!(problem(&client.get("/").send_blocking())["type"], "/problems/no-peer-address");
 }
 
 #[test]
@@ -199,6 +199,6 @@ fn a_body_may_be_streamed_through() {
     async fn echo(body: Body) -> impl IntoResponse {
         ([(header::CONTENT_TYPE, "text/x")], body)
     }
-    let response = App::new().post("/", echo).test().post("/").pieces(["a", "b"]).send_now();
+    let response = App::new().post("/", echo).test().post("/").chunks(["a", "b"]).send_blocking();
     assert_eq!((response.field("content-type"), response.text().as_str()), (Some("text/x"), "ab"));
 }

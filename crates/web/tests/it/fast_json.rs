@@ -1,7 +1,7 @@
 //! `FastJson` and `Json` accept the same documents and read the same values.
 
 use peregrine_web::App;
-use peregrine_web::extract::{FastJson, Json};
+use peregrine_web::extract::{SimdJson, Json};
 use peregrine_web::test::TestClient;
 use proptest::prelude::*;
 use serde::Deserialize;
@@ -67,7 +67,7 @@ type Route = (&'static str, fn(App) -> App);
 /// Adds two routes that respond with the value as read by each of the two extractors.
 fn routes<T: DeserializeOwned + Debug + 'static>(app: App, name: &str) -> App {
     app.post(&format!("/json/{name}"), |Json(value): Json<T>| format!("{value:?}"))
-        .post(&format!("/fast/{name}"), |FastJson(value): FastJson<T>| format!("{value:?}"))
+        .post(&format!("/fast/{name}"), |SimdJson(value): SimdJson<T>| format!("{value:?}"))
 }
 
 macro_rules! types {
@@ -118,7 +118,7 @@ fn differences(client: &TestClient, document: &[u8]) -> Vec<String> {
     let read = |reader: &str, name: &str| {
         let request = client.post(&format!("/{reader}/{name}"));
         let request = request.header("content-type", "application/json").body(document.to_vec());
-        let response = request.send_now();
+        let response = request.send_blocking();
         (response.status().as_u16(), response.text())
     };
     let all = TYPES.iter().filter_map(|(name, _)| {

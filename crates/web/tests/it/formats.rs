@@ -1,7 +1,7 @@
 //! Data formats besides JSON, and bodies as streams.
 
 use futures_core::Stream;
-use peregrine_web::extract::{Accept, Cbor, FastJson, Json, MessagePack, Protobuf};
+use peregrine_web::extract::{Accept, Cbor, SimdJson, Json, MessagePack, Protobuf};
 use peregrine_web::test::{TestClient, TestResponse, block_on};
 use peregrine_web::{App, Body, HandlerExt, Next, Request, Response};
 use serde::{Deserialize, Serialize};
@@ -30,7 +30,7 @@ fn client() -> TestClient {
         .post("/pack", async |MessagePack(bird): MessagePack<Bird>| MessagePack(bird))
         .post("/cbor", async |Cbor(bird): Cbor<Bird>| Cbor(bird))
         .post("/proto", async |Protobuf(seen): Protobuf<Seen>| Protobuf(seen))
-        .post("/fast", async |FastJson(bird): FastJson<Bird>| FastJson(bird))
+        .post("/fast", async |SimdJson(bird): SimdJson<Bird>| SimdJson(bird))
         .post("/json", async |Json(bird): Json<Bird>| Json(bird))
         .post("/short", (async |Cbor(bird): Cbor<Bird>| Cbor(bird)).body_limit(10))
         .post("/perhaps", async |pack: Option<MessagePack<u8>>| format!("{pack:?}"))
@@ -38,9 +38,9 @@ fn client() -> TestClient {
         .post("/deep-cbor", async |cbor: Cbor<Deep>| format!("{}", cbor.0.0.len()))
         .post("/nested", async |pack: MessagePack<Nested>| format!("{:?}", pack.0))
         .post("/nested-cbor", async |cbor: Cbor<Nested>| format!("{:?}", cbor.0))
-        .post("/nested-json", async |json: FastJson<Nested>| format!("{:?}", json.0))
+        .post("/nested-json", async |json: SimdJson<Nested>| format!("{:?}", json.0))
         .post("/keys", async || Json(BTreeMap::from([((1, 2), 3)])))
-        .get("/data", async |accept: Accept| accept.data(&bird()))
+        .get("/data", async |accept: Accept| accept.serialize(&bird()))
         .test()
 }
 
@@ -60,7 +60,7 @@ fn bird() -> Bird {
 }
 
 fn post(path: &str, media_type: &str, body: impl Into<bytes::Bytes>) -> TestResponse {
-    client().post(path).header("content-type", media_type).body(body).send_now()
+    client().post(path).header("content-type", media_type).body(body).send_blocking()
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn what_is_wrong_is_told_as_for_json() {
         assert!(text.contains(&format!("/problems/{kind}\"")), "{path} {body:?} {text}");
         assert!(!text.contains("Bird"), "the response names a Rust type: {text}");
     }
-    let none = client().post("/perhaps").send_now().text();
+    let none = client().post("/perhaps").send_blocking().text();
     assert_eq!(none, "None");
     assert_eq!(post("/perhaps", "application/msgpack", vec![5]).text(), "Some(MessagePack(5))");
 }
@@ -193,10 +193,10 @@ fn data_has_the_form_that_the_client_likes_best() {
         ("application/msgpack", "application/msgpack"),
         ("application/vnd.msgpack", "application/vnd.msgpack"),
     ] {
-        let response = client().get("/data").header("accept", accept).send_now();
+        let response = client().get("/data").header("accept", accept).send_blocking();
         assert_eq!(response.header("content-type"), Some(media_type));
         assert_eq!(response.header("vary"), Some("accept"));
-        assert_eq!(response.fields_named("content-type").count(), 1);
+        assert_eq!(response.header_values("content-type").count(), 1);
         let read = match media_type {
             "application/json" => serde_json::from_slice(&response.bytes()).expect("JSON"),
             "application/cbor" => ciborium::from_reader(&response.bytes()[..]).expect("CBOR"),
@@ -205,14 +205,14 @@ fn data_has_the_form_that_the_client_likes_best() {
         let read: Bird = read;
         assert_eq!(read, bird());
     }
-    let refused = client().get("/data").header("accept", "text/html").send_now();
+    let refused = client().get("/data").header("accept", "text/html").send_blocking();
     assert_eq!(refused.status(), 406);
     assert!(refused.text().contains("application/cbor"), "{}", refused.text());
 }
 
 #[test]
 fn a_body_is_a_stream_of_what_a_stream_was_made_a_body() {
-    let mut body = Body::stream(Body::stream(Body::from("hello")));
+    let mut body = Body::from_stream(Body::from_stream(Body::from("hello")));
     let next = |body: &mut Body| {
         let polled = poll_fn(|context| Stream::poll_next(Pin::new(&mut *body), context));
         block_on(polled).map(|piece| piece.expect("whole"))
@@ -225,12 +225,12 @@ fn a_body_is_a_stream_of_what_a_stream_was_made_a_body() {
 fn what_is_wrong_with_a_body_is_told_through_a_stream_as_well() {
     async fn through(request: Request, next: Next<'_>) -> Response {
         let (parts, body) = request.into_parts();
-        next.run(Request::from_parts(parts, Body::stream(body))).await
+        next.run(Request::from_parts(parts, Body::from_stream(body))).await
     }
-    let app = App::new().with(through).post("/", (async |text: String| text).body_limit(3));
+    let app = App::new().wrap(through).post("/", (async |text: String| text).body_limit(3));
     let client = app.test();
     for (sent, status) in [("abc", 200), ("abcd", 413)] {
-        assert_eq!(client.post("/").pieces([sent]).send_now().status(), status, "{sent}");
+        assert_eq!(client.post("/").chunks([sent]).send_blocking().status(), status, "{sent}");
     }
 }
 

@@ -14,7 +14,7 @@ struct Number<const N: usize>(usize);
 
 impl<const N: usize> FromRequestParts for Number<N> {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
-        if parts.head.field("x-refuse").is_some_and(|at| at == N.to_string().as_bytes()) {
+        if parts.head.header_bytes("x-refuse").is_some_and(|at| at == N.to_string().as_bytes()) {
             return Err(Problem::new(StatusCode::IM_A_TEAPOT, "refused", format!("by {N}")));
         }
         Ok(Self(parts.head.path().len() + N))
@@ -85,7 +85,7 @@ fn answer<Args: 'static, Via: 'static>(
 ) -> (u16, String) {
     // `Number` requires states of these types.
     let app = App::new().state([0u8; 1]).state([0u8; 2]).any("/abc", handler);
-    let response = app.test().post("/abc").body("body").send_now();
+    let response = app.test().post("/abc").body("body").send_blocking();
     (response.status().as_u16(), response.text())
 }
 
@@ -160,9 +160,9 @@ fn twelve_arguments_are_taken_from_the_left_and_the_first_refusal_is_the_answer(
         .state([0u8; 11])
         .post("/", twelve);
     let client = app.test();
-    let response = client.post("/").body("last").send_now();
+    let response = client.post("/").body("last").send_blocking();
     assert_eq!(response.text(), "[2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12] last");
-    let response = client.post("/").header("x-refuse", "7").send_now();
+    let response = client.post("/").header("x-refuse", "7").send_blocking();
     assert_eq!(response.status(), 418);
     assert!(response.text().contains("by 7"));
 }
@@ -171,8 +171,8 @@ fn twelve_arguments_are_taken_from_the_left_and_the_first_refusal_is_the_answer(
 fn a_problem_of_a_handler_becomes_the_response() {
     let app = App::new().get("/", fallible).post("/", fallible);
     let client = app.test();
-    assert_eq!(client.get("/").send_now().status(), 409);
-    assert_eq!(client.post("/").send_now().status(), 200);
+    assert_eq!(client.get("/").send_blocking().status(), 409);
+    assert_eq!(client.post("/").send_blocking().status(), 200);
 }
 
 #[test]
@@ -180,13 +180,13 @@ fn options_come_with_the_handler_and_the_outer_one_wins() {
     let second = Duration::from_secs(1);
     let app = App::new()
         .get("/plain", sync_text)
-        .post("/all", async_with_body.run_to_end().body_limit(3).timeout(second).body_limit(4))
-        .get("/closure", (|| async { "x" }).run_to_end().cancel_on_disconnect())
+        .post("/all", async_with_body.run_to_completion().body_limit(3).timeout(second).body_limit(4))
+        .get("/closure", (|| async { "x" }).run_to_completion().cancel_on_disconnect())
         .state([0u8; 1]);
     let app = app.build().expect("a valid application");
     let options: Vec<_> = app.routes().map(|route| route.options.clone()).collect();
     assert_eq!(options[0], Default::default());
-    assert_eq!(options[1].on_disconnect, OnDisconnect::RunToEnd);
+    assert_eq!(options[1].on_disconnect, OnDisconnect::RunToCompletion);
     assert_eq!(options[1].body_bytes_max, Some(4));
     assert_eq!(options[1].timeout, Some(second));
     assert_eq!(options[2].on_disconnect, OnDisconnect::Cancel);
@@ -196,10 +196,10 @@ fn options_come_with_the_handler_and_the_outer_one_wins() {
 fn a_body_limit_holds_for_whole_and_streamed_bodies() {
     let app = App::new().post("/", sync_with_body.body_limit(4));
     let client = app.test();
-    assert_eq!(client.post("/").body("four").send_now().text(), "four");
-    assert_eq!(client.post("/").body("five!").send_now().status(), 413);
-    assert_eq!(client.post("/").pieces(["fo", "ur"]).send_now().text(), "four");
-    assert_eq!(client.post("/").pieces(["fi", "ve!"]).send_now().status(), 413);
+    assert_eq!(client.post("/").body("four").send_blocking().text(), "four");
+    assert_eq!(client.post("/").body("five!").send_blocking().status(), 413);
+    assert_eq!(client.post("/").chunks(["fo", "ur"]).send_blocking().text(), "four");
+    assert_eq!(client.post("/").chunks(["fi", "ve!"]).send_blocking().status(), 413);
 }
 
 #[test]
@@ -237,7 +237,7 @@ fn a_body_may_be_streamed_both_ways_at_once() {
         Response::new(StatusCode::OK).with_body(Body::new(request.body))
     }
     let app = App::new().post("/", echo);
-    let mut response = app.test().post("/").pieces(["a", "b", "c"]).send_now();
+    let mut response = app.test().post("/").chunks(["a", "b", "c"]).send_blocking();
     let next = peregrine_web::test::block_on(response.chunk());
     assert_eq!(next.expect("a piece").expect("no error"), "b");
     assert_eq!(response.text(), "c");

@@ -38,9 +38,9 @@ fn answers(client: &TestClient, target: &str, length: usize) -> [TestResponse; 3
     let pieces = [start.to_owned(), end.to_owned()];
     let announced = client.post(target).header("content-length", length.to_string());
     [
-        client.post(target).body(body).send_now(),
-        client.post(target).pieces(pieces.clone()).send_now(),
-        announced.pieces(pieces).send_now(),
+        client.post(target).body(body).send_blocking(),
+        client.post(target).chunks(pieces.clone()).send_blocking(),
+        announced.chunks(pieces).send_blocking(),
     ]
 }
 
@@ -71,25 +71,25 @@ fn the_innermost_limit_counts_whichever_is_larger_and_however_the_body_arrives()
             .post("/route-raises-server", handler.body_limit(400))
             .scope("/lowered", |scope| {
                 scope
-                    .with(Limit(50))
+                    .wrap(Limit(50))
                     .post("/", handler)
                     .post("/route-lowers", handler.body_limit(10))
                     .post("/route-raises", handler.body_limit(70))
                     .post("/route-raises-over-server", handler.body_limit(400))
-                    .scope("/in", |scope| scope.with(Limit(20)).post("/", handler))
-                    .scope("/up", |scope| scope.with(Limit(80)).post("/", handler))
+                    .scope("/in", |scope| scope.wrap(Limit(20)).post("/", handler))
+                    .scope("/up", |scope| scope.wrap(Limit(80)).post("/", handler))
                     .fallback(handler.body_limit(30))
             })
             .scope("/raised", |scope| {
                 scope
-                    .with(Limit(300))
+                    .wrap(Limit(300))
                     .post("/", handler)
                     .post("/route-lowers", handler.body_limit(10))
                     .post("/route-raises", handler.body_limit(400))
             })
             .scope("/merged", |scope| {
-                let other = App::new().with(Limit(60)).post("/", handler);
-                scope.with(Limit(40)).merge(other.post("/own", handler.body_limit(5)))
+                let other = App::new().wrap(Limit(60)).post("/", handler);
+                scope.wrap(Limit(40)).merge(other.post("/own", handler.body_limit(5)))
             })
             .test()
             .body_limit(100)
@@ -145,7 +145,7 @@ fn an_endless_body_is_read_until_it_is_too_large_and_no_further() {
     let pieces = Rc::new(Cell::new(0));
     let client = App::new().post("/", text.body_limit(1_000_000)).test();
     let request = client.post("/").stream(Endless(Rc::clone(&pieces)));
-    assert_eq!(request.send_now().status(), 413);
+    assert_eq!(request.send_blocking().status(), 413);
     let taken = pieces.get();
     assert!((250_001..260_000).contains(&taken), "{taken} pieces of 4 bytes");
 }

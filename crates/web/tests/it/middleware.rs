@@ -30,21 +30,21 @@ fn middleware_runs_around_what_follows_in_its_scope_and_around_answers_without_a
         let trace = Rc::clone(&trace);
         move || trace.borrow_mut().push_str(&format!("{name} "))
     };
-    let merged = App::new().with(note("M")).get("/merged", noted("merged"));
+    let merged = App::new().wrap(note("M")).get("/merged", noted("merged"));
     let app = App::new()
         .get("/bare", noted("bare"))
-        .with(note("A"))
+        .wrap(note("A"))
         .get("/a", noted("a"))
         .scope("/s", |scope| {
             scope
                 .get("/outside", noted("outside"))
-                .with(note("S"))
-                .with(note("T"))
+                .wrap(note("S"))
+                .wrap(note("T"))
                 .get("/inside", noted("inside"))
-                .scope("/deep", |deep| deep.with(note("D")).get("/", noted("deep")))
+                .scope("/deep", |deep| deep.wrap(note("D")).get("/", noted("deep")))
         })
         .merge(merged)
-        .with(note("B"))
+        .wrap(note("B"))
         .get("/b", noted("b"));
     let client = app.test();
     for (method, target, expected) in [
@@ -68,7 +68,7 @@ fn middleware_runs_around_what_follows_in_its_scope_and_around_answers_without_a
         trace.borrow_mut().clear();
         let method = http::Method::from_bytes(method.as_bytes()).expect("a token");
         let row = format!("{method} {target}");
-        client.request(method, target).send_now();
+        client.request(method, target).send_blocking();
         assert_eq!(*trace.borrow(), expected, "{row}");
     }
 }
@@ -79,11 +79,11 @@ fn fallbacks_are_inside_all_of_their_scope_s_middleware() {
     let note = |name| Note(name, Rc::clone(&trace));
     let app = App::new()
         .fallback(|| "outer")
-        .with(note("A"))
-        .scope("/s", |scope| scope.fallback(|| "inner").with(note("S")).get("/", || "s"));
+        .wrap(note("A"))
+        .scope("/s", |scope| scope.fallback(|| "inner").wrap(note("S")).get("/", || "s"));
     let client = app.test();
-    assert_eq!(client.get("/s/none").send_now().text(), "inner");
-    assert_eq!(client.get("/none").send_now().text(), "outer");
+    assert_eq!(client.get("/s/none").send_blocking().text(), "inner");
+    assert_eq!(client.get("/none").send_blocking().text(), "outer");
     assert_eq!(*trace.borrow(), "A( S( )S )A A( )A ");
 }
 
@@ -108,24 +108,24 @@ fn every_form_of_a_function_is_a_middleware() {
     let name = String::from("x-closure");
     let app = App::new()
         .state(7u32)
-        .with(plain)
-        .with(with_result)
-        .with(from_fn(with_state))
-        .with(from_fn(plain))
-        .with(optional(None::<Note>))
-        .with(async move |request: Request, next: Next<'_>| {
+        .wrap(plain)
+        .wrap(with_result)
+        .wrap(from_fn(with_state))
+        .wrap(from_fn(plain))
+        .wrap(optional(None::<Note>))
+        .wrap(async move |request: Request, next: Next<'_>| {
             let name = HeaderName::from_bytes(name.as_bytes()).expect("a token");
             next.run(request).await.with_field(name, HeaderValue::from_static("1"))
         })
         .get("/", || "hello")
         .get("/stop", || "never");
     let client = app.test();
-    let response = client.get("/").send_now();
+    let response = client.get("/").send_blocking();
     assert_eq!(response.text(), "hello");
     for name in ["x-plain", "x-result", "x-state", "x-closure"] {
         assert_eq!(response.field(name), Some("1"), "{name}");
     }
-    let response = client.get("/stop").send_now();
+    let response = client.get("/stop").send_blocking();
     assert_eq!((response.status().as_u16(), response.field("x-plain")), (403, Some("1")));
 }
 
@@ -137,6 +137,6 @@ fn a_middleware_may_change_the_request_and_give_the_handler_values() {
         next.run(request).await
     }
     let app =
-        App::new().with(identify).get("/", async |Extension(id): Extension<u64>| id.to_string());
-    assert_eq!(app.test().get("/").send_now().text(), "42");
+        App::new().wrap(identify).get("/", async |Extension(id): Extension<u64>| id.to_string());
+    assert_eq!(app.test().get("/").send_blocking().text(), "42");
 }

@@ -11,7 +11,7 @@ type Seen = Rc<RefCell<Vec<&'static str>>>;
 /// Adds a middleware that records that it ran.
 fn note(app: App, seen: &Seen, name: &'static str) -> App {
     let seen = Rc::clone(seen);
-    app.with(async move |request: Request, next: Next<'_>| -> Response {
+    app.wrap(async move |request: Request, next: Next<'_>| -> Response {
         seen.borrow_mut().push(name);
         next.run(request).await
     })
@@ -22,7 +22,7 @@ fn show(scope: Scope) -> Scope {
 }
 
 fn guarded(scope: Scope) -> Scope {
-    scope.with(async |request: Request, next: Next<'_>| next.run(request).await).scope("/in", show)
+    scope.wrap(async |request: Request, next: Next<'_>| next.run(request).await).scope("/in", show)
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn middleware_states_and_merges_come_in_any_order() {
         ("/c", "own", vec!["first", "second", "third"]),
     ] {
         seen.borrow_mut().clear();
-        assert_eq!(client.get(path).send_now().text(), text, "{path}");
+        assert_eq!(client.get(path).send_blocking().text(), text, "{path}");
         assert_eq!(*seen.borrow(), around, "{path}");
     }
 }

@@ -4,7 +4,7 @@ use http::Method;
 use peregrine_web::extract::Path;
 use peregrine_web::middleware::Next;
 use peregrine_web::test::{TestClient, TestRequest};
-use peregrine_web::{App, Head, Problem, Request, Response, SlashPolicy, route};
+use peregrine_web::{App, RequestHead, Problem, Request, Response, TrailingSlash, route};
 
 async fn say(request: Request) -> String {
     let pattern = request.parts.pattern().unwrap_or("none").to_owned();
@@ -18,7 +18,7 @@ fn extension(name: &str) -> Method {
 /// Sends each request; `expected` is the status, and the `Allow` field or the body.
 fn check(client: &TestClient, rows: &[(&str, &str, u16, &str)]) {
     for (method, target, status, expected) in rows {
-        let response = client.request(extension(method), target).send_now();
+        let response = client.request(extension(method), target).send_blocking();
         let row = format!("{method} {target}");
         assert_eq!(response.status(), *status, "{row}");
         match *status {
@@ -99,20 +99,20 @@ fn a_handler_for_get_sees_the_method_head() {
         Response::new(http::StatusCode::OK).with_field(http::header::SERVER, value)
     }
     let client = App::new().get("/", name).test();
-    assert_eq!(client.head("/").send_now().field("server"), Some("HEAD"));
+    assert_eq!(client.head("/").send_blocking().field("server"), Some("HEAD"));
 }
 
 #[test]
 fn a_slash_at_the_end_means_what_the_policy_says() {
     let app = |policy| {
-        App::new().slash_policy(policy).get("/a", say).get("/b/", say).post("/a", say).test()
+        App::new().trailing_slash(policy).get("/a", say).get("/b/", say).post("/a", say).test()
     };
     check(
-        &app(SlashPolicy::Strict),
+        &app(TrailingSlash::Strict),
         &[("GET", "/a", 200, "GET /a"), ("GET", "/a/", 404, "/a/"), ("GET", "/b", 404, "/b")],
     );
     check(
-        &app(SlashPolicy::Redirect),
+        &app(TrailingSlash::Redirect),
         &[
             ("GET", "/a", 200, "GET /a"),
             ("GET", "/a/", 308, "/a"),
@@ -124,7 +124,7 @@ fn a_slash_at_the_end_means_what_the_policy_says() {
         ],
     );
     check(
-        &app(SlashPolicy::Ignore),
+        &app(TrailingSlash::Ignore),
         &[("GET", "/a/", 200, "GET /a"), ("GET", "/b", 200, "GET /b/"), ("GET", "/c/", 404, "/c/")],
     );
 }
@@ -161,8 +161,8 @@ fn parameters_of_scopes_and_patterns_reach_the_handler_together() {
     }
     let app = App::new().scope("/users/{user}", |user| user.get("/posts/{post}", join));
     let client = app.test();
-    assert_eq!(client.get("/users/a%20b/posts/7").send_now().text(), "a b 7");
-    assert_eq!(client.get("/users/a/posts/x").send_now().status(), 400);
+    assert_eq!(client.get("/users/a%20b/posts/7").send_blocking().text(), "a b 7");
+    assert_eq!(client.get("/users/a/posts/x").send_blocking().status(), 400);
 }
 
 #[test]
@@ -238,14 +238,14 @@ fn states_of_merged_applications_are_kept_apart() {
     }
     async fn note(State(pool): State<Pool>, request: Request, next: Next<'_>) -> Response {
         let mut response = next.run(request).await;
-        response.fields.append(http::header::VIA, http::HeaderValue::from_static(pool.0));
+        response.headers.append(http::header::VIA, http::HeaderValue::from_static(pool.0));
         response
     }
-    let module = |name| App::new().state(Pool(name)).with(from_fn(note)).get("/", show);
+    let module = |name| App::new().state(Pool(name)).wrap(from_fn(note)).get("/", show);
     let inner = App::new().state(Pool("inner")).get("/", show).fallback(show);
     let app = App::new()
         .state(Pool("ours"))
-        .with(from_fn(note))
+        .wrap(from_fn(note))
         .get("/", show)
         .scope("/a", |scope| scope.merge(module("a")))
         .scope("/b", |scope| scope.merge(module("b").scope("/inner", |scope| scope.merge(inner))))
@@ -260,19 +260,19 @@ fn states_of_merged_applications_are_kept_apart() {
         ("/b/inner/nothing", "inner common", &["b", "ours"]),
         ("/plain", "ours common", &["ours"]),
     ] {
-        let response = client.get(target).send_now();
+        let response = client.get(target).send_blocking();
         assert_eq!(response.text(), text, "{target}");
-        assert_eq!(response.fields_named("via").collect::<Vec<_>>(), via, "{target}");
+        assert_eq!(response.header_values("via").collect::<Vec<_>>(), via, "{target}");
     }
     // A 405 passes through the middleware of the merged application too.
-    let refused = client.post("/a").send_now();
-    assert_eq!(refused.fields_named("via").collect::<Vec<_>>(), ["a", "ours"]);
+    let refused = client.post("/a").send_blocking();
+    assert_eq!(refused.header_values("via").collect::<Vec<_>>(), ["a", "ours"]);
 }
 
 #[test]
 fn a_function_for_problems_that_panics_leaves_the_problem_in_its_default_form() {
-    let app = App::new().on_problem(|_: Problem, _: &Head| -> &'static str { panic!("no form") });
-    let response = app.get("/x", say).test().post("/x").send_now();
+    let app = App::new().on_problem(|_: Problem, _: &RequestHead| -> &'static str { panic!("no form") });
+    let response = app.get("/x", say).test().post("/x").send_blocking();
     assert_eq!(response.field("content-type"), Some("application/problem+json"));
     assert_eq!(response.field("allow"), Some("GET, HEAD, OPTIONS"));
     assert_eq!(response.json::<serde_json::Value>()["status"], 405);
@@ -313,10 +313,10 @@ fn problems_of_every_origin_get_the_form_that_the_application_says() {
         Err(Problem::new(http::StatusCode::CONFLICT, "refused", ""))
     }
     let app = App::new()
-        .on_problem(|problem: Problem, head: &Head| {
+        .on_problem(|problem: Problem, head: &RequestHead| {
             (problem.status, format!("{} at {}", problem.kind, head.path()))
         })
-        .with(guard)
+        .wrap(guard)
         .get("/refuse", refuse)
         .get("/path/{number}", async |Path(number): Path<u8>| number.to_string());
     let client = app.test();
@@ -329,21 +329,21 @@ fn problems_of_every_origin_get_the_form_that_the_application_says() {
         (client.get("/path/7"), 200, "7", true),
     ];
     for (request, status, text, through) in rows {
-        let response = request.send_now();
+        let response = request.send_blocking();
         assert_eq!((response.status().as_u16(), response.text().as_str()), (status, text));
         assert_eq!(response.field("server").is_some(), through, "{text}");
         assert!(
             response.field("content-type").is_some_and(|value| value.starts_with("text/plain"))
         );
     }
-    let response = client.post("/refuse").send_now();
+    let response = client.post("/refuse").send_blocking();
     assert_eq!(response.field("allow"), Some("GET, HEAD, OPTIONS"));
 }
 
 #[test]
 fn what_the_server_answers_itself_has_the_form_that_the_application_says() {
     let form = |name: &'static str| {
-        move |problem: Problem, head: &Head| {
+        move |problem: Problem, head: &RequestHead| {
             let text = format!("{name}: {} at {}{}", problem.kind, head.method(), head.path());
             (problem.status, text)
         }
@@ -355,7 +355,7 @@ fn what_the_server_answers_itself_has_the_form_that_the_application_says() {
     let found = |target: &str| {
         let bytes = format!("GET {target} HTTP/1.1\r\nhost: a\r\n\r\n");
         let limits = peregrine_proto::Limits::DEFAULT;
-        let mut head = Head::take();
+        let mut head = RequestHead::from_pool();
         let (used, _) = peregrine_proto::h1::Connection::new(&limits).receive(
             &limits,
             bytes.as_bytes(),
@@ -366,37 +366,37 @@ fn what_the_server_answers_itself_has_the_form_that_the_application_says() {
         head
     };
     // The methods of an empty head return defaults.
-    let nothing = Head::take();
-    assert_eq!((nothing.field("host"), nothing.uri().path(), nothing.authority()), (None, "/", ""));
+    let nothing = RequestHead::from_pool();
+    assert_eq!((nothing.header_bytes("host"), nothing.uri().path(), nothing.authority()), (None, "/", ""));
     assert!(nothing.to_header_map().is_empty() && nothing.query().is_none());
-    let rejected = || Problem::from(peregrine_proto::Reject::LengthAndEncoding);
+    let rejected = || Problem::from(peregrine_proto::Http2Error::ContentLengthWithTransferEncoding);
     for (problem, head, status, text) in [
         (Problem::handler_panicked(), found("/x"), 500, "ours: internal-error at GET/x".to_owned()),
-        (Problem::handler_late(), found("/m/x"), 503, "theirs: handler-late at GET/m/x".to_owned()),
-        (Problem::head_late(), Head::take(), 408, "ours: head-late at GET/".to_owned()),
-        (rejected(), Head::take(), 400, "ours: invalid-request at GET/".to_owned()),
+        (Problem::handler_timeout(), found("/m/x"), 503, "theirs: handler-late at GET/m/x".to_owned()),
+        (Problem::head_timeout(), RequestHead::from_pool(), 408, "ours: head-late at GET/".to_owned()),
+        (rejected(), RequestHead::from_pool(), 400, "ours: invalid-request at GET/".to_owned()),
     ] {
         assert_eq!(
-            plain.render(problem.clone(), &head).body.as_slice(),
+            plain.render_problem(problem.clone(), &head).body.as_slice(),
             Some(problem.to_json().as_bytes())
         );
-        let response = app.render(problem, &head);
+        let response = app.render_problem(problem, &head);
         let body = response.body.as_slice().expect("whole");
         assert_eq!(
             (response.status.as_u16(), String::from_utf8_lossy(body).into_owned()),
             (status, text)
         );
     }
-    let bomb = App::new().on_problem(|_: Problem, _: &Head| -> &'static str { panic!("no form") });
+    let bomb = App::new().on_problem(|_: Problem, _: &RequestHead| -> &'static str { panic!("no form") });
     let bomb = bomb.build().expect("a valid application");
-    let response = bomb.render(Problem::head_late(), &Head::take());
-    assert_eq!(response.body.as_slice(), Some(Problem::head_late().to_json().as_bytes()));
+    let response = bomb.render_problem(Problem::head_timeout(), &RequestHead::from_pool());
+    assert_eq!(response.body.as_slice(), Some(Problem::head_timeout().to_json().as_bytes()));
 }
 
 #[test]
 fn without_a_form_of_its_own_an_application_answers_with_problem_json() {
     let client = App::new().get("/x", say).test();
-    let response = client.post("/x").send_now();
+    let response = client.post("/x").send_blocking();
     assert_eq!(response.field("content-type"), Some("application/problem+json"));
     let json: serde_json::Value = response.json();
     assert_eq!(json["type"], "/problems/method-not-allowed");
@@ -407,7 +407,7 @@ fn without_a_form_of_its_own_an_application_answers_with_problem_json() {
 
 #[test]
 fn a_merged_application_keeps_its_own_form_of_problems_and_takes_the_other_s_if_it_has_none() {
-    let form = |text: &'static str| move |problem: Problem, _: &Head| (problem.status, text);
+    let form = |text: &'static str| move |problem: Problem, _: &RequestHead| (problem.status, text);
     let with_form = App::new().on_problem(form("theirs")).get("/x", say);
     let without = App::new().get("/x", say);
     let app = App::new()
@@ -415,9 +415,9 @@ fn a_merged_application_keeps_its_own_form_of_problems_and_takes_the_other_s_if_
         .scope("/none", |scope| scope.merge(without))
         .on_problem(form("ours"));
     let client = app.test();
-    assert_eq!(client.post("/own/x").send_now().text(), "theirs");
-    assert_eq!(client.post("/none/x").send_now().text(), "ours");
-    assert_eq!(client.get("/none/y").send_now().text(), "ours");
+    assert_eq!(client.post("/own/x").send_blocking().text(), "theirs");
+    assert_eq!(client.post("/none/x").send_blocking().text(), "ours");
+    assert_eq!(client.get("/none/y").send_blocking().text(), "ours");
 }
 
 #[test]
@@ -429,8 +429,8 @@ fn a_built_application_is_a_handler_with_routes_and_states_of_its_own() {
     let inner = App::new().state(1u8).get("/in/{name}", show).build().expect("a valid application");
     let app = App::new().state(2u8).get("/out/{name}", show).any("/in/{*rest}", inner);
     let client = app.test();
-    assert_eq!(client.get("/out/a").send_now().text(), "2 a");
-    assert_eq!(client.get("/in/b").send_now().text(), "1 b");
-    assert_eq!(client.get("/in/b/c").send_now().status(), 404);
-    assert_eq!(client.post("/in/b").send_now().status(), 405);
+    assert_eq!(client.get("/out/a").send_blocking().text(), "2 a");
+    assert_eq!(client.get("/in/b").send_blocking().text(), "1 b");
+    assert_eq!(client.get("/in/b/c").send_blocking().status(), 404);
+    assert_eq!(client.post("/in/b").send_blocking().status(), 405);
 }

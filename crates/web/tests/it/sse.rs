@@ -3,7 +3,7 @@
 use futures_core::Stream;
 use peregrine_web::prelude::*;
 use peregrine_web::sse::{self, InvalidEvent, SendError, Sender};
-use peregrine_web::test::{EventReader, TestEvent, block_on};
+use peregrine_web::test::{TestEventReader, TestEvent, block_on};
 use proptest::prelude::*;
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
@@ -77,7 +77,7 @@ fn parts() -> impl Strategy<Value = Vec<Part>> {
 proptest! {
     #[test]
     fn what_is_written_is_read_back(events in prop::collection::vec(parts(), 0..6)) {
-        let (mut reader, mut expected) = (EventReader::default(), Vec::new());
+        let (mut reader, mut expected) = (TestEventReader::default(), Vec::new());
         let (mut id, mut retry) = (String::new(), None);
         for parts in &events {
             let (mut event, mut name, mut lines) = (Event::default(), String::new(), Vec::new());
@@ -103,7 +103,7 @@ proptest! {
                     }
                 };
             }
-            let Ok(wire) = event.wire() else {
+            let Ok(wire) = event.into_bytes() else {
                 prop_assert!(!is_valid, "a valid event is refused: {parts:?}");
                 continue;
             };
@@ -116,7 +116,7 @@ proptest! {
                 expected.push(TestEvent { name, data: lines.join("\n"), id: id.clone() });
             }
         }
-        let read: Vec<_> = std::iter::from_fn(|| reader.take_event()).collect();
+        let read: Vec<_> = std::iter::from_fn(|| reader.next_event()).collect();
         prop_assert_eq!(read, expected);
         prop_assert_eq!(reader.retry(), retry);
     }
@@ -125,7 +125,7 @@ proptest! {
 #[test]
 fn a_response_of_events_says_what_it_is() {
     let client = App::new().get("/", || Sse::new(list([data("a")]))).test();
-    let response = client.get("/").send_now();
+    let response = client.get("/").send_blocking();
     let field = |name| response.header(name).unwrap_or_default().to_owned();
     assert_eq!(response.status(), 200);
     assert_eq!(field("content-type"), "text/event-stream");
@@ -134,11 +134,11 @@ fn a_response_of_events_says_what_it_is() {
         ("no-store".into(), "no".into())
     );
     assert_eq!(response.text(), "data: a\n\n");
-    assert_eq!(client.head("/").send_now().text(), "");
+    assert_eq!(client.head("/").send_blocking().text(), "");
     let accepted = App::new().get("/", || {
         (http::StatusCode::ACCEPTED, [("cache-control", "no-cache")], Sse::new(list([data("a")])))
     });
-    let response = accepted.test().get("/").send_now();
+    let response = accepted.test().get("/").send_blocking();
     assert_eq!(
         (response.status().as_u16(), response.header("cache-control")),
         (202, Some("no-cache"))
@@ -160,10 +160,10 @@ fn a_stream_may_give_events_or_results_and_need_not_be_send() {
         });
     let client = app.test();
     for path in ["/plain", "/fine", "/counted"] {
-        let mut response = client.get(path).send_now();
-        assert_eq!(response.event_now(), Some(message("a")), "{path}");
-        assert_eq!(response.event_now(), Some(message("b")), "{path}");
-        assert_eq!(response.event_now(), None, "{path}");
+        let mut response = client.get(path).send_blocking();
+        assert_eq!(response.event_blocking(), Some(message("a")), "{path}");
+        assert_eq!(response.event_blocking(), Some(message("b")), "{path}");
+        assert_eq!(response.event_blocking(), None, "{path}");
     }
 }
 
@@ -176,8 +176,8 @@ fn a_stream_that_fails_and_an_invalid_event_break_the_response_off() {
         .get("/invalid", || Sse::new(list([data("a"), data("b").id("1\n2"), data("c")])));
     let client = app.test();
     for (path, why) in [("/failed", "on purpose"), ("/invalid", "the id of an event")] {
-        let mut response = client.get(path).send_now();
-        assert_eq!(response.event_now(), Some(message("a")), "{path}");
+        let mut response = client.get(path).send_blocking();
+        assert_eq!(response.event_blocking(), Some(message("a")), "{path}");
         let error = block_on(response.event()).expect("an error").expect_err("an error");
         assert!(error.to_string().contains(why), "{error}");
         assert!(block_on(response.event()).is_none(), "{path}");
@@ -189,7 +189,7 @@ fn pushed(events_max: usize) -> (TestClientOf, Rc<RefCell<Vec<Sender>>>) {
     let senders = Rc::<RefCell<Vec<Sender>>>::default();
     let list = Rc::clone(&senders);
     let app = App::new().get("/", move || {
-        let (sender, sse) = sse::channel_of(events_max);
+        let (sender, sse) = sse::channel_with_capacity(events_max);
         list.borrow_mut().push(sender);
         sse
     });
@@ -201,19 +201,19 @@ type TestClientOf = peregrine_web::test::TestClient;
 #[test]
 fn pushed_events_arrive_in_order_and_the_last_sender_ends_the_stream() {
     let (client, senders) = pushed(16);
-    let mut response = client.get("/").send_now();
+    let mut response = client.get("/").send_blocking();
     let sender = senders.borrow_mut().pop().expect("a stream was opened");
     let other = sender.clone();
     assert_eq!(now(sender.send(data("a"))), Poll::Ready(Ok(())));
     assert_eq!(other.try_send(data("b")), Ok(()));
     drop(sender);
-    assert_eq!(response.event_now(), Some(message("a")));
-    assert_eq!(response.event_now(), Some(message("b")));
+    assert_eq!(response.event_blocking(), Some(message("a")));
+    assert_eq!(response.event_blocking(), Some(message("b")));
     assert!(now(response.event()).is_pending());
     assert_eq!(other.try_send(data("c")), Ok(()));
     drop(other);
-    assert_eq!(response.event_now(), Some(message("c")));
-    assert_eq!(response.event_now(), None);
+    assert_eq!(response.event_blocking(), Some(message("c")));
+    assert_eq!(response.event_blocking(), None);
 }
 
 #[test]
@@ -222,7 +222,7 @@ fn who_waited_for_the_end_and_is_gone_leaves_nothing() {
     impl Wake for Task {
         fn wake(self: Arc<Self>) {}
     }
-    let (sender, sse) = sse::channel_of(1);
+    let (sender, sse) = sse::channel_with_capacity(1);
     assert_eq!(sender.try_send(data("fills the channel")), Ok(()));
     for _ in 0..10 {
         let task = Arc::new(Task);
@@ -239,27 +239,27 @@ fn who_waited_for_the_end_and_is_gone_leaves_nothing() {
 #[test]
 fn a_slow_reader_holds_its_sender_back_and_nobody_else() {
     let (client, senders) = pushed(2);
-    let (mut slow, mut quick) = (client.get("/").send_now(), client.get("/").send_now());
+    let (mut slow, mut quick) = (client.get("/").send_blocking(), client.get("/").send_blocking());
     for text in ["a", "b", "c", "d"] {
         // A slow reader misses events for which its channel has no space.
         senders.borrow_mut().retain(|reader| reader.try_send(data(text)) != Err(SendError::Closed));
-        assert_eq!(quick.event_now(), Some(message(text)));
+        assert_eq!(quick.event_blocking(), Some(message(text)));
     }
     let sender = senders.borrow()[0].clone();
     assert_eq!(sender.try_send(data("e")), Err(SendError::Full));
     let mut waiting = pin!(sender.send(data("f")));
     assert!(now(waiting.as_mut()).is_pending(), "the channel is full");
-    assert_eq!(slow.event_now(), Some(message("a")));
+    assert_eq!(slow.event_blocking(), Some(message("a")));
     assert_eq!(now(waiting), Poll::Ready(Ok(())));
     for text in ["b", "f"] {
-        assert_eq!(slow.event_now(), Some(message(text)));
+        assert_eq!(slow.event_blocking(), Some(message(text)));
     }
 }
 
 #[test]
 fn a_sender_hears_that_nobody_reads_any_more() {
     let (client, senders) = pushed(1);
-    let response = client.get("/").send_now();
+    let response = client.get("/").send_blocking();
     let sender = senders.borrow_mut().pop().expect("a stream was opened");
     assert_eq!(sender.try_send(data("a").event("\n")), Err(SendError::Invalid(InvalidEvent::Name)));
     assert_eq!(sender.try_send(data("a")), Ok(()));
@@ -276,7 +276,7 @@ fn a_sender_hears_that_nobody_reads_any_more() {
 #[test]
 fn events_are_pushed_from_any_thread() {
     let (client, senders) = pushed(3);
-    let mut response = client.get("/").send_now();
+    let mut response = client.get("/").send_blocking();
     let sender = senders.borrow_mut().pop().expect("a stream was opened");
     let thread = std::thread::spawn(move || {
         for number in 0..1_000 {
@@ -284,9 +284,9 @@ fn events_are_pushed_from_any_thread() {
         }
     });
     for number in 0..1_000 {
-        assert_eq!(response.event_now(), Some(message(&number.to_string())));
+        assert_eq!(response.event_blocking(), Some(message(&number.to_string())));
     }
-    assert_eq!(response.event_now(), None);
+    assert_eq!(response.event_blocking(), None);
     thread.join().expect("the thread does not panic");
 }
 
@@ -300,7 +300,7 @@ fn a_silent_stream_sends_comments_unless_it_is_told_not_to() {
     // Each sleep ends immediately, and its duration is recorded.
     let slept = Rc::new(RefCell::new(Vec::new()));
     let log = Rc::clone(&slept);
-    let client = app.test().timer(move |time| {
+    let client = app.test().with_timer(move |time| {
         log.borrow_mut().push(time.as_secs());
         let mut is_over = false;
         poll_fn(move |context| {
@@ -309,14 +309,14 @@ fn a_silent_stream_sends_comments_unless_it_is_told_not_to() {
         })
     });
     for (path, seconds) in [("/", 7), ("/by-default", 15)] {
-        let mut response = client.get(path).send_now();
+        let mut response = client.get(path).send_blocking();
         for _ in 0..3 {
             let piece = block_on(response.chunk()).expect("a piece").expect("no error");
             assert_eq!(piece, ":\n\n", "{path}");
         }
         assert_eq!(slept.take(), [seconds; 3], "{path}");
     }
-    let mut response = client.get("/never").send_now();
+    let mut response = client.get("/never").send_blocking();
     assert!(now(response.chunk()).is_pending());
     assert!(slept.take().is_empty());
 }
@@ -334,7 +334,7 @@ fn a_last_event_id_may_be_missing_empty_or_wrong() {
             Some(id) => request.header("Last-Event-ID", id),
             None => request,
         };
-        let response = request.send_now();
+        let response = request.send_blocking();
         (response.status().as_u16(), response.text())
     };
     let fine = |text: &str| (200, text.to_owned());

@@ -4,12 +4,12 @@
 use http::uri::Authority;
 use peregrine_proto::h1::{Connection, Event};
 use peregrine_proto::{Limits, RequestLine, Scheme, TargetForm, Version};
-use peregrine_web::Head;
+use peregrine_web::RequestHead;
 use proptest::prelude::*;
 
-fn parsed(bytes: &[u8]) -> Option<Head> {
+fn parsed(bytes: &[u8]) -> Option<RequestHead> {
     let limits = Limits::DEFAULT;
-    let mut head = Head::take();
+    let mut head = RequestHead::from_pool();
     match Connection::new(&limits).receive(&limits, bytes, head.index_mut()) {
         (used, Event::Head(_)) => head.set_bytes(&bytes[..used]),
         _ => return None,
@@ -18,7 +18,7 @@ fn parsed(bytes: &[u8]) -> Option<Head> {
 }
 
 /// Asserts that the types of the `http` crate describe the same request as `head`.
-fn same(head: &Head) {
+fn same(head: &RequestHead) {
     let authority = head.authority();
     // HTTP/2 requests may send only a Host field, and HTTP/1.0 requests need no host.
     assert!(authority.is_empty() || Authority::try_from(authority).is_ok(), "{authority}");
@@ -26,7 +26,7 @@ fn same(head: &Head) {
     assert_eq!(&uri, request.uri());
     assert_eq!(uri.query(), head.query());
     assert_eq!(uri.path(), head.path());
-    if head.index().form == TargetForm::Absolute {
+    if head.index().target_form == TargetForm::Absolute {
         assert_eq!(uri.authority().map(Authority::as_str), Some(authority));
         assert_eq!(uri.scheme_str(), head.index().scheme.map(Scheme::name));
     }
@@ -117,7 +117,7 @@ proptest! {
             target: &rest,
             version: Version::Http2,
         };
-        if let Ok(head) = Head::build(&Limits::DEFAULT, &line, [(&b"accept"[..], &b"*/*"[..])]) {
+        if let Ok(head) = RequestHead::build(&Limits::DEFAULT, &line, [(&b"accept"[..], &b"*/*"[..])]) {
             same(&head);
             assert_eq!(head.version(), http::Version::HTTP_2);
         }
@@ -151,7 +151,7 @@ fn the_longest_target_is_a_uri() {
         target: &target,
         version: Version::Http11,
     };
-    let head = Head::build(&limits, &line, []).expect("a head of the maximum size");
+    let head = RequestHead::build(&limits, &line, []).expect("a head of the maximum size");
     assert_eq!(head.as_bytes().len(), 65_535);
     assert_eq!(head.uri().path().as_bytes(), target);
 }

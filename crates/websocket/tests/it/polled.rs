@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 use peregrine::prelude::*;
-use peregrine::web::clock::{Alarm, Clock, announce};
-use peregrine::web::pipe::{Reader, Writer, pipe};
-use peregrine::web::upgrade::{Outgoing, UPGRADED_BYTES_MAX, Upgraded};
-use peregrine::websocket::{CloseCode, Limits, Message, TrySendError, WebSocket, WebSocketUpgrade};
+use peregrine::web::clock::{Timer, TimerSource, install};
+use peregrine::web::pipe::{PipeReader, PipeWriter, pipe};
+use peregrine::web::upgrade::{SendBuffer, SEND_BUFFER_BYTES_MAX, Upgraded};
+use peregrine::websocket::{CloseCode, WebSocketLimits, Message, TrySendError, WebSocket, WebSocketUpgrade};
 use peregrine_proto::ws::frame::{self, Opcode, flag};
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -38,18 +38,18 @@ struct Hand(Rc<Cell<Duration>>, Rc<Cell<bool>>);
 
 struct HandAlarm(Hand, Option<Duration>);
 
-impl Clock for Hand {
-    fn alarm(&self) -> Option<Box<dyn Alarm>> {
+impl TimerSource for Hand {
+    fn new_timer(&self) -> Option<Box<dyn Timer>> {
         Some(Box::new(HandAlarm(self.clone(), None)))
     }
 }
 
-impl Alarm for HandAlarm {
-    fn set(&mut self, after: Duration) {
+impl Timer for HandAlarm {
+    fn reset(&mut self, after: Duration) {
         self.1 = Some(self.now().saturating_add(after));
     }
 
-    fn poll(&mut self, _: &mut Context<'_>) -> Poll<()> {
+    fn poll_elapsed(&mut self, _: &mut Context<'_>) -> Poll<()> {
         if self.1.is_some_and(|at| at <= self.now()) { Poll::Ready(()) } else { Poll::Pending }
     }
 
@@ -65,8 +65,8 @@ impl Alarm for HandAlarm {
 /// A WebSocket whose server and peer are the test.
 struct Rig {
     running: Option<Pin<Box<dyn Future<Output = ()>>>>,
-    incoming: Writer,
-    outgoing: Outgoing,
+    incoming: PipeWriter,
+    outgoing: SendBuffer,
     woken: Arc<Count>,
     polls: usize,
     clock: Hand,
@@ -82,10 +82,10 @@ impl Rig {
             set(upgrade).on_upgrade(async move |socket| handler(socket).await)
         };
         let client = App::new().get("/", handle).test();
-        let upgrade = client.websocket("/").send_now().into_response().take_upgrade();
-        let (incoming, reader): (Writer, Reader) = pipe(UPGRADED_BYTES_MAX, None);
-        let (outgoing, clock) = (Outgoing::default(), Hand::default());
-        announce(Rc::new(clock.clone()));
+        let upgrade = client.websocket("/").send_blocking().into_response().take_upgrade();
+        let (incoming, reader): (PipeWriter, PipeReader) = pipe(SEND_BUFFER_BYTES_MAX, None);
+        let (outgoing, clock) = (SendBuffer::default(), Hand::default());
+        install(Rc::new(clock.clone()));
         let running = upgrade.expect("it is a 101").run(Upgraded::new(reader, outgoing.clone()));
         let mut rig = Self {
             running: Some(running),
@@ -123,14 +123,14 @@ impl Rig {
     /// Takes the output like the HTTP/2 server does, without waking the WebSocket.
     fn take(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
-        let _ = self.outgoing.poll_take(&mut Context::from_waker(Waker::noop()), &mut bytes);
+        let _ = self.outgoing.poll_drain(&mut Context::from_waker(Waker::noop()), &mut bytes);
         bytes
     }
 
     fn push(&mut self, opcode: Opcode, payload: &[u8]) {
         let mut bytes = Vec::new();
-        frame::write(opcode, flag::FIN, Some(*b"mask"), payload, &mut bytes);
-        self.incoming.push(bytes.into());
+        frame::write_frame(opcode, flag::FIN, Some(*b"mask"), payload, &mut bytes);
+        self.incoming.send(bytes.into());
     }
 
     fn pass(&mut self, time: Duration) {
@@ -159,7 +159,7 @@ impl Rig {
 type Left<T> = Rc<RefCell<Option<T>>>;
 
 /// Creates a WebSocket whose handler gives it to the test and returns.
-fn leaving(limits: Limits) -> (Rig, WebSocket) {
+fn leaving(limits: WebSocketLimits) -> (Rig, WebSocket) {
     let left: Left<WebSocket> = Left::default();
     let place = Rc::clone(&left);
     let rig = Rig::new(
@@ -181,7 +181,7 @@ const TEXT: &[u8] = b"text";
 
 #[test]
 fn another_task_may_send_again_when_the_server_has_taken_what_was_sent() {
-    let (mut rig, socket) = leaving(Limits { queued_bytes_max: 1_000, ..Limits::default() });
+    let (mut rig, socket) = leaving(WebSocketLimits { send_queue_bytes_max: 1_000, ..WebSocketLimits::default() });
     for _ in 0..3 {
         socket.try_send(vec![0; 1_000]).expect("there is room");
         assert!(matches!(socket.try_send("x"), Err(TrySendError::Full(_))));
@@ -195,17 +195,17 @@ fn another_task_may_send_again_when_the_server_has_taken_what_was_sent() {
 
 #[test]
 fn a_close_by_one_sender_is_heard_by_all() {
-    let (mut rig, socket) = leaving(Limits { queued_bytes_max: 1, ..Limits::default() });
+    let (mut rig, socket) = leaving(WebSocketLimits { send_queue_bytes_max: 1, ..WebSocketLimits::default() });
     let (sender, _receiver) = socket.split();
     let other = sender.clone();
     let woken = Arc::new(Count::default());
     let waker = Waker::from(Arc::clone(&woken));
-    let mut closing = std::pin::pin!(other.closing());
+    let mut closing = std::pin::pin!(other.wait_closing());
     assert!(poll_once(&waker, closing.as_mut()).is_pending());
     sender.try_send("first").expect("there is room");
     let mut sending = std::pin::pin!(other.send("second"));
     assert!(poll_once(&waker, sending.as_mut()).is_pending());
-    sender.try_send(Message::close(CloseCode::NORMAL, "")).expect("the WebSocket is open");
+    sender.try_send(Message::close(CloseCode::NORMAL_CLOSURE, "")).expect("the WebSocket is open");
     assert!(woken.take() > 0, "the tasks waiting for the end are woken");
     assert!(poll_once(&waker, closing.as_mut()).is_ready());
     assert!(poll_once(&waker, sending.as_mut()).is_ready());
@@ -214,7 +214,7 @@ fn a_close_by_one_sender_is_heard_by_all() {
 
 #[test]
 fn who_waits_no_more_is_forgotten() {
-    let (mut rig, socket) = leaving(Limits { queued_bytes_max: 1, ..Limits::default() });
+    let (mut rig, socket) = leaving(WebSocketLimits { send_queue_bytes_max: 1, ..WebSocketLimits::default() });
     socket.try_send("much").expect("there is room");
     rig.settle();
     let woken = Arc::new(Count::default());
@@ -222,7 +222,7 @@ fn who_waits_no_more_is_forgotten() {
         let waker = Waker::from(Arc::clone(&woken));
         // A separate task, with its own waker, that gives up.
         let task = Waker::from(Arc::new(Task(waker)));
-        assert!(poll_once(&task, std::pin::pin!(socket.closing())).is_pending());
+        assert!(poll_once(&task, std::pin::pin!(socket.wait_closing())).is_pending());
         assert!(poll_once(&task, std::pin::pin!(socket.send("more"))).is_pending());
         drop(task);
     }
@@ -281,7 +281,7 @@ fn the_end_that_a_drain_brings_is_the_end_for_ever() {
 
 #[test]
 fn an_answer_that_came_in_time_is_heard_however_late_it_is_read() {
-    let (mut rig, socket) = leaving(Limits::default());
+    let (mut rig, socket) = leaving(WebSocketLimits::default());
     for _ in 0..3 {
         rig.await_ping();
         // Meanwhile the worker was blocked.
@@ -299,7 +299,7 @@ trait IsClosed {
 
 impl IsClosed for WebSocket {
     fn is_closed(&self) -> bool {
-        matches!(self.try_send(Message::Pong(Bytes::new())), Err(TrySendError::Unsent(_)))
+        matches!(self.try_send(Message::Pong(Bytes::new())), Err(TrySendError::Send(_)))
     }
 }
 
@@ -323,7 +323,7 @@ fn a_message_costs_one_poll_and_its_answer_none() {
 
 #[test]
 fn copies_of_a_sender_come_and_go_without_a_poll() {
-    let (mut rig, socket) = leaving(Limits::default());
+    let (mut rig, socket) = leaving(WebSocketLimits::default());
     let (sender, receiver) = socket.split();
     for _ in 0..5 {
         drop(sender.clone());
@@ -342,10 +342,10 @@ fn nobody_spins_with_times_of_zero() {
     let place = Rc::clone(&left);
     let mut rig = Rig::new(
         |upgrade| {
-            let limits = Limits { unread_bytes_max: 0, queued_bytes_max: 0, ..Limits::default() };
-            let upgrade = upgrade.limits(limits).keep_alive(Duration::from_nanos(1));
+            let limits = WebSocketLimits { receive_queue_bytes_max: 0, send_queue_bytes_max: 0, ..WebSocketLimits::default() };
+            let upgrade = upgrade.limits(limits).ping_interval(Duration::from_nanos(1));
             let none = Duration::ZERO;
-            upgrade.idle_timeout(none).close_timeout(none).goodbye(none)
+            upgrade.pong_timeout(none).close_timeout(none).drain_timeout(none)
         },
         move |socket| {
             *place.borrow_mut() = Some(socket);
@@ -384,7 +384,7 @@ fn a_burst_of_pings_by_a_peer_that_reads_is_answered() {
     }
     let mut expected = Vec::new();
     for number in 0..300_u32 {
-        frame::write(Opcode::Pong, flag::FIN, None, &number.to_be_bytes(), &mut expected);
+        frame::write_frame(Opcode::Pong, flag::FIN, None, &number.to_be_bytes(), &mut expected);
     }
     assert!(answers == expected, "{} bytes instead of {}", answers.len(), expected.len());
 }
@@ -407,7 +407,7 @@ fn pings_of_a_peer_that_does_not_read_are_not_read_either() {
 
 #[test]
 fn answers_to_our_own_pings_cost_a_peer_nothing() {
-    let limits = Limits { budget_max: 0, budget_per_second: 0, ..Limits::default() };
+    let limits = WebSocketLimits { abuse_budget_max: 0, abuse_budget_per_second: 0, ..WebSocketLimits::default() };
     let (mut rig, socket) = leaving(limits);
     for _ in 0..5 {
         rig.await_ping();

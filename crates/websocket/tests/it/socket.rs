@@ -6,7 +6,7 @@ use peregrine::prelude::*;
 use peregrine::web::connection::{ConnectionInfo, TlsInfo};
 use peregrine::web::test::{TestClient, TestMessage};
 use peregrine::websocket::{
-    CloseCode, Error, JsonError, Limits, Message, SendError, TrySendError, WebSocket,
+    CloseCode, RecvError, JsonError, WebSocketLimits, Message, SendError, TrySendError, WebSocket,
     WebSocketUpgrade,
 };
 use std::cell::RefCell;
@@ -49,17 +49,17 @@ fn close(code: u16) -> Option<TestMessage> {
 
 #[test]
 fn messages_go_both_ways_in_order() {
-    let mut socket = on(echo).websocket("/").connect_now();
+    let mut socket = on(echo).websocket("/").connect_blocking();
     for size in [0, 1, 125, 126, 65_535, 65_536, 300_000] {
         let text = "x".repeat(size);
-        socket.send_now(&*text);
-        assert_eq!(socket.recv_now().expect("an answer").text(), text);
-        socket.send_now(vec![7; size]);
-        assert_eq!(socket.recv_now(), Some(TestMessage::Binary(vec![7; size].into())));
+        socket.send_blocking(&*text);
+        assert_eq!(socket.recv_blocking().expect("an answer").text(), text);
+        socket.send_blocking(vec![7; size]);
+        assert_eq!(socket.recv_blocking(), Some(TestMessage::Binary(vec![7; size].into())));
     }
-    socket.send_now(TestMessage::Close(Some((1000, "done".into()))));
-    assert_eq!(socket.recv_now(), close(1000));
-    assert_eq!(socket.recv_now(), None);
+    socket.send_blocking(TestMessage::Close(Some((1000, "done".into()))));
+    assert_eq!(socket.recv_blocking(), close(1000));
+    assert_eq!(socket.recv_blocking(), None);
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn halves_are_a_stream_and_a_sink_which_waits_for_room() {
     let seen = Seen::default();
     let sent = Rc::clone(&seen);
     let client = with(
-        |upgrade| upgrade.limits(Limits { queued_bytes_max: 10, ..Limits::default() }),
+        |upgrade| upgrade.limits(WebSocketLimits { send_queue_bytes_max: 10, ..WebSocketLimits::default() }),
         move |socket: WebSocket| {
             let sent = Rc::clone(&sent);
             async move {
@@ -81,16 +81,16 @@ fn halves_are_a_stream_and_a_sink_which_waits_for_room() {
             }
         },
     );
-    let mut socket = client.websocket("/").connect_now();
+    let mut socket = client.websocket("/").connect_blocking();
     for number in 0..100 {
-        socket.send_now(&*format!("number {number}"));
+        socket.send_blocking(&*format!("number {number}"));
     }
     for number in 0..100 {
-        assert_eq!(socket.recv_now().expect("an answer").text(), format!("number {number}"));
+        assert_eq!(socket.recv_blocking().expect("an answer").text(), format!("number {number}"));
     }
-    socket.send_now(TestMessage::Close(None));
-    assert_eq!(socket.recv_now(), Some(TestMessage::Close(None)));
-    assert_eq!(socket.recv_now(), None);
+    socket.send_blocking(TestMessage::Close(None));
+    assert_eq!(socket.recv_blocking(), Some(TestMessage::Close(None)));
+    assert_eq!(socket.recv_blocking(), None);
     assert_eq!(*seen.borrow(), ["Ok(())"]);
 
     // If a stream that the handler forwards ends, the WebSocket closes.
@@ -98,16 +98,16 @@ fn halves_are_a_stream_and_a_sink_which_waits_for_room() {
         let counted = stream::iter(["one", "two"]).map(|text| Ok(Message::from(text)));
         let _ = counted.forward(socket).await;
     });
-    let mut socket = client.websocket("/").connect_now();
-    assert_eq!(socket.recv_now().expect("a message").text(), "one");
-    assert_eq!(socket.recv_now().expect("a message").text(), "two");
-    assert_eq!(socket.recv_now(), close(1000));
+    let mut socket = client.websocket("/").connect_blocking();
+    assert_eq!(socket.recv_blocking().expect("a message").text(), "one");
+    assert_eq!(socket.recv_blocking().expect("a message").text(), "two");
+    assert_eq!(socket.recv_blocking(), close(1000));
 }
 
 #[test]
 fn what_is_no_handshake_is_refused_with_what_it_lacks() {
     let client = App::new().any("/", |upgrade: WebSocketUpgrade| upgrade.on_upgrade(echo)).test();
-    let plain = client.get("/").send_now();
+    let plain = client.get("/").send_blocking();
     assert_eq!((plain.status().as_u16(), plain.header("upgrade")), (426, Some("websocket")));
     let of = |name: &str, value: &str| {
         let mut request = client.get("/").header("connection", "upgrade");
@@ -117,15 +117,15 @@ fn what_is_no_handshake_is_refused_with_what_it_lacks() {
         {
             request = request.header(field, if field == name { value } else { right });
         }
-        request.send_now()
+        request.send_blocking()
     };
     let old = of("sec-websocket-version", "8");
     assert_eq!((old.status().as_u16(), old.header("sec-websocket-version")), (426, Some("13")));
     assert_eq!(of("sec-websocket-key", "short").status(), 400);
     let posted = client.post("/").header("connection", "upgrade").header("upgrade", "websocket");
-    let posted = posted.send_now();
+    let posted = posted.send_blocking();
     assert_eq!((posted.status().as_u16(), posted.header("allow")), (405, Some("GET")));
-    assert_eq!(client.websocket("/").send_now().status(), 101);
+    assert_eq!(client.websocket("/").send_blocking().status(), 101);
 }
 
 #[test]
@@ -134,32 +134,32 @@ fn a_page_without_a_websocket_may_have_the_same_route() {
         upgrade.map_or_else(|| "a page".into_response(), |upgrade| upgrade.on_upgrade(echo))
     }
     let client = App::new().get("/", page).test();
-    assert_eq!(client.get("/").send_now().text(), "a page");
-    assert_eq!(client.websocket("/").send_now().status(), 101);
+    assert_eq!(client.get("/").send_blocking().text(), "a page");
+    assert_eq!(client.websocket("/").send_blocking().status(), 101);
     let old = client.get("/").header("connection", "upgrade").header("upgrade", "websocket");
-    assert_eq!(old.send_now().status(), 426);
+    assert_eq!(old.send_blocking().status(), 426);
 }
 
 #[test]
 fn pages_of_other_origins_are_refused_unless_they_are_named() {
     let status = |client: &TestClient, origin: &str| {
-        client.websocket("/").header("origin", origin).send_now().status().as_u16()
+        client.websocket("/").header("origin", origin).send_blocking().status().as_u16()
     };
     let client = on(echo);
-    assert_eq!(client.websocket("/").send_now().status(), 101);
+    assert_eq!(client.websocket("/").send_blocking().status(), 101);
     assert_eq!(status(&client, "http://test.example"), 101);
     assert_eq!(status(&client, "https://test.example"), 101);
     assert_eq!(status(&client, "https://other.example"), 403);
     assert_eq!(status(&client, "null"), 403);
     let secure = ConnectionInfo { tls: Some(Arc::new(TlsInfo::default())), ..Default::default() };
-    assert_eq!(status(&client.clone().on(secure), "http://test.example"), 403);
+    assert_eq!(status(&client.clone().with_connection(secure), "http://test.example"), 403);
     let behind = ConnectionInfo { behind_gateway: true, ..Default::default() };
-    assert_eq!(status(&client.clone().on(behind.clone()), "http://test.example"), 403);
-    assert_eq!(status(&client.on(behind), "https://test.example"), 101);
-    let client = with(|upgrade| upgrade.origins(["https://other.example"]), echo);
+    assert_eq!(status(&client.clone().with_connection(behind.clone()), "http://test.example"), 403);
+    assert_eq!(status(&client.with_connection(behind), "https://test.example"), 101);
+    let client = with(|upgrade| upgrade.allow_origins(["https://other.example"]), echo);
     assert_eq!(status(&client, "https://other.example"), 101);
     assert_eq!(status(&client, "https://third.example"), 403);
-    assert_eq!(status(&with(WebSocketUpgrade::any_origin, echo), "https://third.example"), 101);
+    assert_eq!(status(&with(WebSocketUpgrade::allow_any_origin, echo), "https://third.example"), 101);
 }
 
 #[test]
@@ -173,8 +173,8 @@ fn the_client_s_first_subprotocol_that_is_known_is_chosen() {
     );
     let open = |offer: &str| {
         let mut socket =
-            client.websocket("/").header("sec-websocket-protocol", offer).connect_now();
-        let seen = socket.recv_now().expect("a text").text().to_owned();
+            client.websocket("/").header("sec-websocket-protocol", offer).connect_blocking();
+        let seen = socket.recv_blocking().expect("a text").text().to_owned();
         (socket.protocol().map(str::to_owned), seen)
     };
     assert_eq!(open("x, a, b"), (Some("a".into()), "a".into()));
@@ -183,9 +183,9 @@ fn the_client_s_first_subprotocol_that_is_known_is_chosen() {
 
 #[test]
 fn a_handler_that_ends_closes_in_order() {
-    let mut socket = on(async |_| {}).websocket("/").connect_now();
-    assert_eq!(socket.recv_now(), close(1000));
-    assert_eq!(socket.recv_now(), None);
+    let mut socket = on(async |_| {}).websocket("/").connect_blocking();
+    assert_eq!(socket.recv_blocking(), close(1000));
+    assert_eq!(socket.recv_blocking(), None);
 }
 
 #[test]
@@ -198,10 +198,10 @@ fn a_handler_says_why_it_closes_and_hears_the_end() {
             seen.borrow_mut().push(format!("{closed:?}"));
         }
     };
-    let mut socket = on(handler).websocket("/").connect_now();
+    let mut socket = on(handler).websocket("/").connect_blocking();
     let expected = TestMessage::Close(Some((4000, "enough".into())));
-    assert_eq!(socket.recv_now(), Some(expected));
-    assert_eq!(socket.recv_now(), None);
+    assert_eq!(socket.recv_blocking(), Some(expected));
+    assert_eq!(socket.recv_blocking(), None);
     assert_eq!(*seen.borrow(), ["Ok(())"]);
 }
 
@@ -224,16 +224,16 @@ fn a_handler_sees_how_its_peer_ended() {
         }
     };
     let client = on(handler);
-    let mut socket = client.websocket("/").connect_now();
-    socket.send_now(TestMessage::Close(Some((3001, "tired".into()))));
-    assert_eq!(socket.recv_now(), close(3001));
-    let mut socket = client.websocket("/").connect_now();
-    socket.send_now(TestMessage::Close(None));
-    assert_eq!(socket.recv_now(), Some(TestMessage::Close(None)));
-    let mut socket = client.websocket("/").connect_now();
-    socket.break_off();
-    assert_eq!(socket.recv_now(), None);
-    assert_eq!(*seen.borrow(), ["3001 tired", "close", &format!("{:?}", Error::Lost)]);
+    let mut socket = client.websocket("/").connect_blocking();
+    socket.send_blocking(TestMessage::Close(Some((3001, "tired".into()))));
+    assert_eq!(socket.recv_blocking(), close(3001));
+    let mut socket = client.websocket("/").connect_blocking();
+    socket.send_blocking(TestMessage::Close(None));
+    assert_eq!(socket.recv_blocking(), Some(TestMessage::Close(None)));
+    let mut socket = client.websocket("/").connect_blocking();
+    socket.abort();
+    assert_eq!(socket.recv_blocking(), None);
+    assert_eq!(*seen.borrow(), ["3001 tired", "close", &format!("{:?}", RecvError::ConnectionLost)]);
 }
 
 #[test]
@@ -252,11 +252,11 @@ fn a_sender_waits_for_room_and_try_send_does_not() {
             while let Some(Ok(_)) = receiver.recv().await {}
         }
     };
-    let limits = Limits { queued_bytes_max: 1_000, ..Limits::default() };
+    let limits = WebSocketLimits { send_queue_bytes_max: 1_000, ..WebSocketLimits::default() };
     let mut socket =
-        with(move |upgrade| upgrade.limits(limits), handler).websocket("/").connect_now();
-    assert!(matches!(socket.recv_now(), Some(TestMessage::Binary(_))));
-    assert_eq!(socket.recv_now().expect("a text").text(), "then");
+        with(move |upgrade| upgrade.limits(limits), handler).websocket("/").connect_blocking();
+    assert!(matches!(socket.recv_blocking(), Some(TestMessage::Binary(_))));
+    assert_eq!(socket.recv_blocking().expect("a text").text(), "then");
     assert_eq!(*seen.borrow(), ["full", "sent"]);
 }
 
@@ -277,7 +277,7 @@ fn a_channel_of_json_carries_values_and_tells_what_is_none() {
                     Some(Ok(Point { x })) => channel.send(&Point { x: x + 1 }).await.expect("open"),
                     Some(Err(error)) => {
                         let kind = match error {
-                            JsonError::Malformed(_) => "malformed",
+                            JsonError::Deserialize(_) => "malformed",
                             JsonError::NotText => "not text",
                             _ => "other",
                         };
@@ -289,29 +289,29 @@ fn a_channel_of_json_carries_values_and_tells_what_is_none() {
         }
     };
     let client = on(handler);
-    let mut socket = client.websocket("/").connect_now();
-    socket.send_now(r#"{"x": 1}"#);
-    assert_eq!(socket.recv_now().expect("a value").text(), r#"{"x":2}"#);
-    socket.send_now(r#"{"x": "#);
-    let Some(TestMessage::Close(Some((1007, reason)))) = socket.recv_now() else {
+    let mut socket = client.websocket("/").connect_blocking();
+    socket.send_blocking(r#"{"x": 1}"#);
+    assert_eq!(socket.recv_blocking().expect("a value").text(), r#"{"x":2}"#);
+    socket.send_blocking(r#"{"x": "#);
+    let Some(TestMessage::Close(Some((1007, reason)))) = socket.recv_blocking() else {
         panic!("expected a Close frame with 1007");
     };
     assert!(reason.contains("line 1"), "{reason}");
-    let mut socket = client.websocket("/").connect_now();
-    socket.send_now(b"{}".to_vec());
-    assert!(matches!(socket.recv_now(), Some(TestMessage::Close(Some((1003, _))))));
+    let mut socket = client.websocket("/").connect_blocking();
+    socket.send_blocking(b"{}".to_vec());
+    assert!(matches!(socket.recv_blocking(), Some(TestMessage::Close(Some((1003, _))))));
     assert_eq!(*seen.borrow(), ["malformed", "not text"]);
 }
 
 #[test]
 fn the_form_of_problems_is_the_application_s() {
-    let form = |problem: Problem, _: &Head| (problem.status, "refused");
+    let form = |problem: Problem, _: &RequestHead| (problem.status, "refused");
     let handle = |upgrade: WebSocketUpgrade| upgrade.on_upgrade(echo);
     let client = App::new().get("/", handle).on_problem(form).test();
-    let answer = client.get("/").send_now();
+    let answer = client.get("/").send_blocking();
     assert_eq!((answer.status(), answer.text()), (StatusCode::UPGRADE_REQUIRED, "refused".into()));
     assert_eq!(answer.header("upgrade"), Some("websocket"));
-    let answer = client.websocket("/").header("origin", "http://x.test").send_now();
+    let answer = client.websocket("/").header("origin", "http://x.test").send_blocking();
     assert_eq!((answer.status(), answer.text()), (StatusCode::FORBIDDEN, "refused".into()));
 }
 
@@ -324,7 +324,7 @@ fn a_handler_that_panics_before_it_has_a_future_is_a_1011_too() {
         |upgrade: WebSocketUpgrade| upgrade.on_upgrade(async |_| panic!("there is a future"));
     let client = App::new().get("/called", called).get("/polled", polled).test();
     for path in ["/called", "/polled"] {
-        let mut socket = client.websocket(path).connect_now();
-        assert_eq!(socket.recv_now(), close(1011), "{path}");
+        let mut socket = client.websocket(path).connect_blocking();
+        assert_eq!(socket.recv_blocking(), close(1011), "{path}");
     }
 }

@@ -21,11 +21,11 @@ fn run<T>(network: &Network, main: impl AsyncFnOnce(Sim) -> T) -> T {
 /// Sends `bytes` and waits until they were sent.
 async fn send(stream: &impl Stream, bytes: &[u8]) -> std::io::Result<()> {
     stream.send(&mut bytes.to_vec());
-    stream.sent().await
+    stream.flush().await
 }
 
 /// An echo server that survives misbehaving peers.
-async fn serve(driver: Sim, listener: peregrine_driver_sim::Listener) {
+async fn serve(driver: Sim, listener: peregrine_driver_sim::SimListener) {
     loop {
         let Ok(stream) = listener.accept().await else {
             driver.sleep_until(driver.now() + Duration::from_millis(5)).await;
@@ -38,7 +38,7 @@ async fn serve(driver: Sim, listener: peregrine_driver_sim::Listener) {
                 }
             }
             stream.finish();
-            let _ = stream.sent().await;
+            let _ = stream.flush().await;
         });
     }
 }
@@ -83,9 +83,9 @@ fn storm(seed: u64) -> (u64, u32) {
         first_of(server, all_ended).await;
     });
     assert_eq!(network.connections(), 0, "seed {seed}");
-    assert_eq!(network.chunks_on_loan(), 0, "seed {seed}");
+    assert_eq!(network.outstanding_chunks(), 0, "seed {seed}");
     assert_eq!(network.panics(), 0, "seed {seed}");
-    (network.trace(), whole_count.get())
+    (network.trace_digest(), whole_count.get())
 }
 
 /// The output of `a`, unless `b` completes first.
@@ -238,7 +238,7 @@ fn a_future_may_be_dropped_at_each_of_its_awaits() {
     });
 }
 
-async fn pair(driver: &Sim) -> (peregrine_driver_sim::Stream, Client) {
+async fn pair(driver: &Sim) -> (peregrine_driver_sim::SimStream, Client) {
     let port = driver.network().bind();
     let client = driver.network().connect(&port);
     let listener = driver.listen(port).expect("the port is bound");
@@ -272,7 +272,7 @@ fn a_reset_in_the_middle_reaches_both_ends() {
         }
         assert!(send(&stream, &[1]).await.is_err());
         stream.finish();
-        assert!(stream.sent().await.is_err());
+        assert!(stream.flush().await.is_err());
     });
 }
 
@@ -306,7 +306,7 @@ fn a_receive_waits_for_a_free_buffer() {
         });
         assert_eq!(stream.recv().await.expect("the connection is open").len(), 512);
         assert_eq!(driver.now(), HOUR);
-        driver.counters()
+        driver.stats()
     });
     let counters = counters.expect("a runtime without I/O starts");
     assert!(counters.buffers_exhausted >= 1);

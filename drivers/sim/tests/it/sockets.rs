@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
 use peregrine_driver::{Driver, Listener, Options, Stream};
-use peregrine_driver_sim::{Client, Faults, Network, Sim, Sockets};
+use peregrine_driver_sim::{Client, Faults, Network, Sim, SocketBuffers};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -16,16 +16,16 @@ fn run<T>(network: &Network, main: impl AsyncFnOnce(Sim) -> T) -> T {
 
 /// A network whose sockets hold 900 bytes to send and 600 received bytes.
 fn sockets() -> Network {
-    let sockets = Sockets {
+    let sockets = SocketBuffers {
         send_bytes_max: 900,
-        unsent_bytes_max: 900,
+        notsent_lowat_bytes: 900,
         receive_bytes_max: 600,
-        window_lump_bytes: 200,
+        window_update_bytes: 200,
     };
-    Network::new(1, Faults { sockets: Some(sockets), ..Faults::none() })
+    Network::new(1, Faults { socket_buffers: Some(sockets), ..Faults::none() })
 }
 
-async fn pair(driver: &Sim) -> (peregrine_driver_sim::Stream, Client) {
+async fn pair(driver: &Sim) -> (peregrine_driver_sim::SimStream, Client) {
     let port = driver.network().bind();
     let client = driver.network().connect(&port);
     let listener = driver.listen(port).expect("the port is bound");
@@ -42,16 +42,16 @@ fn a_kernel_takes_what_both_buffers_hold_and_more_only_in_lumps() {
     run(&sockets(), async |driver: Sim| {
         let (stream, client) = pair(&driver).await;
         stream.send(&mut vec![7; 10_000]);
-        assert_eq!(stream.progress(), 900, "flying bytes stay in the send buffer");
+        assert_eq!(stream.bytes_written(), 900, "flying bytes stay in the send buffer");
         settle(&driver).await;
-        assert_eq!(stream.progress(), 1_500);
-        let mut steps = vec![stream.progress()];
+        assert_eq!(stream.bytes_written(), 1_500);
+        let mut steps = vec![stream.bytes_written()];
         let mut read = 0;
         while read < 3_000 {
             read += client.recv_at_most(10).await.expect("open").len();
             settle(&driver).await;
-            if stream.progress() != *steps.last().expect("non-empty") {
-                steps.push(stream.progress());
+            if stream.bytes_written() != *steps.last().expect("non-empty") {
+                steps.push(stream.bytes_written());
             }
         }
         let lumps: Vec<_> = steps.windows(2).map(|pair| pair[1] - pair[0]).collect();
@@ -59,8 +59,8 @@ fn a_kernel_takes_what_both_buffers_hold_and_more_only_in_lumps() {
         while read < 10_000 {
             read += client.recv().await.expect("open").len();
         }
-        stream.sent().await.expect("all of it was accepted");
-        assert_eq!(stream.progress(), 10_000);
+        stream.flush().await.expect("all of it was accepted");
+        assert_eq!(stream.bytes_written(), 10_000);
     });
 }
 
@@ -71,7 +71,7 @@ fn without_sockets_a_pipe_takes_byte_by_byte() {
         let (stream, client) = pair(&driver).await;
         stream.send(&mut vec![7; 200]);
         for taken in 100..150 {
-            assert_eq!(stream.progress(), taken);
+            assert_eq!(stream.bytes_written(), taken);
             client.recv_at_most(1).await.expect("open");
         }
     });
@@ -84,13 +84,13 @@ fn a_closed_stream_delivers_what_its_kernel_took_and_keeps_it_until_then() {
         let (stream, client) = pair(&driver).await;
         stream.send(&mut vec![7; 10_000]);
         settle(&driver).await;
-        let taken = stream.progress();
+        let taken = stream.bytes_written();
         drop(stream);
         driver.sleep_until(24 * HOUR).await;
-        assert_eq!(driver.network().bytes_of_the_closed(), 900, "the client does not read");
+        assert_eq!(driver.network().orphaned_bytes(), 900, "the client does not read");
         let all = client.recv_all().await.expect("a regular end");
         assert_eq!(all.len() as u64, taken, "bytes that no kernel accepted are lost");
-        assert_eq!(driver.network().bytes_of_the_closed(), 0);
+        assert_eq!(driver.network().orphaned_bytes(), 0);
     });
     assert_eq!(network.connections(), 0);
 }
@@ -103,7 +103,7 @@ fn a_stream_that_resets_leaves_nothing_in_the_kernel() {
         settle(&driver).await;
         stream.reset_on_drop();
         drop(stream);
-        assert_eq!(driver.network().bytes_of_the_closed(), 0);
+        assert_eq!(driver.network().orphaned_bytes(), 0);
         let error = client.recv_all().await.expect_err("the connection was reset");
         assert_eq!(error.kind(), ErrorKind::ConnectionReset);
     });
@@ -149,7 +149,7 @@ fn a_port_that_refuses_still_gives_those_who_came_before() {
         let place = port.id();
         let before = driver.network().connect(&port);
         let listener = driver.listen(port).expect("the port is bound");
-        listener.refuse_new();
+        listener.refuse_new_connections();
         let after: Vec<_> = (0..20).map(|_| driver.network().connect_to(place)).collect();
         let stream = listener.accept().await.expect("the connection is in the backlog");
         stream.send(&mut b"hello".to_vec());
@@ -178,7 +178,7 @@ fn time_passes_while_a_function_blocks_and_what_was_due_comes_late() {
         let (network, timer) = (driver.network().clone(), driver.clone());
         driver.spawn(async move {
             timer.sleep_until(Duration::from_secs(1)).await;
-            network.block(Duration::from_secs(180));
+            network.block_thread(Duration::from_secs(180));
             assert_eq!(timer.now(), Duration::from_secs(181));
         });
         let tokios = tokio::time::Instant::now();

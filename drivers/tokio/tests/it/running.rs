@@ -17,7 +17,7 @@ fn bind() -> (Socket, SocketAddr) {
 /// Sends `bytes` and waits until the kernel has them.
 async fn send(stream: &impl Stream, mut bytes: Vec<u8>) -> io::Result<()> {
     stream.send(&mut bytes);
-    stream.sent().await
+    stream.flush().await
 }
 
 #[test]
@@ -39,7 +39,7 @@ fn a_receive_that_finds_no_free_buffer_gets_memory_of_its_own() {
             chunks.push(stream.recv().await.expect("a byte waits"));
         }
         assert!(chunks.iter().all(|chunk| **chunk == *b"x"));
-        driver.counters()
+        driver.stats()
     })
     .expect("the runtime starts");
     assert_eq!(counters.buffers_exhausted, 1);
@@ -53,8 +53,8 @@ fn keep_alive_that_somebody_before_asked_for_is_off() {
     let same = socket.try_clone().expect("descriptors are available");
     let same = socket2::SockRef::from(&same);
     same.set_keepalive(true).expect("a TCP socket");
-    let sockets = SocketOptions { keep_alive: None, ..SocketOptions::default() };
-    Tokio::run(&Options { sockets, ..Options::default() }, async |driver: Tokio| {
+    let sockets = SocketOptions { tcp_keepalive: None, ..SocketOptions::default() };
+    Tokio::run(&Options { socket_options: sockets, ..Options::default() }, async |driver: Tokio| {
         let _listener = driver.listen(Socket::Tcp(socket)).expect("the socket listens");
         assert!(!same.keepalive().expect("a TCP socket"));
     })
@@ -68,19 +68,19 @@ fn a_send_is_counted_until_its_last_byte_is_written() {
     Tokio::run(&Options::default(), async |driver: Tokio| {
         let listener = driver.listen(socket).expect("the socket listens");
         let stream = listener.accept().await.expect("a client waits");
-        assert_eq!(stream.local(), Address::Tcp(address));
-        assert_eq!(stream.peer(), Address::Tcp(client.local_addr().expect("connected")));
+        assert_eq!(stream.local_addr(), Address::Tcp(address));
+        assert_eq!(stream.peer_addr(), Address::Tcp(client.local_addr().expect("connected")));
         let bytes = 32 << 20;
         stream.send(&mut vec![b'a'; bytes]);
-        assert_eq!(driver.counters().in_flight, 1);
+        assert_eq!(driver.stats().in_flight, 1);
         let reader = std::thread::spawn(move || {
             let mut rest = Vec::new();
             client.read_to_end(&mut rest).expect("a regular end");
             rest.len()
         });
         stream.finish();
-        stream.sent().await.expect("everything is written");
-        assert_eq!(driver.counters().in_flight, 0);
+        stream.flush().await.expect("everything is written");
+        assert_eq!(driver.stats().in_flight, 0);
         assert_eq!(reader.join().expect("the reader has not panicked"), bytes);
     })
     .expect("the runtime starts");
@@ -155,9 +155,9 @@ fn an_idle_worker_sleeps() {
             std::thread::sleep(Duration::from_secs(2));
             wake.send(()).expect("the worker waits");
         });
-        let before = driver.counters().enters;
+        let before = driver.stats().enters;
         woken.await.expect("the other thread sends");
-        let turns = driver.counters().enters - before;
+        let turns = driver.stats().enters - before;
         assert!(turns <= 5, "{turns} turns with nothing to do");
         other.join().expect("the thread has not panicked");
     })

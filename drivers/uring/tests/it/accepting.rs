@@ -191,8 +191,8 @@ fn nothing_is_accepted_that_nobody_asked_for() {
             }
             let peers = join(burst);
             pause(&driver, 20).await;
-            assert_eq!(driver.counters().accepted, 10);
-            assert_eq!(driver.counters().in_flight, 0, "nothing is armed");
+            assert_eq!(driver.stats().accepted, 10);
+            assert_eq!(driver.stats().in_flight, 0, "nothing is armed");
             // A cancelled `accept` leaves nothing armed.
             tokio::select! {
                 biased;
@@ -200,8 +200,8 @@ fn nothing_is_accepted_that_nobody_asked_for() {
                 () = std::future::ready(()) => {}
             }
             pause(&driver, 20).await;
-            assert!(driver.counters().accepted <= 11);
-            assert_eq!(driver.counters().in_flight, 0, "nothing is armed");
+            assert!(driver.stats().accepted <= 11);
+            assert_eq!(driver.stats().in_flight, 0, "nothing is armed");
             drop(peers);
         }));
     }
@@ -248,7 +248,7 @@ fn a_listener_that_refuses_new_connections_yields_those_that_began() {
     join(worker(Options::default(), move |driver| async move {
         let listener = driver.listen(socket).unwrap();
         let mut begun: Vec<_> = (0..5).map(|_| TcpStream::connect(address).unwrap()).collect();
-        listener.refuse_new();
+        listener.refuse_new_connections();
         let late = try_to_connect(address).expect_err("no new connections");
         assert_eq!(late.kind(), ErrorKind::TimedOut);
         for client in &mut begun {
@@ -276,7 +276,7 @@ fn a_unix_listener_that_refuses_accepts_who_waits() {
         join(worker(Options::default(), move |driver| async move {
             let listener = driver.listen(Socket::Unix(socket)).unwrap();
             let _client = UnixStream::connect(&path).unwrap();
-            listener.refuse_new();
+            listener.refuse_new_connections();
             let late = UnixStream::connect(&path).unwrap_err();
             assert_eq!(late.kind(), ErrorKind::ConnectionRefused);
             listener.accept().await.unwrap();

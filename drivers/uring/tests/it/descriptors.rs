@@ -42,11 +42,11 @@ fn every_descriptor_is_closed() {
             if round > 0 {
                 drop(streams);
                 until(&driver, "closed", || open_descriptors() == with_all).await;
-                assert_eq!(driver.counters().in_flight, 0);
+                assert_eq!(driver.stats().in_flight, 0);
                 // Connections in the backlog are closed with the listening socket.
                 drop(listener);
                 until(&driver, "all closed", || open_descriptors() == with_all - 1).await;
-                assert_eq!(driver.counters().in_flight, 0);
+                assert_eq!(driver.stats().in_flight, 0);
             }
             clients.truncate(39);
             clients

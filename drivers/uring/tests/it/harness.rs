@@ -59,7 +59,7 @@ pub(crate) async fn echo(stream: UringStream) {
         out.extend_from_slice(&chunk);
         drop(chunk);
         stream.send(&mut out);
-        if stream.sent().await.is_err() {
+        if stream.flush().await.is_err() {
             return;
         }
     }
@@ -68,13 +68,13 @@ pub(crate) async fn echo(stream: UringStream) {
 /// Sends `bytes` and waits until the kernel has them.
 pub(crate) async fn send(stream: &UringStream, mut bytes: Vec<u8>) -> std::io::Result<()> {
     stream.send(&mut bytes);
-    stream.sent().await
+    stream.flush().await
 }
 
 /// Shuts down sending and waits until that is done.
 pub(crate) async fn finish(stream: &UringStream) -> std::io::Result<()> {
     stream.finish();
-    stream.sent().await
+    stream.flush().await
 }
 
 /// Accepts and echoes `count` connections. Returns a counter of finished ones.

@@ -21,8 +21,8 @@ fn too_few_buffers_lose_no_byte() {
         let listener = driver.listen(socket).unwrap();
         let ended = echo_all(&driver, &listener, 64).await;
         until(&driver, "all ended", || ended.get() == 64).await;
-        until(&driver, "all closed", || driver.counters().in_flight <= 1).await;
-        driver.counters().buffers_exhausted
+        until(&driver, "all closed", || driver.stats().in_flight <= 1).await;
+        driver.stats().buffers_exhausted
     });
     let clients: Vec<_> = (0..64)
         .map(|number| {
@@ -55,7 +55,7 @@ fn readers_are_served_while_idle_connections_hold_all_buffers() {
     let options = Options {
         receive_buffers: 16,
         receive_buffer_bytes: 512,
-        receive_ahead_max: 8,
+        read_ahead_buffers_max: 8,
         ..Options::default()
     };
     let worker = worker(options, move |driver| async move {
@@ -107,9 +107,9 @@ fn a_sender_that_nobody_reads_is_held_back() {
         })
         .await;
         assert!(last < TOTAL / 2, "sent {last} bytes to a peer that does not read");
-        let before = driver.counters().in_flight;
+        let before = driver.stats().in_flight;
         pause(&driver, 20).await;
-        assert_eq!(driver.counters().in_flight, before, "no operation was started");
+        assert_eq!(driver.stats().in_flight, before, "no operation was started");
         while got < TOTAL {
             let chunk = stream.recv().await.unwrap();
             assert!(chunk.iter().all(|&byte| byte == 9));
@@ -191,7 +191,7 @@ fn what_a_dropped_stream_was_doing_ends() {
             }
             drop(stream);
         }
-        until(&driver, "nothing is left", || driver.counters().in_flight == 0).await;
+        until(&driver, "nothing is left", || driver.stats().in_flight == 0).await;
         told.send(()).unwrap();
     });
     let mut clients = Vec::new();
@@ -258,7 +258,7 @@ fn waiting_connections_are_taken_in_order_and_none_is_lost() {
         assert_eq!(read(&first, 2).await, [0, 0]);
         // More clients connect than the backlog holds.
         pause(&driver, 100).await;
-        assert_eq!(driver.counters().accepted, 1);
+        assert_eq!(driver.stats().accepted, 1);
         for number in 1..600u16 {
             tokio::select! {
                 biased;

@@ -63,9 +63,9 @@ async fn wakes_from_elsewhere(rounds: usize) {
 #[test]
 fn another_thread_wakes_a_worker_that_sleeps_in_the_ring() {
     join(worker(Options::default(), |driver: Uring| async move {
-        let before = driver.counters().enters;
+        let before = driver.stats().enters;
         wakes_from_elsewhere(30).await;
-        let enters = driver.counters().enters - before;
+        let enters = driver.stats().enters - before;
         // On a busy machine some wake-ups come before the worker is asleep.
         assert!(enters >= 5, "the worker never slept in the ring: {enters} enters");
         assert!(enters < 300, "the worker slept: {enters} enters");
@@ -75,10 +75,10 @@ fn another_thread_wakes_a_worker_that_sleeps_in_the_ring() {
 #[test]
 fn another_thread_wakes_a_worker_that_sleeps_in_tokio() {
     join(worker(Options::default(), |driver: Uring| async move {
-        let _hold = driver.hold();
-        let before = driver.counters().enters;
+        let _hold = driver.keep_awake();
+        let before = driver.stats().enters;
         wakes_from_elsewhere(30).await;
-        let enters = driver.counters().enters - before;
+        let enters = driver.stats().enters - before;
         assert!(enters < 300, "the worker slept: {enters} enters");
     }));
 }
@@ -87,7 +87,7 @@ fn another_thread_wakes_a_worker_that_sleeps_in_tokio() {
 fn another_thread_wakes_a_spawned_task_in_both_ways_of_sleeping() {
     join(worker(Options::default(), |driver: Uring| async move {
         for hold in [false, true] {
-            let _hold = hold.then(|| driver.hold());
+            let _hold = hold.then(|| driver.keep_awake());
             let done = Rc::new(Notify::new());
             for _ in 0..20 {
                 let done = Rc::clone(&done);
@@ -106,7 +106,7 @@ fn another_thread_wakes_a_spawned_task_in_both_ways_of_sleeping() {
 fn the_ring_is_heard_while_the_worker_sleeps_in_tokio() {
     let (socket, address) = tcp();
     let worker = worker(Options::default(), move |driver: Uring| async move {
-        let _hold = driver.hold();
+        let _hold = driver.keep_awake();
         let listener = driver.listen(socket).unwrap();
         let ended = echo_all(&driver, &listener, 3).await;
         let start = driver.now();
@@ -183,7 +183,7 @@ fn driver_tasks_may_use_tokio_directly() {
         let (told, hears) = oneshot::channel();
         let holder = driver.clone();
         driver.spawn(async move {
-            let _hold = holder.hold();
+            let _hold = holder.keep_awake();
             tokio::time::sleep(Duration::from_millis(5)).await;
             let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
             stream.write_all(b"ping").await.unwrap();
@@ -259,7 +259,7 @@ fn a_task_that_wakes_itself_has_one_poll_in_a_turn() {
         let (done, is_done) = tokio::sync::oneshot::channel();
         let (turns, mut polls, mut done) = (Rc::new(Cell::new(0)), 0, Some(done));
         let counted = Rc::clone(&turns);
-        assert!(driver.at_turn_end(move |_| counted.set(counted.get() + 1)));
+        assert!(driver.on_iteration_end(move |_| counted.set(counted.get() + 1)));
         let before = turns.get();
         driver.spawn(poll_fn(move |context: &mut Context<'_>| {
             polls += 1;
@@ -279,7 +279,7 @@ fn a_task_that_wakes_itself_has_one_poll_in_a_turn() {
 #[test]
 fn handlers_do_not_share_one_budget_of_tokio() {
     join(worker(Options::default(), |driver: Uring| async move {
-        let _hold = driver.hold();
+        let _hold = driver.keep_awake();
         receive_without_a_pause().await;
         let (done, is_done) = tokio::sync::oneshot::channel();
         driver.spawn(async move {
@@ -308,11 +308,11 @@ fn a_task_of_tokio_and_who_awaits_it_meet_without_the_kernel() {
         let (done, enters) = tokio::sync::oneshot::channel();
         let counting = driver.clone();
         driver.spawn(async move {
-            let before = counting.counters().enters;
+            let before = counting.stats().enters;
             for number in 0..1_000 {
                 assert_eq!(tokio::spawn(async move { number }).await.unwrap(), number);
             }
-            done.send(counting.counters().enters - before).unwrap();
+            done.send(counting.stats().enters - before).unwrap();
         });
         let enters = enters.await.unwrap();
         assert!(enters < 100, "{enters} enters for 1,000 tasks");
@@ -416,7 +416,7 @@ fn handles_that_outlive_their_worker_fail_softly() {
         (driver, listener, stream)
     })
     .unwrap();
-    assert_eq!(driver.counters().in_flight, 0);
+    assert_eq!(driver.stats().in_flight, 0);
     let mut context = Context::from_waker(std::task::Waker::noop());
     assert!(matches!(Box::pin(stream.recv()).as_mut().poll(&mut context), Poll::Ready(Err(_))));
     let sent = Box::pin(send(&stream, vec![1])).as_mut().poll(&mut context);
@@ -445,9 +445,9 @@ fn a_worker_with_nothing_to_do_does_nothing() {
             _ = listener.accept() => panic!("there is no other connection"),
             () = pause(&driver, 400) => {}
         }
-        let before = (sleeps_of_this_thread(), driver.counters().enters);
+        let before = (sleeps_of_this_thread(), driver.stats().enters);
         pause(&driver, 2_000).await;
-        let after = (sleeps_of_this_thread(), driver.counters().enters);
+        let after = (sleeps_of_this_thread(), driver.stats().enters);
         let (sleeps, enters) = (after.0 - before.0, after.1 - before.1);
         assert!(sleeps <= 6, "{sleeps} sleeps in two seconds of quiet");
         assert!(enters <= 6, "{enters} enters in two seconds of quiet");
@@ -490,7 +490,7 @@ fn a_worker_that_has_long_been_idle_hears_everybody() {
 fn a_sleep_that_never_ends_may_be_begun() {
     join(worker(Options::default(), |driver: Uring| async move {
         for hold in [false, true] {
-            let _hold = hold.then(|| driver.hold());
+            let _hold = hold.then(|| driver.keep_awake());
             tokio::select! {
                 () = driver.sleep_until(Duration::MAX) => panic!("this deadline is never reached"),
                 () = wakes_from_elsewhere(2) => {}

@@ -17,9 +17,9 @@ const MUCH: usize = 64 << 20;
 /// Waits until the kernel has filled its buffers.
 async fn stands_still(driver: &Uring, stream: &UringStream) -> u64 {
     loop {
-        let before = stream.progress();
+        let before = stream.bytes_written();
         pause(driver, 100).await;
-        if before > 0 && stream.progress() == before {
+        if before > 0 && stream.bytes_written() == before {
             return before;
         }
     }
@@ -58,7 +58,7 @@ fn progress_is_what_the_peer_has_taken_and_little_more() {
                     pause(&driver, 2).await;
                     left -= client.read(&mut piece[..left.min(8192)]).unwrap_or(0);
                 }
-                until(&driver, "progress", || stream.progress() > before).await;
+                until(&driver, "progress", || stream.bytes_written() > before).await;
                 before = stands_still(&driver, &stream).await;
             }
         }));
@@ -101,12 +101,12 @@ fn a_stream_to_be_reset_leaves_nothing_behind() {
             if finishes {
                 stream.finish();
             }
-            assert!(driver.counters().in_flight >= 2, "a receive and a send are in the kernel");
+            assert!(driver.stats().in_flight >= 2, "a receive and a send are in the kernel");
             stream.reset_on_drop();
             drop(stream);
             until(&driver, "the kernel has closed it", || connections_at(address.port()) == (0, 0))
                 .await;
-            assert_eq!(driver.counters().in_flight, 0);
+            assert_eq!(driver.stats().in_flight, 0);
             told.send(()).unwrap();
         });
         hears.recv_timeout(PATIENCE).unwrap();

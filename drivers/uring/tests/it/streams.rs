@@ -21,8 +21,8 @@ fn bytes_come_back_over_tcp() {
     let worker = worker(Options::default(), move |driver| async move {
         let listener = driver.listen(socket).unwrap();
         let stream = listener.accept().await.unwrap();
-        assert_eq!(stream.local(), Address::Tcp(address));
-        let peer = stream.peer();
+        assert_eq!(stream.local_addr(), Address::Tcp(address));
+        let peer = stream.peer_addr();
         echo(stream).await;
         peer
     });
@@ -48,9 +48,9 @@ fn bytes_come_back_over_a_unix_socket() {
     let worker = worker(Options::default(), move |driver| async move {
         let listener = driver.listen(Socket::Unix(listener)).unwrap();
         let stream = listener.accept().await.unwrap();
-        assert_eq!(stream.local(), Address::Unix(Some(expected.clone())));
-        assert_eq!(stream.peer(), Address::Unix(None));
-        let told = stream.credentials().expect("credentials");
+        assert_eq!(stream.local_addr(), Address::Unix(Some(expected.clone())));
+        assert_eq!(stream.peer_addr(), Address::Unix(None));
+        let told = stream.peer_credentials().expect("credentials");
         assert_eq!(told.pid, Some(std::process::id()));
         let own = std::fs::metadata(expected.as_path()).unwrap();
         assert_eq!((told.uid, told.gid), (own.uid(), own.gid()));
@@ -79,8 +79,8 @@ fn a_thousand_connections_are_served() {
         let listener = driver.listen(socket).unwrap();
         let ended = echo_all(&driver, &listener, 1_000).await;
         until(&driver, "all ended", || ended.get() == 1_000).await;
-        until(&driver, "all closed", || driver.counters().in_flight <= 1).await;
-        driver.counters().accepted
+        until(&driver, "all closed", || driver.stats().in_flight <= 1).await;
+        driver.stats().accepted
     });
     let mut clients: Vec<_> = (0..1_000).map(|_| TcpStream::connect(address).unwrap()).collect();
     for round in 0..3u8 {
@@ -268,7 +268,7 @@ fn who_receives_is_woken_when_a_send_finds_no_room() {
         });
         pause(&driver, 5).await;
         assert_eq!(polls.get(), 1);
-        while stream.is_sent() {
+        while stream.is_flushed() {
             assert_eq!(polls.get(), 1, "the reader was woken early");
             stream.send(&mut pattern(8_000));
             pause(&driver, 1).await;
@@ -329,7 +329,7 @@ async fn answer_as_asked(stream: UringStream) {
     stream.send(&mut vec![b'!']);
     match asked[0] {
         b'w' => {
-            stream.sent().await.expect("the peer is connected");
+            stream.flush().await.expect("the peer is connected");
             stream.finish();
             assert!(stream.recv().await.is_ok_and(|end| end.is_empty()));
         }

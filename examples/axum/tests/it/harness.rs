@@ -3,8 +3,8 @@
 use crate::secure;
 use axum::Router;
 use axum::extract::connect_info::IntoMakeServiceWithConnectInfo;
-use peregrine::tls::Tls;
-use peregrine::{DriverChoice, Error, Limits, Running, Server};
+use peregrine::tls::TlsConfig;
+use peregrine::{DriverChoice, Error, Limits, RunningServer, Server};
 #[cfg(unix)]
 use peregrine_axum_examples::unix_domain_socket::{self, UnixPeer};
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
@@ -186,9 +186,9 @@ impl Host {
             if engine.is_peregrine() {
                 listener.set_nonblocking(false).expect("a valid socket");
                 let (certificate, key) = secure::pem();
-                let tls = Tls::from_pem(certificate.as_bytes(), key.as_bytes());
+                let tls = TlsConfig::from_pem(certificate.as_bytes(), key.as_bytes());
                 let tls = tls.expect("the key matches the certificate");
-                let server = engine.server().tls_listener(listener, tls);
+                let server = engine.server().listen_tls_socket(listener, tls);
                 run_until(server.start_tower(router), stop);
             } else {
                 runtime().block_on(async move {
@@ -210,7 +210,7 @@ impl Host {
         let served = Served::run(nowhere, move |stop| {
             if engine.is_peregrine() {
                 let app = unix_domain_socket::app_with_peers();
-                run_until(engine.server().unix(own).start_tower(app), stop);
+                run_until(engine.server().listen_unix(own).start_tower(app), stop);
             } else {
                 runtime().block_on(async move {
                     let listener = tokio::net::UnixListener::bind(own).expect("the path is free");
@@ -228,11 +228,11 @@ impl Host {
     }
 }
 
-fn run_until(running: Result<Running, Error>, stop: oneshot::Receiver<()>) {
+fn run_until(running: Result<RunningServer, Error>, stop: oneshot::Receiver<()>) {
     let running = running.expect("the server starts");
     drop(stop.blocking_recv());
-    let stopped = running.shut_down().expect("a graceful shutdown");
-    assert_eq!(stopped.cut, []);
+    let stopped = running.graceful_shutdown().expect("a graceful shutdown");
+    assert_eq!(stopped.force_closed, []);
 }
 
 /// axum's default limit on the body size, in bytes.

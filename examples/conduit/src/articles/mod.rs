@@ -13,14 +13,14 @@ use crate::profiles::Profile;
 use crate::rules::{not_blank, present};
 use crate::timestamp::Timestamp;
 use garde::Validate;
-use peregrine::openapi::{Api, DescribeExt, Status};
+use peregrine::openapi::{ApiScope, DescribeExt, WithStatus};
 use peregrine::prelude::*;
 use peregrine::validate::Valid;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sqlx::SqlitePool;
 
-pub(crate) fn routes(api: Api) -> Api {
+pub(crate) fn routes(api: ApiScope) -> ApiScope {
     const UNKNOWN: &str = "There is no such article.";
     // `run_to_end`: a stored article is announced even if its author disconnects.
     const ANOTHERS: &str = "The article belongs to another user.";
@@ -33,7 +33,7 @@ pub(crate) fn routes(api: Api) -> Api {
         .post(
             "/",
             create
-                .run_to_end()
+                .run_to_completion()
                 .named("create_article")
                 .describe(|it| it.summary("Publishes an article")),
         )
@@ -193,12 +193,12 @@ async fn create(
     pool: StateRef<SqlitePool>,
     live: StateRef<Live>,
     Valid(Json(NewArticleBody { article })): Valid<Json<NewArticleBody>>,
-) -> Result<Status<201, Json<ArticleBody>>, Error> {
+) -> Result<WithStatus<201, Json<ArticleBody>>, Error> {
     let slug = store::create(&pool, viewer, &article).await?;
     // The event shows the article as an anonymous user sees it.
     let (id, told) = store::find(&pool, None, &slug).await?;
     live.tell_article(id, &told.summary);
-    show(Some(viewer), pool, Path(slug)).await.map(Status)
+    show(Some(viewer), pool, Path(slug)).await.map(WithStatus)
 }
 
 async fn update(
@@ -215,8 +215,8 @@ async fn remove(
     viewer: Viewer,
     pool: StateRef<SqlitePool>,
     Path(slug): Path<String>,
-) -> Result<Status<204, ()>, Error> {
-    store::remove(&pool, viewer, &slug).await.map(Status)
+) -> Result<WithStatus<204, ()>, Error> {
+    store::remove(&pool, viewer, &slug).await.map(WithStatus)
 }
 
 async fn favorite(

@@ -1,5 +1,5 @@
 use crate::harness::world;
-use peregrine::openapi::HasOpenApi;
+use peregrine::openapi::OpenApiExt;
 use serde_json::{Value, json};
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! An application with its own database, and its users.
 
-use peregrine::config::Secret;
+use peregrine::config::SecretString;
 use peregrine::web::test::{TestClient, TestRequest, TestResponse};
 use peregrine_conduit::{Conduit, Settings};
 use serde_json::{Value, json};
@@ -22,7 +22,7 @@ pub(crate) fn settings(folder: &Path) -> Settings {
         upload_bytes_max: 1000,
         // Tests must not fail because the machine is busy.
         wait_max: Duration::from_secs(60),
-        secret: Secret::new("a secret of 32 bytes, for tests!"),
+        secret: SecretString::new("a secret of 32 bytes, for tests!"),
         ..Settings::default()
     }
 }

@@ -1,7 +1,7 @@
 //! The application over sockets, on both drivers, used as by a browser and by an API client.
 
 use crate::harness::settings;
-use peregrine::test::TestServer;
+use peregrine::testing::TestServer;
 use peregrine::tls::rustls::crypto::aws_lc_rs;
 use peregrine::tls::rustls::{ClientConfig, RootCertStore};
 use peregrine::{DriverChoice, Error};
@@ -89,12 +89,12 @@ async fn run(choice: DriverChoice) {
     let page = page.text().await.expect("a text");
     assert!(page.contains("&#60;i&#62;") && page.contains(&image), "{page}");
     // On shutdown, readers receive a last event, and no request is cut off.
-    let running = server.into_running();
-    let stopped = spawn_blocking(move || running.shut_down())
+    let running = server.into_server();
+    let stopped = spawn_blocking(move || running.graceful_shutdown())
         .await
         .expect("no panic")
         .expect("a graceful shutdown");
-    assert!(stopped.cut.is_empty(), "{stopped}");
+    assert!(stopped.force_closed.is_empty(), "{stopped}");
     for (mut reader, mut waiting) in readers {
         while let Some(piece) = reader.chunk().await.expect("the body ends properly") {
             waiting.push_str(std::str::from_utf8(&piece).expect("a text"));

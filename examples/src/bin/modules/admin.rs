@@ -6,7 +6,7 @@ use crate::store::Store;
 use peregrine::prelude::*;
 
 pub(crate) fn app() -> App {
-    App::new().state(Keeper("keeper")).with(auth::guard).delete("/birds", clear)
+    App::new().state(Keeper("keeper")).wrap(auth::guard).delete("/birds", clear)
 }
 
 async fn clear(store: StateRef<Store>) -> StatusCode {

@@ -14,8 +14,8 @@ use store::Store;
 /// The whole application; `store` is shared by all workers.
 fn app(store: Store) -> App {
     App::new()
-        .with(RequestId::new())
-        .with(CatchPanic::new())
+        .wrap(SetRequestId::new())
+        .wrap(CatchPanic::new())
         .scope("/birds", birds::routes)
         .scope("/birds/{bird}/sightings", sightings::routes)
         .scope("/admin", |scope| scope.merge(admin::app()))
@@ -41,21 +41,21 @@ mod tests {
     fn every_module_answers_inside_the_middleware_of_the_whole() {
         let client = app(Store::default()).test();
         let sighting = json!({"place": "cliff"});
-        let made = client.post("/birds/kestrel/sightings").json(&sighting).send_now();
+        let made = client.post("/birds/kestrel/sightings").json(&sighting).send_blocking();
         assert_eq!(made.status(), 201);
         assert!(made.header("x-request-id").is_some());
-        assert_eq!(client.get("/birds").send_now().text(), r#"["kestrel"]"#);
-        assert_eq!(client.get("/birds/kestrel").send_now().text(), r#"{"sightings":1}"#);
-        assert_eq!(client.get("/birds/kestrel/sightings").send_now().text(), r#"["cliff"]"#);
-        assert_eq!(client.get("/birds/dodo").send_now().status(), 404);
+        assert_eq!(client.get("/birds").send_blocking().text(), r#"["kestrel"]"#);
+        assert_eq!(client.get("/birds/kestrel").send_blocking().text(), r#"{"sightings":1}"#);
+        assert_eq!(client.get("/birds/kestrel/sightings").send_blocking().text(), r#"["cliff"]"#);
+        assert_eq!(client.get("/birds/dodo").send_blocking().status(), 404);
     }
 
     #[test]
     fn only_the_module_that_asks_for_it_is_guarded() {
         let client = app(Store::default()).test();
-        assert_eq!(client.delete("/admin/birds").send_now().status(), 401);
+        assert_eq!(client.delete("/admin/birds").send_blocking().status(), 401);
         let clear = client.delete("/admin/birds").header("x-role", "keeper");
-        assert_eq!(clear.send_now().status(), 204);
-        assert_eq!(client.get("/birds").send_now().status(), 200);
+        assert_eq!(clear.send_blocking().status(), 204);
+        assert_eq!(client.get("/birds").send_blocking().status(), 200);
     }
 }

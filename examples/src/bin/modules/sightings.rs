@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 /// The body limit applies only to the routes of this module.
 pub(crate) fn routes(scope: Scope) -> Scope {
-    scope.with(BodyLimit::new(1 << 10)).get("/", list).post("/", add)
+    scope.wrap(BodyLimit::new(1 << 10)).get("/", list).post("/", add)
 }
 
 #[derive(Deserialize)]

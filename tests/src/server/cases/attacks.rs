@@ -11,14 +11,14 @@ use crate::server::held;
 use crate::server::streams::Streams;
 use peregrine::{Limits, MemoryMax};
 use peregrine_proto::Known;
-use peregrine_proto::h2::frame::{self, Code, Kind, flag, setting};
+use peregrine_proto::h2::frame::{self, ErrorCode, FrameType, flags, setting_id};
 use peregrine_proto::h2::hpack::Encoder;
 use std::time::Duration;
 
 const SHORT: Duration = Duration::from_millis(700);
 /// The GOAWAY code for peers that cause useless work.
-const CALM: Option<u32> = Some(Code::ENHANCE_YOUR_CALM.0);
-const END: u8 = flag::END_HEADERS | flag::END_STREAM;
+const CALM: Option<u32> = Some(ErrorCode::ENHANCE_YOUR_CALM.0);
+const END: u8 = flags::END_HEADERS | flags::END_STREAM;
 /// Rounds of a flood: far more than a connection's budget, and few enough for a test.
 const ROUNDS: usize = 20_000;
 /// The second client sends a request after this many rounds.
@@ -112,7 +112,7 @@ impl<B: Bench> Site<B> {
 /// A header block that uses no dynamic table.
 fn block(method: &str, path: &str, fields: &[(&str, &str)]) -> Vec<u8> {
     let (mut encoder, mut block) = (Encoder::new(4096), Vec::new());
-    encoder.begin(&mut block);
+    encoder.begin_block(&mut block);
     let line = [(":method", method), (":scheme", "http"), (":authority", "a"), (":path", path)];
     for (name, value) in line.into_iter().chain(fields.iter().copied()) {
         encoder.field(Known::Other, name.as_bytes(), value.as_bytes(), &mut block);
@@ -134,8 +134,8 @@ async fn flood<B: Bench>(bench: &B, first: &[u8], round: impl Fn(&mut Vec<u8>, u
 pub async fn a_rapid_reset<B: Bench>(bench: &B) {
     let block = block("GET", "/hold", &[]);
     flood(bench, &[], |out, id| {
-        frame::write(Kind::Headers, END, id, &block, out);
-        frame::write_reset(id, Code::CANCEL, out);
+        frame::write_frame(FrameType::Headers, END, id, &block, out);
+        frame::write_rst_stream(id, ErrorCode::CANCEL, out);
     })
     .await;
 }
@@ -144,9 +144,9 @@ pub async fn a_rapid_reset<B: Bench>(bench: &B) {
 pub async fn a_reset_for_each_cheap_request<B: Bench>(bench: &B) {
     let (cheap, held) = (block("GET", "/hello", &[]), block("GET", "/hold", &[]));
     flood(bench, &[], |out, id| {
-        frame::write(Kind::Headers, END, 2 * id - 1, &cheap, out);
-        frame::write(Kind::Headers, END, 2 * id + 1, &held, out);
-        frame::write_reset(2 * id + 1, Code::CANCEL, out);
+        frame::write_frame(FrameType::Headers, END, 2 * id - 1, &cheap, out);
+        frame::write_frame(FrameType::Headers, END, 2 * id + 1, &held, out);
+        frame::write_rst_stream(2 * id + 1, ErrorCode::CANCEL, out);
         // The client reads what the server sends.
         frame::write_window_update(0, 5, out);
     })
@@ -159,15 +159,15 @@ pub async fn a_made_reset<B: Bench>(bench: &B) {
     let ways: [fn(&mut Vec<u8>, u32); 4] = [
         |out, id| frame::write_window_update(id, 0, out),
         |out, id| frame::write_window_update(id, 0x7fff_ffff, out),
-        |out, id| frame::write(Kind::Priority, 0, id, b"1234", out),
+        |out, id| frame::write_frame(FrameType::Priority, 0, id, b"1234", out),
         |out, id| {
-            frame::write(Kind::Data, flag::END_STREAM, id, b"", out);
-            frame::write(Kind::Data, 0, id, b"more", out);
+            frame::write_frame(FrameType::Data, flags::END_STREAM, id, b"", out);
+            frame::write_frame(FrameType::Data, 0, id, b"more", out);
         },
     ];
     for way in ways {
         flood(bench, &[], |out, id| {
-            frame::write(Kind::Headers, flag::END_HEADERS, id, &block, out);
+            frame::write_frame(FrameType::Headers, flags::END_HEADERS, id, &block, out);
             way(out, id);
         })
         .await;
@@ -179,8 +179,8 @@ pub async fn a_made_reset<B: Bench>(bench: &B) {
 pub async fn a_continuation_flood<B: Bench>(bench: &B) {
     for content in [&b""[..], b"\x00\x01x\x01y", &[0x82; 1_000]] {
         let mut first = Vec::new();
-        frame::write(Kind::Headers, 0, 1, &block("GET", "/hold", &[]), &mut first);
-        flood(bench, &first, |out, _| frame::write(Kind::Continuation, 0, 1, content, out)).await;
+        frame::write_frame(FrameType::Headers, 0, 1, &block("GET", "/hold", &[]), &mut first);
+        flood(bench, &first, |out, _| frame::write_frame(FrameType::Continuation, 0, 1, content, out)).await;
     }
 }
 
@@ -191,7 +191,7 @@ pub async fn a_compression_bomb<B: Bench>(bench: &B) {
     bomb.extend_from_slice(b"\x40\x01x\x7f\xb9\x16");
     bomb.extend_from_slice(&[b'y'; 3_000]);
     bomb.extend_from_slice(&[0xbe; 12_000]);
-    flood(bench, &[], |out, id| frame::write(Kind::Headers, END, id, &bomb[..], out)).await;
+    flood(bench, &[], |out, id| frame::write_frame(FrameType::Headers, END, id, &bomb[..], out)).await;
 }
 
 /// Requests that refill the dynamic table each time, and size updates that empty it: they cost no
@@ -228,27 +228,27 @@ pub async fn a_table_thrash<B: Bench>(bench: &B) {
 
 /// SETTINGS frames, each of which must be acknowledged.
 pub async fn a_settings_flood<B: Bench>(bench: &B) {
-    flood(bench, &[], |out, _| frame::write_settings([(setting::ENABLE_PUSH, 0)], out)).await;
+    flood(bench, &[], |out, _| frame::write_settings([(setting_id::ENABLE_PUSH, 0)], out)).await;
     flood(bench, &[], |out, _| frame::write_settings([], out)).await;
-    let many = [(setting::INITIAL_WINDOW_SIZE, 70_000); 100];
+    let many = [(setting_id::INITIAL_WINDOW_SIZE, 70_000); 100];
     flood(bench, &[], |out, _| frame::write_settings(many, out)).await;
 }
 
 /// PING frames, each of which must be answered.
 pub async fn a_ping_flood<B: Bench>(bench: &B) {
-    flood(bench, &[], |out, _| frame::write(Kind::Ping, 0, 0, b"12345678", out)).await;
+    flood(bench, &[], |out, _| frame::write_frame(FrameType::Ping, 0, 0, b"12345678", out)).await;
     // Acknowledgements of PINGs that were never sent.
-    flood(bench, &[], |out, _| frame::write(Kind::Ping, flag::ACK, 0, b"12345678", out)).await;
+    flood(bench, &[], |out, _| frame::write_frame(FrameType::Ping, flags::ACK, 0, b"12345678", out)).await;
 }
 
 /// PRIORITY frames for idle, open and closed streams, in cycles, and PRIORITY_UPDATE.
 pub async fn a_priority_flood<B: Bench>(bench: &B) {
     flood(bench, &[], |out, id| {
         let on = (id + 2).to_be_bytes();
-        frame::write(Kind::Priority, 0, id, &[on[0], on[1], on[2], on[3], 7], out);
+        frame::write_frame(FrameType::Priority, 0, id, &[on[0], on[1], on[2], on[3], 7], out);
         let back = id.to_be_bytes();
-        frame::write(
-            Kind::Priority,
+        frame::write_frame(
+            FrameType::Priority,
             0,
             id + 2,
             &[back[0] | 0x80, back[1], back[2], back[3], 7],
@@ -259,7 +259,7 @@ pub async fn a_priority_flood<B: Bench>(bench: &B) {
     flood(bench, &[], |out, id| {
         let mut update = id.to_be_bytes().to_vec();
         update.extend_from_slice(b"u=1, i");
-        frame::write(Kind::PriorityUpdate, 0, 0, &update, out);
+        frame::write_frame(FrameType::PriorityUpdate, 0, 0, &update, out);
     })
     .await;
 }
@@ -276,7 +276,7 @@ pub async fn a_loop_of_dependencies<B: Bench>(bench: &B) {
             let on = [own, own + 2, own.saturating_sub(2), 1][number as usize % 4].to_be_bytes();
             let mut payload = vec![on[0] | 0x80, on[1], on[2], on[3], 255];
             payload.extend(block("GET", "/hello", &[]));
-            ids.push(attacker.open_block(&payload, END | flag::PRIORITY));
+            ids.push(attacker.open_block(&payload, END | flags::PRIORITY));
         }
         for id in ids {
             let answer = attacker.answer(id).await;
@@ -293,21 +293,21 @@ pub async fn a_loop_of_dependencies<B: Bench>(bench: &B) {
 pub async fn a_window_update_flood<B: Bench>(bench: &B) {
     flood(bench, &[], |out, _| frame::write_window_update(0, 1, out)).await;
     let mut first = Vec::new();
-    frame::write(Kind::Headers, END, 1, &block("GET", "/hold", &[]), &mut first);
+    frame::write_frame(FrameType::Headers, END, 1, &block("GET", "/hold", &[]), &mut first);
     flood(bench, &first, |out, _| frame::write_window_update(1, 1, out)).await;
 }
 
 /// Empty DATA frames that do not end the stream.
 pub async fn an_empty_data_flood<B: Bench>(bench: &B) {
     let mut first = Vec::new();
-    frame::write(
-        Kind::Headers,
-        flag::END_HEADERS,
+    frame::write_frame(
+        FrameType::Headers,
+        flags::END_HEADERS,
         1,
         &block("POST", "/hold-body", &[]),
         &mut first,
     );
-    flood(bench, &first, |out, _| frame::write(Kind::Data, 0, 1, b"", out)).await;
+    flood(bench, &first, |out, _| frame::write_frame(FrameType::Data, 0, 1, b"", out)).await;
 }
 
 /// DATA on a stream that the server has ended, beyond what can have been in flight.
@@ -319,7 +319,7 @@ pub async fn a_flood_of_late_data<B: Bench>(bench: &B) {
     while attacker.so_far(id).reset.is_none() {
         attacker.round_trip().await;
     }
-    let late = |out: &mut Vec<u8>, _| frame::write(Kind::Data, flag::END_STREAM, id, b"", out);
+    let late = |out: &mut Vec<u8>, _| frame::write_frame(FrameType::Data, flags::END_STREAM, id, b"", out);
     site.flood(&mut attacker, late).await;
     drop(attacker);
     site.ends_in_calm().await;
@@ -327,11 +327,11 @@ pub async fn a_flood_of_late_data<B: Bench>(bench: &B) {
 
 /// HEADERS without fields, which are malformed requests, and repeated trailers without fields.
 pub async fn an_empty_headers_flood<B: Bench>(bench: &B) {
-    flood(bench, &[], |out, id| frame::write(Kind::Headers, END, id, b"", out)).await;
+    flood(bench, &[], |out, id| frame::write_frame(FrameType::Headers, END, id, b"", out)).await;
     let block = block("POST", "/hold-body", &[]);
     flood(bench, &[], |out, id| {
-        frame::write(Kind::Headers, flag::END_HEADERS, id, &block, out);
-        frame::write(Kind::Headers, flag::END_HEADERS, id, b"", out);
+        frame::write_frame(FrameType::Headers, flags::END_HEADERS, id, &block, out);
+        frame::write_frame(FrameType::Headers, flags::END_HEADERS, id, b"", out);
     })
     .await;
 }
@@ -339,15 +339,15 @@ pub async fn an_empty_headers_flood<B: Bench>(bench: &B) {
 /// Padding, on frames with and without content.
 pub async fn a_padding_flood<B: Bench>(bench: &B) {
     let mut first = Vec::new();
-    frame::write(Kind::Headers, flag::END_HEADERS, 1, &block("POST", "/count", &[]), &mut first);
+    frame::write_frame(FrameType::Headers, flags::END_HEADERS, 1, &block("POST", "/count", &[]), &mut first);
     let mut padding = vec![255];
     padding.extend_from_slice(&[0; 255]);
-    flood(bench, &first, |out, _| frame::write(Kind::Data, flag::PADDED, 1, &padding, out)).await;
+    flood(bench, &first, |out, _| frame::write_frame(FrameType::Data, flags::PADDED, 1, &padding, out)).await;
 }
 
 /// GOAWAY frames and frames of unknown types.
 pub async fn a_flood_of_other_frames<B: Bench>(bench: &B) {
-    flood(bench, &[], |out, _| frame::write_go_away(0, Code::NO_ERROR, out)).await;
+    flood(bench, &[], |out, _| frame::write_go_away(0, ErrorCode::NO_ERROR, out)).await;
     flood(bench, &[], |out, _| out.extend_from_slice(&[0, 0, 1, 0xee, 0, 0, 0, 0, 0, b'?'])).await;
     flood(bench, &[], |out, _| out.extend_from_slice(&[0, 0, 0, 4, 1, 0, 0, 0, 0])).await;
 }
@@ -360,11 +360,11 @@ pub async fn huge_header_lists<B: Bench>(bench: &B) {
     let block = block("GET", "/hello", &fields);
     let write = |out: &mut Vec<u8>, id| {
         let mut pieces = block.chunks(16_384).peekable();
-        let (mut kind, mut flags) = (Kind::Headers, flag::END_STREAM);
+        let (mut kind, mut flags) = (FrameType::Headers, flags::END_STREAM);
         while let Some(piece) = pieces.next() {
-            flags |= if pieces.peek().is_none() { flag::END_HEADERS } else { 0 };
-            frame::write(kind, flags, id, piece, out);
-            (kind, flags) = (Kind::Continuation, 0);
+            flags |= if pieces.peek().is_none() { flags::END_HEADERS } else { 0 };
+            frame::write_frame(kind, flags, id, piece, out);
+            (kind, flags) = (FrameType::Continuation, 0);
         }
     };
     let mut site = Site::begin(bench, limits()).await;
@@ -390,9 +390,9 @@ pub async fn huge_header_lists<B: Bench>(bench: &B) {
     assert_eq!(attacker.go_away.last().map(|(_, code)| *code), CALM);
     drop(attacker);
     let mut attacker = site.attacker();
-    frame::write(Kind::Headers, 0, 1, &[0; 16_384], &mut out);
+    frame::write_frame(FrameType::Headers, 0, 1, &[0; 16_384], &mut out);
     for _ in 0..4 {
-        frame::write(Kind::Continuation, 0, 1, &[0; 16_384], &mut out);
+        frame::write_frame(FrameType::Continuation, 0, 1, &[0; 16_384], &mut out);
     }
     attacker.send(&out);
     attacker.ended().await;
@@ -404,7 +404,7 @@ pub async fn huge_header_lists<B: Bench>(bench: &B) {
 /// A window of one byte, opened byte by byte: each byte costs budget.
 pub async fn a_window_of_one_byte<B: Bench>(bench: &B) {
     let mut site = Site::begin(bench, limits()).await;
-    let tiny = [(setting::INITIAL_WINDOW_SIZE, 1)];
+    let tiny = [(setting_id::INITIAL_WINDOW_SIZE, 1)];
     let mut attacker = Streams::with_settings(site.server.connect(), &tiny);
     attacker.keep_windows_shut();
     let id = attacker.get("/large/100000");
@@ -432,7 +432,7 @@ pub async fn a_window_of_one_byte<B: Bench>(bench: &B) {
 /// their bodies produce nothing.
 pub async fn a_zero_window<B: Bench>(bench: &B) {
     let mut site = Site::begin(bench, Limits { rate_slack: SHORT, ..limits() }).await;
-    let shut = [(setting::INITIAL_WINDOW_SIZE, 0)];
+    let shut = [(setting_id::INITIAL_WINDOW_SIZE, 0)];
     let mut attacker = Streams::with_settings(site.server.connect(), &shut);
     let paths = ["/large/100000", "/endless", "/stream/100000"];
     let all: Vec<_> = paths.iter().cycle().take(60).map(|path| attacker.get(path)).collect();
@@ -465,7 +465,7 @@ pub async fn streams_that_are_never_ended<B: Bench>(bench: &B) {
     let refused: Vec<_> = (0..20).map(|_| attacker.open("POST", "/echo", &[], false)).collect();
     site.serves().await;
     for id in refused {
-        assert_eq!(attacker.answer(id).await.reset, Some(Code::REFUSED_STREAM.0));
+        assert_eq!(attacker.answer(id).await.reset, Some(ErrorCode::REFUSED_STREAM.0));
     }
     for id in all {
         assert_eq!(attacker.answer(id).await.status(), 408);
@@ -503,12 +503,12 @@ pub async fn slow_frames<B: Bench>(bench: &B) {
     let times = Limits { head_timeout: SHORT, rate_slack: SHORT, rate_min: 1_000, ..limits() };
     let mut site = Site::begin(bench, times).await;
     let mut post = Vec::new();
-    frame::write(Kind::Headers, flag::END_HEADERS, 1, &block("POST", "/echo", &[]), &mut post);
-    for (first, kind) in [(&b""[..], Kind::Headers), (&post, Kind::Data), (b"", Kind::Ping)] {
+    frame::write_frame(FrameType::Headers, flags::END_HEADERS, 1, &block("POST", "/echo", &[]), &mut post);
+    for (first, kind) in [(&b""[..], FrameType::Headers), (&post, FrameType::Data), (b"", FrameType::Ping)] {
         let mut attacker = site.attacker();
         attacker.send(first);
         let mut header = Vec::new();
-        let (stream, length) = if kind == Kind::Ping { (0, 8) } else { (1, 1_000) };
+        let (stream, length) = if kind == FrameType::Ping { (0, 8) } else { (1, 1_000) };
         frame::write_header(kind, 0, stream, length, &mut header);
         attacker.send(&header);
         let mut is_over = false;
@@ -525,7 +525,7 @@ pub async fn slow_frames<B: Bench>(bench: &B) {
             }
         }
         site.serves().await;
-        if !is_over && kind != Kind::Ping {
+        if !is_over && kind != FrameType::Ping {
             attacker.ended().await;
         }
     }
@@ -535,7 +535,7 @@ pub async fn slow_frames<B: Bench>(bench: &B) {
 /// Output that the peer does not read: PING acknowledgements, resets, and responses.
 pub async fn output_that_is_never_read<B: Bench>(bench: &B) {
     let mut site = Site::begin(bench, Limits { rate_slack: 2 * SHORT, ..limits() }).await;
-    let wide = [(setting::INITIAL_WINDOW_SIZE, 0x7fff_ffff)];
+    let wide = [(setting_id::INITIAL_WINDOW_SIZE, 0x7fff_ffff)];
     let mut attackers = Vec::new();
     for number in 0..4 {
         let mut attacker = Streams::with_settings(site.server.connect(), &wide);
@@ -547,7 +547,7 @@ pub async fn output_that_is_never_read<B: Bench>(bench: &B) {
         }
         let mut pings = Vec::new();
         for _ in 0..900 {
-            frame::write(Kind::Ping, 0, 0, b"12345678", &mut pings);
+            frame::write_frame(FrameType::Ping, 0, 0, b"12345678", &mut pings);
         }
         attacker.send(&pings);
         site.serves().await;

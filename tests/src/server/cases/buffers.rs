@@ -7,7 +7,7 @@ use crate::server::peer::Peer;
 use crate::server::promises::Promises;
 use crate::server::simulated::SimulatedBench;
 use peregrine::{Limits, OverloadLimits};
-use peregrine_driver_sim::Sockets;
+use peregrine_driver_sim::SocketBuffers;
 use std::time::Duration;
 
 /// More than the longest wait of a case: anything that needs this long happens too late.
@@ -44,7 +44,7 @@ pub async fn peers_that_do_not_read_hold_no_buffer_while_they_wait<B: Bench>(ben
     bench.calm();
     let promises = Promises { rate_window: TOO_LATE, ..promises() };
     // Together the responses are two gigabytes, more than half of a small machine's memory.
-    let limits = Limits { overload: OverloadLimits::none(), ..promises.limits() };
+    let limits = Limits { overload: OverloadLimits::unlimited(), ..promises.limits() };
     let (server, _) = begin_with(bench, limits);
     let mut deaf = Vec::new();
     let length = if bench.is_virtual() { 200_000 } else { 8_000_000 };
@@ -173,7 +173,7 @@ pub async fn one_handshake_too_many_ends_the_oldest(bench: &SimulatedBench) {
 /// not read them is cut off in time.
 pub async fn a_handshake_that_is_not_taken_is_cut_off_in_time(bench: &SimulatedBench) {
     use crate::server::secure::{Secure, VERSIONS, client_config, server_tls};
-    bench.calm_with(Sockets::of(100));
+    bench.calm_with(SocketBuffers::with_size(100));
     let time = Duration::from_secs(2);
     let short = Limits { handshake_timeout: time, ..limits() };
     let shared = crate::server::app::Shared::default();

@@ -112,7 +112,7 @@ struct Tally {
 async fn ask(network: peregrine_driver_sim::Network, place: u64, keeps: bool, tally: Rc<Tally>) {
     let mut kept = None;
     loop {
-        network.sleep(Duration::from_millis(network.random(400))).await;
+        network.sleep(Duration::from_millis(network.random_below(400))).await;
         let client = match kept.take() {
             Some(client) => client,
             None => network.connect_to(place),

@@ -10,8 +10,8 @@ use crate::server::secure::server_tls;
 use crate::server::simulated::SimulatedBench;
 use crate::server::streams::Streams;
 use peregrine::Limits;
-use peregrine_driver_sim::Sockets;
-use peregrine_proto::h2::frame::{self, setting};
+use peregrine_driver_sim::SocketBuffers;
+use peregrine_proto::h2::frame::{self, setting_id};
 use std::time::Duration;
 
 const COMMENT: &str = ":\n\n";
@@ -244,7 +244,7 @@ pub async fn a_silent_stream_sends_comments_for_hours(bench: &SimulatedBench) {
 pub async fn a_reader_whose_window_opens_late_is_served_for_hours(bench: &SimulatedBench) {
     bench.calm();
     let (server, _) = begin_with(bench, promises().limits());
-    let settings = [(setting::INITIAL_WINDOW_SIZE, 2)];
+    let settings = [(setting_id::INITIAL_WINDOW_SIZE, 2)];
     let mut client = Streams::with_settings(server.connect(), &settings);
     client.keep_windows_shut();
     let id = client.get("/events/gated");
@@ -264,12 +264,12 @@ pub async fn a_reader_whose_window_opens_late_is_served_for_hours(bench: &Simula
 
 /// A reader that does not even read the comments is cut off by the minimum rate.
 pub async fn who_takes_no_comments_is_ended(bench: &SimulatedBench) {
-    bench.calm_with(Sockets::of(500));
+    bench.calm_with(SocketBuffers::with_size(500));
     let (server, shared) = begin_with(bench, promises().limits());
     // The head and some comments fit; then the pipe is full.
     let mut peer = Peer::new(server.connect());
     peer.get("/events/gated");
-    let settings = [(setting::INITIAL_WINDOW_SIZE, 1)];
+    let settings = [(setting_id::INITIAL_WINDOW_SIZE, 1)];
     let mut client = Streams::with_settings(server.connect(), &settings);
     client.keep_windows_shut();
     let id = client.get("/events/gated");

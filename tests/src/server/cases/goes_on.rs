@@ -4,9 +4,9 @@ use super::limits;
 use crate::server::app::Shared;
 use crate::server::bench::{Bench, Gate, Served};
 use crate::server::client::Way;
-use peregrine::cache::{Cache, CacheStore, Idempotency, MemoryStore};
+use peregrine::cache::{Cache, CacheStore, Idempotency, MemoryIdempotencyStore};
 use peregrine::prelude::*;
-use peregrine::web::account::Charge;
+use peregrine::web::account::MemoryReservation;
 use peregrine::{Limits, MemoryMax, OverloadLimits, TrustedProxies};
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ const CEILING: usize = 4 << 20;
 
 /// Tasks that run once, and cached pages that are stale at once; each waits for the case.
 fn app(shared: &Shared) -> impl Fn() -> App + Clone + Send + 'static {
-    let (shared, store, outcomes) = (shared.clone(), CacheStore::new(), MemoryStore::new());
+    let (shared, store, outcomes) = (shared.clone(), CacheStore::new(), MemoryIdempotencyStore::new());
     move || {
         let order = async |State(shared): State<Shared>| {
             shared.wait().await;
@@ -29,7 +29,7 @@ fn app(shared: &Shared) -> impl Fn() -> App + Clone + Send + 'static {
             ([("cache-control", "max-age=0, stale-while-revalidate=600")], "page")
         };
         let keep = async |State(shared): State<Shared>| {
-            let _charge = Charge::of(CEILING / 32 * 26);
+            let _charge = MemoryReservation::new(CEILING / 32 * 26);
             shared.wait().await;
             "kept"
         };
@@ -37,11 +37,11 @@ fn app(shared: &Shared) -> impl Fn() -> App + Clone + Send + 'static {
             .state(shared.clone())
             .get("/keep", keep.never_shed())
             .scope("/orders", |scope| {
-                let scope = scope.with(Idempotency::new(outcomes.clone()));
+                let scope = scope.wrap(Idempotency::new(outcomes.clone()));
                 scope.post("/many", order).post("/few", order.requests_max(2))
             })
             .scope("/pages", |scope| {
-                let scope = scope.with(Cache::new(store.clone()));
+                let scope = scope.wrap(Cache::new(store.clone()));
                 scope.get("/{name}", page.requests_max(2))
             })
     }

@@ -7,7 +7,7 @@ use crate::server::peer::Peer;
 use crate::server::secure::{Secure, client_config, server_tls};
 use crate::server::streams::Streams;
 use peregrine::{Http2Limits, Limits};
-use peregrine_proto::h2::frame::{self, Kind, setting};
+use peregrine_proto::h2::frame::{self, FrameType, setting_id};
 use peregrine_tls::rustls::version;
 use std::sync::Arc;
 use std::time::Duration;
@@ -150,7 +150,7 @@ pub async fn content_under_way_is_not_held_against_the_client<B: Bench>(bench: &
         assert_eq!(client.so_far(id).reset, Some(0));
         frames.clear();
         for _ in 0..300 {
-            frame::write(Kind::Data, 0, id, &[7; 200], &mut frames);
+            frame::write_frame(FrameType::Data, 0, id, &[7; 200], &mut frames);
         }
         client.send(&frames);
         client.round_trip().await;
@@ -273,11 +273,11 @@ pub async fn idle_connections_are_closed<B: Bench>(bench: &B) {
 pub async fn frames_that_ask_for_nothing_keep_no_connection<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = begin_with(bench, Limits { head_timeout: SHORT, ..limits() });
-    for (kind, length) in [(Kind::Settings, 0), (Kind::Ping, 8)] {
+    for (kind, length) in [(FrameType::Settings, 0), (FrameType::Ping, 8)] {
         let mut client = Streams::new(server.connect());
         client.round_trip().await;
         let mut bytes = Vec::new();
-        frame::write(kind, 0, 0, &vec![0; length], &mut bytes);
+        frame::write_frame(kind, 0, 0, &vec![0; length], &mut bytes);
         let (first, second) = bytes.split_at(5);
         client.send(first);
         let end = bench.now() + SHORT * 4;
@@ -365,7 +365,7 @@ pub async fn a_stall_that_is_over_is_forgotten<B: Bench>(bench: &B) {
     bench.calm();
     let slack = SHORT * 2;
     let (server, _) = begin_with(bench, Limits { rate_slack: slack, ..limits() });
-    let settings = [(setting::INITIAL_WINDOW_SIZE, 3)];
+    let settings = [(setting_id::INITIAL_WINDOW_SIZE, 3)];
     let mut client = Streams::with_settings(server.connect(), &settings);
     client.keep_windows_shut();
     let id = client.open("POST", "/ignore", &[], false);
@@ -401,7 +401,7 @@ pub async fn trailers_are_the_end<B: Bench>(bench: &B) {
 pub async fn a_window_that_stays_shut_is_a_reset<B: Bench>(bench: &B) {
     bench.calm();
     let (server, shared) = begin_with(bench, Limits { rate_slack: SHORT, ..limits() });
-    let shut = [(setting::INITIAL_WINDOW_SIZE, 0)];
+    let shut = [(setting_id::INITIAL_WINDOW_SIZE, 0)];
     let mut client = Streams::with_settings(server.connect(), &shut);
     let all = [client.get("/hello"), client.get("/large/100000"), client.get("/gated/1")];
     shared.open(1);
@@ -459,7 +459,7 @@ pub async fn small_pieces_reach_a_client_that_acknowledges_every_frame<B: Bench>
 /// A client whose windows have the maximum size.
 fn insatiable<S: Served>(server: &S) -> Streams<S::Wire> {
     let largest = (1 << 31) - 1;
-    let wide = [(setting::INITIAL_WINDOW_SIZE, largest)];
+    let wide = [(setting_id::INITIAL_WINDOW_SIZE, largest)];
     let mut client = Streams::with_settings(server.connect(), &wide);
     client.keep_windows_shut();
     let mut bytes = Vec::new();
@@ -489,7 +489,7 @@ pub async fn who_takes_everything_is_heard<B: Bench>(bench: &B) {
 pub async fn who_waits_for_others_is_not_late<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = begin_with(bench, Limits { rate_slack: SHORT, ..limits() });
-    let wide = [(setting::INITIAL_WINDOW_SIZE, 1 << 20)];
+    let wide = [(setting_id::INITIAL_WINDOW_SIZE, 1 << 20)];
     let mut client = Streams::with_settings(server.connect(), &wide);
     client.keep_windows_shut();
     let all: Vec<_> = (0..3).map(|_| client.get("/large/200000")).collect();
@@ -686,7 +686,7 @@ pub async fn a_broken_rule_ends_the_connection<B: Bench>(bench: &B) {
     let mut client = Streams::new(server.connect());
     client.get("/wait");
     bench.until("the handler has begun", || shared.started.get() == 1).await;
-    client.frame(Kind::Data, 0, 0, b"on stream 0");
+    client.frame(FrameType::Data, 0, 0, b"on stream 0");
     client.ended().await;
     assert_eq!(client.go_away.last(), Some(&(1, 1)));
     bench.until("the handler was dropped", || shared.dropped.get() == 1).await;
@@ -699,7 +699,7 @@ pub async fn who_reads_nothing_is_cut_off<B: Bench>(bench: &B) {
     bench.calm();
     let (server, shared) = begin_with(bench, Limits { rate_slack: SHORT, ..limits() });
     let mut client =
-        Streams::with_settings(server.connect(), &[(setting::INITIAL_WINDOW_SIZE, 0x7fff_ffff)]);
+        Streams::with_settings(server.connect(), &[(setting_id::INITIAL_WINDOW_SIZE, 0x7fff_ffff)]);
     let mut more = Vec::new();
     frame::write_window_update(0, 0x7fff_0000, &mut more);
     client.send(&more);

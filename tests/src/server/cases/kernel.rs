@@ -50,7 +50,7 @@ pub async fn a_handler_that_blocks_its_thread_is_noticed<B: Bench>(bench: &B) {
     }
     drop(peer);
     server.shut_down();
-    assert_eq!(server.ended().await.snapshot.blocked, 1);
+    assert_eq!(server.ended().await.snapshot.blocking_polls, 1);
 }
 
 /// A blocked worker does not make its peers late: data that arrived meanwhile is processed before
@@ -123,7 +123,7 @@ pub async fn blocking_functions_that_outlive_their_request_are_waited_for<B: Ben
     server.shut_down();
     let outcome = server.ended().await;
     assert_eq!((shared.started.get(), shared.finished.get()), (3, 3));
-    assert_eq!((outcome.snapshot.functions_left, outcome.snapshot.tasks_cut), (0, 0));
+    assert_eq!((outcome.snapshot.abandoned_blocking_tasks, outcome.snapshot.aborted_tasks), (0, 0));
 }
 
 /// The shutdown does not wait for idle blocking threads, which exit later.
@@ -133,7 +133,7 @@ pub async fn idle_blocking_threads_do_not_hold_the_end_up<B: Bench>(bench: &B) {
     leave(bench, &server, &shared, &["/leave-function/0", "/leave-function/0"]).await;
     bench.until("both are done", || shared.finished.get() == 2).await;
     server.shut_down();
-    assert_eq!(server.ended().await.snapshot.functions_left, 0);
+    assert_eq!(server.ended().await.snapshot.abandoned_blocking_tasks, 0);
 }
 
 /// A blocking function that never returns is abandoned at the deadline, and counted.
@@ -145,7 +145,7 @@ pub async fn a_blocking_function_without_an_end_does_not_hold_the_end_up<B: Benc
     server.shut_down();
     let outcome = server.ended().await;
     assert!(bench.now() >= start + time);
-    assert_eq!((outcome.snapshot.functions_left, outcome.snapshot.tasks_cut), (1, 0));
+    assert_eq!((outcome.snapshot.abandoned_blocking_tasks, outcome.snapshot.aborted_tasks), (1, 0));
     assert_eq!(shared.finished.get(), 1, "one function is still running");
     shared.open(1);
     bench.until("the function ends by itself", || shared.finished.get() == 2).await;
@@ -160,7 +160,7 @@ pub async fn a_second_order_leaves_blocking_functions_behind<B: Bench>(bench: &B
     bench.sleep(Duration::from_millis(200)).await;
     server.cut();
     let outcome = server.ended().await;
-    assert_eq!((outcome.snapshot.functions_left, shared.finished.get()), (1, 0));
+    assert_eq!((outcome.snapshot.abandoned_blocking_tasks, shared.finished.get()), (1, 0));
     shared.open(1);
     bench.until("the function ends by itself", || shared.finished.get() == 1).await;
 }

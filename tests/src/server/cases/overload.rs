@@ -13,9 +13,9 @@ use crate::server::streams::{Answer, Streams};
 use crate::server::websockets::{Said, Socket};
 use peregrine::bytes::Bytes;
 use peregrine::prelude::*;
-use peregrine::web::account::Charge;
+use peregrine::web::account::MemoryReservation;
 use peregrine::{Limits, MemoryMax, OverloadLimits, ProxyProtocol, TrustedProxies};
-use peregrine_proto::h2::frame::setting;
+use peregrine_proto::h2::frame::setting_id;
 use peregrine_proto::ws::frame::{Opcode, flag};
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ fn app(shared: &Shared) -> impl Fn() -> App + Clone + Send + 'static {
 
 /// Reserves this many bytes of the worker's memory account until the case opens the gate.
 async fn keep(State(shared): State<Shared>, Path(bytes): Path<usize>) -> &'static str {
-    let _charge = Charge::of(bytes);
+    let _charge = MemoryReservation::new(bytes);
     shared.wait().await;
     "kept"
 }
@@ -245,12 +245,12 @@ pub async fn destructors_that_panic_harm_nobody<B: Bench>(bench: &B) {
     let make = move || {
         App::new()
             .get("/hello", || "hello")
-            .get("/held", || peregrine::web::account::held().to_string())
+            .get("/held", || peregrine::web::account::reserved().to_string())
             .get("/small", || bomb(10))
             .get("/large", move || bomb(large))
-            .get("/pieces", || peregrine::web::Body::stream(Stream(10, 3)))
-            .get("/large-pieces", move || peregrine::web::Body::stream(Stream(large / 3, 3)))
-            .get("/endless", move || peregrine::web::Body::stream(Stream(large / 3, usize::MAX)))
+            .get("/pieces", || peregrine::web::Body::from_stream(Stream(10, 3)))
+            .get("/large-pieces", move || peregrine::web::Body::from_stream(Stream(large / 3, 3)))
+            .get("/endless", move || peregrine::web::Body::from_stream(Stream(large / 3, usize::MAX)))
     };
     for way in WAYS {
         let server = bench.start(limits(), way.is_secure().then(server_tls), make);
@@ -440,7 +440,7 @@ pub async fn one_connection_of_a_client_too_many_is_reset<B: Bench>(bench: &B) {
 /// Behind a PROXY header, the limit applies to the client that the header names.
 pub async fn a_header_tells_whose_connection_counts<B: Bench>(bench: &B) {
     bench.calm();
-    let settings = ProxyProtocol::required().from(["0.0.0.0/0", "::/0", "unix:"]);
+    let settings = ProxyProtocol::required().trust(["0.0.0.0/0", "::/0", "unix:"]);
     let gate = Gate { proxy_protocol: Some(settings), ..Gate::default() };
     let overload =
         OverloadLimits { connections_per_client_max: Some(1), ..OverloadLimits::default() };
@@ -638,7 +638,7 @@ pub async fn unread_responses_stop_at_the_ceiling<B: Bench>(bench: &B) {
     bench.sleep(SHORT).await;
     measured.check("unread responses");
     drop(peers);
-    let wide = [(setting::INITIAL_WINDOW_SIZE, 0)];
+    let wide = [(setting_id::INITIAL_WINDOW_SIZE, 0)];
     // Complete bodies, and bodies produced while they are sent.
     for path in ["/large/100000", "/endless-large/100000"] {
         let mut attackers = Vec::new();

@@ -9,7 +9,7 @@ use crate::server::promises::Promises;
 use crate::server::secure::{Secure, VERSIONS, client_config, server_tls};
 use crate::server::simulated::SimulatedBench;
 use peregrine::Limits;
-use peregrine_driver_sim::Sockets;
+use peregrine_driver_sim::SocketBuffers;
 use std::time::Duration;
 
 /// A handler that runs to completion and reads its body gets an error when the peer is gone, and
@@ -60,7 +60,7 @@ pub async fn a_fault_of_tls_leaves_a_promised_handler_alone<B: Bench>(bench: &B)
 /// A peer that does not read earlier output loses its connection, and the handler behind it
 /// continues.
 pub async fn a_stalled_write_leaves_a_promised_handler_alone(bench: &SimulatedBench) {
-    bench.calm_with(Sockets::of(5_000));
+    bench.calm_with(SocketBuffers::with_size(5_000));
     let window = Duration::from_secs(5);
     let promises = Promises { rate_window: window, ..promises() };
     let (server, shared) = begin_with(bench, promises.limits());

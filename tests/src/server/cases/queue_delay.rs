@@ -38,7 +38,7 @@ const WORK: Duration = Duration::from_millis(1);
 /// An application whose handler blocks the thread for a millisecond of virtual time.
 fn working() -> App {
     let work = async || {
-        Network::current().expect("the handler runs on a simulated network").block(WORK);
+        Network::current().expect("the handler runs on a simulated network").block_thread(WORK);
         "worked"
     };
     App::new().get("/work", work).get("/well", (|| "well").never_shed())
@@ -53,7 +53,7 @@ const SETTLED: Duration = Duration::from_millis(400);
 
 fn begin(bench: &SimulatedBench, queue_delay_target: Option<Duration>) -> SimulatedServer {
     bench.calm();
-    bench.network().set_faults(Faults { in_turns: true, ..Faults::none() });
+    bench.network().set_faults(Faults { batch_scheduling: true, ..Faults::none() });
     let overload = OverloadLimits { queue_delay_target, ..OverloadLimits::default() };
     bench.start(Limits { overload, ..limits() }, None, working)
 }
@@ -151,7 +151,7 @@ pub async fn health_checks_are_never_refused(bench: &SimulatedBench) {
 pub async fn a_burst_is_answered(bench: &SimulatedBench) {
     let server = begin(bench, Some(WORK * 3));
     for _ in 0..3 {
-        bench.network().block(Duration::from_secs(60));
+        bench.network().block_thread(Duration::from_secs(60));
         let all = Rc::new(RefCell::new(Vec::new()));
         for _ in 0..300 {
             let (client, all) = (bench.network().connect_to(server.place()), Rc::clone(&all));

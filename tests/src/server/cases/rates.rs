@@ -11,8 +11,8 @@ use crate::server::secure::{Secure, VERSIONS, client_config, server_tls};
 use crate::server::simulated::{LARGE, SimulatedBench};
 use crate::server::streams::Streams;
 use peregrine::{Http2Limits, Limits, ProxyProtocol};
-use peregrine_driver_sim::Sockets;
-use peregrine_proto::h2::frame::{self, Kind, flag, setting};
+use peregrine_driver_sim::SocketBuffers;
+use peregrine_proto::h2::frame::{self, FrameType, flags, setting_id};
 use peregrine_tls::rustls::ClientConfig;
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,9 +49,9 @@ pub async fn a_steady_upload_may_take_hours(bench: &SimulatedBench) {
 /// An HTTP/2 client that opened its windows wide and reads slowly may send nothing for minutes, and
 /// sees the server's PING long after it was sent.
 pub async fn a_slow_reader_with_a_large_window_may_be_silent(bench: &SimulatedBench) {
-    bench.calm_with(Sockets::of(20_000));
+    bench.calm_with(SocketBuffers::with_size(20_000));
     let (server, _) = begin_with(bench, promises().limits());
-    let settings = [(setting::INITIAL_WINDOW_SIZE, 1 << 30)];
+    let settings = [(setting_id::INITIAL_WINDOW_SIZE, 1 << 30)];
     let mut client = Streams::with_settings(server.connect(), &settings);
     let mut more = Vec::new();
     frame::write_window_update(0, 1 << 30, &mut more);
@@ -107,11 +107,11 @@ pub async fn a_silent_upload_is_late_whatever_is_left_of_its_window(bench: &Simu
     let padding = [255; 256];
     let frames = (window / 256) as usize;
     let padded = (0..frames).fold(Vec::new(), |mut out, _| {
-        frame::write(Kind::Data, flag::PADDED, 1, &padding, &mut out);
+        frame::write_frame(FrameType::Data, flags::PADDED, 1, &padding, &mut out);
         out
     });
     let mut announced = Vec::new();
-    frame::write(Kind::Data, 0, 1, &vec![7; window as usize], &mut announced);
+    frame::write_frame(FrameType::Data, 0, 1, &vec![7; window as usize], &mut announced);
     announced.truncate(9);
     for (what, bytes) in [("nothing", Vec::new()), ("padding", padded), ("a header", announced)] {
         let mut client = Streams::new(server.connect());
@@ -143,7 +143,7 @@ pub async fn an_upload_in_tls_is_measured_by_its_content(bench: &SimulatedBench)
     let mut client = Streams::new(wire);
     let id = client.open("POST", "/count", &[], false);
     let mut frame = Vec::new();
-    frame::write(Kind::Data, flag::END_STREAM, id, &[7; 16_000], &mut frame);
+    frame::write_frame(FrameType::Data, flags::END_STREAM, id, &[7; 16_000], &mut frame);
     let record = client.wire().seal(&frame);
     for piece in record.chunks(2_000) {
         bench.sleep(Duration::from_secs(5)).await;
@@ -175,7 +175,7 @@ pub async fn an_upload_in_tls_is_measured_by_its_content(bench: &SimulatedBench)
 pub async fn a_proxy_header_before_tls_is_no_content(bench: &SimulatedBench) {
     bench.calm_with_large_buffers();
     let promises = Promises { rate_window: Duration::from_secs(5), ..promises() };
-    let settings = ProxyProtocol::required().from(["0.0.0.0/0", "::/0", "unix:"]);
+    let settings = ProxyProtocol::required().trust(["0.0.0.0/0", "::/0", "unix:"]);
     let gate = Gate { proxy_protocol: Some(settings), ..Gate::default() };
     let app = Shared::default().app();
     let server = bench.start_behind(gate, promises.limits(), Some(server_tls()), app);
@@ -236,7 +236,7 @@ pub async fn a_slow_but_steady_reader_gets_all_of_a_response(bench: &SimulatedBe
     let promises = promises();
     let (server, _) = begin_with(bench, promises.limits());
     let length = 400_000;
-    let rate = promises.rate_min + LARGE.lump_bytes_max() as u64 / promises.rate_window.as_secs();
+    let rate = promises.rate_min + LARGE.progress_step_max() as u64 / promises.rate_window.as_secs();
     for rate in [rate + 200, 20_000] {
         let mut peer = Peer::new(server.connect());
         peer.get(&format!("/large/{length}"));

@@ -6,7 +6,7 @@ use crate::server::authority::{Authority, Identity, LONG_AFTER};
 use crate::server::bench::{Bench, Got, PATIENCE, Served, Wire};
 use crate::server::peer::Peer;
 use crate::server::secure::{Secure, VERSIONS, certificate_pem, client_config, server_tls};
-use peregrine_tls::{Certificate, ClientAuth, Tls};
+use peregrine_tls::{Certificate, ClientAuth, TlsConfig};
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -286,16 +286,16 @@ pub async fn a_new_certificate_disturbs_no_connection_and_no_handshake<B: Bench>
     let of = |number: u32| authority.issue(&number.to_string(), "localhost", LONG_AFTER);
     let pem = |own: &Identity| {
         let made = Certificate::from_pem(own.certificate.as_bytes(), own.key.as_bytes());
-        made.labelled("own")
+        made.label("own")
     };
-    let tls = Tls::from_certificate(pem(&of(0))).expect("the certificate is valid");
+    let tls = TlsConfig::from_certificate(pem(&of(0))).expect("the certificate is valid");
     let server = bench.start(limits(), Some(tls.clone()), Shared::default().app());
     let mut open = Vec::new();
     for number in 1..5 {
         for version in VERSIONS {
             let config = authority.client(version, &[], None);
             let under_way = Secure::new(server.connect_secure(), &config);
-            tls.put_certificate(pem(&of(number))).expect("the certificate is valid");
+            tls.upsert_certificate(pem(&of(number))).expect("the certificate is valid");
             for wire in [under_way, Secure::new(server.connect_secure(), &config)] {
                 let mut peer = Peer::new(wire);
                 peer.expect_alive().await;

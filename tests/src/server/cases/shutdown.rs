@@ -124,7 +124,7 @@ pub async fn tasks_without_an_end_are_cut_at_the_deadline_and_counted<B: Bench>(
     if bench.is_virtual() {
         assert!(passed <= time + Duration::from_millis(500), "{passed:?}");
     }
-    assert_eq!(outcome.snapshot.tasks_cut, 3);
+    assert_eq!(outcome.snapshot.aborted_tasks, 3);
     assert_eq!((shared.finished.get(), outcome.cut.len()), (0, 0));
     if !bench.is_virtual() {
         // The simulated network's runtime lives as long as the case.
@@ -140,7 +140,7 @@ pub async fn tasks_may_be_given_less_time_than_connections<B: Bench>(bench: &B) 
     let (server, shared) = begin_with(bench, limits);
     leave(bench, &server, &shared, &["/leave-task"]).await;
     server.shut_down();
-    assert_eq!(server.ended().await.snapshot.tasks_cut, 1);
+    assert_eq!(server.ended().await.snapshot.aborted_tasks, 1);
     shared.open(1);
 }
 
@@ -153,7 +153,7 @@ pub async fn a_second_order_cuts_tasks_at_once<B: Bench>(bench: &B) {
     bench.sleep(Duration::from_millis(100)).await;
     assert_eq!((shared.finished.get(), shared.dropped.get()), (0, 0));
     server.cut();
-    assert_eq!(server.ended().await.snapshot.tasks_cut, 1);
+    assert_eq!(server.ended().await.snapshot.aborted_tasks, 1);
     shared.open(1);
 }
 
@@ -165,7 +165,7 @@ pub async fn tasks_of_what_the_application_holds_end_with_it<B: Bench>(bench: &B
     leave(bench, &server, &shared, &["/leave-pool", "/leave-pool"]).await;
     server.shut_down();
     let outcome = server.ended().await;
-    assert_eq!((shared.finished.get(), outcome.snapshot.tasks_cut), (2, 0));
+    assert_eq!((shared.finished.get(), outcome.snapshot.aborted_tasks), (2, 0));
 }
 
 /// Endless tasks and streams may wait for the shutdown order.
@@ -180,7 +180,7 @@ pub async fn tasks_and_streams_may_await_the_order<B: Bench>(bench: &B) {
     server.shut_down();
     assert_eq!(peer.reply().await.text(), "goodbye");
     let outcome = server.ended().await;
-    assert_eq!((shared.finished.get(), outcome.snapshot.tasks_cut), (2, 0));
+    assert_eq!((shared.finished.get(), outcome.snapshot.aborted_tasks), (2, 0));
     assert_eq!(outcome.cut, []);
 }
 
@@ -223,7 +223,7 @@ pub async fn a_time_may_be_without_an_end<B: Bench>(bench: &B) {
     shared.open(1);
     let outcome = server.ended().await;
     // The upload and the task.
-    assert_eq!((shared.finished.get(), outcome.snapshot.tasks_cut), (2, 0));
+    assert_eq!((shared.finished.get(), outcome.snapshot.aborted_tasks), (2, 0));
     assert_eq!(outcome.cut, []);
 }
 

@@ -12,7 +12,7 @@ use crate::server::secure::server_tls;
 use crate::server::simulated::SimulatedBench;
 use crate::server::streams::Streams;
 use peregrine::Limits;
-use peregrine_proto::h2::frame::{self, Kind, flag};
+use peregrine_proto::h2::frame::{self, FrameType, flags};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -299,9 +299,9 @@ pub async fn malformed_heads_in_pieces_are_not_waited_for(bench: &SimulatedBench
     let mut frames = Vec::new();
     for id in (1..).step_by(2).take(40) {
         // A literal field with an upper-case name.
-        frame::write(
-            Kind::Headers,
-            flag::END_HEADERS | flag::END_STREAM,
+        frame::write_frame(
+            FrameType::Headers,
+            flags::END_HEADERS | flags::END_STREAM,
             id,
             b"\0\x01A\x01b",
             &mut frames,

@@ -9,7 +9,7 @@ use crate::server::secure::server_tls;
 use crate::server::simulated::SimulatedBench;
 use crate::server::websockets::{Said, Socket};
 use peregrine::Limits;
-use peregrine_proto::ws::Content;
+use peregrine_proto::ws::MessagePayload;
 use peregrine_proto::ws::frame::{self, Opcode, flag};
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ pub async fn messages_of_all_sizes_are_echoed<B: Bench>(bench: &B) {
         for size in [0, 1, 125, 126, 127, 2_000, 65_535, 65_536, large] {
             let size = size.min(large);
             let bytes = pattern(size);
-            socket.send(Content::Binary(&bytes)).await;
+            socket.send(MessagePayload::Binary(&bytes)).await;
             socket.expect(Said::Binary(bytes)).await;
             let text = "\u{e9}".repeat(size / 2);
             socket.text(&text).await;
@@ -132,16 +132,16 @@ pub async fn broken_rules_are_told<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let framed = |opcode, flags, payload: &[u8]| {
         let mut bytes = Vec::new();
-        frame::write(opcode, flags, Some(*b"mask"), payload, &mut bytes);
+        frame::write_frame(opcode, flags, Some(*b"mask"), payload, &mut bytes);
         bytes
     };
     let mut unmasked = Vec::new();
-    frame::write(Opcode::Text, flag::FIN, None, b"a", &mut unmasked);
+    frame::write_frame(Opcode::Text, flag::FIN, None, b"a", &mut unmasked);
     let two =
         [framed(Opcode::Text, 0, &[b'a'; 700]), framed(Opcode::Continuation, 0, &[b'a'; 700])];
     let wrong = [
         (unmasked, 1_002),
-        (framed(Opcode::Text, flag::FIN | flag::COMPRESSED, b"a"), 1_002),
+        (framed(Opcode::Text, flag::FIN | flag::RSV1, b"a"), 1_002),
         (framed(Opcode::Continuation, flag::FIN, b"a"), 1_002),
         (framed(Opcode::Ping, 0, b"a"), 1_002),
         (framed(Opcode::Close, flag::FIN, &[3]), 1_002),
@@ -196,7 +196,7 @@ pub async fn messages_are_compressed<B: Bench>(bench: &B) {
                 socket.text(&text).await;
                 socket.expect_text(&text).await;
                 let bytes = pattern(bench.large(20_000));
-                socket.send(Content::Binary(&bytes)).await;
+                socket.send(MessagePayload::Binary(&bytes)).await;
                 socket.expect(Said::Binary(bytes)).await;
             }
             socket.close(1_000).await;
@@ -270,7 +270,7 @@ pub async fn a_handler_that_does_not_read_holds_its_peer_back<B: Bench>(bench: &
         let mut socket = Socket::open::<B>(&server, way, "/ws/quiet").await;
         // The server's buffers: twice 64 KiB, or the window of a stream.
         for _ in 0..2 {
-            socket.send(Content::Binary(&pattern(size / 2))).await;
+            socket.send(MessagePayload::Binary(&pattern(size / 2))).await;
         }
         socket.frame(Opcode::Ping, flag::FIN, b"behind").await;
         socket.expect(Said::Pong(b"behind".to_vec())).await;
@@ -456,7 +456,7 @@ pub async fn a_peer_that_nobody_reads_is_not_dead(bench: &SimulatedBench) {
     for way in WAYS {
         let mut socket = Socket::open::<SimulatedBench>(&server, way, "/ws/quiet").await;
         for _ in 0..2 {
-            socket.send(Content::Binary(&pattern(40_000))).await;
+            socket.send(MessagePayload::Binary(&pattern(40_000))).await;
         }
         socket.listen(bench, 2 * HOUR).await;
         shared.open(1);

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::header::UPGRADE;
 use http::{HeaderValue, StatusCode};
 use peregrine::web::extract::{Path, State};
-use peregrine::web::upgrade::OnUpgrade;
+use peregrine::web::upgrade::UpgradeHandler;
 use peregrine::web::{App, Body, HandlerExt, Problem, Response};
 use peregrine_driver_sim::Network;
 use std::cell::RefCell;
@@ -68,8 +68,8 @@ pub(super) fn app(ledger: Ledger) -> App {
             tokio::time::sleep(Duration::from_secs(seconds)).await;
             "slept"
         })
-        .get("/work/{id}/{seconds}", work.run_to_end())
-        .post("/work/{id}/{seconds}", work.run_to_end().body_limit(u64::MAX))
+        .get("/work/{id}/{seconds}", work.run_to_completion())
+        .post("/work/{id}/{seconds}", work.run_to_completion().body_limit(u64::MAX))
         .post("/count", count.body_limit(u64::MAX))
         .post("/nap/{seconds}", nap.body_limit(u64::MAX))
         .get("/stall/{seconds}", async |Path(seconds): Path<u64>| stall(seconds))
@@ -129,7 +129,7 @@ async fn nap(Path(seconds): Path<u64>, body: Body) -> Result<String, Problem> {
 }
 
 fn upgrade() -> Response {
-    let echo = OnUpgrade::new(|mut io| async move {
+    let echo = UpgradeHandler::new(|mut io| async move {
         while let Ok(Some(bytes)) = io.recv().await {
             if io.send(bytes).await.is_err() {
                 return;

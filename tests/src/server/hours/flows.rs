@@ -4,7 +4,7 @@
 use super::talk::{Heard, Talk};
 use super::world::World;
 use crate::server::app::pattern;
-use peregrine_driver_sim::Sockets;
+use peregrine_driver_sim::SocketBuffers;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ struct Flow {
 impl Flow {
     /// A flow that takes up to an hour and keeps the minimum rate in every window, barely or by
     /// far, although `lump` bytes may move late.
-    fn steady(world: &World, sockets: Option<&Sockets>, lump: usize) -> Self {
+    fn steady(world: &World, sockets: Option<&SocketBuffers>, lump: usize) -> Self {
         let window = world.promises.rate_window;
         let pause = world.choose(&[SECOND / 10, SECOND, window / 4]);
         let lasts = world.choose(&[SECOND, 100 * SECOND, 3_600 * SECOND]);
@@ -52,25 +52,25 @@ impl Flow {
 }
 
 /// Socket buffers of any size, which may accept and release data in lumps, or a plain pipe.
-fn buffers(world: &World) -> Option<Sockets> {
+fn buffers(world: &World) -> Option<SocketBuffers> {
     let bytes = world.choose(&[0, 50, 700, 8_000, 200_000]);
     let unsent_bytes_max = bytes.min(16 * 1024);
-    (bytes > 0).then(|| Sockets {
-        unsent_bytes_max,
+    (bytes > 0).then(|| SocketBuffers {
+        notsent_lowat_bytes: unsent_bytes_max,
         send_bytes_max: bytes * world.choose(&[1, 20]),
         receive_bytes_max: bytes,
-        window_lump_bytes: (bytes / world.choose(&[2, 16])).max(1),
+        window_update_bytes: (bytes / world.choose(&[2, 16])).max(1),
     })
 }
 
 /// The most bytes of one flow: small buffers need many events for them.
-fn bytes_max(sockets: Option<&Sockets>) -> usize {
+fn bytes_max(sockets: Option<&SocketBuffers>) -> usize {
     sockets.map_or(400_000, |sockets| 300 * sockets.receive_bytes_max).min(400_000)
 }
 
 /// How many bytes the peer may have to read before the server notices.
-fn lump(sockets: Option<&Sockets>) -> usize {
-    sockets.map_or(0, Sockets::lump_bytes_max)
+fn lump(sockets: Option<&SocketBuffers>) -> usize {
+    sockets.map_or(0, SocketBuffers::progress_step_max)
 }
 
 /// Uploads a body for up to an hour, above the minimum rate, and expects its size in the response.
@@ -79,7 +79,7 @@ pub(super) async fn uploader(world: Rc<World>) {
     let sockets = buffers(&world);
     let flow = Flow::steady(&world, sockets.as_ref(), 0);
     let mut talk = Talk::new(&world, "uploader", sockets);
-    let stops = world.network.random(3) == 0;
+    let stops = world.network.random_below(3) == 0;
     let length = flow.bytes() + if stops { 1_000_000 } else { 0 };
     talk.say(format!("POST /count HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n")).await;
     for _ in 0..flow.pieces {
@@ -134,8 +134,8 @@ pub(super) async fn downloader(world: Rc<World>) {
 
 /// Waits for a response that is produced slowly: no timeout expires.
 pub(super) async fn listener(world: Rc<World>) {
-    let mut talk = Talk::new(&world, "listener", Some(Sockets::of(20_000)));
-    let (pieces, seconds) = (1 + world.network.random(20), world.choose(&[1, 50, 1_000]));
+    let mut talk = Talk::new(&world, "listener", Some(SocketBuffers::with_size(20_000)));
+    let (pieces, seconds) = (1 + world.network.random_below(20), world.choose(&[1, 50, 1_000]));
     talk.get(&format!("/drip/{pieces}/{seconds}")).await;
     let until = talk.now() + Duration::from_secs((pieces + 1) * seconds) + 10 * SECOND;
     let body = "drip".repeat(usize::try_from(pieces).expect("the value is small"));
@@ -148,7 +148,7 @@ pub(super) async fn deaf(world: Rc<World>) {
     let sockets = buffers(&world);
     let mut talk = Talk::new(&world, "deaf", sockets);
     talk.get("/endless").await;
-    for _ in 0..world.network.random(4) {
+    for _ in 0..world.network.random_below(4) {
         talk.sleep(SECOND / 10).await;
         if talk.client.recv_at_most(1_000).await.is_err() {
             return talk.fault("the peer is cut off although it reads");
@@ -175,9 +175,9 @@ pub(super) async fn upgraded(world: Rc<World>) {
     }
     let idle = world.promises.upgrade_idle;
     let longest = idle.map_or(8 * 3_600 * SECOND, |idle| idle - 10 * SECOND);
-    for _ in 0..world.network.random(8) {
+    for _ in 0..world.network.random_below(8) {
         talk.sleep(world.time(world.choose(&[SECOND, longest]))).await;
-        if world.network.random(4) == 0
+        if world.network.random_below(4) == 0
             // A peer that does not read for longer than the slack is cut off.
             && !talk.floods(&pattern(flood), world.time(world.promises.rate_window / 2)).await
         {
@@ -188,7 +188,7 @@ pub(super) async fn upgraded(world: Rc<World>) {
             return talk.fault("no echo arrives");
         }
     }
-    match (idle, world.network.random(3)) {
+    match (idle, world.network.random_below(3)) {
         (Some(idle), 0) => talk.expect_end(idle).await,
         (_, 1) => {
             talk.half_close().await;

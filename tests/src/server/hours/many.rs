@@ -6,8 +6,8 @@ use crate::server::app::pattern;
 use crate::server::bench::Got;
 use crate::server::simulated::SimulatedWire;
 use crate::server::streams::Streams;
-use peregrine_driver_sim::{Client, Sockets};
-use peregrine_proto::h2::frame::{Code, setting};
+use peregrine_driver_sim::{Client, SocketBuffers};
+use peregrine_proto::h2::frame::{ErrorCode, setting_id};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ struct Upload {
 impl Many {
     fn new(world: &Rc<World>, kind: &'static str, settings: &[(u16, u32)]) -> Self {
         let sizes = world.choose(&[0, 300, 5_000, 100_000]);
-        let client = Rc::new(world.connect((sizes > 0).then(|| Sockets::of(sizes))));
+        let client = Rc::new(world.connect((sizes > 0).then(|| SocketBuffers::with_size(sizes))));
         world.meet(kind, client.address());
         let wire = SimulatedWire::new(Rc::clone(&client), &world.network);
         let streams = Streams::with_settings(wire, settings);
@@ -91,7 +91,7 @@ impl Many {
         let seconds = world.choose(&[1, 20, 300]);
         let takes = Duration::from_secs(seconds);
         let (mut upload, mut work, mut lasts) = (None, None, SOON);
-        let (path, status, body) = match world.network.random(10) {
+        let (path, status, body) = match world.network.random_below(10) {
             0 | 1 => ("/hello".to_owned(), 200, b"hello".to_vec()),
             2 => (format!("/large/{length}"), 200, pattern(length)),
             3 => {
@@ -120,7 +120,7 @@ impl Many {
                 let left = length.min(60 * piece);
                 let pieces = u32::try_from(left.div_ceil(piece)).expect("the count is small");
                 lasts += 3 * SECOND * pieces + if naps { takes } else { Duration::ZERO };
-                let has_trailers = world.network.random(2) == 0;
+                let has_trailers = world.network.random_below(2) == 0;
                 let next = self.now() + pause;
                 upload = Some(Upload { left, piece, next, has_trailers });
                 let path = if naps { format!("/nap/{seconds}") } else { "/count".to_owned() };
@@ -132,7 +132,7 @@ impl Many {
         let id = self.streams.open(method, &path, &[], upload.is_none());
         let due = asked + lasts;
         let gives_up =
-            if world.network.random(5) == 0 { asked + world.time(lasts) } else { due + SOON };
+            if world.network.random_below(5) == 0 { asked + world.time(lasts) } else { due + SOON };
         Job { id, asked, status, body, due, gives_up, upload, work, is_over: false }
     }
 
@@ -261,14 +261,14 @@ impl Drop for Many {
 /// until the server sends GOAWAY.
 pub(super) async fn multiplexer(world: Rc<World>) {
     let mut many = Many::new(&world, "multiplexer", &[]);
-    let opens_late = world.network.random(3) == 0;
+    let opens_late = world.network.random_below(3) == 0;
     if opens_late {
         many.streams.keep_windows_shut();
     }
     let idle = world.promises.limits.idle_timeout;
     let mut jobs = Vec::new();
-    for _ in 0..1 + world.network.random(4) {
-        for _ in 0..1 + world.network.random(8) {
+    for _ in 0..1 + world.network.random_below(4) {
+        for _ in 0..1 + world.network.random_below(8) {
             let job = many.ask();
             jobs.push(job);
         }
@@ -284,7 +284,7 @@ pub(super) async fn multiplexer(world: Rc<World>) {
             }
         }
     }
-    match world.network.random(5) {
+    match world.network.random_below(5) {
         0 => many.streams.go_away(),
         1 => {
             // The peer disconnects in the middle.
@@ -329,15 +329,15 @@ pub(super) async fn half_frame(world: Rc<World>) {
 pub(super) async fn resetter(world: Rc<World>) {
     let mut many = Many::new(&world, "resetter", &[]);
     let mut jobs = Vec::new();
-    for _ in 0..1 + world.network.random(60) {
+    for _ in 0..1 + world.network.random_below(60) {
         let path =
             world.choose(&["/hello", "/sleep/300", "/endless", "/large/30000", "/panic-late"]);
         let id = many.streams.get(path);
-        if world.network.random(2) == 0 && !many.fill(Duration::from_millis(1)).await {
+        if world.network.random_below(2) == 0 && !many.fill(Duration::from_millis(1)).await {
             return many.fault("GOAWAY without a reason");
         }
         many.streams.reset(id);
-        if world.network.random(10) == 0 {
+        if world.network.random_below(10) == 0 {
             let mut job = many.ask();
             job.gives_up = job.due + SOON;
             jobs.push(job);
@@ -349,7 +349,7 @@ pub(super) async fn resetter(world: Rc<World>) {
 /// Requests much with closed windows: only heads arrive, and each stream is reset in time. Then it
 /// opens the windows, and is served.
 pub(super) async fn shut(world: Rc<World>) {
-    let mut many = Many::new(&world, "shut", &[(setting::INITIAL_WINDOW_SIZE, 0)]);
+    let mut many = Many::new(&world, "shut", &[(setting_id::INITIAL_WINDOW_SIZE, 0)]);
     let window = world.promises.rate_window;
     let all: Vec<_> = ["/hello", "/endless", "/large/30000"]
         .into_iter()
@@ -363,7 +363,7 @@ pub(super) async fn shut(world: Rc<World>) {
             }
         }
         let answer = many.streams.so_far(id);
-        let is_right = answer.reset == Some(Code::CANCEL.0) && answer.body.is_empty();
+        let is_right = answer.reset == Some(ErrorCode::CANCEL.0) && answer.body.is_empty();
         if !is_right {
             many.fault(&format!("{id}: {:?} after {} bytes", answer.reset, answer.body.len()));
         }

@@ -21,10 +21,10 @@ mod sockets;
 mod talk;
 mod world;
 
-use peregrine::IntoApplication;
+use peregrine::IntoBuiltApp;
 use peregrine_driver::{Driver, Options};
 use peregrine_driver_sim::{Network, Sim};
-use peregrine_server::{Counts, Listen, Observed, Order, Report, Snapshot};
+use peregrine_server::{WorkerMetrics, BoundListener, Instrumentation, Lifecycle, WorkerReport, WorkerStats};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -45,7 +45,7 @@ pub struct Trace {
     /// A digest of every event on the network.
     pub events: u64,
     /// The server's counts.
-    pub snapshot: Snapshot,
+    pub snapshot: WorkerStats,
     /// How many peers of each kind there were.
     pub kinds: BTreeMap<&'static str, u64>,
     /// Assertions that failed.
@@ -58,7 +58,7 @@ type Peer = Pin<Box<dyn Future<Output = ()>>>;
 fn any_peer(world: &Rc<World>, may_stall: bool) -> Peer {
     let kinds = if may_stall { 3 } else { 21 };
     let world = Rc::clone(world);
-    match world.network.random(kinds) {
+    match world.network.random_below(kinds) {
         0 => Box::pin(peers::silent(world)),
         1 => Box::pin(peers::half_head(world)),
         2 if may_stall => Box::pin(peers::staller(world)),
@@ -86,14 +86,14 @@ fn any_peer(world: &Rc<World>, may_stall: bool) -> Peer {
 fn invite(world: &Rc<World>) -> mpsc::UnboundedReceiver<()> {
     let (done, all_done) = mpsc::unbounded_channel();
     let network = &world.network;
-    let may_stall = network.random(6) == 0;
+    let may_stall = network.random_below(6) == 0;
     let quiet = world.choose(&[Duration::ZERO, SECOND, 1_200 * SECOND, DAY, 30 * DAY]);
     let mut begins = Duration::ZERO;
-    for _ in 0..1 + network.random(6) {
+    for _ in 0..1 + network.random_below(6) {
         begins += world.time(quiet);
         let (at, done, world) = (begins, done.clone(), Rc::clone(world));
         // A peer may be dropped at any of its awaits, which closes its connection.
-        let per_mille = if network.random(5) == 0 { 40 } else { 0 };
+        let per_mille = if network.random_below(5) == 0 { 40 } else { 0 };
         network.clone().spawn(async move {
             world.network.sleep(at).await;
             let peer = any_peer(&world, may_stall);
@@ -105,22 +105,22 @@ fn invite(world: &Rc<World>) -> mpsc::UnboundedReceiver<()> {
 }
 
 /// One life.
-async fn live(driver: Sim) -> (Report, Rc<World>) {
+async fn live(driver: Sim) -> (WorkerReport, Rc<World>) {
     let network = driver.network().clone();
     let port = network.bind();
     let world = Rc::new(World::new(&network, port.id()));
     let limits = world.promises.limits();
     let application =
-        app::app(world.ledger.clone()).into_application().expect("the application is valid");
-    let (orders, receiver) = watch::channel(Order::Serve);
-    let counting = Arc::new(Counts::measuring());
-    let observed = Rc::new(Observed::counting(Arc::default(), Arc::clone(&counting)));
-    let listeners = vec![Listen::on(port)];
+        app::app(world.ledger.clone()).into_built_app().expect("the application is valid");
+    let (orders, receiver) = watch::channel(Lifecycle::Serving);
+    let counting = Arc::new(WorkerMetrics::with_request_histograms());
+    let observed = Rc::new(Instrumentation::with_metrics(Arc::default(), Arc::clone(&counting)));
+    let listeners = vec![BoundListener::new(port)];
     let report = Rc::new(RefCell::new(None));
     let (told, driven) = (Rc::clone(&report), driver.clone());
     let counts = Rc::clone(&observed);
     network.spawn(async move {
-        let serving = peregrine_server::run(
+        let serving = peregrine_server::run_worker(
             driven.clone(),
             listeners,
             application,
@@ -134,7 +134,7 @@ async fn live(driver: Sim) -> (Report, Rc<World>) {
     });
     let mut peers = invite(&world);
     // The order is given when all peers are gone, or at any moment.
-    let patience = match network.random(3) {
+    let patience = match network.random_below(3) {
         0 => world.time(world.choose(&[10 * SECOND, 1_200 * SECOND, DAY])),
         _ => 400 * DAY,
     };
@@ -148,54 +148,54 @@ async fn live(driver: Sim) -> (Report, Rc<World>) {
     let told = report.take();
     let Some((report, ended)) = told else {
         let faults = world.faults();
-        let (seed, counts) = (network.seed(), counts.snapshot());
+        let (seed, counts) = (network.seed(), counts.stats());
         panic!("seed {seed}: the server did not shut down by {due:?}: {counts:?}; {faults:?}");
     };
-    counting.check();
+    counting.assert_idle();
     judge(&world, &report, ended, cuts.start);
     if driver.tokio_tasks() > 0 && ended < cuts.start {
         world.fault(format!("{} tasks are left", driver.tokio_tasks()));
     }
     while peers.recv().await.is_some() {}
     // Cut connections were cut before the worker reported its end.
-    world.judge_cuts(&report.cut, cuts_by.min(ended));
+    world.judge_cuts(&report.force_closed, cuts_by.min(ended));
     (report, world)
 }
 
 /// Requests the shutdown. Returns the time range in which remaining connections may be cut: a
 /// blocked worker notices an order only when it continues.
-async fn shut_down(world: &World, orders: &watch::Sender<Order>) -> Range<Duration> {
+async fn shut_down(world: &World, orders: &watch::Sender<Lifecycle>) -> Range<Duration> {
     let timeout = world.promises.limits.shutdown_timeout;
     let cuts_at = world.network.now() + timeout;
     world.order(cuts_at);
-    orders.send_replace(Order::Drain);
-    if world.network.random(4) > 0 {
+    orders.send_replace(Lifecycle::Draining);
+    if world.network.random_below(4) > 0 {
         return cuts_at..world.heard().await + timeout;
     }
     let sooner = world.time(3 * SECOND);
     let cuts_at = cuts_at.min(world.network.now() + sooner);
     world.order(cuts_at);
     world.network.sleep(sooner).await;
-    orders.send_replace(Order::Cut);
+    orders.send_replace(Lifecycle::ForceClosing);
     cuts_at..world.heard().await
 }
 
 /// Checks the server's report, and the handlers marked to run to completion.
-fn judge(world: &World, report: &Report, ended: Duration, cuts_at: Duration) {
-    let snapshot = &report.snapshot;
-    let endings: u64 = snapshot.ended.values().sum();
+fn judge(world: &World, report: &WorkerReport, ended: Duration, cuts_at: Duration) {
+    let snapshot = &report.stats;
+    let endings: u64 = snapshot.closed.values().sum();
     if endings != snapshot.accepted || snapshot.connections != 0 {
         world.fault(format!("of {} connections {endings} ended", snapshot.accepted));
     }
-    let cut = snapshot.ended.get("cut").copied().unwrap_or(0);
-    let all_cut = cut + snapshot.handlers_cut as u64;
+    let cut = snapshot.closed.get("cut").copied().unwrap_or(0);
+    let all_cut = cut + snapshot.aborted_handlers as u64;
     // An HTTP/2 connection is reported once for each of its exchanges.
     let (many, others): (Vec<_>, Vec<_>) =
-        report.cut.iter().partition(|cut| world.has_many(&cut.peer));
+        report.force_closed.iter().partition(|cut| world.has_many(&cut.peer));
     let of_many: BTreeSet<_> = many.iter().map(|cut| &cut.peer).collect();
     let least = (others.len() + of_many.len()) as u64;
-    if !(least..=report.cut.len() as u64).contains(&all_cut) {
-        world.fault(format!("{all_cut} were cut, but {:?} are reported", report.cut));
+    if !(least..=report.force_closed.len() as u64).contains(&all_cut) {
+        world.fault(format!("{all_cut} were cut, but {:?} are reported", report.force_closed));
     }
     if ended + World::EARLY < cuts_at && cut > 0 {
         world.fault(format!("{cut} were cut before the deadline"));
@@ -226,7 +226,7 @@ pub fn life(seed: u64) -> Trace {
     network.set_time_max(3_000 * DAY);
     let run = network.run(&Options::default(), async |driver| {
         let (report, world) = live(driver.clone()).await;
-        if driver.counters().in_flight > 0 {
+        if driver.stats().in_flight > 0 {
             world.fault("an operation is left over".to_owned());
         }
         (report, world)
@@ -234,14 +234,14 @@ pub fn life(seed: u64) -> Trace {
     let (report, world) = run.expect("a runtime without I/O starts");
     for (what, count) in [
         ("tasks panicked", network.panics()),
-        ("buffers are lost", u64::from(network.chunks_on_loan())),
+        ("buffers are lost", u64::from(network.outstanding_chunks())),
         ("connections are lost", network.connections() as u64),
-        ("bytes are left in the kernel", network.bytes_of_the_closed() as u64),
+        ("bytes are left in the kernel", network.orphaned_bytes() as u64),
     ] {
         if count > 0 {
             world.fault(format!("{count} {what}"));
         }
     }
-    let (events, kinds, faults) = (network.trace(), world.kinds(), world.faults());
-    Trace { events, snapshot: report.snapshot, kinds, faults }
+    let (events, kinds, faults) = (network.trace_digest(), world.kinds(), world.faults());
+    Trace { events, snapshot: report.stats, kinds, faults }
 }

@@ -3,15 +3,15 @@
 
 use super::talk::{Heard, Talk};
 use super::world::World;
-use peregrine_driver_sim::Sockets;
+use peregrine_driver_sim::SocketBuffers;
 use std::rc::Rc;
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Buffers large enough for everything sent here.
-fn roomy() -> Option<Sockets> {
-    Some(Sockets::of(100_000))
+fn roomy() -> Option<SocketBuffers> {
+    Some(SocketBuffers::with_size(100_000))
 }
 
 /// Sends nothing, and is closed when the timeout for the first byte expires.
@@ -29,7 +29,7 @@ pub(super) async fn half_head(world: Rc<World>) {
     talk.may_end(due.saturating_sub(World::EARLY));
     let head = b"GET /hello HTTP/1.1\r\nHost: a\r\nX-Filler: and so on and so on and so on";
     talk.say(&head[..5]).await;
-    for byte in &head[5..5 + usize::try_from(world.network.random(8)).expect("the value is small")]
+    for byte in &head[5..5 + usize::try_from(world.network.random_below(8)).expect("the value is small")]
     {
         let pause = due.saturating_sub(talk.now()) / 4;
         talk.sleep(pause).await;
@@ -47,9 +47,9 @@ pub(super) async fn half_head(world: Rc<World>) {
 pub(super) async fn patient(world: Rc<World>) {
     let mut talk = Talk::new(&world, "patient", roomy());
     let idle = world.promises.limits.idle_timeout;
-    for round in 0..1 + world.network.random(6) {
+    for round in 0..1 + world.network.random_below(6) {
         let length = world.choose(&[1, 900, 30_000]);
-        let (path, body) = match (round + world.network.random(3)) % 3 {
+        let (path, body) = match (round + world.network.random_below(3)) % 3 {
             0 => ("/hello".to_owned(), b"hello".to_vec()),
             1 => ("/sleep/20".to_owned(), b"slept".to_vec()),
             _ => (format!("/large/{length}"), crate::server::app::pattern(length)),
@@ -64,7 +64,7 @@ pub(super) async fn patient(world: Rc<World>) {
         let quiet = world.choose(&[Duration::ZERO, SECOND, idle / 2, idle - 2 * SECOND]);
         talk.sleep(world.time(quiet)).await;
     }
-    match world.network.random(5) {
+    match world.network.random_below(5) {
         0 => talk.reset(),
         1 => {
             talk.half_close().await;
@@ -129,7 +129,7 @@ pub(super) async fn employer(world: Rc<World>) {
     let id = world.next_id();
     let path = format!("/work/{id}/{seconds}");
     let takes = Duration::from_secs(seconds);
-    let has_body = world.network.random(2) == 0;
+    let has_body = world.network.random_below(2) == 0;
     if has_body {
         let head = format!("POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n");
         talk.say(head).await;
@@ -137,14 +137,14 @@ pub(super) async fn employer(world: Rc<World>) {
     } else {
         talk.get(&path).await;
     }
-    let stays = !has_body && world.network.random(3) == 0;
+    let stays = !has_body && world.network.random_below(3) == 0;
     if stays {
         talk.expect(200, Some(b"worked"), talk.now() + takes + 10 * SECOND).await;
         return;
     }
     // The request has arrived by now.
     talk.sleep(SECOND / 2 + world.time(takes / 2)).await;
-    match world.network.random(3) {
+    match world.network.random_below(3) {
         0 => talk.reset(),
         1 => talk.half_close().await,
         _ => return world.ledger.left(id),
@@ -165,7 +165,7 @@ pub(super) async fn unheard(world: Rc<World>) {
     let status = if request.contains("nowhere") { 404 } else { 405 };
     talk.say(format!("{request}Content-Length: 3000000\r\n\r\n")).await;
     let pause = world.promises.linger / world.choose(&[2, 20]);
-    for _ in 0..world.network.random(20) {
+    for _ in 0..world.network.random_below(20) {
         let least = world.promises.rate_min as f64 * 1.5 * pause.as_secs_f64();
         let (piece, now) = (world.choose(&[1_000, 90_000]).max(least as usize), talk.now());
         if !talk.say(vec![7; piece]).await {

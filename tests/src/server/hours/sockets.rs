@@ -7,9 +7,9 @@ use crate::server::simulated::SimulatedWire;
 use crate::server::websockets::{Said, Socket};
 use peregrine::App;
 use peregrine::web::extract::Path;
-use peregrine::websocket::{CloseCode, Message, Sender, WebSocket, WebSocketUpgrade};
-use peregrine_driver_sim::{Client, Sockets};
-use peregrine_proto::ws::Content;
+use peregrine::websocket::{CloseCode, Message, WebSocketSender, WebSocket, WebSocketUpgrade};
+use peregrine_driver_sim::{Client, SocketBuffers};
+use peregrine_proto::ws::MessagePayload;
 use peregrine_proto::ws::frame::{Opcode, flag};
 use std::rc::Rc;
 use std::time::Duration;
@@ -73,11 +73,11 @@ async fn ticks(mut socket: WebSocket) {
 
 /// Receives in one task and sends in others, one for each message.
 async fn tasks(socket: WebSocket) {
-    async fn hand_back(sender: Sender, message: Message) {
+    async fn hand_back(sender: WebSocketSender, message: Message) {
         // In a separate task, there is room as soon as the server has accepted the previous
         // message.
         tokio::select! {
-            () = sender.closing() => {}
+            () = sender.wait_closing() => {}
             _ = sender.send(message) => {}
         }
     }
@@ -97,7 +97,7 @@ async fn tasks(socket: WebSocket) {
 async fn slow(mut socket: WebSocket) {
     while let Some(Ok(message)) = socket.recv().await {
         tokio::select! {
-            () = socket.closing() => {}
+            () = socket.wait_closing() => {}
             () = tokio::time::sleep(5 * SECOND) => {}
         }
         if is_content(&message) && socket.send(message).await.is_err() {
@@ -123,10 +123,10 @@ impl Peer {
     async fn open(world: &Rc<World>, is_http2: bool) -> Option<Self> {
         let kind = if is_http2 { "websocket of HTTP/2" } else { "websocket" };
         let sizes = world.choose(&[0, 300, 5_000, 100_000]);
-        let client = Rc::new(world.connect((sizes > 0).then(|| Sockets::of(sizes))));
+        let client = Rc::new(world.connect((sizes > 0).then(|| SocketBuffers::with_size(sizes))));
         world.meet(kind, client.address());
         let wire = AnyWire::Plain(SimulatedWire::new(Rc::clone(&client), &world.network));
-        let (path, closes_from) = match world.network.random(7) {
+        let (path, closes_from) = match world.network.random_below(7) {
             0 => ("/ws/ticks", Duration::MAX),
             1 => ("/ws/tasks", Duration::MAX),
             2 => ("/ws/slow", Duration::MAX),
@@ -218,7 +218,7 @@ impl Peer {
     /// Sends something that is answered. Returns false if the WebSocket has ended.
     async fn talk(&mut self) -> bool {
         let length = self.world.choose(&[0, 1, 125, 126, 3_000, 20_000]);
-        match self.world.network.random(6) {
+        match self.world.network.random_below(6) {
             0 => {
                 let text = "x".repeat(length);
                 self.socket.text(&text).await;
@@ -226,7 +226,7 @@ impl Peer {
             }
             1 => {
                 let bytes = pattern(length);
-                self.socket.send(Content::Binary(&bytes)).await;
+                self.socket.send(MessagePayload::Binary(&bytes)).await;
                 self.expect(Said::Binary(bytes)).await
             }
             2 => {
@@ -288,7 +288,7 @@ impl Peer {
 
     /// Ends in any way.
     async fn end(mut self) {
-        match self.world.network.random(7) {
+        match self.world.network.random_below(7) {
             0 => {
                 self.socket.close(3_000).await;
                 self.expect_end(Some(3_000), SOON).await;
@@ -336,7 +336,7 @@ impl Drop for Peer {
 /// Exchanges messages for hours, and ends in any way.
 pub(super) async fn talker(world: Rc<World>, is_http2: bool) {
     let Some(mut peer) = Peer::open(&world, is_http2).await else { return };
-    for _ in 0..world.network.random(10) {
+    for _ in 0..world.network.random_below(10) {
         if !peer.talk().await {
             return;
         }

@@ -2,7 +2,7 @@
 
 use super::world::World;
 use crate::server::reply::{self, Reply};
-use peregrine_driver_sim::{Client, Sockets};
+use peregrine_driver_sim::{Client, SocketBuffers};
 use std::cell::Cell;
 use std::ops::Range;
 use std::rc::Rc;
@@ -36,7 +36,7 @@ pub(super) struct Talk {
 
 impl Talk {
     /// Connects, with these buffers.
-    pub(super) fn new(world: &Rc<World>, kind: &'static str, sockets: Option<Sockets>) -> Self {
+    pub(super) fn new(world: &Rc<World>, kind: &'static str, sockets: Option<SocketBuffers>) -> Self {
         let client = world.connect(sockets);
         world.meet(kind, client.address());
         let (world, now) = (Rc::clone(world), world.network.now());

@@ -4,8 +4,8 @@
 use super::app::Ledger;
 use crate::server::promises::Promises;
 use peregrine::Limits;
-use peregrine_driver_sim::{Client, Faults, Network, Sockets};
-use peregrine_server::Cut;
+use peregrine_driver_sim::{Client, Faults, Network, SocketBuffers};
+use peregrine_server::ForceClosed;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -73,8 +73,8 @@ impl World {
     }
 
     /// A connection with these buffers, or a plain pipe.
-    pub(super) fn connect(&self, sockets: Option<Sockets>) -> Client {
-        self.network.set_faults(Faults { sockets, ..faults() });
+    pub(super) fn connect(&self, sockets: Option<SocketBuffers>) -> Client {
+        self.network.set_faults(Faults { socket_buffers: sockets, ..faults() });
         self.network.connect_to(self.place)
     }
 
@@ -95,7 +95,7 @@ impl World {
 
     /// Asserts that no waiting connection holds a receive buffer.
     pub(super) fn check_loans(&self) {
-        let chunks = self.network.chunks_on_loan();
+        let chunks = self.network.outstanding_chunks();
         if chunks > 0 {
             self.fault(format!("{chunks} receive buffers are held across a wait"));
         }
@@ -183,7 +183,7 @@ impl World {
     /// Checks the connections reported as cut, after all peers are gone: each peer that waited for
     /// a response at that time and never got it must be reported, and no peer that had ended
     /// before. Every cut happened before `cuts_by`.
-    pub(super) fn judge_cuts(&self, cut: &[Cut], cuts_by: Duration) {
+    pub(super) fn judge_cuts(&self, cut: &[ForceClosed], cuts_by: Duration) {
         let Some((ordered, cuts_at)) = self.ordered.get() else { return };
         let is_named = |address: &str| cut.iter().any(|cut| cut.peer == address);
         for (address, met) in self.met.borrow().iter() {
@@ -199,7 +199,7 @@ impl World {
             // cannot detect that the peer closed.
             let may_be_unknown = ["employer", "listener", "unwanted"].contains(&kind);
             // Work marked to run to completion continues without its stream.
-            let of_work = |cut: &&Cut| {
+            let of_work = |cut: &&ForceClosed| {
                 cut.request.as_deref().is_some_and(|request| request.contains("/work/"))
             };
             let is_named = cut.iter().filter(|cut| !of_work(cut)).any(|cut| cut.peer == *address);
@@ -216,19 +216,19 @@ impl World {
     /// A random duration below `most`.
     pub(super) fn time(&self, most: Duration) -> Duration {
         let most = u64::try_from(most.as_millis()).expect("lives are short");
-        Duration::from_millis(self.network.random(most + 1))
+        Duration::from_millis(self.network.random_below(most + 1))
     }
 }
 
 fn choose<T: Clone>(network: &Network, items: &[T]) -> T {
     let count = u64::try_from(items.len()).expect("the value is small");
-    items[usize::try_from(network.random(count)).expect("the value is small")].clone()
+    items[usize::try_from(network.random_below(count)).expect("the value is small")].clone()
 }
 
 /// The network delays and splits data, timers are late, wake-ups are spurious; nothing is lost.
 pub(super) fn faults() -> Faults {
     Faults {
-        cut_per_mille: 100,
+        split_per_mille: 100,
         delay_per_mille: 200,
         delay_ms_max: 15,
         spurious_wake_per_mille: 50,

@@ -4,8 +4,8 @@ use super::{Planned, choose, listen, number, pieces, speak};
 use crate::server::app::pattern;
 use peregrine_driver_sim::Network;
 use peregrine_proto::Known;
-use peregrine_proto::h2::frame::{self, Code, Header, Kind, flag, setting};
-use peregrine_proto::h2::hpack::{Decoder, Encoder, Field, Sink};
+use peregrine_proto::h2::frame::{self, ErrorCode, FrameHeader, FrameType, flags, setting_id};
+use peregrine_proto::h2::hpack::{Decoder, Encoder, Field, FieldSink};
 use std::collections::BTreeMap;
 
 /// A request's possible responses.
@@ -20,7 +20,7 @@ struct Asked {
 fn request(network: &Network, encoder: &mut Encoder, id: u32, out: &mut Vec<u8>) -> Asked {
     let small = number(network, 4);
     let (mut method, mut status, mut content) = ("GET", 200, None);
-    let (path, body) = match network.random(12) {
+    let (path, body) = match network.random_below(12) {
         0 | 1 => (format!("/numbers/{small}"), Some(small.to_string().into_bytes())),
         2 => {
             let time = *choose(network, &[0, 1, 30, 400, 5_000]);
@@ -55,18 +55,18 @@ fn request(network: &Network, encoder: &mut Encoder, id: u32, out: &mut Vec<u8>)
         }
     };
     let mut block = Vec::new();
-    encoder.begin(&mut block);
+    encoder.begin_block(&mut block);
     let line = [(":method", method), (":scheme", "http"), (":authority", "a"), (":path", &path)];
     for (name, value) in line {
         encoder.field(Known::Other, name.as_bytes(), value.as_bytes(), &mut block);
     }
-    let end = if content.is_none() { flag::END_STREAM } else { 0 };
-    let cut = if network.random(6) == 0 { number(network, block.len()) } else { block.len() };
+    let end = if content.is_none() { flags::END_STREAM } else { 0 };
+    let cut = if network.random_below(6) == 0 { number(network, block.len()) } else { block.len() };
     if cut < block.len() {
-        frame::write(Kind::Headers, end, id, &block[..cut], out);
-        frame::write(Kind::Continuation, flag::END_HEADERS, id, &block[cut..], out);
+        frame::write_frame(FrameType::Headers, end, id, &block[..cut], out);
+        frame::write_frame(FrameType::Continuation, flags::END_HEADERS, id, &block[cut..], out);
     } else {
-        frame::write(Kind::Headers, end | flag::END_HEADERS, id, &block, out);
+        frame::write_frame(FrameType::Headers, end | flags::END_HEADERS, id, &block, out);
     }
     if let Some(content) = content {
         write_content(network, encoder, id, &content, out);
@@ -81,11 +81,11 @@ fn write_content(
     mut content: &[u8],
     out: &mut Vec<u8>,
 ) {
-    let has_trailers = network.random(3) == 0;
+    let has_trailers = network.random_below(3) == 0;
     while !content.is_empty() {
         let (piece, rest) = content.split_at(1 + number(network, content.len()));
-        let is_last = rest.is_empty() && !has_trailers && network.random(2) == 0;
-        frame::write(Kind::Data, if is_last { flag::END_STREAM } else { 0 }, id, piece, out);
+        let is_last = rest.is_empty() && !has_trailers && network.random_below(2) == 0;
+        frame::write_frame(FrameType::Data, if is_last { flags::END_STREAM } else { 0 }, id, piece, out);
         if is_last {
             return;
         }
@@ -94,11 +94,11 @@ fn write_content(
     }
     if has_trailers {
         let mut block = Vec::new();
-        encoder.begin(&mut block);
+        encoder.begin_block(&mut block);
         encoder.field(Known::Other, b"x-checksum", b"17", &mut block);
-        frame::write(Kind::Headers, flag::END_HEADERS | flag::END_STREAM, id, &block, out);
+        frame::write_frame(FrameType::Headers, flags::END_HEADERS | flags::END_STREAM, id, &block, out);
     } else {
-        frame::write(Kind::Data, flag::END_STREAM, id, b"", out);
+        frame::write_frame(FrameType::Data, flags::END_STREAM, id, b"", out);
     }
 }
 
@@ -106,22 +106,22 @@ fn write_content(
 fn noise(network: &Network, id: u32, out: &mut Vec<u8>) {
     let earlier =
         1 + 2 * u32::try_from(number(network, id as usize / 2 + 1)).expect("the value is small");
-    match network.random(40) {
-        0..=2 => frame::write(Kind::Ping, 0, 0, b"12345678", out),
-        3 => frame::write_settings([(setting::INITIAL_WINDOW_SIZE, 70_000)], out),
-        4 => frame::write(Kind::Settings, flag::ACK, 0, b"", out),
+    match network.random_below(40) {
+        0..=2 => frame::write_frame(FrameType::Ping, 0, 0, b"12345678", out),
+        3 => frame::write_settings([(setting_id::INITIAL_WINDOW_SIZE, 70_000)], out),
+        4 => frame::write_frame(FrameType::Settings, flags::ACK, 0, b"", out),
         5 | 6 => frame::write_window_update(
             0,
-            1 + u32::try_from(network.random(9_000)).expect("small"),
+            1 + u32::try_from(network.random_below(9_000)).expect("small"),
             out,
         ),
         7 | 8 => frame::write_window_update(earlier, 1_000, out),
-        9 => frame::write(Kind::Priority, 0, earlier, &[0, 0, 0, 1, 16], out),
-        10 => frame::write(Kind::PriorityUpdate, 0, 0, b"\0\0\0\x01u=1", out),
-        11 => frame::write(Kind::Unknown(0xee), 0, earlier, b"whatever", out),
-        12 | 13 => frame::write_reset(earlier, Code::CANCEL, out),
-        14 if network.random(4) == 0 => frame::write_go_away(0, Code::NO_ERROR, out),
-        15 if network.random(8) == 0 => {
+        9 => frame::write_frame(FrameType::Priority, 0, earlier, &[0, 0, 0, 1, 16], out),
+        10 => frame::write_frame(FrameType::PriorityUpdate, 0, 0, b"\0\0\0\x01u=1", out),
+        11 => frame::write_frame(FrameType::Unknown(0xee), 0, earlier, b"whatever", out),
+        12 | 13 => frame::write_rst_stream(earlier, ErrorCode::CANCEL, out),
+        14 if network.random_below(4) == 0 => frame::write_go_away(0, ErrorCode::NO_ERROR, out),
+        15 if network.random_below(8) == 0 => {
             let wrong: [&[u8]; 5] = [
                 b"\0\0\x04\x08\0\0\0\0\0\0\0\0\0",
                 b"\0\0\0\x09\x04\0\0\0\x01",
@@ -140,11 +140,11 @@ fn noise(network: &Network, id: u32, out: &mut Vec<u8>) {
 pub(super) async fn client(network: &Network, place: u64) {
     let windows = *choose(network, &[None, None, Some(0), Some(1), Some(500), Some(1 << 20)]);
     let mut bytes = frame::PREFACE.to_vec();
-    let settings = windows.map(|bytes| (setting::INITIAL_WINDOW_SIZE, bytes));
+    let settings = windows.map(|bytes| (setting_id::INITIAL_WINDOW_SIZE, bytes));
     frame::write_settings(settings, &mut bytes);
     let (mut encoder, mut asked) = (Encoder::new(4096), BTreeMap::new());
     let mut id = 1;
-    for _ in 0..1 + network.random(10) {
+    for _ in 0..1 + network.random_below(10) {
         noise(network, id, &mut bytes);
         asked.insert(id, request(network, &mut encoder, id, &mut bytes));
         noise(network, id, &mut bytes);
@@ -160,7 +160,7 @@ pub(super) async fn client(network: &Network, place: u64) {
 #[derive(Default)]
 struct Status(Option<u16>);
 
-impl Sink for Status {
+impl FieldSink for Status {
     fn field(&mut self, field: Field<'_>) -> bool {
         if field.name == b":status" {
             self.0 = std::str::from_utf8(field.value).ok().and_then(|status| status.parse().ok());
@@ -174,21 +174,21 @@ fn check(seed: u64, asked: &BTreeMap<u32, Asked>, mut received: &[u8]) {
     let mut decoder = Decoder::new();
     let mut came: BTreeMap<u32, (Option<u16>, Vec<u8>, bool)> = BTreeMap::new();
     let mut is_first = true;
-    while let Some(header) = Header::read(received) {
+    while let Some(header) = FrameHeader::parse(received) {
         let end = frame::HEADER_BYTES + header.length as usize;
         let Some(payload) = received.get(frame::HEADER_BYTES..end) else { return };
-        assert!(!is_first || header.kind == Kind::Settings, "seed {seed}: {header:?} is first");
+        assert!(!is_first || header.frame_type == FrameType::Settings, "seed {seed}: {header:?} is first");
         is_first = false;
         received = &received[end..];
-        if !matches!(header.kind, Kind::Headers | Kind::Data) {
+        if !matches!(header.frame_type, FrameType::Headers | FrameType::Data) {
             continue;
         }
-        let id = header.stream;
+        let id = header.stream_id;
         let what = asked.get(&id).unwrap_or_else(|| panic!("seed {seed}: {id} was not requested"));
         let (status, body, is_over) = came.entry(id).or_default();
         assert!(!*is_over, "seed {seed}: {id} continues after its end");
-        *is_over = header.has(flag::END_STREAM);
-        if header.kind == Kind::Data {
+        *is_over = header.has_flags(flags::END_STREAM);
+        if header.frame_type == FrameType::Data {
             body.extend_from_slice(payload);
         } else {
             let mut found = Status::default();

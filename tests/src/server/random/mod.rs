@@ -9,10 +9,10 @@ mod many;
 
 use crate::server::app::{Shared, pattern};
 use crate::server::reply::{self, Reply};
-use peregrine::{IntoApplication, Limits};
+use peregrine::{IntoBuiltApp, Limits};
 use peregrine_driver::{Driver, Options};
 use peregrine_driver_sim::{Client, Faults, Network, Sim};
-use peregrine_server::{Counts, Listen, Observed, Order, Report};
+use peregrine_server::{WorkerMetrics, BoundListener, Instrumentation, Lifecycle, WorkerReport};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,7 +38,7 @@ struct Planned {
 
 fn number(network: &Network, limit: usize) -> usize {
     let limit = u64::try_from(limit).expect("a size has at most 64 bits");
-    usize::try_from(network.random(limit)).expect("the value is below the limit")
+    usize::try_from(network.random_below(limit)).expect("the value is below the limit")
 }
 
 fn choose<'a, T>(network: &Network, items: &'a [T]) -> &'a T {
@@ -63,10 +63,10 @@ fn upload(network: &Network) -> Planned {
     let body = pattern(*choose(network, &[0, 1, 20, 300, 2_000]));
     let path = *choose(network, &["/echo", "/echo-stream", "/ignore", "/count", "/echo-limited"]);
     let mut bytes = format!("POST {path} HTTP/1.1\r\nHost: a\r\n").into_bytes();
-    if network.random(8) == 0 {
+    if network.random_below(8) == 0 {
         bytes.extend_from_slice(b"Expect: 100-continue\r\n");
     }
-    if network.random(2) == 0 {
+    if network.random_below(2) == 0 {
         bytes.extend_from_slice(format!("Content-Length: {}\r\n\r\n", body.len()).as_bytes());
         bytes.extend_from_slice(&body);
     } else {
@@ -113,7 +113,7 @@ fn invalid(network: &Network) -> Planned {
 /// Any request.
 fn plan(network: &Network) -> Planned {
     let small = number(network, 4);
-    match network.random(16) {
+    match network.random_below(16) {
         0..=2 => get(&format!("/numbers/{small}"), small.to_string()),
         3 | 4 => {
             let time = *choose(network, &[0, 1, 30, 400, 5_000]);
@@ -145,26 +145,26 @@ fn plan(network: &Network) -> Planned {
 /// Sends everything, in pieces, with pauses, and not always completely.
 async fn speak(network: &Network, client: &Client, planned: &[Planned]) {
     let all: Vec<u8> = planned.iter().flat_map(|planned| planned.bytes.clone()).collect();
-    let end = if network.random(4) == 0 { number(network, all.len() + 1) } else { all.len() };
+    let end = if network.random_below(4) == 0 { number(network, all.len() + 1) } else { all.len() };
     let mut rest = &all[..end];
     while !rest.is_empty() {
-        let most = if network.random(3) == 0 { rest.len().min(10) } else { rest.len() };
+        let most = if network.random_below(3) == 0 { rest.len().min(10) } else { rest.len() };
         let (piece, more) = rest.split_at(1 + number(network, most));
         if client.send(piece).await.is_err() {
             return;
         }
         rest = more;
-        let pause = match network.random(40) {
-            0 => network.random(20_000),
-            1..=9 => network.random(200),
+        let pause = match network.random_below(40) {
+            0 => network.random_below(20_000),
+            1..=9 => network.random_below(200),
             _ => continue,
         };
         network.sleep(Duration::from_millis(pause)).await;
     }
-    match network.random(6) {
+    match network.random_below(6) {
         0 | 1 => drop(client.half_close().await),
         2 => {
-            network.sleep(Duration::from_millis(network.random(500))).await;
+            network.sleep(Duration::from_millis(network.random_below(500))).await;
             client.reset();
         }
         _ => {}
@@ -174,15 +174,15 @@ async fn speak(network: &Network, client: &Client, planned: &[Planned]) {
 /// Receives everything until the connection ends, perhaps slowly; or disconnects earlier.
 async fn listen(network: &Network, client: &Client) -> Vec<u8> {
     let mut all = Vec::new();
-    let leaves = network.random(10) == 0;
-    let is_slow = network.random(6) == 0;
+    let leaves = network.random_below(10) == 0;
+    let is_slow = network.random_below(6) == 0;
     loop {
-        if leaves && network.random(8) == 0 {
+        if leaves && network.random_below(8) == 0 {
             client.reset();
             return all;
         }
         if is_slow {
-            network.sleep(Duration::from_millis(network.random(1_000))).await;
+            network.sleep(Duration::from_millis(network.random_below(1_000))).await;
         }
         match client.recv().await {
             Ok(bytes) if !bytes.is_empty() => all.extend(bytes),
@@ -260,13 +260,13 @@ fn limits() -> Limits {
 }
 
 async fn client(network: Network, place: u64, done: mpsc::UnboundedSender<()>) {
-    network.sleep(Duration::from_millis(network.random(3_000))).await;
-    if network.random(3) == 0 {
+    network.sleep(Duration::from_millis(network.random_below(3_000))).await;
+    if network.random_below(3) == 0 {
         many::client(&network, place).await;
         let _ = done.send(());
         return;
     }
-    let planned: Vec<_> = (0..1 + network.random(6)).map(|_| plan(&network)).collect();
+    let planned: Vec<_> = (0..1 + network.random_below(6)).map(|_| plan(&network)).collect();
     let client = network.connect_to(place);
     let speaking = speak(&network, &client, &planned);
     let ((), received) = crate::both(speaking, listen(&network, &client)).await;
@@ -275,31 +275,31 @@ async fn client(network: Network, place: u64, done: mpsc::UnboundedSender<()>) {
 }
 
 /// One life. Returns the report of the server.
-async fn live(driver: Sim, seed: u64) -> Report {
+async fn live(driver: Sim, seed: u64) -> WorkerReport {
     let network = driver.network().clone();
     let port = network.bind();
     let place = port.id();
-    for _ in 0..network.random(4) {
-        network.drop_task_at(SERVER_TASKS + network.random(DOOMED_AMONG));
+    for _ in 0..network.random_below(4) {
+        network.drop_task_at(SERVER_TASKS + network.random_below(DOOMED_AMONG));
     }
     let application =
-        Shared::default().app()().into_application().expect("the application is valid");
-    let (orders, receiver) = watch::channel(Order::Serve);
-    let counts = Arc::new(Counts::measuring());
-    let observed = Rc::new(Observed::counting(Arc::default(), Arc::clone(&counts)));
-    let listeners = vec![Listen::on(port)];
+        Shared::default().app()().into_built_app().expect("the application is valid");
+    let (orders, receiver) = watch::channel(Lifecycle::Serving);
+    let counts = Arc::new(WorkerMetrics::with_request_histograms());
+    let observed = Rc::new(Instrumentation::with_metrics(Arc::default(), Arc::clone(&counts)));
+    let listeners = vec![BoundListener::new(port)];
     let (done, mut clients) = mpsc::unbounded_channel();
-    for _ in 0..2 + network.random(6) {
+    for _ in 0..2 + network.random_below(6) {
         network.spawn(client(network.clone(), place, done.clone()));
     }
     drop(done);
     let ordering = async {
-        network.sleep(Duration::from_millis(network.random(20_000))).await;
-        orders.send_replace(Order::Drain);
+        network.sleep(Duration::from_millis(network.random_below(20_000))).await;
+        orders.send_replace(Lifecycle::Draining);
         let ordered = network.now();
-        if network.random(4) == 0 {
-            network.sleep(Duration::from_millis(network.random(3_000))).await;
-            orders.send_replace(Order::Cut);
+        if network.random_below(4) == 0 {
+            network.sleep(Duration::from_millis(network.random_below(3_000))).await;
+            orders.send_replace(Lifecycle::ForceClosing);
         }
         ordered
     };
@@ -307,7 +307,7 @@ async fn live(driver: Sim, seed: u64) -> Report {
         let mut limits = limits();
         // Half of the servers allow clients to shut down their sending side and wait.
         limits.http1.half_close = seed % 2 == 1;
-        let serving = peregrine_server::run(
+        let serving = peregrine_server::run_worker(
             driver.clone(),
             listeners,
             application,
@@ -325,11 +325,11 @@ async fn live(driver: Sim, seed: u64) -> Report {
     assert!(
         passed <= most,
         "seed {seed}: the shutdown took {passed:?}: {:?} {:?}",
-        report.snapshot,
-        report.cut
+        report.stats,
+        report.force_closed
     );
-    assert_eq!(report.snapshot.connections, 0, "seed {seed}: a connection is counted as open");
-    counts.check();
+    assert_eq!(report.stats.connections, 0, "seed {seed}: a connection is counted as open");
+    counts.assert_idle();
     // The clients end by themselves once the server is gone.
     while clients.recv().await.is_some() {}
     report
@@ -341,7 +341,7 @@ pub struct Trace {
     /// A digest of every event on the network.
     pub events: u64,
     /// The server's counts.
-    pub snapshot: peregrine_server::Snapshot,
+    pub snapshot: peregrine_server::WorkerStats,
 }
 
 /// Runs the life that `seed` determines.
@@ -353,12 +353,12 @@ pub fn life(seed: u64) -> Trace {
     let network = Network::new(seed, Faults::hostile());
     let run = network.run(&Options::default(), async |driver| {
         let report = live(driver.clone(), seed).await;
-        assert_eq!(driver.counters().in_flight, 0, "seed {seed}: an operation is left over");
+        assert_eq!(driver.stats().in_flight, 0, "seed {seed}: an operation is left over");
         report
     });
     let report = run.expect("a runtime without I/O starts");
     assert_eq!(network.panics(), 0, "seed {seed}: a task panicked");
-    assert_eq!(network.chunks_on_loan(), 0, "seed {seed}: a buffer is lost");
+    assert_eq!(network.outstanding_chunks(), 0, "seed {seed}: a buffer is lost");
     assert_eq!(network.connections(), 0, "seed {seed}: a connection is lost");
-    Trace { events: network.trace(), snapshot: report.snapshot }
+    Trace { events: network.trace_digest(), snapshot: report.stats }
 }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::header::RETRY_AFTER;
 use http::{HeaderValue, StatusCode};
 use peregrine::prelude::*;
-use peregrine::{DriverChoice, Running};
+use peregrine::{DriverChoice, RunningServer};
 use peregrine_tls::rustls::client::danger::{
     HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier,
 };
@@ -26,7 +26,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// A running authority.
 pub(crate) struct Directory {
-    running: Option<Running>,
+    running: Option<RunningServer>,
     state: Arc<Mutex<State>>,
     folder: tempfile::TempDir,
     url: String,
@@ -110,7 +110,7 @@ impl Directory {
             ready_at: None,
             asked: Vec::new(),
         }));
-        let made = Tls::self_signed(&["localhost"]).expect("the name is valid");
+        let made = TlsConfig::self_signed(&["localhost"]).expect("the name is valid");
         let folder = tempfile::tempdir().expect("a folder");
         std::fs::write(folder.path().join("root.pem"), &made.certificate_pem)
             .expect("the file exists");
@@ -125,7 +125,7 @@ impl Directory {
             App::new().get("/{*path}", get).post("/{*path}", post)
         };
         let one = NonZeroUsize::new(1).expect("the value is not zero");
-        let server = Server::new().tls("127.0.0.1:0", made.tls).workers(one).quiet();
+        let server = Server::new().listen_tls("127.0.0.1:0", made.tls).workers(one).quiet();
         let running = server.driver(DriverChoice::Tokio).start(app).expect("the server starts");
         let port = running.https_address().expect("the server has an HTTPS listener").port();
         let base = format!("https://localhost:{port}");

@@ -8,11 +8,11 @@ mod pebble;
 
 use directory::{Directory, files};
 use http::StatusCode;
-use peregrine::acme::{Acme, AcmeHandle, Challenge, FailureReason, Folder, Storage};
+use peregrine::acme::{Acme, AcmeHandle, Challenge, FailureReason, DirStorage, Storage};
 use peregrine::config::ServerConfig;
 use peregrine::prelude::*;
-use peregrine::tls::{ClientAuth, Version};
-use peregrine::{DriverChoice, Error, Running};
+use peregrine::tls::{ClientAuth, TlsVersion};
+use peregrine::{DriverChoice, Error, RunningServer};
 use peregrine_tests::server::authority::Authority;
 use peregrine_tls::rustls::crypto::aws_lc_rs::default_provider;
 use peregrine_tls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
@@ -42,10 +42,10 @@ const PLACE: &str = "PEREGRINE_ACME_PLACE";
 fn the_child_serves_until_it_is_killed() {
     let Ok(url) = std::env::var(DIRECTORY) else { return };
     let path = |name: &str| PathBuf::from(std::env::var_os(name).expect("the variable is set"));
-    let acme = Acme::new(["a.test"]).directory(url).root_file(path(ROOT)).folder(path(FOLDER));
-    let tls = acme.challenges(&[Challenge::TlsAlpn01]).tls().expect("the configuration is valid");
+    let acme = Acme::new(["a.test"]).directory_url(url).ca_file(path(ROOT)).state_dir(path(FOLDER));
+    let tls = acme.challenges(&[Challenge::TlsAlpn01]).build().expect("the configuration is valid");
     let place = std::env::var(PLACE).expect("the variable is set");
-    Server::new().tls(place, tls).workers(one()).serve(app).expect("the server shuts down cleanly");
+    Server::new().listen_tls(place, tls).workers(one()).serve(app).expect("the server shuts down cleanly");
 }
 
 fn app() -> App {
@@ -66,21 +66,21 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 
 fn acme(directory: &Directory, names: &[&str]) -> Acme {
     Acme::new(names.iter().copied())
-        .directory(directory.url())
-        .root_file(directory.root_file())
-        .folder(directory.folder("acme"))
+        .directory_url(directory.url())
+        .ca_file(directory.root_file())
+        .state_dir(directory.folder("acme"))
         .contact("admin@example.org")
-        .retry(Duration::from_millis(20), Duration::from_millis(100))
+        .retry_backoff(Duration::from_millis(20), Duration::from_millis(100))
 }
 
 /// A server that obtains certificates, and the handle that changes its names.
 struct Serving {
-    running: Running,
+    running: RunningServer,
     handle: AcmeHandle,
-    tls: Tls,
+    tls: TlsConfig,
 }
 
-fn started(result: Result<Running, Error>) -> Option<Running> {
+fn started(result: Result<RunningServer, Error>) -> Option<RunningServer> {
     match result {
         Err(error @ Error::Driver { .. }) => {
             eprintln!("skipped: {error}");
@@ -99,11 +99,11 @@ impl Serving {
         acme: Acme,
         directory: &Directory,
         driver: DriverChoice,
-        change: impl FnOnce(Tls) -> Tls,
+        change: impl FnOnce(TlsConfig) -> TlsConfig,
     ) -> Option<Self> {
-        let (tls, handle) = acme.open().expect("the configuration is valid");
+        let (tls, handle) = acme.build_with_handle().expect("the configuration is valid");
         let tls = change(tls);
-        let server = Server::bind("127.0.0.1:0").tls("127.0.0.1:0", tls.clone());
+        let server = Server::bind("127.0.0.1:0").listen_tls("127.0.0.1:0", tls.clone());
         let server = server.admin("127.0.0.1:0").driver(driver).workers(one()).quiet();
         // The authority does not respond before it knows the server's addresses.
         let mut state = directory.state();
@@ -130,7 +130,7 @@ impl Serving {
     /// The metrics page of the admin listener.
     fn metrics(&self) -> String {
         let place =
-            self.running.admin_place().expect("the server has an admin listener").to_string();
+            self.running.admin_address().expect("the server has an admin listener").to_string();
         let mut stream = TcpStream::connect(place).expect("the server accepts connections");
         let request = b"GET /metrics HTTP/1.1\r\nHost: admin\r\nConnection: close\r\n\r\n";
         stream.write_all(request).expect("the server reads the request");
@@ -188,8 +188,8 @@ fn names_are_checked_by_tls_and_by_http_and_their_certificates_are_served(driver
         let clients = Authority::new("clients");
         let file = directory.folder("clients.pem");
         std::fs::write(&file, &clients.certificate).expect("the folder exists");
-        let narrow = |tls: Tls| {
-            let tls = tls.with_alpn(&[b"http/1.1"]).with_minimum_version(Version::Tls13);
+        let narrow = |tls: TlsConfig| {
+            let tls = tls.with_alpn(&[b"http/1.1"]).with_min_version(TlsVersion::Tls13);
             let auth = ClientAuth::optional().roots_file(&file);
             tls.and_then(|tls| tls.with_client_auth(auth))
                 .expect("client authentication can be set")
@@ -215,7 +215,7 @@ fn names_are_checked_by_tls_and_by_http_and_their_certificates_are_served(driver
         // The challenges are no longer answered.
         let challenges =
             serving.tls.challenges().expect("the TLS configuration answers challenges");
-        assert!(!challenges.has_tokens());
+        assert!(!challenges.has_http01());
         let text = serving.metrics();
         for line in [
             "peregrine_acme_orders_total{result=\"issued\"} 2",
@@ -228,7 +228,7 @@ fn names_are_checked_by_tls_and_by_http_and_their_certificates_are_served(driver
         ] {
             assert!(text.contains(line), "{line} {text}");
         }
-        serving.running.shut_down().expect("the shutdown succeeds");
+        serving.running.graceful_shutdown().expect("the shutdown succeeds");
     }
 }
 
@@ -244,7 +244,7 @@ fn an_instance_that_did_not_order_answers_for_the_one_that_did(driver: DriverCho
         asked.until_issued(1);
         let ordering = with(&["b.test", "c.test"]).expect("the driver is there");
         ordering.until_issued(2);
-        assert_eq!(ordering.handle.status().failed, 0, "{kind:?}");
+        assert_eq!(ordering.handle.status().failures, 0, "{kind:?}");
         ordering.shown(&directory, "b.test").expect("the certificate is trusted");
         // A used challenge is not answered any more, and unknown tokens go to the application.
         let http = asked.running.http_address().expect("the server has an HTTP listener");
@@ -285,7 +285,7 @@ fn a_server_made_of_a_file_gets_the_certificates_that_it_names(driver: DriverCho
     for name in ["a.test", "b.test"] {
         until("the certificate is served", || shown(place, &root, name).is_ok());
     }
-    running.shut_down().expect("the shutdown succeeds");
+    running.graceful_shutdown().expect("the shutdown succeeds");
 }
 
 #[test]
@@ -294,7 +294,7 @@ fn a_stored_certificate_is_served_at_once_though_its_authority_is_gone() {
     let first = Serving::start(acme(&directory, &["a.test"]), &directory);
     first.until_issued(1);
     let shown = first.shown(&directory, "a.test").expect("the certificate is trusted");
-    first.running.shut_down().expect("the shutdown succeeds");
+    first.running.graceful_shutdown().expect("the shutdown succeeds");
     directory.leave();
     let next = Serving::start(acme(&directory, &["a.test"]), &directory);
     assert_eq!(next.shown(&directory, "a.test").expect("the certificate is trusted"), shown);
@@ -307,10 +307,10 @@ fn without_any_certificate_handshakes_are_refused_and_the_server_goes_on() {
     directory.leave();
     let serving = Serving::start(acme(&directory, &["a.test"]), &directory);
     assert!(serving.shown(&directory, "a.test").is_err());
-    until("two attempts have failed", || serving.handle.status().names[0].failures >= 2);
+    until("two attempts have failed", || serving.handle.status().domains[0].failures >= 2);
     let status = serving.handle.status();
-    assert!(status.failed >= 2, "{status:?}");
-    let error = status.names[0].last_error.as_deref();
+    assert!(status.failures >= 2, "{status:?}");
+    let error = status.domains[0].last_error.as_deref();
     assert!(error.is_some_and(|error| error.contains("localhost:")), "{error:?}");
     let mut plain = TcpStream::connect(
         serving.running.http_address().expect("the server has an HTTP listener"),
@@ -336,7 +336,7 @@ fn a_certificate_is_renewed_when_its_authority_says_so_and_what_it_replaces_is_t
     until("the renewal window is known", || {
         directory.state().asked.last().is_some_and(|a| a == "window")
     });
-    assert_eq!((status.issued, status.failed), (2, 0));
+    assert_eq!((status.issued, status.failures), (2, 0));
     serving.shown(&directory, "a.test").expect("the certificate is trusted");
 }
 
@@ -352,7 +352,7 @@ fn without_windows_it_is_renewed_when_two_thirds_of_its_life_are_over() {
     let first = serving.shown(&directory, "a.test").expect("the certificate is trusted");
     serving.until_issued(2);
     assert_ne!(serving.shown(&directory, "a.test").expect("the certificate is trusted"), first);
-    assert_eq!(serving.handle.status().failed, 0);
+    assert_eq!(serving.handle.status().failures, 0);
 }
 
 #[test]
@@ -365,7 +365,7 @@ fn after_a_failure_the_other_challenge_is_tried_and_the_present_certificate_stay
     let serving = Serving::start(acme(&directory, &["a.test"]), &directory);
     serving.until_issued(1);
     let status = serving.handle.status();
-    assert_eq!((status.failed, status.names[0].failures), (1, 0));
+    assert_eq!((status.failures, status.domains[0].failures), (1, 0));
     let first = serving.shown(&directory, "a.test").expect("the certificate is trusted");
     let kinds: Vec<_> = {
         let state = directory.state();
@@ -378,9 +378,9 @@ fn after_a_failure_the_other_challenge_is_tried_and_the_present_certificate_stay
         state.http = state.tls;
     }
     assert!(serving.handle.renew("a.test") && !serving.handle.renew("b.test"));
-    until("the renewal has failed", || serving.handle.status().failed >= 3);
+    until("the renewal has failed", || serving.handle.status().failures >= 3);
     let error =
-        serving.handle.status().names[0].last_error.clone().expect("the last attempt failed");
+        serving.handle.status().domains[0].last_error.clone().expect("the last attempt failed");
     assert!(error.contains("unauthorized") && error.contains("443"), "{error}");
     assert_eq!(serving.shown(&directory, "a.test").expect("the certificate is trusted"), first);
 }
@@ -398,7 +398,7 @@ fn instances_that_share_a_folder_order_once() {
     until("all instances have certificates", || {
         all.iter().all(|serving| {
             let status = serving.handle.status();
-            status.names.iter().all(|name| name.not_after.is_some())
+            status.domains.iter().all(|name| name.not_after.is_some())
         })
     });
     for name in ["a.test", "b.test"] {
@@ -412,7 +412,7 @@ fn instances_that_share_a_folder_order_once() {
         all.iter().map(|serving| of(&serving.handle.status())).sum()
     };
     assert_eq!(sum(|status| status.issued), directory.issued() as u64);
-    assert_eq!(sum(|status| status.issued) + sum(|status| status.taken), 6);
+    assert_eq!(sum(|status| status.issued) + sum(|status| status.adopted), 6);
     assert_eq!(directory.issued(), 2);
 }
 
@@ -423,21 +423,21 @@ fn names_come_and_go_while_the_server_runs() {
     serving.until_issued(1);
     let handle = serving.handle.clone();
     assert!(
-        handle.add("B.test").expect("the name is valid")
-            && !handle.add("b.test").expect("the name is valid")
+        handle.add_domain("B.test").expect("the name is valid")
+            && !handle.add_domain("b.test").expect("the name is valid")
     );
-    assert!(handle.add("no name").is_err());
+    assert!(handle.add_domain("no name").is_err());
     serving.until_issued(2);
     serving.shown(&directory, "b.test").expect("the certificate is trusted");
-    assert!(handle.remove("b.test") && !handle.remove("b.test"));
+    assert!(handle.remove_domain("b.test") && !handle.remove_domain("b.test"));
     // Clients that request the removed name get the other certificate, which is not valid for it.
     until("the certificate is gone", || serving.shown(&directory, "b.test").is_err());
     // The stored certificate is used again.
-    assert!(handle.add("b.test").expect("the name is valid"));
+    assert!(handle.add_domain("b.test").expect("the name is valid"));
     until("the certificate is back", || serving.shown(&directory, "b.test").is_ok());
     assert_eq!(directory.issued(), 2);
     // The last name may be removed as well.
-    assert!(handle.remove("a.test") && handle.remove("b.test"));
+    assert!(handle.remove_domain("a.test") && handle.remove_domain("b.test"));
     until("no certificate is served", || serving.tls.status().certificates.is_empty());
 }
 
@@ -525,8 +525,8 @@ fn a_server_that_ends_leaves_its_order_to_the_next_and_frees_the_lock() {
     until("the certificate is signed", || directory.issued() == 1);
     let challenges =
         Arc::clone(first.tls.challenges().expect("the TLS configuration answers challenges"));
-    first.running.shut_down().expect("the shutdown succeeds");
-    assert!(!challenges.has_tokens());
+    first.running.graceful_shutdown().expect("the shutdown succeeds");
+    assert!(!challenges.has_http01());
     directory.state().is_holding = false;
     let next = Serving::start(acme(&directory, &["a.test"]), &directory);
     next.until_issued(1);
@@ -541,12 +541,12 @@ fn an_order_whose_certificate_is_of_no_use_is_not_gone_on_with() {
     let serving = Serving::start(acme(&directory, &["a.test"]), &directory);
     serving.until_issued(1);
     serving.shown(&directory, "a.test").expect("the certificate is trusted");
-    assert_eq!((directory.state().orders.len(), serving.handle.status().failed), (2, 1));
+    assert_eq!((directory.state().orders.len(), serving.handle.status().failures), (2, 1));
 }
 
 /// A storage folder that is full, for certificates or for everything.
 struct Full {
-    folder: Folder,
+    folder: DirStorage,
     is_full: Arc<AtomicBool>,
     only: &'static str,
 }
@@ -574,13 +574,13 @@ impl Storage for Full {
 
 /// A storage folder whose operations panic every other time.
 struct Panicking {
-    folder: Folder,
+    folder: DirStorage,
     calls: AtomicUsize,
     is_sound: Arc<AtomicBool>,
 }
 
 impl Panicking {
-    fn folder(&self) -> &Folder {
+    fn folder(&self) -> &DirStorage {
         let call = self.calls.fetch_add(1, Ordering::Relaxed);
         assert!(call % 2 == 1 || self.is_sound.load(Ordering::Acquire), "on purpose");
         &self.folder
@@ -609,13 +609,13 @@ impl Storage for Panicking {
 fn a_storage_that_panics_has_failed_and_is_asked_again() {
     let directory = Directory::new();
     let is_sound = Arc::new(AtomicBool::new(true));
-    let folder = Folder::new(directory.folder("acme"));
+    let folder = DirStorage::new(directory.folder("acme"));
     let storage = Panicking { folder, calls: AtomicUsize::new(0), is_sound: Arc::clone(&is_sound) };
     let acme = acme(&directory, &["a.test"]).storage(storage);
     // The folder was usable at the start.
-    let (tls, handle) = acme.open().expect("the configuration is valid");
+    let (tls, handle) = acme.build_with_handle().expect("the configuration is valid");
     is_sound.store(false, Ordering::Release);
-    let server = Server::bind("127.0.0.1:0").tls("127.0.0.1:0", tls.clone());
+    let server = Server::bind("127.0.0.1:0").listen_tls("127.0.0.1:0", tls.clone());
     let mut state = directory.state();
     let running = server.admin("127.0.0.1:0").workers(one()).quiet().start(app);
     let serving = Serving { running: running.expect("the server starts"), handle, tls };
@@ -623,10 +623,10 @@ fn a_storage_that_panics_has_failed_and_is_asked_again() {
     drop(state);
     until("an attempt has failed and one has panicked", || {
         let status = serving.handle.status();
-        status.failed >= 2 && status.panics >= 3
+        status.failures >= 2 && status.panics >= 3
     });
     let status = serving.handle.status();
-    assert!(status.failed_by.contains_key(&FailureReason::Storage), "{status:?}");
+    assert!(status.failures_by_reason.contains_key(&FailureReason::Storage), "{status:?}");
     let text = serving.metrics();
     assert!(text.contains("peregrine_acme_panics_total ") && !text.contains("_panics_total 0"));
     is_sound.store(true, Ordering::Release);
@@ -639,7 +639,7 @@ fn a_certificate_that_cannot_be_stored_is_served_and_nothing_is_ordered_for_noth
     for (only, orders) in [(".pem", 1), ("", 0)] {
         let directory = Directory::new();
         let is_full = Arc::new(AtomicBool::new(true));
-        let folder = Folder::new(directory.folder("acme"));
+        let folder = DirStorage::new(directory.folder("acme"));
         let full = Full { folder, is_full: Arc::clone(&is_full), only };
         let acme = acme(&directory, &["a.test"]).storage(full);
         let serving = Serving::start(acme, &directory);
@@ -648,7 +648,7 @@ fn a_certificate_that_cannot_be_stored_is_served_and_nothing_is_ordered_for_noth
             serving.shown(&directory, "a.test").expect("the certificate is trusted");
             assert!(!files(&directory.folder("acme")).contains(&"a.test.pem".to_owned()));
         } else {
-            until("an attempt has failed", || serving.handle.status().failed >= 2);
+            until("an attempt has failed", || serving.handle.status().failures >= 2);
             assert_eq!(directory.issued(), 0);
             // The folder has room again.
             is_full.store(false, Ordering::Release);
@@ -678,15 +678,15 @@ fn an_authority_that_asks_for_patience_gets_it() {
         let directory = Directory::new();
         directory.state().is_busy = Some((status, patience.clone()));
         let serving = Serving::start(acme(&directory, &["a.test", "b.test"]), &directory);
-        until("the attempts have failed", || serving.handle.status().failed >= orders);
+        until("the attempts have failed", || serving.handle.status().failures >= orders);
         // An immediate retry would have happened by now.
         thread::sleep(Duration::from_millis(400));
         let found = serving.handle.status();
-        assert_eq!((found.failed, found.panics), (orders, 0), "{patience} {found:?}");
-        assert_eq!(found.failed_by.get(&FailureReason::Busy), Some(&orders), "{found:?}");
+        assert_eq!((found.failures, found.panics), (orders, 0), "{patience} {found:?}");
+        assert_eq!(found.failures_by_reason.get(&FailureReason::RateLimited), Some(&orders), "{found:?}");
         let asked = directory.state().asked.iter().filter(|what| *what == "new-order").count();
         assert_eq!(asked as u64, orders, "{patience}");
-        let next = found.names[0].renew_at.expect("a renewal is scheduled");
+        let next = found.domains[0].renew_at.expect("a renewal is scheduled");
         let left = next
             .duration_since(std::time::SystemTime::now())
             .expect("the renewal is in the future");
@@ -710,7 +710,7 @@ fn an_order_that_takes_its_time_is_asked_for_when_its_authority_says_so() {
         asked.iter().position(|what| what == "finalize").expect("the order was finalized");
     let after = asked[finalized..].iter().filter(|what| *what == "order").count();
     assert_eq!(after, 1, "{asked:?}");
-    assert_eq!(serving.handle.status().failed, 0);
+    assert_eq!(serving.handle.status().failures, 0);
 }
 
 #[test]
@@ -721,7 +721,7 @@ fn an_authority_that_has_forgotten_the_account_is_given_another_one_at_once() {
     directory.state().accounts[0] = None;
     assert!(serving.handle.renew("a.test"));
     serving.until_issued(2);
-    assert_eq!(serving.handle.status().failed, 0);
+    assert_eq!(serving.handle.status().failures, 0);
     // Another instance that still has the old certificate takes the new one from the storage.
     let other = Serving::start(acme(&directory, &["b.test"]), &directory);
     other.until_issued(1);
@@ -746,8 +746,8 @@ fn an_account_follows_the_settings() {
     let serve = |acme: Acme, count| {
         let serving = Serving::start(acme, &directory);
         serving.until_issued(count);
-        assert_eq!(serving.handle.status().failed, 0);
-        serving.running.shut_down().expect("the shutdown succeeds");
+        assert_eq!(serving.handle.status().failures, 0);
+        serving.running.graceful_shutdown().expect("the shutdown succeeds");
         // The next server has another address.
         let mut state = directory.state();
         (state.tls, state.http) = (None, None);
@@ -765,7 +765,7 @@ fn an_account_follows_the_settings() {
     // An account is bound to an external one when it is created.
     for (id, number) in [("kid-1", 2), ("kid-1", 2), ("kid-2", 3)] {
         let name = format!("{id}-{number}-{}.test", directory.issued());
-        serve(acme(&directory, &[&name]).external_account(id, "c2VjcmV0"), 1);
+        serve(acme(&directory, &[&name]).external_account_binding(id, "c2VjcmV0"), 1);
         let (count, _, external) = contacts();
         assert_eq!((count, external.as_deref()), (number, Some(id)));
     }
@@ -776,7 +776,7 @@ fn half_of_a_certificate_in_the_folder_is_none() {
     let directory = Directory::new();
     let first = Serving::start(acme(&directory, &["a.test"]), &directory);
     first.until_issued(1);
-    first.running.shut_down().expect("the shutdown succeeds");
+    first.running.graceful_shutdown().expect("the shutdown succeeds");
     let path = find(&directory.folder("acme"), "a.test.pem");
     let whole = std::fs::read(&path).expect("the file exists");
     std::fs::write(&path, &whole[..whole.len() / 2]).expect("the file is writable");

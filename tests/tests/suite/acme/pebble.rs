@@ -86,11 +86,11 @@ impl Pebble {
 
     fn acme(&self, names: &[&str]) -> Acme {
         Acme::new(names.iter().copied())
-            .directory(self.url())
-            .root_file(self.path("root.pem"))
-            .folder(self.path("acme"))
+            .directory_url(self.url())
+            .ca_file(self.path("root.pem"))
+            .state_dir(self.path("acme"))
             .contact("admin@example.org")
-            .retry(Duration::from_millis(50), Duration::from_millis(500))
+            .retry_backoff(Duration::from_millis(50), Duration::from_millis(500))
     }
 
     fn url(&self) -> String {
@@ -128,8 +128,8 @@ impl Pebble {
 
     /// A server at the given addresses, where Pebble validates names, or elsewhere.
     fn serve(&self, acme: Acme, http: SocketAddr, https: SocketAddr) -> Serving {
-        let (tls, handle) = acme.open().expect("the configuration is valid");
-        let server = Server::bind(http.to_string()).tls(https.to_string(), tls.clone());
+        let (tls, handle) = acme.build_with_handle().expect("the configuration is valid");
+        let server = Server::bind(http.to_string()).listen_tls(https.to_string(), tls.clone());
         let running = server.workers(one()).admin("127.0.0.1:0").quiet().start(app);
         Serving { running: running.expect("the server starts"), handle, tls }
     }
@@ -196,7 +196,7 @@ fn pebble_issues_by_both_challenges() {
         let acme = pebble.acme(&[&name, "www.example.org"]).challenges(&[kind]);
         let serving = pebble.serve(acme, pebble.http, pebble.https);
         until("the certificates are stored", || {
-            serving.handle.status().names.iter().all(|name| name.not_after.is_some())
+            serving.handle.status().domains.iter().all(|name| name.not_after.is_some())
         });
         super::shown(serving.https(), &root, &name).expect("the certificate is trusted");
         super::shown(serving.https(), &root, "www.example.org")
@@ -206,12 +206,12 @@ fn pebble_issues_by_both_challenges() {
         assert!(status.issued == if kind == Challenge::TlsAlpn01 { 2 } else { 1 }, "{status:?}");
         // The renewal window is known: about two thirds of 90 days.
         let planned = || {
-            let next = serving.handle.status().names[0].renew_at.expect("a renewal is scheduled");
+            let next = serving.handle.status().domains[0].renew_at.expect("a renewal is scheduled");
             next.duration_since(std::time::SystemTime::now()).unwrap_or_default()
         };
         let day = Duration::from_secs(86_400);
         until("the renewal window is known", || (day * 58..day * 62).contains(&planned()));
-        serving.running.shut_down().expect("the shutdown succeeds");
+        serving.running.graceful_shutdown().expect("the shutdown succeeds");
     }
 }
 
@@ -225,7 +225,7 @@ fn pebble_renews_what_lives_for_a_short_time_within_its_window() {
     // Each renewal at any time within the lifetime of the previous certificate.
     (1..=3).for_each(|count| serving.until_issued(count));
     let status = serving.handle.status();
-    assert_eq!(status.failed, 0, "{status:?}");
+    assert_eq!(status.failures, 0, "{status:?}");
     super::shown(serving.https(), &pebble.root(), "a.example.org")
         .expect("the certificate is trusted");
 }
@@ -239,7 +239,7 @@ fn pebble_that_finds_a_stranger_refuses_and_the_other_challenge_is_tried() {
     let serving = pebble.serve(pebble.acme(&["a.example.org"]), pebble.http, free());
     serving.until_issued(1);
     let status = serving.handle.status();
-    assert!(status.failed >= 1, "{status:?}");
+    assert!(status.failures >= 1, "{status:?}");
     super::shown(serving.https(), &pebble.root(), "a.example.org")
         .expect("the certificate is trusted");
 }
@@ -250,7 +250,7 @@ fn pebble_is_asked_once_by_instances_that_share_a_folder() {
     let pebble = Pebble::start(LONG, None);
     let first = pebble.serve(pebble.acme(&["a.example.org"]), pebble.http, pebble.https);
     let second = pebble.serve(pebble.acme(&["a.example.org"]), free(), free());
-    let has = |serving: &Serving| serving.handle.status().names[0].not_after.is_some();
+    let has = |serving: &Serving| serving.handle.status().domains[0].not_after.is_some();
     until("both servers have the certificate", || has(&first) && has(&second));
     let root = pebble.root();
     let shown = |serving: &Serving| super::shown(serving.https(), &root, "a.example.org");
@@ -292,11 +292,11 @@ fn pebble_wants_accounts_that_exist_elsewhere() {
     let key = "zWNDZM6eQGHWpSRTPal5eIUYFTu7EajVIoguysqZ9wG44nMEtx3MUAsUDkMTQ12W";
     let pebble = Pebble::start(LONG, Some(("kid-1", key)));
     let without = pebble.serve(pebble.acme(&["a.example.org"]), pebble.http, pebble.https);
-    until("the order is refused", || without.handle.status().failed >= 1);
-    let error = without.handle.status().names[0].last_error.clone().unwrap_or_default();
+    until("the order is refused", || without.handle.status().failures >= 1);
+    let error = without.handle.status().domains[0].last_error.clone().unwrap_or_default();
     assert!(error.contains("externalAccountRequired"), "{error}");
-    without.running.shut_down().expect("the shutdown succeeds");
-    let acme = pebble.acme(&["a.example.org"]).external_account("kid-1", key);
+    without.running.graceful_shutdown().expect("the shutdown succeeds");
+    let acme = pebble.acme(&["a.example.org"]).external_account_binding("kid-1", key);
     let with = pebble.serve(acme, pebble.http, pebble.https);
     with.until_issued(1);
 }

@@ -4,10 +4,10 @@ use peregrine::auth::jsonwebtoken::{
     Algorithm, EncodingKey, Header, encode, get_current_timestamp,
 };
 use peregrine::auth::{
-    ApiKey, ApiKeyPlace, Authenticate, BasicAuth, Jwks, Jwt, JwtKeys, JwtVerifier, Secret, User,
+    ApiKey, ApiKeyLocation, Authenticate, BasicAuth, RemoteJwks, Jwt, JwtKeys, JwtVerifier, SecretHash, User,
 };
 use peregrine::prelude::*;
-use peregrine::{DriverChoice, Running};
+use peregrine::{DriverChoice, RunningServer};
 use peregrine_tests::client::{self, started};
 use peregrine_tests::on_both_drivers;
 use serde::Deserialize;
@@ -24,12 +24,12 @@ on_both_drivers! {
     workers_share_the_keys_of_an_issuer_and_ask_once,
 }
 
-fn start(choice: DriverChoice, app: impl Fn() -> App + Clone + Send + 'static) -> Option<Running> {
+fn start(choice: DriverChoice, app: impl Fn() -> App + Clone + Send + 'static) -> Option<RunningServer> {
     let workers = NonZeroUsize::new(4).expect("the value is not zero");
     started(Server::bind("127.0.0.1:0").driver(choice).workers(workers).quiet().start(app))
 }
 
-fn send(running: &Running, path: &str, fields: &str) -> TcpStream {
+fn send(running: &RunningServer, path: &str, fields: &str) -> TcpStream {
     client::send(
         running,
         format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{fields}\r\n"),
@@ -45,20 +45,20 @@ fn receive(mut peer: TcpStream) -> (String, String) {
 
 fn credentials_say_who_asks_and_others_are_told_how_to(choice: DriverChoice) {
     let app = || {
-        let (password, key) = (Secret::new("open sesame"), Secret::new("k7"));
+        let (password, key) = (SecretHash::new("open sesame"), SecretHash::new("k7"));
         let people = Authenticate::basic(async move |it: BasicAuth| {
             // This worker serves other requests meanwhile.
             tokio::time::sleep(Duration::from_millis(2)).await;
-            password.is(&it.password).then_some(it.user)
+            password.verify(&it.password).then_some(it.username)
         });
         let robots =
-            Authenticate::api_key(ApiKeyPlace::header("X-Key"), async move |sent: ApiKey| {
-                key.is(&sent.0).then(|| "a robot".to_owned())
+            Authenticate::api_key(ApiKeyLocation::header("X-Key"), async move |sent: ApiKey| {
+                key.verify(&sent.0).then(|| "a robot".to_owned())
             });
         App::new()
             .get("/free", || "free")
-            .with(people.realm("cave").optional())
-            .with(robots.realm("cave").optional())
+            .wrap(people.realm("cave").optional())
+            .wrap(robots.realm("cave").optional())
             .get("/", |User(name): User<String>| name)
     };
     let Some(running) = start(choice, app) else { return };
@@ -108,14 +108,14 @@ fn workers_share_the_keys_of_an_issuer_and_ask_once(choice: DriverChoice) {
     ];
     let asked = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&asked);
-    let keys = Jwks::new(move || {
+    let keys = RemoteJwks::new(move || {
         counted.fetch_add(1, SeqCst);
         async move {
             tokio::time::sleep(Duration::from_millis(100)).await;
             Ok::<_, String>(document)
         }
     });
-    let verifier = JwtVerifier::new(JwtKeys::published(keys), "https://id.example", "birds");
+    let verifier = JwtVerifier::new(JwtKeys::remote(keys), "https://id.example", "birds");
     let app =
         move || App::new().state(verifier.clone()).get("/", |Jwt(claims): Jwt<Claims>| claims.sub);
     let Some(running) = start(choice, app) else { return };

@@ -2,8 +2,8 @@
 
 use futures_core::Stream;
 use peregrine::prelude::*;
-use peregrine::web::extract::{Cbor, FastJson, MessagePack, NdJson, Protobuf};
-use peregrine::{DriverChoice, Running};
+use peregrine::web::extract::{Cbor, SimdJson, MessagePack, NdJson, Protobuf};
+use peregrine::{DriverChoice, RunningServer};
 use peregrine_tests::client::{PATIENCE, connect, started};
 use peregrine_tests::on_both_drivers;
 use std::io::{Read, Write};
@@ -45,7 +45,7 @@ impl Stream for Numbers {
     }
 }
 
-fn start(choice: DriverChoice, read: Arc<AtomicUsize>) -> Option<Running> {
+fn start(choice: DriverChoice, read: Arc<AtomicUsize>) -> Option<RunningServer> {
     let app = move || {
         let read = Arc::clone(&read);
         let slow = async move |mut lines: NdJson<String>| -> Result<String, Problem> {
@@ -64,7 +64,7 @@ fn start(choice: DriverChoice, read: Arc<AtomicUsize>) -> Option<Running> {
         App::new()
             .post("/pack", async |MessagePack(all): MessagePack<Vec<u32>>| MessagePack(all))
             .post("/cbor", async |Cbor(all): Cbor<Vec<u32>>| Cbor(all))
-            .post("/json", async |FastJson(all): FastJson<Vec<u32>>| FastJson(all))
+            .post("/json", async |SimdJson(all): SimdJson<Vec<u32>>| SimdJson(all))
             .post("/proto", async |Protobuf(bird): Protobuf<Bird>| Protobuf(bird))
             .post("/sum", async |mut lines: NdJson<u64>| -> Result<String, Problem> {
                 let mut sum = 0;
@@ -84,7 +84,7 @@ fn start(choice: DriverChoice, read: Arc<AtomicUsize>) -> Option<Running> {
     started(server.start(app))
 }
 
-fn post(running: &Running, path: &str, media_type: &str, body: &[u8]) -> (String, Vec<u8>) {
+fn post(running: &RunningServer, path: &str, media_type: &str, body: &[u8]) -> (String, Vec<u8>) {
     let mut peer = connect(running);
     let length = body.len();
     let head = format!(

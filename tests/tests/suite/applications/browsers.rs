@@ -3,7 +3,7 @@
 
 use peregrine::middleware::security_headers::Csp;
 use peregrine::prelude::*;
-use peregrine::{DriverChoice, Running, TrustedProxies};
+use peregrine::{DriverChoice, RunningServer, TrustedProxies};
 use peregrine_tests::client::{connect, started};
 use peregrine_tests::on_both_drivers;
 use std::io::{Read, Write};
@@ -16,13 +16,13 @@ on_both_drivers! {
     forms_of_other_sites_are_refused_and_the_connection_goes_on,
 }
 
-fn start(choice: DriverChoice, app: fn() -> App) -> Option<Running> {
+fn start(choice: DriverChoice, app: fn() -> App) -> Option<RunningServer> {
     let server = Server::bind("127.0.0.1:0").driver(choice).workers(NonZeroUsize::MIN).quiet();
     started(server.trusted_proxies(TrustedProxies::hops(1)).start(app))
 }
 
 /// Sends requests, the last of which closes the connection, and returns all responses.
-fn said(running: &Running, requests: &str) -> String {
+fn said(running: &RunningServer, requests: &str) -> String {
     let mut peer = connect(running);
     peer.write_all(requests.as_bytes()).expect("connected");
     let mut text = String::new();
@@ -40,10 +40,10 @@ fn fields<'t>(text: &'t str, name: &str) -> Vec<&'t str> {
 
 fn pages_of_other_origins_are_answered(choice: DriverChoice) {
     let app = || {
-        let cors = Cors::new().origin("https://app.test").credentials();
+        let cors = Cors::new().allow_origin("https://app.test").allow_credentials();
         App::new()
-            .with(cors)
-            .with(CatchPanic::new())
+            .wrap(cors)
+            .wrap(CatchPanic::new())
             .get("/", || "here")
             .put("/falls", async || -> &'static str { panic!("on purpose") })
     };
@@ -68,7 +68,7 @@ fn who_waits_beside_another_has_a_nonce_of_its_own(choice: DriverChoice) {
         tokio::time::sleep(Duration::from_millis(5)).await;
         Html(format!("<script nonce={nonce}>"))
     }
-    let app = || App::new().with(SecurityHeaders::new().csp(Csp::strict())).get("/", page);
+    let app = || App::new().wrap(SecurityHeaders::new().csp(Csp::strict())).get("/", page);
     let Some(running) = start(choice, app) else { return };
     let mut peers: Vec<_> = (0..20).map(|_| connect(&running)).collect();
     for peer in &mut peers {
@@ -95,7 +95,7 @@ fn forms_of_other_sites_are_refused_and_the_connection_goes_on(choice: DriverCho
     let app = || {
         let csrf = Csrf::new().tokens(CsrfKey::new(&[7; 32]));
         App::new()
-            .with(csrf)
+            .wrap(csrf)
             .get("/", |token: CsrfToken| token.to_string())
             .post("/", |text: String| text)
     };

@@ -26,7 +26,7 @@ fn mounts() -> App {
     async fn peer(ConnectInfo(peer): ConnectInfo<SocketAddr>) -> String {
         peer.to_string()
     }
-    async fn client(Extension(ClientAddress(ip)): Extension<ClientAddress>) -> String {
+    async fn client(Extension(ClientIp(ip)): Extension<ClientIp>) -> String {
         ip.to_string()
     }
     #[derive(Clone)]
@@ -43,7 +43,7 @@ fn mounts() -> App {
         "/layer",
         |scope| {
             let say = async |Attached(Seen(peer)): Attached<Seen>| peer.to_string();
-            scope.with(layer(seen).connect_info(ConnectInfo)).get("/peer", say)
+            scope.wrap(layer(seen).connect_info(ConnectInfo)).get("/peer", say)
         },
     )
 }
@@ -55,14 +55,14 @@ const CLIENTS: [(&str, &str); 3] =
 
 #[test]
 fn routers_and_layers_see_the_client_that_a_trusted_proxy_tells() {
-    let client = mounts().test().behind(["10.0.0.0/8"]);
+    let client = mounts().test().with_trusted_proxies(["10.0.0.0/8"]);
     for path in TOLD {
         for (list, expected) in CLIENTS.into_iter().take(2) {
-            let response = client.get(path).header("x-forwarded-for", list).send_now();
+            let response = client.get(path).header("x-forwarded-for", list).send_blocking();
             assert_eq!(response.text(), expected, "{path}");
         }
     }
-    let response = client.get("/told/client").header("x-forwarded-for", "192.0.2.1").send_now();
+    let response = client.get("/told/client").header("x-forwarded-for", "192.0.2.1").send_blocking();
     assert_eq!(response.text(), "192.0.2.1");
 }
 

@@ -6,7 +6,7 @@ use futures_core::Stream;
 use peregrine::bytes::Bytes;
 use peregrine::compression::{Compression, Decompression};
 use peregrine::prelude::*;
-use peregrine::{DriverChoice, Running};
+use peregrine::{DriverChoice, RunningServer};
 use peregrine_tests::client::{connect, started};
 use peregrine_tests::on_both_drivers;
 use std::io::{ErrorKind, Read, Write};
@@ -25,13 +25,13 @@ on_both_drivers! {
 
 const LARGE: usize = 8 << 20;
 
-fn start(choice: DriverChoice, app: fn() -> App) -> Option<Running> {
+fn start(choice: DriverChoice, app: fn() -> App) -> Option<RunningServer> {
     let server = Server::bind("127.0.0.1:0").driver(choice).workers(NonZeroUsize::MIN).quiet();
     started(server.start(app))
 }
 
 /// The head and the unchunked content of the response to one request.
-fn asked(running: &Running, request: &[u8]) -> (String, Vec<u8>) {
+fn asked(running: &RunningServer, request: &[u8]) -> (String, Vec<u8>) {
     let mut peer = connect(running);
     // A server that has responded may not read the rest.
     let _ = peer.write_all(request);
@@ -90,7 +90,7 @@ fn words(bytes: usize) -> String {
 
 fn pages() -> App {
     App::new()
-        .with(Compression::new())
+        .wrap(Compression::new())
         .get("/small", || words(5000))
         .get("/large", || words(LARGE))
         .get("/here", || "here")
@@ -166,7 +166,7 @@ fn an_event_arrives_before_the_next_is_made(choice: DriverChoice) {
     // Both drivers' tests share the list; each request takes its own sender.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _turn = ONE_AT_A_TIME.lock();
-    let Some(running) = start(choice, || App::new().with(Compression::new()).get("/", events))
+    let Some(running) = start(choice, || App::new().wrap(Compression::new()).get("/", events))
     else {
         return;
     };
@@ -230,7 +230,7 @@ fn a_large_response_that_is_compressed_holds_nobody_up(choice: DriverChoice) {
 
 fn packed_bodies_are_read_and_bombs_are_not(choice: DriverChoice) {
     let app =
-        || App::new().with(Decompression::new()).post("/", |body: Bytes| body.len().to_string());
+        || App::new().wrap(Decompression::new()).post("/", |body: Bytes| body.len().to_string());
     let Some(running) = start(choice, app) else { return };
     let pack = |bytes: &[u8]| {
         let mut encoder = GzEncoder::new(Vec::new(), flate2::Compression::default());

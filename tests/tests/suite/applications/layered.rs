@@ -4,8 +4,8 @@
 use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
 use peregrine::prelude::*;
-use peregrine::tower::{BoxError, Inner, Mount, SendBody, into_tower, layer, tower};
-use peregrine::web::upgrade::OnUpgrade;
+use peregrine::tower::{BoxError, NextService, Mount, SendBody, into_tower, layer, tower};
+use peregrine::web::upgrade::UpgradeHandler;
 use peregrine::{DriverChoice, Limits};
 use peregrine_tests::server::app::pattern;
 use peregrine_tests::server::bench::{Bench, Served};
@@ -93,7 +93,7 @@ impl http_body::Body for Wrapped {
 type Answering = Pin<Box<dyn Future<Output = Result<http::Response<Wrapped>, Infallible>> + Send>>;
 
 /// Wraps the bodies in both directions, with a future that must be `Send`.
-fn wraps(mut inner: Inner, request: Asked) -> Answering {
+fn wraps(mut inner: NextService, request: Asked) -> Answering {
     let call = inner.call(request.map(Wrapped));
     Box::pin(async move { call.await.map(|response| response.map(Wrapped)) })
 }
@@ -148,7 +148,7 @@ impl Seen {
     fn app(&self) -> App {
         let reads = |is_task| {
             let seen = self.clone();
-            layer(layer_fn(move |_: Inner| {
+            layer(layer_fn(move |_: NextService| {
                 let seen = seen.clone();
                 service_fn(move |request: Asked| {
                     std::future::ready(Ok::<_, Infallible>(
@@ -158,7 +158,7 @@ impl Seen {
             }))
         };
         let wraps = || {
-            layer(layer_fn(|inner: Inner| {
+            layer(layer_fn(|inner: NextService| {
                 service_fn(move |request: Asked| wraps(inner.clone(), request))
             }))
         };
@@ -171,11 +171,11 @@ impl Seen {
         App::new()
             .get("/hello", || "hello")
             .mount("/inside", inside.clone())
-            .scope("/task", |scope| scope.with(reads(true)).post("/", || "never"))
-            .scope("/thread", |scope| scope.with(reads(false)).post("/", || "never"))
+            .scope("/task", |scope| scope.wrap(reads(true)).post("/", || "never"))
+            .scope("/thread", |scope| scope.wrap(reads(false)).post("/", || "never"))
             .scope("/wrapped", |scope| {
                 scope
-                    .with(wraps())
+                    .wrap(wraps())
                     .post("/echo", async |body: Body| body)
                     .post("/mounted", mounted)
                     .mount("/inside", inside)
@@ -187,8 +187,8 @@ impl Seen {
                         }
                     })
                     .get("/upgrade", || {
-                        let says = OnUpgrade::new(async |mut upgraded| {
-                            upgraded.push(b"hello");
+                        let says = UpgradeHandler::new(async |mut upgraded| {
+                            upgraded.start_send(b"hello");
                         });
                         Response::new(StatusCode::SWITCHING_PROTOCOLS).with_upgrade(says)
                     })

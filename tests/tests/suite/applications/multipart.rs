@@ -1,8 +1,8 @@
 //! Forms with files, through a server on every kernel driver.
 
-use peregrine::multipart::{Limits, Multipart, MultipartForm, Upload};
+use peregrine::multipart::{MultipartLimits, Multipart, MultipartForm, UploadedFile};
 use peregrine::prelude::*;
-use peregrine::{DriverChoice, Error, Running};
+use peregrine::{DriverChoice, Error, RunningServer};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::num::NonZeroUsize;
@@ -32,7 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 #[derive(serde::Deserialize)]
 struct Sent {
     title: String,
-    file: Upload,
+    file: UploadedFile,
 }
 
 /// A checksum that depends on every byte and its position.
@@ -42,7 +42,7 @@ fn sum(bytes: &[u8]) -> u64 {
 
 async fn whole(MultipartForm(sent): MultipartForm<Sent>) -> String {
     let mut reader = sent.file.reader();
-    let sum = peregrine::offload(move || {
+    let sum = peregrine::spawn_blocking(move || {
         let mut all = Vec::new();
         reader.read_to_end(&mut all).map(|_| sum(&all))
     });
@@ -63,16 +63,16 @@ async fn pieces(mut form: Multipart) -> Result<String, Problem> {
 }
 
 fn app() -> App {
-    let small = Limits { file_bytes_max: 100_000, ..Limits::DEFAULT };
+    let small = MultipartLimits { file_bytes_max: 100_000, ..MultipartLimits::DEFAULT };
     App::new()
         .get("/", || "well")
         .post("/whole", whole.body_limit(64 << 20))
         .post("/pieces", pieces.body_limit(64 << 20))
-        .scope("/small", |scope| scope.with(small).post("/", pieces.body_limit(64 << 20)))
+        .scope("/small", |scope| scope.wrap(small).post("/", pieces.body_limit(64 << 20)))
 }
 
 /// A server; `None` if the kernel refuses the driver.
-fn start(choice: DriverChoice) -> Option<Running> {
+fn start(choice: DriverChoice) -> Option<RunningServer> {
     let server = Server::bind("127.0.0.1:0").driver(choice).quiet();
     match server.workers(NonZeroUsize::MIN).start(app) {
         Err(error @ Error::Driver { .. }) => {
@@ -83,7 +83,7 @@ fn start(choice: DriverChoice) -> Option<Running> {
     }
 }
 
-fn connect(running: &Running) -> TcpStream {
+fn connect(running: &RunningServer) -> TcpStream {
     let address: SocketAddr = running.http_address().expect("the server has an HTTP listener");
     let peer = TcpStream::connect(address).expect("the server accepts connections");
     peer.set_read_timeout(Some(PATIENCE)).expect("the timeout is not zero");
@@ -93,7 +93,7 @@ fn connect(running: &Running) -> TcpStream {
 
 /// Sends a request with the body `form`, with a length or in chunks, and reads the response to its
 /// end.
-fn post(running: &Running, path: &str, form: &[u8], chunk: Option<usize>) -> String {
+fn post(running: &RunningServer, path: &str, form: &[u8], chunk: Option<usize>) -> String {
     let mut peer = connect(running);
     let framing = match chunk {
         Some(_) => "Transfer-Encoding: chunked".to_owned(),
@@ -154,7 +154,7 @@ fn a_large_file_arrives_whole_however_it_is_sent(choice: DriverChoice) {
             assert!(answer.ends_with(&format!("\r\n\r\n{}", bytes + 6)), "{answer}");
         }
     }
-    running.shut_down().expect("the shutdown succeeds");
+    running.graceful_shutdown().expect("the shutdown succeeds");
 }
 
 fn a_form_that_is_too_large_is_a_413_while_it_is_sent(choice: DriverChoice) {
@@ -165,7 +165,7 @@ fn a_form_that_is_too_large_is_a_413_while_it_is_sent(choice: DriverChoice) {
         assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
         assert!(answer.contains("\"limit\":100000") && answer.contains("\"field\":\"file\""));
     }
-    running.shut_down().expect("the shutdown succeeds");
+    running.graceful_shutdown().expect("the shutdown succeeds");
 }
 
 fn a_form_that_breaks_off_harms_nobody(choice: DriverChoice) {
@@ -193,5 +193,5 @@ fn a_form_that_breaks_off_harms_nobody(choice: DriverChoice) {
     let mut answer = String::new();
     peer.read_to_string(&mut answer).expect("a response");
     assert!(answer.ends_with("\r\n\r\nwell"), "{answer}");
-    running.shut_down().expect("the shutdown succeeds");
+    running.graceful_shutdown().expect("the shutdown succeeds");
 }

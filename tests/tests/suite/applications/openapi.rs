@@ -2,13 +2,13 @@
 
 use peregrine::auth::{Authenticate, BearerToken, User};
 use peregrine::openapi::{
-    Api, DescribeExt, HasOpenApi, JsonSchema, OpenApi, SecurityScheme, Status, describe, schemars,
+    ApiScope, DescribeExt, OpenApiExt, JsonSchema, OpenApi, SecurityScheme, WithStatus, api_scope, schemars,
 };
 use peregrine::prelude::*;
 use peregrine::rate_limit::RateLimit;
 use peregrine::validate::Valid;
 use peregrine::websocket::WebSocketUpgrade;
-use peregrine::{DriverChoice, Error, Running};
+use peregrine::{DriverChoice, Error, RunningServer};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -48,8 +48,8 @@ struct Bird {
     tags: Vec<String>,
 }
 
-async fn create(Valid(Json(bird)): Valid<Json<Bird>>) -> Status<201, Json<Bird>> {
-    Status(Json(bird))
+async fn create(Valid(Json(bird)): Valid<Json<Bird>>) -> WithStatus<201, Json<Bird>> {
+    WithStatus(Json(bird))
 }
 
 async fn show(Path(id): Path<u32>) -> Result<Json<Bird>, Problem> {
@@ -63,7 +63,7 @@ async fn live(upgrade: WebSocketUpgrade) -> Response {
     upgrade.on_upgrade(async |_| {})
 }
 
-fn birds(api: Api) -> Api {
+fn birds(api: ApiScope) -> ApiScope {
     api.tag("birds")
         .security("token")
         .post("/", create.named("create"))
@@ -96,21 +96,21 @@ async fn robot(_: User<Robot>) -> &'static str {
 fn api() -> OpenApi {
     OpenApi::new("Birds", "1.0")
         .security_scheme("token", SecurityScheme::bearer(""))
-        .all_described()
+        .require_descriptions()
 }
 
 fn app() -> App {
     let robots =
         Authenticate::bearer(async |BearerToken(token)| (token == "good").then_some(Robot));
-    let guarded = |api: Api| api.with(robots).with(RateLimit::per_hour(1)).get("/me", robot);
+    let guarded = |api: ApiScope| api.wrap(robots).wrap(RateLimit::per_hour(1)).get("/me", robot);
     App::new()
-        .scope("/birds", describe(birds))
-        .scope("/robots", describe(guarded))
+        .scope("/birds", api_scope(birds))
+        .scope("/robots", api_scope(guarded))
         .add((hello, bye))
         .add(api())
 }
 
-fn start(choice: DriverChoice, app: fn() -> App) -> Option<Result<Running, Error>> {
+fn start(choice: DriverChoice, app: fn() -> App) -> Option<Result<RunningServer, Error>> {
     let workers = NonZeroUsize::new(2).expect("the value is not zero");
     match Server::bind("127.0.0.1:0").driver(choice).workers(workers).quiet().start(app) {
         Err(error @ Error::Driver { .. }) => {
@@ -122,7 +122,7 @@ fn start(choice: DriverChoice, app: fn() -> App) -> Option<Result<Running, Error
 }
 
 /// The head and the content of the response.
-fn ask(running: &Running, method: &str, path: &str, body: &str) -> (String, String) {
+fn ask(running: &RunningServer, method: &str, path: &str, body: &str) -> (String, String) {
     let mut peer =
         TcpStream::connect(running.http_address().expect("the server has an HTTP listener"))
             .expect("the server accepts connections");
@@ -214,7 +214,7 @@ fn middleware_that_refuses_is_in_the_document_of_what_it_guards(choice: DriverCh
     assert!(open["401"].is_null() && open["429"].is_null(), "{open}");
 }
 
-fn get_as(running: &Running, path: &str, token: &str) -> String {
+fn get_as(running: &RunningServer, path: &str, token: &str) -> String {
     let mut peer =
         TcpStream::connect(running.http_address().expect("the server has an HTTP listener"))
             .expect("the server accepts connections");

@@ -3,11 +3,11 @@
 use futures_core::Stream;
 use peregrine::bytes::Bytes;
 use peregrine::prelude::*;
-use peregrine::proxy::{Balance, Proxy, Upstreams};
+use peregrine::proxy::{LoadBalancing, ReverseProxy, Upstreams};
 use peregrine::tower::{Mount, SendBody, into_tower, layer};
 use peregrine::web::test::block_on;
-use peregrine::web::upgrade::OnUpgrade;
-use peregrine::{DriverChoice, Place, Running};
+use peregrine::web::upgrade::UpgradeHandler;
+use peregrine::{DriverChoice, ListenAddr, RunningServer};
 use peregrine_tests::client::{PATIENCE, connect, field, started, wait_for};
 use peregrine_tests::on_both_drivers;
 use peregrine_tests::server::streams::Streams;
@@ -61,33 +61,33 @@ on_both_drivers! {
     requests_share_a_connection_of_http2_and_a_new_one_follows_its_end,
 }
 
-fn serve(choice: DriverChoice, app: impl Fn() -> App + Clone + Send + 'static) -> Option<Running> {
+fn serve(choice: DriverChoice, app: impl Fn() -> App + Clone + Send + 'static) -> Option<RunningServer> {
     let server = Server::bind("127.0.0.1:0").driver(choice).workers(NonZeroUsize::MIN).quiet();
     started(server.start(app))
 }
 
-fn url(running: &Running) -> String {
+fn url(running: &RunningServer) -> String {
     format!("http://{}", running.http_address().expect("the server has an HTTP listener"))
 }
 
 fn proxy(
     choice: DriverChoice,
     upstreams: Upstreams,
-    set: impl Fn(Proxy) -> Proxy + Clone + Send + 'static,
-) -> Option<Running> {
+    set: impl Fn(ReverseProxy) -> ReverseProxy + Clone + Send + 'static,
+) -> Option<RunningServer> {
     serve(choice, move || {
-        App::new().subtree("/", set(Proxy::new(upstreams.clone())).body_limit(1 << 30))
+        App::new().subtree("/", set(ReverseProxy::new(upstreams.clone())).body_limit(1 << 30))
     })
 }
 
 /// A proxy in front of one server with this application.
-fn pair(choice: DriverChoice, app: fn() -> App) -> Option<(Running, Running)> {
+fn pair(choice: DriverChoice, app: fn() -> App) -> Option<(RunningServer, RunningServer)> {
     let upstream = serve(choice, app)?;
     let upstreams = Upstreams::new([url(&upstream)]).expect("a URL");
     Some((proxy(choice, upstreams, |proxy| proxy)?, upstream))
 }
 
-fn asked(running: &Running, request: &str) -> String {
+fn asked(running: &RunningServer, request: &str) -> String {
     let mut peer = connect(running);
     let (mut writer, request) = (peer.try_clone().expect("a handle"), request.to_owned());
     // A server that has responded may not read the rest.
@@ -102,7 +102,7 @@ fn asked(running: &Running, request: &str) -> String {
     }
 }
 
-fn get(running: &Running, path: &str, fields: &str) -> String {
+fn get(running: &RunningServer, path: &str, fields: &str) -> String {
     asked(
         running,
         &format!("GET {path} HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\n{fields}\r\n"),
@@ -218,7 +218,7 @@ struct NameUser;
 impl Middleware for NameUser {
     async fn run<N: Service>(&self, mut request: Request, next: &N) -> Response {
         request.parts.head.remove_fields(&["x-user"]);
-        assert!(request.parts.head.add_field("X-User", b"guest"));
+        assert!(request.parts.head.append_header("X-User", b"guest"));
         next.call(request).await
     }
 }
@@ -244,18 +244,18 @@ fn a_client_cannot_remove_what_middleware_has_set(choice: DriverChoice) {
     let Some(upstream) = serve(choice, app) else { return };
     for is_http2 in [false, true] {
         let upstreams = Upstreams::new([url(&upstream)]).expect("a URL");
-        let upstreams = if is_http2 { upstreams.http2() } else { upstreams };
+        let upstreams = if is_http2 { upstreams.http2_prior_knowledge() } else { upstreams };
         let mounted =
             axum::Router::new().fallback(async |headers: http::HeaderMap| format!("{headers:?}"));
         let front = serve(choice, move || {
-            let proxy = || Proxy::new(upstreams.clone());
+            let proxy = || ReverseProxy::new(upstreams.clone());
             App::new()
-                .scope("/own", |scope| scope.with(NameUser).subtree("/", proxy()))
-                .scope("/layer", |scope| scope.with(name_user()).subtree("/", proxy()))
+                .scope("/own", |scope| scope.wrap(NameUser).subtree("/", proxy()))
+                .scope("/layer", |scope| scope.wrap(name_user()).subtree("/", proxy()))
                 .scope("/both", |scope| {
-                    scope.with(NameUser).with(name_user()).subtree("/", proxy())
+                    scope.wrap(NameUser).wrap(name_user()).subtree("/", proxy())
                 })
-                .scope("/mounted", |scope| scope.with(NameUser).mount("/", mounted.clone()))
+                .scope("/mounted", |scope| scope.wrap(NameUser).mount("/", mounted.clone()))
                 .subtree("/", proxy())
         });
         let front = front.expect("the driver is available");
@@ -341,12 +341,12 @@ fn who_asks_is_told_and_cannot_be_forged(choice: DriverChoice) {
     let expected = "x-forwarded-for: 127.0.0.1|x-forwarded-host: a.example|x-forwarded-proto: http";
     assert_eq!(ours(&get(&plain, "/", forged)), expected);
     let standard =
-        proxy(choice, upstreams.clone(), Proxy::forwarded).expect("the driver is available");
+        proxy(choice, upstreams.clone(), ReverseProxy::use_forwarded_header).expect("the driver is available");
     assert_eq!(
         ours(&get(&standard, "/", forged)),
         "forwarded: for=127.0.0.1;proto=http;host=\"a.example\""
     );
-    let silent = proxy(choice, upstreams.clone(), |proxy| proxy.anonymous().upstream_host())
+    let silent = proxy(choice, upstreams.clone(), |proxy| proxy.no_forwarding_headers().use_upstream_host())
         .expect("the driver is available");
     let answer = get(&silent, "/", forged);
     assert_eq!(ours(&answer), "");
@@ -355,7 +355,7 @@ fn who_asks_is_told_and_cannot_be_forged(choice: DriverChoice) {
     // The list of trusted proxies in front of this one is extended.
     let trusting = Server::bind("127.0.0.1:0").driver(choice).workers(NonZeroUsize::MIN).quiet();
     let trusting = trusting.trusted_proxies(["127.0.0.1"]);
-    let behind = trusting.start(move || App::new().subtree("/", Proxy::new(upstreams.clone())));
+    let behind = trusting.start(move || App::new().subtree("/", ReverseProxy::new(upstreams.clone())));
     let answer = get(
         &behind.expect("the server starts"),
         "/",
@@ -369,7 +369,7 @@ fn content_streams_both_ways_and_connections_are_used_again(choice: DriverChoice
     let app = || {
         App::new()
             .post("/echo", (async |body: Body| body).body_limit(1 << 30))
-            .get("/port", |peer: PeerAddress| format!("{peer:?}"))
+            .get("/port", |peer: PeerAddr| format!("{peer:?}"))
             .get("/large", || vec![b'x'; 20 << 20])
     };
     let Some((proxy, _upstream)) = pair(choice, app) else { return };
@@ -430,7 +430,7 @@ fn a_client_that_takes_nothing_holds_the_upstream_back(choice: DriverChoice) {
     let shared = Arc::clone(&made);
     let Some(upstream) = serve(choice, move || {
         let made = Arc::clone(&shared);
-        App::new().get("/", move || Body::stream(Endless(Arc::clone(&made))))
+        App::new().get("/", move || Body::from_stream(Endless(Arc::clone(&made))))
     }) else {
         return;
     };
@@ -449,9 +449,9 @@ fn a_client_that_takes_nothing_holds_the_upstream_back(choice: DriverChoice) {
         is_still
     });
     assert!(last < 1000, "{last} pieces of 64 KiB were buffered");
-    assert_eq!(upstreams.states()[0].busy, 1);
+    assert_eq!(upstreams.statuses()[0].in_flight, 1);
     drop(client);
-    wait_for(|| upstreams.states()[0].busy == 0);
+    wait_for(|| upstreams.statuses()[0].in_flight == 0);
 }
 
 fn trailers_pass_both_ways(choice: DriverChoice) {
@@ -485,7 +485,7 @@ fn another_protocol_passes_both_ways_until_either_ends(choice: DriverChoice) {
         App::new()
             .get("/chat", |request: Request| {
                 assert!(request.header("upgrade").is_some_and(|it| it == "chat"));
-                let echo = OnUpgrade::new(async |mut io| {
+                let echo = UpgradeHandler::new(async |mut io| {
                     while let Ok(Some(bytes)) = io.recv().await {
                         if bytes.starts_with(b"bye") || io.send(bytes).await.is_err() {
                             break;
@@ -564,24 +564,24 @@ fn an_upstream_that_is_down_is_left_out_and_the_others_answer(choice: DriverChoi
         format!("http://{}", listener.local_addr().expect("the socket is bound"))
     };
     let (one, two) = (peer(named("one")).0, peer(named("two")).0);
-    for balance in [Balance::RoundRobin, Balance::LeastConnections] {
+    for balance in [LoadBalancing::RoundRobin, LoadBalancing::LeastRequests] {
         let upstreams =
             Upstreams::new([nobody.as_str(), one.as_str(), two.as_str()]).expect("URLs");
         let upstreams =
-            upstreams.balance(balance).failures_max(2).down_for(Duration::from_secs(3600));
+            upstreams.load_balancing(balance).failures_max(2).fail_timeout(Duration::from_secs(3600));
         let Some(proxy) = proxy(choice, upstreams.clone(), |proxy| proxy) else { return };
         let answers: Vec<_> = (0..20).map(|_| get(&proxy, "/", "")).collect();
         for name in ["one", "two"] {
             let count = answers.iter().filter(|answer| answer.ends_with(name)).count();
             assert!((5..=15).contains(&count), "{name} {count}");
         }
-        let states = upstreams.states();
+        let states = upstreams.statuses();
         assert_eq!(
-            states.iter().map(|it| it.is_up).collect::<Vec<_>>(),
+            states.iter().map(|it| it.is_healthy).collect::<Vec<_>>(),
             [false, true, true],
             "{states:?}"
         );
-        assert!(states[0].failures == 2 && states.iter().all(|it| it.busy == 0), "{states:?}");
+        assert!(states[0].failures == 2 && states.iter().all(|it| it.in_flight == 0), "{states:?}");
         // A POST that no upstream has received is retried elsewhere too.
         let post = asked(
             &proxy,
@@ -644,7 +644,7 @@ fn what_may_be_sent_again_is_and_what_may_not_is_not(choice: DriverChoice) {
         assert!(get(&behind, "/", "").ends_with("ok"));
         assert_eq!(asked_late.load(Ordering::SeqCst), number);
     }
-    assert_eq!(alone.states()[0].failures, 0);
+    assert_eq!(alone.statuses()[0].failures, 0);
     for number in 1..=5 {
         let post = asked(
             &proxy,
@@ -657,10 +657,10 @@ fn what_may_be_sent_again_is_and_what_may_not_is_not(choice: DriverChoice) {
 }
 
 fn an_upstream_that_says_nothing_or_nonsense_costs_a_gateway_error(choice: DriverChoice) {
-    let quick = |proxy: Proxy| {
+    let quick = |proxy: ReverseProxy| {
         proxy
             .response_timeout(Duration::from_millis(300))
-            .idle_timeout(Duration::from_millis(300))
+            .body_idle_timeout(Duration::from_millis(300))
             .retries(0)
     };
     for (answer, expected) in [
@@ -708,10 +708,10 @@ fn a_client_that_leaves_is_told_to_the_upstream(choice: DriverChoice) {
     let Some(proxy) = proxy(choice, upstreams.clone(), |proxy| proxy) else { return };
     let mut client = connect(&proxy);
     client.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect("connected");
-    wait_for(|| asked.load(Ordering::SeqCst) == 1 && upstreams.states()[0].busy == 1);
+    wait_for(|| asked.load(Ordering::SeqCst) == 1 && upstreams.statuses()[0].in_flight == 1);
     drop(client);
-    wait_for(|| left.load(Ordering::SeqCst) == 1 && upstreams.states()[0].busy == 0);
-    assert!(upstreams.states()[0].failures == 0, "the upstream is not blamed");
+    wait_for(|| left.load(Ordering::SeqCst) == 1 && upstreams.statuses()[0].in_flight == 0);
+    assert!(upstreams.statuses()[0].failures == 0, "the upstream is not blamed");
 }
 
 /// A stream of one piece that then has nothing to send. Its drop is counted.
@@ -750,12 +750,12 @@ fn a_client_that_closes_ends_its_request_at_the_upstream(choice: DriverChoice) {
                 })
                 .get("/quiet", move || {
                     let piece = Some(Bytes::from_static(b"a piece"));
-                    Body::stream(Quiet { piece, ended: Arc::clone(&ended) })
+                    Body::from_stream(Quiet { piece, ended: Arc::clone(&ended) })
                 })
         };
         let Some(upstream) = serve(choice, app) else { return };
         let upstreams = Upstreams::new([url(&upstream)]).expect("a URL");
-        let upstreams = if is_http2 { upstreams.http2() } else { upstreams };
+        let upstreams = if is_http2 { upstreams.http2_prior_knowledge() } else { upstreams };
         let Some(proxy) = proxy(choice, upstreams.clone(), |proxy| proxy) else { return };
         let clients = [("/wait", false), ("/wait", true), ("/quiet", false), ("/quiet", true)];
         for (count, (path, shuts_down)) in clients.into_iter().enumerate() {
@@ -780,9 +780,9 @@ fn a_client_that_closes_ends_its_request_at_the_upstream(choice: DriverChoice) {
                 drop(client);
             }
             wait_for(|| ended.load(Ordering::SeqCst) == count + 1);
-            wait_for(|| upstreams.states()[0].busy == 0);
+            wait_for(|| upstreams.statuses()[0].in_flight == 0);
         }
-        assert_eq!(upstreams.states()[0].failures, 0, "the upstream is not blamed");
+        assert_eq!(upstreams.statuses()[0].failures, 0, "the upstream is not blamed");
     }
 }
 
@@ -832,17 +832,17 @@ fn checks_find_who_is_ill_and_who_is_well_again(choice: DriverChoice) {
     });
     let (sound, _) = peer(named("sound"));
     let upstreams = Upstreams::new([moody, sound]).expect("URLs");
-    let upstreams = upstreams.failures_max(1).down_for(Duration::from_secs(3600));
-    let upstreams = upstreams.check("/health", Duration::from_millis(500));
+    let upstreams = upstreams.failures_max(1).fail_timeout(Duration::from_secs(3600));
+    let upstreams = upstreams.health_check("/health", Duration::from_millis(500));
     let Some(proxy) = proxy(choice, upstreams.clone(), |proxy| proxy) else { return };
     // Requests trigger the health checks. Successful responses mark the upstream as healthy until
     // the next check.
     let ask = || get(&proxy, "/", "");
     wait_for(|| {
         ask();
-        !upstreams.states()[0].is_up
+        !upstreams.statuses()[0].is_healthy
     });
-    assert!(upstreams.states()[1].is_up);
+    assert!(upstreams.statuses()[1].is_healthy);
     is_ill.store(0, Ordering::SeqCst);
     wait_for(|| ask().ends_with("moody"));
 }
@@ -852,9 +852,9 @@ fn a_shutdown_does_not_wait_for_connections_that_wait(choice: DriverChoice) {
     let Some((proxy, upstream)) = pair(choice, app) else { return };
     assert_eq!(status(&get(&proxy, "/", "")), 200);
     let begun = Instant::now();
-    let stopped = proxy.shut_down().expect("the shutdown succeeds");
+    let stopped = proxy.graceful_shutdown().expect("the shutdown succeeds");
     assert!(begun.elapsed() < PATIENCE / 3, "{:?}", begun.elapsed());
-    assert_eq!((stopped.tasks_cut(), stopped.cut.len()), (0, 0), "{stopped}");
+    assert_eq!((stopped.aborted_tasks(), stopped.force_closed.len()), (0, 0), "{stopped}");
     drop(upstream);
 }
 
@@ -1047,11 +1047,11 @@ fn a_time_limit_may_be_as_long_as_a_duration_is(choice: DriverChoice) {
         thread::sleep(Duration::from_millis(50));
         let _ = stream.write_all(b"k");
     });
-    let upstreams = Upstreams::new([url]).expect("a URL").down_for(Duration::MAX);
-    let upstreams = upstreams.check("/", Duration::MAX);
-    let long = |proxy: Proxy| {
-        let (most, proxy) = (Duration::MAX, proxy.keep_connections(8, Duration::MAX));
-        proxy.connect_timeout(most).response_timeout(most).idle_timeout(most)
+    let upstreams = Upstreams::new([url]).expect("a URL").fail_timeout(Duration::MAX);
+    let upstreams = upstreams.health_check("/", Duration::MAX);
+    let long = |proxy: ReverseProxy| {
+        let (most, proxy) = (Duration::MAX, proxy.idle_connections(8, Duration::MAX));
+        proxy.connect_timeout(most).response_timeout(most).body_idle_timeout(most)
     };
     let Some(proxy) = proxy(choice, upstreams, long) else { return };
     let got = get(&proxy, "/", "");
@@ -1096,7 +1096,7 @@ fn what_is_too_large_is_refused_before_anybody_is_asked(choice: DriverChoice) {
     let upstreams = Upstreams::new([url]).expect("a URL");
     let small = upstreams.clone();
     let Some(proxy) =
-        serve(choice, move || App::new().subtree("/", Proxy::new(small.clone()).body_limit(10)))
+        serve(choice, move || App::new().subtree("/", ReverseProxy::new(small.clone()).body_limit(10)))
     else {
         return;
     };
@@ -1115,7 +1115,7 @@ fn what_is_too_large_is_refused_before_anybody_is_asked(choice: DriverChoice) {
         "PUT / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n14\r\n01234567890123456789\r\n0\r\n\r\n",
     );
     assert_eq!(status(&chunked), 413, "{chunked}");
-    assert_eq!((upstreams.states()[0].failures, upstreams.states()[0].busy), (0, 0));
+    assert_eq!((upstreams.statuses()[0].failures, upstreams.statuses()[0].in_flight), (0, 0));
 }
 
 fn an_answer_before_the_content_was_sent_reaches_the_client_and_its_connection_is_given_back(
@@ -1137,7 +1137,7 @@ fn an_answer_before_the_content_was_sent_reaches_the_client_and_its_connection_i
     });
     let upstreams = Upstreams::new([url]).expect("a URL");
     let Some(proxy) =
-        proxy(choice, upstreams.clone(), |proxy| proxy.keep_connections(8, Duration::ZERO))
+        proxy(choice, upstreams.clone(), |proxy| proxy.idle_connections(8, Duration::ZERO))
     else {
         return;
     };
@@ -1151,7 +1151,7 @@ fn an_answer_before_the_content_was_sent_reaches_the_client_and_its_connection_i
         drop(client);
     }
     wait_for(|| left.load(Ordering::SeqCst) == came.load(Ordering::SeqCst));
-    assert_eq!((upstreams.states()[0].busy, upstreams.states()[0].failures), (0, 0));
+    assert_eq!((upstreams.statuses()[0].in_flight, upstreams.statuses()[0].failures), (0, 0));
 }
 
 fn a_connection_that_waits_ends_in_time_though_nobody_asks(choice: DriverChoice) {
@@ -1164,7 +1164,7 @@ fn a_connection_that_waits_ends_in_time_though_nobody_asks(choice: DriverChoice)
         noted.fetch_add(1, Ordering::SeqCst);
     });
     let upstreams = Upstreams::new([url]).expect("a URL");
-    let short = |proxy: Proxy| proxy.keep_connections(8, Duration::from_millis(300));
+    let short = |proxy: ReverseProxy| proxy.idle_connections(8, Duration::from_millis(300));
     let Some(proxy) = proxy(choice, upstreams, short) else { return };
     for round in 1..=2 {
         let mut client = connect(&proxy);
@@ -1177,7 +1177,7 @@ fn a_connection_that_waits_ends_in_time_though_nobody_asks(choice: DriverChoice)
     client.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect("connected");
     assert_eq!(status(&head_of(&mut client)), 200);
     drop(client);
-    proxy.shut_down().expect("the shutdown succeeds");
+    proxy.graceful_shutdown().expect("the shutdown succeeds");
 }
 
 fn a_tunnel_that_one_side_has_ended_does_not_stay_for_ever(choice: DriverChoice) {
@@ -1191,7 +1191,7 @@ fn a_tunnel_that_one_side_has_ended_does_not_stay_for_ever(choice: DriverChoice)
         drop(stream);
     });
     let upstreams = Upstreams::new([url]).expect("a URL");
-    let quick = |proxy: Proxy| proxy.idle_timeout(Duration::from_millis(300));
+    let quick = |proxy: ReverseProxy| proxy.body_idle_timeout(Duration::from_millis(300));
     let Some(proxy) = proxy(choice, upstreams.clone(), quick) else { return };
     let begin = || {
         let mut client = connect(&proxy);
@@ -1204,12 +1204,12 @@ fn a_tunnel_that_one_side_has_ended_does_not_stay_for_ever(choice: DriverChoice)
     let silent = begin();
     let ended = begin();
     ended.shutdown(Shutdown::Write).expect("connected");
-    wait_for(|| upstreams.states()[0].busy == 1);
+    wait_for(|| upstreams.statuses()[0].in_flight == 1);
     // As long as neither side has ended, silence is allowed.
     thread::sleep(Duration::from_millis(600));
-    assert_eq!(upstreams.states()[0].busy, 1);
+    assert_eq!(upstreams.statuses()[0].in_flight, 1);
     drop(silent);
-    wait_for(|| upstreams.states()[0].busy == 0);
+    wait_for(|| upstreams.statuses()[0].in_flight == 0);
 }
 
 fn a_request_that_says_so_goes_no_further(choice: DriverChoice) {
@@ -1269,9 +1269,9 @@ fn trailers_say_nothing_of_who_asks_and_how_it_came(choice: DriverChoice) {
 }
 
 /// An HTTP/2 client.
-fn streams(running: &Running) -> Streams<SocketWire> {
+fn streams(running: &RunningServer) -> Streams<SocketWire> {
     let address = running.http_address().expect("the server has an HTTP listener");
-    let mut client = Streams::new(SocketWire::connect(&Place::Tcp(address)));
+    let mut client = Streams::new(SocketWire::connect(&ListenAddr::Tcp(address)));
     client.authority = "a.example".to_owned();
     client
 }
@@ -1396,7 +1396,7 @@ fn versions() -> App {
         .get("/version", |request: Request| {
             format!("{:?}\n{}", request.parts.head.version(), echo(&request))
         })
-        .get("/port", |peer: PeerAddress| format!("{peer:?}"))
+        .get("/port", |peer: PeerAddr| format!("{peer:?}"))
         .get("/large", || vec![b'x'; 3 << 20])
         .post("/echo", (async |body: Body| body).body_limit(1 << 30))
         .get("/chat", |upgrade: peregrine::websocket::WebSocketUpgrade| {
@@ -1411,20 +1411,20 @@ fn versions() -> App {
 }
 
 /// The HTTPS URL of a server, with a name from its certificate.
-fn secure_url(running: &Running) -> String {
-    let address = running.places().find_map(|place| match place {
-        Place::Tcp(address) => Some(*address),
+fn secure_url(running: &RunningServer) -> String {
+    let address = running.addresses().find_map(|place| match place {
+        ListenAddr::Tcp(address) => Some(*address),
         _ => None,
     });
     format!("https://localhost:{}", address.expect("the server listens on this port").port())
 }
 
-fn over_tls(choice: DriverChoice) -> Option<Running> {
-    let server = Server::new().tls("127.0.0.1:0", secure::server_tls()).driver(choice);
+fn over_tls(choice: DriverChoice) -> Option<RunningServer> {
+    let server = Server::new().listen_tls("127.0.0.1:0", secure::server_tls()).driver(choice);
     started(server.workers(NonZeroUsize::MIN).quiet().start(versions))
 }
 
-fn talks(proxy: &Running) {
+fn talks(proxy: &RunningServer) {
     let mut client = connect(proxy);
     let request = "GET /chat HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
@@ -1445,8 +1445,8 @@ fn an_upstream_over_tls_is_asked_in_http2_and_only_if_it_is_who_it_says(choice: 
     let url = secure_url(&upstream);
     for version in secure::VERSIONS {
         let config = secure::client_config(version);
-        let upstreams = Upstreams::with_tls([url.as_str()], &config).expect("a URL");
-        let upstreams = upstreams.check("/version", Duration::from_millis(1));
+        let upstreams = Upstreams::with_tls_config([url.as_str()], &config).expect("a URL");
+        let upstreams = upstreams.health_check("/version", Duration::from_millis(1));
         let proxy =
             proxy(choice, upstreams.clone(), |proxy| proxy).expect("the driver is available");
         for _ in 0..3 {
@@ -1458,10 +1458,10 @@ fn an_upstream_over_tls_is_asked_in_http2_and_only_if_it_is_who_it_says(choice: 
             assert_eq!(field(&answer, "via"), Some("2.0 peregrine"), "{answer}");
         }
         talks(&proxy);
-        assert_eq!(upstreams.states()[0].failures, 0);
+        assert_eq!(upstreams.statuses()[0].failures, 0);
         // A name that the certificate does not have.
         let other = url.replace("localhost", "127.0.0.2");
-        let upstreams = Upstreams::with_tls([other], &config).expect("a URL");
+        let upstreams = Upstreams::with_tls_config([other], &config).expect("a URL");
         let proxy = self::proxy(choice, upstreams, |proxy| proxy).expect("the driver is available");
         assert_eq!(status(&get(&proxy, "/version", "")), 502);
     }
@@ -1476,7 +1476,7 @@ fn an_upstream_over_tls_is_asked_in_http2_and_only_if_it_is_who_it_says(choice: 
 
 fn an_upstream_of_http2_gives_and_takes_all_that_one_of_http1_does(choice: DriverChoice) {
     let Some(upstream) = serve(choice, versions) else { return };
-    let upstreams = Upstreams::new([url(&upstream)]).expect("a URL").http2();
+    let upstreams = Upstreams::new([url(&upstream)]).expect("a URL").http2_prior_knowledge();
     let Some(proxy) = proxy(choice, upstreams.clone(), |proxy| proxy) else { return };
     assert!(get(&proxy, "/version", "").contains("\r\n\r\nHTTP/2.0\n"));
     let answer = get(&proxy, "/large", "");
@@ -1502,14 +1502,14 @@ fn an_upstream_of_http2_gives_and_takes_all_that_one_of_http1_does(choice: Drive
     assert_eq!((status(&head), field(&head, "content-length")), (200, Some("3145728")));
     talks(&proxy);
     assert_eq!(status(&get(&proxy, "/none", "")), 404);
-    let states = upstreams.states();
-    assert!(states[0].failures == 0 && states[0].busy <= 1, "{states:?}");
+    let states = upstreams.statuses();
+    assert!(states[0].failures == 0 && states[0].in_flight <= 1, "{states:?}");
 }
 
 fn requests_share_a_connection_of_http2_and_a_new_one_follows_its_end(choice: DriverChoice) {
     let Some(upstream) = serve(choice, versions) else { return };
     let address = upstream.http_address().expect("the server has an HTTP listener");
-    let upstreams = Upstreams::new([url(&upstream)]).expect("a URL").http2();
+    let upstreams = Upstreams::new([url(&upstream)]).expect("a URL").http2_prior_knowledge();
     let Some(proxy) = proxy(choice, upstreams.clone(), |proxy| proxy) else { return };
     let port = || get(&proxy, "/port", "").split("\r\n\r\n").nth(1).map(str::to_owned);
     let first = port();
@@ -1523,12 +1523,12 @@ fn requests_share_a_connection_of_http2_and_a_new_one_follows_its_end(choice: Dr
         })
         .collect();
     assert!(first.is_some() && port() == first);
-    assert!(upstreams.states()[0].busy > 0);
+    assert!(upstreams.statuses()[0].in_flight > 0);
     drop(waiting);
-    wait_for(|| upstreams.states()[0].busy == 0);
+    wait_for(|| upstreams.statuses()[0].in_flight == 0);
     assert_eq!(port(), first);
     // The upstream stops, and another one takes its address.
-    drop(upstream.shut_down().expect("the shutdown succeeds"));
+    drop(upstream.graceful_shutdown().expect("the shutdown succeeds"));
     assert_eq!(status(&get(&proxy, "/port", "")), 502);
     let place = address.to_string();
     let server = Server::bind(place.as_str()).driver(choice).workers(NonZeroUsize::MIN).quiet();

@@ -2,12 +2,12 @@
 
 use peregrine::bytes::Bytes;
 use peregrine::prelude::*;
-use peregrine::proxy::{Proxy, Upstreams};
+use peregrine::proxy::{ReverseProxy, Upstreams};
 use peregrine::tower::{Mount, into_tower};
 use peregrine::web::account;
 use peregrine::web::test::block_on;
-use peregrine::{DriverChoice, Limits, MemoryMax, OverloadLimits, Place, Running};
-use peregrine_proto::h2::frame::setting;
+use peregrine::{DriverChoice, Limits, MemoryMax, OverloadLimits, ListenAddr, RunningServer};
+use peregrine_proto::h2::frame::setting_id;
 use peregrine_tests::client::{connect, field, started, wait_for};
 use peregrine_tests::on_both_drivers;
 use peregrine_tests::server::streams::Streams;
@@ -28,12 +28,12 @@ on_both_drivers! {
 const CHARGE: usize = 64 * 1024;
 const CONNECTIONS: usize = 8;
 
-fn serve(choice: DriverChoice, app: impl Fn() -> App + Clone + Send + 'static) -> Option<Running> {
+fn serve(choice: DriverChoice, app: impl Fn() -> App + Clone + Send + 'static) -> Option<RunningServer> {
     let server = Server::bind("127.0.0.1:0").driver(choice).workers(NonZeroUsize::MIN).quiet();
     started(server.start(app))
 }
 
-fn upstream(choice: DriverChoice) -> Option<(Running, Upstreams)> {
+fn upstream(choice: DriverChoice) -> Option<(RunningServer, Upstreams)> {
     let app = || {
         App::new()
             .get("/large", || vec![b'x'; 1 << 20])
@@ -51,27 +51,27 @@ fn front(
     choice: DriverChoice,
     upstreams: &Upstreams,
     (queue_max, timeout): (usize, Duration),
-) -> Option<Running> {
+) -> Option<RunningServer> {
     let upstreams = upstreams.clone();
     serve(choice, move || {
         let proxy =
-            Proxy::new(upstreams.clone()).connections_max(CONNECTIONS).queue(queue_max, timeout);
-        App::new().get("/held", || account::held().to_string()).subtree("/", proxy)
+            ReverseProxy::new(upstreams.clone()).connections_max(CONNECTIONS).queue(queue_max, timeout);
+        App::new().get("/held", || account::reserved().to_string()).subtree("/", proxy)
     })
 }
 
 /// Sends this many requests and reads none of the responses.
-fn stalled(front: &Running, path: &str, count: usize) -> Streams<SocketWire> {
+fn stalled(front: &RunningServer, path: &str, count: usize) -> Streams<SocketWire> {
     let address = front.http_address().expect("it speaks HTTP");
-    let wire = SocketWire::connect(&Place::Tcp(address));
-    let mut client = Streams::with_settings(wire, &[(setting::INITIAL_WINDOW_SIZE, 0)]);
+    let wire = SocketWire::connect(&ListenAddr::Tcp(address));
+    let mut client = Streams::with_settings(wire, &[(setting_id::INITIAL_WINDOW_SIZE, 0)]);
     for _ in 0..count {
         client.get(path);
     }
     client
 }
 
-fn get(front: &Running, path: &str) -> String {
+fn get(front: &RunningServer, path: &str) -> String {
     let mut peer = connect(front);
     let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
     peer.write_all(request.as_bytes()).expect("connected");
@@ -80,7 +80,7 @@ fn get(front: &Running, path: &str) -> String {
     all
 }
 
-fn held(front: &Running) -> usize {
+fn held(front: &RunningServer) -> usize {
     let answer = get(front, "/held");
     let body = answer.rsplit("\r\n\r\n").next();
     body.and_then(|body| body.parse().ok()).unwrap_or_else(|| panic!("{answer}"))
@@ -91,18 +91,18 @@ fn clients_that_read_nothing_occupy_a_bounded_number_of_connections_and_counted_
 ) {
     for is_http2 in [false, true] {
         let Some((upstream, upstreams)) = upstream(choice) else { return };
-        let upstreams = if is_http2 { upstreams.http2() } else { upstreams };
+        let upstreams = if is_http2 { upstreams.http2_prior_knowledge() } else { upstreams };
         let Some(front) = front(choice, &upstreams, (16, Duration::from_secs(60))) else { return };
         let clients: Vec<_> = (0..3).map(|_| stalled(&front, "/large", 20)).collect();
-        wait_for(|| upstreams.states()[0].busy == CONNECTIONS);
+        wait_for(|| upstreams.statuses()[0].in_flight == CONNECTIONS);
         wait_for(|| held(&front) >= CONNECTIONS * CHARGE);
         // Another client's request displaces a response that is not read.
         let served = get(&front, "/small");
         assert!(served.ends_with("\r\n\r\nsmall"), "HTTP/2 upstream: {is_http2}: {served}");
-        assert!(upstreams.states()[0].busy <= CONNECTIONS);
-        assert_eq!(upstreams.states()[0].failures, 0, "it is not the upstream's fault");
+        assert!(upstreams.statuses()[0].in_flight <= CONNECTIONS);
+        assert_eq!(upstreams.statuses()[0].failures, 0, "it is not the upstream's fault");
         drop(clients);
-        wait_for(|| upstreams.states()[0].busy == 0 && held(&front) < CONNECTIONS * CHARGE);
+        wait_for(|| upstreams.statuses()[0].in_flight == 0 && held(&front) < CONNECTIONS * CHARGE);
         assert!(get(&front, "/small").ends_with("\r\n\r\nsmall"));
         drop(upstream);
     }
@@ -113,7 +113,7 @@ fn a_request_waits_for_a_connection_and_then_is_a_503(choice: DriverChoice) {
     let Some(front) = front(choice, &upstreams, (2, Duration::from_secs(3600))) else { return };
     // Nothing of these responses is unread, so none of them is displaced.
     let stalled = stalled(&front, "/quiet", CONNECTIONS);
-    wait_for(|| upstreams.states()[0].busy == CONNECTIONS);
+    wait_for(|| upstreams.statuses()[0].in_flight == CONNECTIONS);
     let mut waiting = [connect(&front), connect(&front)];
     for peer in &mut waiting {
         let request = b"GET /small HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
@@ -145,7 +145,7 @@ fn a_single_unread_response_is_not_displaced(choice: DriverChoice) {
     let Some((_upstream, upstreams)) = upstream(choice) else { return };
     let Some(front) = front(choice, &upstreams, (2, Duration::from_secs(2))) else { return };
     let mut clients: Vec<_> = (0..CONNECTIONS).map(|_| stalled(&front, "/large", 1)).collect();
-    wait_for(|| upstreams.states()[0].busy == CONNECTIONS);
+    wait_for(|| upstreams.statuses()[0].in_flight == CONNECTIONS);
     let refused = get(&front, "/small");
     assert!(refused.starts_with("HTTP/1.1 503"), "{refused}");
     let client = clients.last_mut().expect("there are several");
@@ -157,13 +157,13 @@ fn a_single_unread_response_is_not_displaced(choice: DriverChoice) {
 
 /// A proxy with two places in its queue. Inside a mounted service, each request has its own copy of
 /// the facts about its connection.
-fn queue_of_two(choice: DriverChoice, upstreams: &Upstreams, is_mounted: bool) -> Option<Running> {
+fn queue_of_two(choice: DriverChoice, upstreams: &Upstreams, is_mounted: bool) -> Option<RunningServer> {
     if !is_mounted {
         return front(choice, upstreams, (2, Duration::from_secs(3600)));
     }
     let upstreams = upstreams.clone();
     serve(choice, move || {
-        let proxy = Proxy::new(upstreams.clone()).connections_max(CONNECTIONS);
+        let proxy = ReverseProxy::new(upstreams.clone()).connections_max(CONNECTIONS);
         let inner = App::new().subtree("/", proxy.queue(2, Duration::from_secs(3600)));
         App::new().mount("/", into_tower(inner).expect("the application is valid"))
     })
@@ -222,17 +222,17 @@ fn clients_that_read_nothing_leave_descriptors_and_memory_to_others(choice: Driv
         let Some(upstream) = serve(choice, large) else { return };
         let address = upstream.http_address().expect("it speaks HTTP");
         let upstreams = Upstreams::new([format!("http://{address}")]).expect("a URL");
-        let upstreams = if is_http2 { upstreams.http2() } else { upstreams };
+        let upstreams = if is_http2 { upstreams.http2_prior_knowledge() } else { upstreams };
         let memory_max = MemoryMax::Bytes(MEMORY_MAX as u64);
         let overload = OverloadLimits { memory_max, ..OverloadLimits::default() };
         let server = Server::bind("127.0.0.1:0").driver(choice).workers(NonZeroUsize::MIN).quiet();
         let server = server.limits(Limits { overload, ..Limits::default() });
         let to = upstreams.clone();
-        let front = started(server.start(move || App::new().subtree("/", Proxy::new(to.clone()))));
+        let front = started(server.start(move || App::new().subtree("/", ReverseProxy::new(to.clone()))));
         let Some(front) = front else { return };
         let before = held::bytes().expect("the allocator counts");
         let clients: Vec<_> = (0..20).map(|_| stalled(&front, "/large", 50)).collect();
-        wait_for(|| upstreams.states()[0].busy == DEFAULT_CONNECTIONS);
+        wait_for(|| upstreams.statuses()[0].in_flight == DEFAULT_CONNECTIONS);
         let mut most = 0;
         wait_for(|| {
             let is_served = get(&front, "/small").ends_with("\r\n\r\nsmall");

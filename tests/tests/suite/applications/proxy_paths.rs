@@ -2,10 +2,10 @@
 //! of a path bypasses it.
 
 use peregrine::prelude::*;
-use peregrine::proxy::{Proxy, Upstreams};
+use peregrine::proxy::{ReverseProxy, Upstreams};
 use peregrine::web::test::block_on;
 use peregrine::web::{Next, Response, Scope};
-use peregrine::{DriverChoice, Place, Running};
+use peregrine::{DriverChoice, ListenAddr, RunningServer};
 use peregrine_tests::client::{connect, started};
 use peregrine_tests::on_both_drivers;
 use peregrine_tests::server::SocketWire;
@@ -59,13 +59,13 @@ fn normalized(path: &str) -> String {
     format!("/{}", segments.join("/"))
 }
 
-fn serve(choice: DriverChoice, app: impl Fn() -> App + Clone + Send + 'static) -> Option<Running> {
+fn serve(choice: DriverChoice, app: impl Fn() -> App + Clone + Send + 'static) -> Option<RunningServer> {
     let server = Server::bind("127.0.0.1:0").driver(choice).workers(NonZeroUsize::MIN).quiet();
     started(server.start(app))
 }
 
 /// A login for `/admin`, and a proxy for everything.
-fn front(choice: DriverChoice) -> Option<(Running, Running)> {
+fn front(choice: DriverChoice) -> Option<(RunningServer, RunningServer)> {
     let answer = |request: Request| {
         let place = normalized(request.path());
         let is_secret = place == "/admin" || place.starts_with("/admin/");
@@ -75,21 +75,21 @@ fn front(choice: DriverChoice) -> Option<(Running, Running)> {
     let address = upstream.http_address().expect("the server has an HTTP listener");
     let upstreams = Upstreams::new([format!("http://{address}")]).expect("a URL");
     let front = serve(choice, move || {
-        let proxy = || Proxy::new(upstreams.clone());
+        let proxy = || ReverseProxy::new(upstreams.clone());
         let admin = |scope: Scope| {
             let login =
                 async |request: Request, next: Next<'_>| match request.header("authorization") {
                     Some(_) => next.run(request).await,
                     None => Response::new(StatusCode::UNAUTHORIZED),
                 };
-            scope.with(login).subtree("/", proxy())
+            scope.wrap(login).subtree("/", proxy())
         };
         App::new().scope("/admin", admin).subtree("/", proxy())
     })?;
     Some((front, upstream))
 }
 
-fn asked(running: &Running, target: &str) -> String {
+fn asked(running: &RunningServer, target: &str) -> String {
     let mut peer = connect(running);
     let request = format!("GET {target} HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\n\r\n");
     peer.write_all(request.as_bytes()).expect("connected");
@@ -98,9 +98,9 @@ fn asked(running: &Running, target: &str) -> String {
     String::from_utf8_lossy(&all).into_owned()
 }
 
-fn streams(running: &Running) -> Streams<SocketWire> {
+fn streams(running: &RunningServer) -> Streams<SocketWire> {
     let address = running.http_address().expect("the server has an HTTP listener");
-    let mut client = Streams::new(SocketWire::connect(&Place::Tcp(address)));
+    let mut client = Streams::new(SocketWire::connect(&ListenAddr::Tcp(address)));
     client.authority = "a.example".to_owned();
     client
 }

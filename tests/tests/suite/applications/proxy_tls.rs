@@ -2,8 +2,8 @@
 #![cfg(target_os = "linux")]
 
 use peregrine::prelude::*;
-use peregrine::proxy::{Proxy, Upstreams};
-use peregrine::{DriverChoice, Http2Limits, Limits, Running};
+use peregrine::proxy::{ReverseProxy, Upstreams};
+use peregrine::{DriverChoice, Http2Limits, Limits, RunningServer};
 use peregrine_tests::client::{PATIENCE, connect, started, wait_for};
 use peregrine_tests::on_both_drivers;
 use peregrine_tls::rustls::crypto::aws_lc_rs;
@@ -101,21 +101,21 @@ fn secure_peer(
     })
 }
 
-fn proxy(choice: DriverChoice, upstreams: &Upstreams) -> Option<Running> {
+fn proxy(choice: DriverChoice, upstreams: &Upstreams) -> Option<RunningServer> {
     let upstreams = upstreams.clone();
     let server = Server::bind("127.0.0.1:0").driver(choice).workers(NonZeroUsize::MIN).quiet();
     started(server.start(move || {
-        let proxy = Proxy::new(upstreams.clone()).connect_timeout(Duration::from_millis(700));
+        let proxy = ReverseProxy::new(upstreams.clone()).connect_timeout(Duration::from_millis(700));
         App::new().subtree("/", proxy.response_timeout(Duration::from_secs(2)))
     }))
 }
 
 fn over(config: &Arc<ClientConfig>, host: &str, port: u16) -> Upstreams {
-    Upstreams::with_tls([format!("https://{host}:{port}")], config).expect("a URL")
+    Upstreams::with_tls_config([format!("https://{host}:{port}")], config).expect("a URL")
 }
 
 /// The response up to its end; the connection may break.
-fn asked(proxy: &Running, request: &str) -> String {
+fn asked(proxy: &RunningServer, request: &str) -> String {
     let mut client = connect(proxy);
     client.write_all(request.as_bytes()).expect("connected");
     let mut all = Vec::new();
@@ -123,7 +123,7 @@ fn asked(proxy: &Running, request: &str) -> String {
     String::from_utf8_lossy(&all).into_owned()
 }
 
-fn get(proxy: &Running) -> String {
+fn get(proxy: &RunningServer) -> String {
     asked(proxy, "GET / HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\n\r\n")
 }
 
@@ -207,7 +207,7 @@ fn a_handshake_that_breaks_or_hangs_costs_a_gateway_error(choice: DriverChoice) 
         let upstreams = over(&trusting(&identity), "localhost", port);
         let Some(proxy) = proxy(choice, &upstreams) else { return };
         assert_eq!(status(&get(&proxy)), expected, "{way}");
-        wait_for(|| upstreams.states()[0].busy == 0);
+        wait_for(|| upstreams.statuses()[0].in_flight == 0);
     }
 }
 
@@ -442,7 +442,7 @@ fn an_upstream_of_http2_that_breaks_its_rules_costs_a_gateway_error(choice: Driv
             }
         });
         let upstreams =
-            Upstreams::new([format!("http://127.0.0.1:{port}")]).expect("a URL").http2();
+            Upstreams::new([format!("http://127.0.0.1:{port}")]).expect("a URL").http2_prior_knowledge();
         let Some(proxy) = proxy(choice, &upstreams) else { return };
         let request =
             "POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 2\r\n\r\nhi";
@@ -460,7 +460,7 @@ fn an_upstream_of_http2_that_breaks_its_rules_costs_a_gateway_error(choice: Driv
             ),
             false => assert!(matches!(status(&answer), 502 | 504), "{what}: {answer}"),
         }
-        wait_for(|| upstreams.states()[0].busy == 0);
+        wait_for(|| upstreams.statuses()[0].in_flight == 0);
     }
 }
 
@@ -477,20 +477,20 @@ fn an_upstream_that_takes_few_requests_at_a_time_gets_more_connections(choice: D
     let Some(upstream) = started(server.start(app)) else { return };
     let url =
         format!("http://{}", upstream.http_address().expect("the server has an HTTP listener"));
-    let upstreams = Upstreams::new([url]).expect("a URL").http2();
+    let upstreams = Upstreams::new([url]).expect("a URL").http2_prior_knowledge();
     let proxy = proxy(choice, &upstreams).expect("the driver is available");
     let waiting: Vec<_> = (0..5)
         .map(|number| {
             let mut client = connect(&proxy);
             client.write_all(b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\n").expect("connected");
-            wait_for(|| upstreams.states()[0].busy > number);
+            wait_for(|| upstreams.statuses()[0].in_flight > number);
             client
         })
         .collect();
     let answer = get(&proxy);
     assert!(status(&answer) == 200 && answer.ends_with("quick"), "{answer}");
     drop(waiting);
-    wait_for(|| upstreams.states()[0].busy == 0);
+    wait_for(|| upstreams.statuses()[0].in_flight == 0);
     assert_eq!(status(&get(&proxy)), 200);
 }
 
@@ -512,7 +512,7 @@ fn what_an_upstream_of_http2_has_not_begun_is_asked_again(choice: DriverChoice) 
             thread::sleep(Duration::from_millis(100));
         });
         let url = format!("http://127.0.0.1:{port}");
-        let Some(proxy) = proxy(choice, &Upstreams::new([url.clone(), url]).expect("URLs").http2())
+        let Some(proxy) = proxy(choice, &Upstreams::new([url.clone(), url]).expect("URLs").http2_prior_knowledge())
         else {
             return;
         };

@@ -1,8 +1,8 @@
 //! Rate limits through a server on every driver, counted across all its workers.
 
 use peregrine::prelude::*;
-use peregrine::rate_limit::{Key, RateLimit};
-use peregrine::{DriverChoice, Running};
+use peregrine::rate_limit::{RateLimitKey, RateLimit};
+use peregrine::{DriverChoice, RunningServer};
 use peregrine_tests::client::{receive, send, started};
 use peregrine_tests::on_both_drivers;
 use std::io::{Read, Write};
@@ -22,7 +22,7 @@ fn start(
     choice: DriverChoice,
     limit: RateLimit,
     is_proxied: bool,
-) -> Option<(Running, Arc<AtomicU64>)> {
+) -> Option<(RunningServer, Arc<AtomicU64>)> {
     let seconds = Arc::new(AtomicU64::new(1));
     let clock = {
         let seconds = Arc::clone(&seconds);
@@ -32,7 +32,7 @@ fn start(
     let app = move || {
         App::new()
             .get("/free", || "free")
-            .with(limit.clone())
+            .wrap(limit.clone())
             .get("/", async || {
                 tokio::task::yield_now().await;
                 "let in"
@@ -75,8 +75,8 @@ fn workers_count_together_and_let_in_as_many_as_there_may_be(choice: DriverChoic
 
 fn who_the_client_is_trusted_proxies_say(choice: DriverChoice) {
     let by_plan = RateLimit::per_hour(1)
-        .named("plan")
-        .by(|parts| parts.head.field_text("x-plan").map_or(Key::exempt(), Key::of));
+        .name("plan")
+        .key_by(|parts| parts.head.header("x-plan").map_or(RateLimitKey::exempt(), RateLimitKey::from_value));
     let limit = RateLimit::per_hour(2).and(by_plan);
     let Some((running, _)) = start(choice, limit, true) else { return };
     let ask = |fields: &str| receive(send(&running, get("/", fields)))[9..12].to_owned();

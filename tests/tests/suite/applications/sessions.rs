@@ -1,8 +1,8 @@
 //! Sessions through a server on every driver, in a store that its workers share.
 
 use peregrine::prelude::*;
-use peregrine::session::{Session, Sessions};
-use peregrine::{DriverChoice, Error, Running};
+use peregrine::session::{Session, SessionManager};
+use peregrine::{DriverChoice, Error, RunningServer};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::num::NonZeroUsize;
@@ -29,12 +29,12 @@ on_both_drivers! {
 /// Only a hang takes this long.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-fn start(choice: DriverChoice) -> Option<Running> {
+fn start(choice: DriverChoice) -> Option<RunningServer> {
     let workers = NonZeroUsize::new(2).expect("the value is not zero");
     let store = MemoryStore::default();
     let app = move || {
         App::new()
-            .with(Sessions::new(store.clone()))
+            .wrap(SessionManager::new(store.clone()))
             .get("/visit", |session: Session| -> Result<String, Problem> {
                 let visits = session.get::<u32>("visits").unwrap_or(0) + 1;
                 session.insert("visits", visits)?;
@@ -59,7 +59,7 @@ async fn login(session: Session, Path(name): Path<String>) -> Result<String, Pro
     Ok(name)
 }
 
-fn send(running: &Running, path: &str, cookie: &str) -> TcpStream {
+fn send(running: &RunningServer, path: &str, cookie: &str) -> TcpStream {
     let mut peer =
         TcpStream::connect(running.http_address().expect("the server has an HTTP listener"))
             .expect("the server accepts connections");

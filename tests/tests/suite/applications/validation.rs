@@ -51,7 +51,7 @@ fn broken_rules_are_told_whether_the_body_is_here_or_comes(choice: DriverChoice)
         assert!(answer.contains(inside), "{answer}");
         assert_eq!(answer.contains("/userName"), status == "422", "{answer}");
     }
-    running.shut_down().expect("the shutdown succeeds");
+    running.graceful_shutdown().expect("the shutdown succeeds");
 }
 
 #[test]

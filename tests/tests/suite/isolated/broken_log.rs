@@ -3,9 +3,9 @@
 //! own process, because the subscriber and the descriptor limit are process-wide.
 #![cfg(unix)]
 
-use peregrine::cache::{Begun, Fingerprint, Idempotency, IdempotencyStore, Outcome, StoreError};
+use peregrine::cache::{ClaimResult, Fingerprint, Idempotency, IdempotencyStore, IdempotentOutcome, IdempotencyStoreError};
 use peregrine::prelude::*;
-use peregrine::{DriverChoice, Running};
+use peregrine::{DriverChoice, RunningServer};
 use peregrine_tests::client::{PATIENCE, receive, send, started, wait_for};
 use peregrine_tests::on_both_drivers;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -122,7 +122,7 @@ fn app() -> App {
     let keys = |can_be_asked| {
         move |scope: Scope| {
             scope
-                .with(Idempotency::new(Forgets { can_be_asked }))
+                .wrap(Idempotency::new(Forgets { can_be_asked }))
                 .post("/forgotten", || StatusCode::CREATED)
                 .post("/undone", || Problem::overloaded(1))
         }
@@ -131,21 +131,21 @@ fn app() -> App {
         .get("/", || "hello")
         .get("/panics", panics)
         .scope("/logged", |scope| {
-            scope.with(AccessLog::new()).get("/fine", || "hello").get("/panics", panics)
+            scope.wrap(AccessLog::new()).get("/fine", || "hello").get("/panics", panics)
         })
         .scope("/keys", keys(true))
         .scope("/no-keys", keys(false))
 }
 
-fn start(driver: DriverChoice, change: impl FnOnce(Server) -> Server) -> Option<Running> {
+fn start(driver: DriverChoice, change: impl FnOnce(Server) -> Server) -> Option<RunningServer> {
     let server = Server::bind("127.0.0.1:0").driver(driver).workers(NonZeroUsize::MIN);
     started(change(server).start(app))
 }
 
 /// Asserts that the server responds and shuts down cleanly.
-fn ends_well(running: Running) {
+fn ends_well(running: RunningServer) {
     assert!(receive(send(&running, GET)).ends_with("\r\n\r\nhello"));
-    let stopped = running.shut_down().expect("the workers shut down cleanly");
+    let stopped = running.graceful_shutdown().expect("the workers shut down cleanly");
     assert!(stopped.workers.iter().all(Option::is_some), "{stopped}");
 }
 
@@ -248,16 +248,16 @@ struct Forgets {
 }
 
 impl IdempotencyStore for Forgets {
-    async fn begin(&self, _: &str, _: &Fingerprint, _: Duration) -> Result<Begun, StoreError> {
-        if self.can_be_asked { Ok(Begun::Claimed(1)) } else { Err(StoreError::Full) }
+    async fn claim(&self, _: &str, _: &Fingerprint, _: Duration) -> Result<ClaimResult, IdempotencyStoreError> {
+        if self.can_be_asked { Ok(ClaimResult::Claimed(1)) } else { Err(IdempotencyStoreError::Full) }
     }
 
-    async fn finish(&self, _: &str, _: u64, _: Outcome, _: Duration) -> Result<(), StoreError> {
-        Err(StoreError::Full)
+    async fn complete(&self, _: &str, _: u64, _: IdempotentOutcome, _: Duration) -> Result<(), IdempotencyStoreError> {
+        Err(IdempotencyStoreError::Full)
     }
 
-    async fn release(&self, _: &str, _: u64) -> Result<(), StoreError> {
-        Err(StoreError::Full)
+    async fn release(&self, _: &str, _: u64) -> Result<(), IdempotencyStoreError> {
+        Err(IdempotencyStoreError::Full)
     }
 }
 
@@ -287,18 +287,18 @@ fn certificates_are_read_again(driver: DriverChoice) {
         .expect("a certificate can be generated");
     fs::write(&certificate, made.cert.pem()).expect("a new file");
     fs::write(&key, made.signing_key.serialize_pem()).expect("a new file");
-    let tls = Tls::from_pem_files(&certificate, &key).expect("the certificate and key are valid");
+    let tls = TlsConfig::from_pem_files(&certificate, &key).expect("the certificate and key are valid");
     let served = tls.clone();
-    let Some(running) = start(driver, |server| server.tls("127.0.0.1:0", served)) else { return };
+    let Some(running) = start(driver, |server| server.listen_tls("127.0.0.1:0", served)) else { return };
     fs::write(&certificate, "no certificate").expect("a file");
     running.handle().reload();
-    wait_for(|| tls.status().failures == 1);
+    wait_for(|| tls.status().failed_reloads == 1);
     // Opening a pipe at this path would block.
     fs::remove_file(&certificate).expect("the file exists");
     let made_pipe = std::process::Command::new("mkfifo").arg(&certificate).status();
     assert!(made_pipe.expect("mkfifo is installed").success());
     running.handle().reload();
-    wait_for(|| tls.status().failures == 2);
+    wait_for(|| tls.status().failed_reloads == 2);
     fs::remove_file(&certificate).expect("the file exists");
     fs::write(&certificate, made.cert.pem()).expect("a new file");
     running.handle().reload();

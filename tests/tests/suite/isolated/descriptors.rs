@@ -19,7 +19,7 @@ fn refused_attempts_leave_the_connection_waiting<D: Driver<Socket = Socket>>() {
     let (socket, place) = Kernel::<D>::tcp().socket();
     D::run(&Options::default(), async |driver: D| {
         let listener = driver.listen(socket).expect("a bound socket can listen");
-        let _hold = driver.hold();
+        let _hold = driver.keep_awake();
         let peer = ThreadPeer::connect(&place);
         let mut hoard = Vec::new();
         // Any existing path will do. The loop ends when the limit is reached.

@@ -1,7 +1,7 @@
 //! The memory of an idle connection, in allocated bytes.
 
 use peregrine::{DriverChoice, Http2Limits, Limits};
-use peregrine_proto::ws::Content;
+use peregrine_proto::ws::MessagePayload;
 use peregrine_tests::isolated;
 use peregrine_tests::server::app::{Shared, pattern};
 use peregrine_tests::server::bench::{Bench, Served};
@@ -110,7 +110,7 @@ async fn held_by_each_websocket<B: Bench>(bench: &B, way: events::Way, allowed: 
         let mut socket = Socket::open::<B>(&server, way, "/ws/echo").await;
         for size in [10, 1_000, 20_000, 300_000] {
             let bytes = pattern(size);
-            socket.send(Content::Binary(&bytes)).await;
+            socket.send(MessagePayload::Binary(&bytes)).await;
             socket.expect(Said::Binary(bytes)).await;
         }
         for _ in 0..200 {

@@ -1,10 +1,10 @@
 //! A subscriber of several filtered layers, as in programs with one log for people and one for a
 //! collector. This needs its own process, because the subscriber is process-wide.
 
-use peregrine::cache::{Idempotency, MemoryStore};
+use peregrine::cache::{Idempotency, MemoryIdempotencyStore};
 use peregrine::middleware::Timeout;
 use peregrine::prelude::*;
-use peregrine::{DriverChoice, Running};
+use peregrine::{DriverChoice, RunningServer};
 use peregrine_tests::client::{receive, send, started, wait_for};
 use peregrine_tests::on_both_drivers;
 use std::io;
@@ -77,20 +77,20 @@ fn app() -> App {
         }
     };
     App::new()
-        .with(RequestId::new())
-        .with(AccessLog::new())
+        .wrap(SetRequestId::new())
+        .wrap(AccessLog::new())
         .get("/tells", tells)
         .get("/says-nothing", || "hello")
         .scope("/keys", |scope| {
             scope
-                .with(Timeout::new(Duration::from_millis(20)))
-                .with(Idempotency::new(MemoryStore::new()))
+                .wrap(Timeout::new(Duration::from_millis(20)))
+                .wrap(Idempotency::new(MemoryIdempotencyStore::new()))
                 .post("/pays", goes_on(|| tracing::info!(target: "ours", "paid")))
                 .post("/panics", goes_on(|| panic!("on purpose, after the client left")))
         })
 }
 
-fn start(driver: DriverChoice) -> Option<Running> {
+fn start(driver: DriverChoice) -> Option<RunningServer> {
     let server = Server::bind("127.0.0.1:0").driver(driver).workers(NonZeroUsize::MIN);
     started(server.quiet().start(app))
 }
@@ -104,7 +104,7 @@ fn each_layer_has_what_its_filter_lets_through(driver: DriverChoice) {
     let answers =
         receive(send(&running, both.repeat(REQUESTS) + &get("/tells", "Connection: close\r\n")));
     assert_eq!(answers.matches("HTTP/1.1 200 ").count(), 2 * REQUESTS + 1);
-    running.shut_down().expect("the shutdown succeeds");
+    running.graceful_shutdown().expect("the shutdown succeeds");
     for (layer, name) in [(&ALL, "all"), (&OURS, "ours")] {
         let told = lines(layer, "ours: told");
         assert_eq!(told.len(), REQUESTS + 1, "{name}: {told:#?}");
@@ -131,5 +131,5 @@ fn what_goes_on_without_its_client_is_told_of_its_request(driver: DriverChoice) 
             "{all:?}"
         );
     }
-    running.shut_down().expect("the shutdown succeeds");
+    running.graceful_shutdown().expect("the shutdown succeeds");
 }

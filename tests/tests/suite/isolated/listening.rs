@@ -6,8 +6,8 @@ use axum::routing::get;
 use axum::{Extension, Router};
 use peregrine::prelude::*;
 use peregrine::tower::{Mount, serve, serve_tls, tower};
-use peregrine::web::connection::{ConnectionInfo, Credentials};
-use peregrine::{DriverChoice, Error, Running};
+use peregrine::web::connection::{ConnectionInfo, PeerCredentials};
+use peregrine::{DriverChoice, Error, RunningServer};
 use peregrine_tests::on_both_drivers;
 use peregrine_tests::server::secure::{VERSIONS, client_config, server_tls};
 use std::io::{self, Read, Write};
@@ -63,7 +63,7 @@ impl Write for Log {
     }
 }
 
-fn started(result: Result<Running, Error>) -> Option<Running> {
+fn started(result: Result<RunningServer, Error>) -> Option<RunningServer> {
     match result {
         Err(error @ Error::Driver { .. }) => {
             eprintln!("skipped: {error}");
@@ -92,7 +92,7 @@ fn a_unix_listener_that_was_handed_over_is_shared_by_all_workers_and_its_file_st
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("socket");
     let listener = UnixListener::bind(&path).expect("a new path");
-    let server = Server::new().listener(listener).driver(choice).quiet();
+    let server = Server::new().listen_socket(listener).driver(choice).quiet();
     let server = server.workers(NonZeroUsize::new(2).expect("two is not zero"));
     let Some(running) = started(server.start(|| App::new().get("/", || "hello"))) else { return };
     let urls: Vec<_> = running.urls().collect();
@@ -100,14 +100,14 @@ fn a_unix_listener_that_was_handed_over_is_shared_by_all_workers_and_its_file_st
     for _ in 0..10 {
         assert_eq!(asks_at(&path, "/"), "hello");
     }
-    running.shut_down().expect("the shutdown succeeds");
+    running.graceful_shutdown().expect("the shutdown succeeds");
     assert!(path.exists(), "the server does not remove a socket that it did not create");
 }
 
 fn a_unix_socket_to_which_clients_keep_coming_is_drained(choice: DriverChoice) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("socket");
-    let server = Server::new().unix(&path).driver(choice).quiet();
+    let server = Server::new().listen_unix(&path).driver(choice).quiet();
     let server = server.workers(NonZeroUsize::new(2).expect("two is not zero"));
     let Some(running) = started(server.start(|| App::new().get("/", || "hello"))) else { return };
     let answered = Arc::new(AtomicUsize::new(0));
@@ -127,7 +127,7 @@ fn a_unix_socket_to_which_clients_keep_coming_is_drained(choice: DriverChoice) {
         thread::sleep(Duration::from_millis(1));
     }
     let before = answered.load(Ordering::SeqCst);
-    running.shut_down().expect("the shutdown succeeds");
+    running.graceful_shutdown().expect("the shutdown succeeds");
     clients.into_iter().for_each(|client| client.join().expect("the client does not panic"));
     let after = answered.load(Ordering::SeqCst) - before;
     // Without the refusal there would be thousands before the deadline.
@@ -140,27 +140,27 @@ fn handlers_mounts_and_the_log_know_whose_process_the_peer_is(choice: DriverChoi
     let path = folder.path().join("socket");
     let make = || {
         let ours =
-            |request: Request| format!("{:?}", request.parts.connection().peer.credentials());
+            |request: Request| format!("{:?}", request.parts.connection().peer.peer_credentials());
         let theirs = get(async |Extension(info): Extension<ConnectionInfo>| {
-            format!("{:?}", info.peer.credentials())
+            format!("{:?}", info.peer.peer_credentials())
         });
         let theirs = tower(Router::new().route("/", theirs)).extension(ConnectionInfo::clone);
-        App::new().with(AccessLog::new()).get("/ours", ours).mount("/theirs", theirs)
+        App::new().wrap(AccessLog::new()).get("/ours", ours).mount("/theirs", theirs)
     };
-    let server = Server::bind("127.0.0.1:0").unix(&path).driver(choice).quiet();
+    let server = Server::bind("127.0.0.1:0").listen_unix(&path).driver(choice).quiet();
     let server = server.workers(NonZeroUsize::MIN);
     let Some(running) = started(server.start(make)) else { return };
     let own = std::fs::metadata(&path).expect("the socket exists");
     let pid = Some(std::process::id());
-    let expected = Credentials { uid: own.uid(), gid: own.gid(), pid };
+    let expected = PeerCredentials { uid: own.uid(), gid: own.gid(), pid };
     for target in ["/ours", "/theirs"] {
         assert_eq!(asks_at(&path, target), format!("{:?}", Some(expected)));
     }
     let address = running.http_address().expect("TCP too");
     let mut tcp = std::net::TcpStream::connect(address).expect("the server accepts connections");
     assert_eq!(asks(&mut tcp, "/ours"), "None");
-    running.shut_down().expect("the shutdown succeeds");
-    let Credentials { uid, gid, .. } = expected;
+    running.graceful_shutdown().expect("the shutdown succeeds");
+    let PeerCredentials { uid, gid, .. } = expected;
     let peer = format!("peer=unix:(pid {}, uid {uid}, gid {gid})", std::process::id());
     assert!(log.has(&peer), "{peer}");
 }
@@ -177,12 +177,12 @@ fn in_runtime<F: Future>(future: F) -> F::Output {
 /// Whether this machine can run the driver.
 fn is_there(choice: DriverChoice) -> bool {
     let server = Server::bind("127.0.0.1:0").driver(choice).workers(NonZeroUsize::MIN).quiet();
-    started(server.start(App::new)).is_some_and(|running| running.shut_down().is_ok())
+    started(server.start(App::new)).is_some_and(|running| running.graceful_shutdown().is_ok())
 }
 
 /// Runs `serving` until `ask` has its response.
-async fn while_served<R: peregrine::tower::Reach + Send>(
-    serving: peregrine::tower::Serving<R>,
+async fn while_served<R: peregrine::tower::Dispatch + Send>(
+    serving: peregrine::tower::Serve<R>,
     choice: DriverChoice,
     ask: impl FnOnce() -> String + Send + 'static,
 ) -> String {

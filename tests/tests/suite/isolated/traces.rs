@@ -1,7 +1,7 @@
 //! Traces of requests on every driver.
 
 use peregrine::prelude::*;
-use peregrine::trace::Traces;
+use peregrine::trace::TraceConfig;
 use peregrine::{DriverChoice, Error};
 use peregrine_tests::server::{KernelBenches, SimulatedBenches};
 use peregrine_tests::traced;
@@ -13,8 +13,8 @@ traced!(uring, KernelBenches::tcp(DriverChoice::Uring));
 #[test]
 fn settings_that_cannot_be_are_errors_at_start() {
     for (traces, says) in [
-        (Traces::new().ratio(2.0), "from 0.0 (none) to 1.0 (all)"),
-        (Traces::new().route("/nowhere", 0.5), "no such route; it has /hello"),
+        (TraceConfig::new().sample_ratio(2.0), "from 0.0 (none) to 1.0 (all)"),
+        (TraceConfig::new().route_sample_ratio("/nowhere", 0.5), "no such route; it has /hello"),
     ] {
         let server = Server::bind("127.0.0.1:0").traces(traces).quiet();
         let error = server

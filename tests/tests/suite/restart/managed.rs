@@ -70,7 +70,7 @@ fn sockets_of_a_manager_are_served_and_outlive_the_server(driver: &str) {
     // Connections inherit the listener's socket options, whichever process created it.
     let socket = socket2::SockRef::from(&tcp);
     let options = || (socket.keepalive().expect("a socket"), socket.tcp_user_timeout().ok());
-    assert_eq!(options(), (true, Some(SocketOptions::default().user_timeout)));
+    assert_eq!(options(), (true, Some(SocketOptions::default().tcp_user_timeout)));
     assert!(!socket2::SockRef::from(&unix).keepalive().expect("a socket"));
     socket.set_keepalive(false).expect("the socket is TCP");
     socket.set_tcp_user_timeout(None).expect("the socket is TCP");
@@ -78,7 +78,7 @@ fn sockets_of_a_manager_are_served_and_outlive_the_server(driver: &str) {
     assert_eq!(program.get_unix("/process"), first);
     program.upgrade();
     assert!(program.first_ends().success());
-    assert_eq!(options(), (true, Some(SocketOptions::default().user_timeout)));
+    assert_eq!(options(), (true, Some(SocketOptions::default().tcp_user_timeout)));
     assert_ne!(program.get("/process"), first);
     assert_ne!(program.get_unix("/process"), first);
     program.ends();

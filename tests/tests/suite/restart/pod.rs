@@ -23,7 +23,7 @@ on_both_drivers! {
 pub(crate) fn routes(app: App) -> App {
     app.get("/upload", || "put it")
         .post("/upload", async |body: String| body.len().to_string())
-        .get("/stream", || Body::stream(UntilEnd(Shutdown::current(), None)))
+        .get("/stream", || Body::from_stream(UntilEnd(Shutdown::current(), None)))
         .get("/events", || Sse::new(OneEvent(false)))
         .get("/talk", |upgrade: WebSocketUpgrade| upgrade.on_upgrade(talk))
         .get("/endless", async || {
@@ -44,7 +44,7 @@ impl Stream for UntilEnd {
             Some(ordered) => ordered.as_mut().poll(context).map(|()| None),
             None => {
                 let shutdown = shutdown.clone();
-                *ordered = Some(Box::pin(async move { shutdown.ordered().await }));
+                *ordered = Some(Box::pin(async move { shutdown.requested().await }));
                 Poll::Ready(Some(Ok("hello ")))
             }
         }

@@ -3,7 +3,7 @@
 
 use crate::restart::PATIENCE;
 use peregrine::prelude::*;
-use peregrine::restart::Successor;
+use peregrine::restart::UpgradeOptions;
 use peregrine::{Admin, DriverChoice, Error, Limits, Server};
 use rustix::process::{Pid, Resource, Signal, getrlimit, kill_process, setrlimit};
 use std::cell::RefCell;
@@ -324,20 +324,20 @@ pub(crate) fn child() {
         ..if plan.contains(&"hurry") { hurry() } else { Limits::default() }
     };
     let mut server = Server::new().workers(workers).limits(limits);
-    let mut successor = Successor::new();
+    let mut successor = UpgradeOptions::new();
     if let Some(time) = number("timeout=") {
         successor = successor.timeout(Duration::from_millis(time as u64));
     }
     for word in &plan {
         server = match *word {
             "tcp" => server.listen("127.0.0.1:0"),
-            "unix" => server.unix(folder.join("s")),
+            "unix" => server.listen_unix(folder.join("s")),
             "admin" => server.admin("127.0.0.1:0"),
             "admin-activated" => server.admin(Admin::activated("admin")),
-            "tls" => server.tls("127.0.0.1:0", tls(&folder)),
-            "tls-elsewhere" => server.tls_activated_or("secure", "127.0.0.1:0", tls(&folder)),
-            "activated" => server.activated("web"),
-            "activated-or" => server.activated_or("web", "127.0.0.1:0"),
+            "tls" => server.listen_tls("127.0.0.1:0", tls(&folder)),
+            "tls-elsewhere" => server.listen_tls_activated_or("secure", "127.0.0.1:0", tls(&folder)),
+            "activated" => server.listen_activated("web"),
+            "activated-or" => server.listen_activated_or("web", "127.0.0.1:0"),
             "dies" => exit(3),
             "never" => loop {
                 thread::park();
@@ -351,12 +351,12 @@ pub(crate) fn child() {
     let name = plan[0].to_owned();
     let make = move || application(&name, &folder);
     let served = if plan.contains(&"in-time") {
-        server.successor(successor).serve(async move || {
+        server.upgrade_options(successor).serve(async move || {
             tokio::time::sleep(Duration::from_millis(100)).await;
             make()
         })
     } else {
-        server.successor(successor).serve(make)
+        server.upgrade_options(successor).serve(make)
     };
     if let Err(error) = &served {
         say(&format!("failed: {error}"));
@@ -377,9 +377,9 @@ fn hurry() -> Limits {
     }
 }
 
-fn tls(folder: &Path) -> Tls {
+fn tls(folder: &Path) -> TlsConfig {
     let files = [folder.join("certificate.pem"), folder.join("key.pem")];
-    Tls::from_pem_files(&files[0], &files[1])
+    TlsConfig::from_pem_files(&files[0], &files[1])
         .expect("the certificate and key are valid")
         .with_alpn(&[b"http/1.1"])
 }
@@ -417,7 +417,7 @@ fn application(name: &str, folder: &Path) -> App {
     let app = App::new()
         .get("/process", || std::process::id().to_string())
         .get("/count/{number}", count)
-        .get("/ready", async || match peregrine::Shutdown::current().is_ordered() {
+        .get("/ready", async || match peregrine::Shutdown::current().is_requested() {
             true => "no",
             false => "yes",
         })

@@ -272,20 +272,20 @@ fn a_queue_ends_with_the_last_descriptor_of_its_socket() {
 #[test]
 fn a_server_is_upgraded_by_a_call_as_well() {
     use peregrine::prelude::*;
-    let server = peregrine::test::TestServer::start(App::new).expect("the server starts");
-    let successor = peregrine::restart::Successor::new().program("/no/such/program");
+    let server = peregrine::testing::TestServer::start(App::new).expect("the server starts");
+    let successor = peregrine::restart::UpgradeOptions::new().program("/no/such/program");
     drop(server);
     let make = || App::new().get("/", || "hello");
-    let server = peregrine::test::TestServer::start_with(|s| s.successor(successor), make);
+    let server = peregrine::testing::TestServer::start_with(|s| s.upgrade_options(successor), make);
     let server = server.expect("the server starts");
-    let handle = server.running().handle();
+    let handle = server.server().handle();
     let error = handle.upgrade().expect_err("the program does not exist").to_string();
     assert!(error.contains("/no/such/program"), "{error}");
     let mut stream = TcpStream::connect(server.address()).expect("the server accepts connections");
     stream.set_read_timeout(Some(PATIENCE)).expect("the timeout is not zero");
     ask(&mut stream, "/");
     assert_eq!(answer(stream), "hello");
-    server.into_running().shut_down().expect("the shutdown succeeds");
+    server.into_server().graceful_shutdown().expect("the shutdown succeeds");
     let error = handle.upgrade().expect_err("the server has shut down").to_string();
     assert!(error.contains("not serving"), "{error}");
 }

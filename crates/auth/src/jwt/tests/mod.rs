@@ -2,7 +2,7 @@
 
 mod published;
 
-use super::{Expected, Jwt, JwtKeys, JwtVerifier, KeyError};
+use super::{ClaimRule, Jwt, JwtKeys, JwtVerifier, JwtKeyError};
 use crate::{Authenticate, User};
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{
@@ -105,7 +105,7 @@ fn refused(why: &str) -> Result<Claims, (u16, String)> {
 #[test]
 fn tokens_must_be_in_force_and_for_this_service() {
     let signer = Signer::es256("1");
-    let keys = JwtKeys::jwk_set(&set(&[&signer])).expect("a set");
+    let keys = JwtKeys::from_jwks(&set(&[&signer])).expect("a set");
     let verifier = JwtVerifier::new(keys, [ISSUER, "https://other.example"], "birds");
     let now = get_current_timestamp();
     let lacks = "The token lacks one of exp, iss and aud.";
@@ -138,8 +138,8 @@ fn tokens_must_be_in_force_and_for_this_service() {
     let strict = verifier.leeway(Duration::ZERO);
     let late = signer.sign(&claims(json!({"exp": now - 10})));
     assert_eq!(verify(&strict, &late), refused("The token has expired."));
-    let keys = JwtKeys::jwk_set(&set(&[&signer])).expect("a set");
-    let any = JwtVerifier::new(keys, Expected::Anything, Expected::Anything);
+    let keys = JwtKeys::from_jwks(&set(&[&signer])).expect("a set");
+    let any = JwtVerifier::new(keys, ClaimRule::Any, ClaimRule::Any);
     let silent = claims(json!({"iss": null, "aud": null}));
     assert_eq!(verify(&any, &signer.sign(&silent)), good());
     assert_eq!(verify(&any, &signer.sign(&claims(json!({"aud": "fish"})))), good());
@@ -150,7 +150,7 @@ fn tokens_must_be_in_force_and_for_this_service() {
 fn a_token_does_not_choose_how_it_is_checked() {
     let (signer, other) = (Signer::es256("1"), Signer::es256("1"));
     let document = set(&[&signer]);
-    let keys = JwtKeys::jwk_set(&document).expect("a set");
+    let keys = JwtKeys::from_jwks(&document).expect("a set");
     let verifier = JwtVerifier::new(keys, ISSUER, "birds");
     let sound = claims(json!({}));
     assert_eq!(verify(&verifier, &signer.sign(&sound)), good());
@@ -199,7 +199,7 @@ fn a_token_does_not_choose_how_it_is_checked() {
 #[test]
 fn what_is_no_token_is_said_to_be_none() {
     let signer = Signer::es256("1");
-    let keys = JwtKeys::jwk_set(&set(&[&signer])).expect("a set");
+    let keys = JwtKeys::from_jwks(&set(&[&signer])).expect("a set");
     let verifier = JwtVerifier::new(keys, ISSUER, "birds");
     let token = signer.sign(&claims(json!({})));
     let parts: Vec<_> = token.split('.').collect();
@@ -248,7 +248,7 @@ fn of_a_set_the_key_that_fits_is_used_and_others_are_left_out() {
     ] {
         set["keys"].as_array_mut().expect("a list").insert(0, odd);
     }
-    let keys = JwtKeys::jwk_set(&set.to_string()).expect("a set");
+    let keys = JwtKeys::from_jwks(&set.to_string()).expect("a set");
     let verifier = JwtVerifier::new(keys, ISSUER, "birds");
     let sound = claims(json!({}));
     for signer in [&one, &two, &three] {
@@ -275,7 +275,7 @@ fn of_a_set_the_key_that_fits_is_used_and_others_are_left_out() {
         (r#"{"keys":[]}"#, "no public key"),
         (r#"{"keys":[{"kty":"oct","k":"AAAA"}]}"#, "no public key"),
     ] {
-        let error = JwtKeys::jwk_set(document).expect_err("refused").to_string();
+        let error = JwtKeys::from_jwks(document).expect_err("refused").to_string();
         assert!(error.contains(word), "{document}: {error}");
     }
 }
@@ -286,7 +286,7 @@ fn the_key_that_a_token_names_is_used_before_one_without_a_name() {
     let mut first = nameless.jwk.clone();
     first.as_object_mut().expect("an object").remove("kid");
     let document = json!({ "keys": [first, named.jwk] }).to_string();
-    let keys = JwtKeys::jwk_set(&document).expect("a set");
+    let keys = JwtKeys::from_jwks(&document).expect("a set");
     let verifier = JwtVerifier::new(keys, ISSUER, "birds");
     assert_eq!(verify(&verifier, &named.sign(&claims(json!({})))), good());
     let mut header = nameless.header();
@@ -312,11 +312,11 @@ fn secrets_are_long_enough_and_algorithms_fit_their_keys() {
         [(Algorithm::HS256, 31, 32), (Algorithm::HS384, 47, 48), (Algorithm::HS512, 63, 64)]
     {
         let error = JwtKeys::secret(algorithm, vec![1; length]).expect_err("too short");
-        assert_eq!(error, KeyError::SecretTooShort { bytes_min });
+        assert_eq!(error, JwtKeyError::SecretTooShort { bytes_min });
         assert!(JwtKeys::secret(algorithm, vec![1; bytes_min]).is_ok());
     }
-    let wrong = |result: Result<JwtKeys, KeyError>| {
-        assert_eq!(result.expect_err("refused"), KeyError::WrongAlgorithm);
+    let wrong = |result: Result<JwtKeys, JwtKeyError>| {
+        assert_eq!(result.expect_err("refused"), JwtKeyError::WrongAlgorithm);
     };
     wrong(JwtKeys::secret(Algorithm::ES256, [1; 64]));
     wrong(JwtKeys::public(Algorithm::HS256, DecodingKey::from_secret(&[1; 64])));
@@ -330,7 +330,7 @@ fn client_with(verifier: &JwtVerifier) -> TestClient {
         .get("/maybe", |it: Option<Jwt<Claims>>| it.is_some().to_string())
         .scope("/in", |scope| {
             let authenticate = Authenticate::jwt::<Claims>(verifier.clone());
-            scope.with(authenticate).get("/", |User(it): User<Claims>| it.sub)
+            scope.wrap(authenticate).get("/", |User(it): User<Claims>| it.sub)
         })
         .test()
 }
@@ -338,21 +338,21 @@ fn client_with(verifier: &JwtVerifier) -> TestClient {
 #[test]
 fn handlers_have_what_a_token_says_and_clients_are_told_why_it_is_not_good() {
     let signer = Signer::es256("1");
-    let keys = JwtKeys::jwk_set(&set(&[&signer])).expect("a set");
+    let keys = JwtKeys::from_jwks(&set(&[&signer])).expect("a set");
     let client = client_with(&JwtVerifier::new(keys, ISSUER, "birds"));
     let ask = |path: &str, token: &str| {
-        client.get(path).header("authorization", format!("Bearer {token}")).send_now()
+        client.get(path).header("authorization", format!("Bearer {token}")).send_blocking()
     };
     let token = signer.sign(&claims(json!({})));
     assert_eq!([ask("/", &token).text(), ask("/in", &token).text()], ["alice", "alice"]);
     assert_eq!(ask("/maybe", &token).text(), "true");
-    assert_eq!(client.get("/maybe").send_now().text(), "false");
+    assert_eq!(client.get("/maybe").send_blocking().text(), "false");
     for path in ["/", "/in"] {
-        let missing = client.get(path).send_now();
+        let missing = client.get(path).send_blocking();
         assert_eq!(missing.status(), 401);
         assert_eq!(missing.header("www-authenticate"), Some(r#"Bearer realm="restricted""#));
     }
-    let keys = JwtKeys::jwk_set(&set(&[&signer])).expect("a set");
+    let keys = JwtKeys::from_jwks(&set(&[&signer])).expect("a set");
     let named = client_with(&JwtVerifier::new(keys, ISSUER, "birds").realm("a \"cage\""));
     for path in ["/", "/in"] {
         for (value, error) in [
@@ -360,7 +360,7 @@ fn handlers_have_what_a_token_says_and_clients_are_told_why_it_is_not_good() {
             ("Bearer a b", ", error=\"invalid_request\""),
             ("Bearer a", ", error=\"invalid_token\""),
         ] {
-            let refused = named.get(path).header("authorization", value).send_now();
+            let refused = named.get(path).header("authorization", value).send_blocking();
             let said = refused.header("www-authenticate").unwrap_or_default();
             assert!(said.starts_with(&format!(r#"Bearer realm="a \"cage\""{error}"#)), "{said}");
         }

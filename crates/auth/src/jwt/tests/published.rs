@@ -1,7 +1,7 @@
 //! An issuer that publishes keys, rotates them and fails.
 
 use super::{Claims, ISSUER, Signer, claims, good, refused, set, verify};
-use crate::jwt::{Jwks, Jwt, JwtKeys, JwtVerifier};
+use crate::jwt::{RemoteJwks, Jwt, JwtKeys, JwtVerifier};
 use peregrine_web::App;
 use serde_json::json;
 use std::future::pending;
@@ -23,18 +23,18 @@ impl Issuer {
         Self { document, asked: Arc::default(), seconds: Arc::new(AtomicU64::new(1_000)) }
     }
 
-    fn keys(&self) -> Jwks {
+    fn keys(&self) -> RemoteJwks {
         let (issuer, clock) = (self.clone(), self.clone());
         let fetch = move || {
             issuer.asked.fetch_add(1, SeqCst);
             let document = issuer.document.lock().expect("whole").clone();
             async move { document }
         };
-        Jwks::new(fetch).clock(move || Duration::from_secs(clock.seconds.load(SeqCst)))
+        RemoteJwks::new(fetch).clock(move || Duration::from_secs(clock.seconds.load(SeqCst)))
     }
 
     fn verifier(&self) -> JwtVerifier {
-        JwtVerifier::new(JwtKeys::published(self.keys()), ISSUER, "birds")
+        JwtVerifier::new(JwtKeys::remote(self.keys()), ISSUER, "birds")
     }
 
     fn publish(&self, document: Result<String, String>) {
@@ -130,7 +130,7 @@ fn many_requests_ask_once_and_one_that_is_given_up_loses_nothing() {
             Ok::<_, String>(document)
         }
     };
-    let verifier = JwtVerifier::new(JwtKeys::published(Jwks::new(fetch)), ISSUER, "birds");
+    let verifier = JwtVerifier::new(JwtKeys::remote(RemoteJwks::new(fetch)), ISSUER, "birds");
     let token = signer.sign(&claims(json!({})));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let tasks = tokio::task::LocalSet::new();
@@ -159,11 +159,11 @@ fn many_requests_ask_once_and_one_that_is_given_up_loses_nothing() {
 #[test]
 fn an_issuer_that_never_answers_holds_nobody_up_for_longer_than_the_timeout() {
     let fetch = || pending::<Result<String, String>>();
-    let keys = Jwks::new(fetch).timeout(Duration::from_millis(20));
-    let verifier = JwtVerifier::new(JwtKeys::published(keys), ISSUER, "birds");
+    let keys = RemoteJwks::new(fetch).fetch_timeout(Duration::from_millis(20));
+    let verifier = JwtVerifier::new(JwtKeys::remote(keys), ISSUER, "birds");
     let client = App::new().state(verifier).get("/", |Jwt(it): Jwt<Claims>| it.sub).test();
     let token = Signer::es256("1").sign(&claims(json!({})));
-    let ask = || client.get("/").header("authorization", format!("Bearer {token}")).send_now();
+    let ask = || client.get("/").header("authorization", format!("Bearer {token}")).send_blocking();
     for _ in 0..2 {
         let response = ask();
         assert_eq!(response.status(), 503);
@@ -187,8 +187,8 @@ fn a_question_that_was_left_long_ago_is_asked_again() {
             document
         }
     };
-    let keys = Jwks::new(fetch).clock(move || Duration::from_secs(clock.seconds.load(SeqCst)));
-    let verifier = JwtVerifier::new(JwtKeys::published(keys), ISSUER, "birds");
+    let keys = RemoteJwks::new(fetch).clock(move || Duration::from_secs(clock.seconds.load(SeqCst)));
+    let verifier = JwtVerifier::new(JwtKeys::remote(keys), ISSUER, "birds");
     let token = signer.sign(&claims(json!({})));
     let leave = || {
         let mut first = Box::pin(verifier.verify::<Claims>(&token));

@@ -1,11 +1,11 @@
 //! A response for one client is not sent to another, however the handler identifies clients.
 
 use super::*;
-use crate::{Idempotency, MemoryStore};
+use crate::{Idempotency, MemoryIdempotencyStore};
 use http::HeaderMap;
 use peregrine::auth::{ApiKey, BasicAuth, BearerToken};
 use peregrine::middleware::RequireClientIdentity;
-use peregrine_web::connection::{ClientIdentity, ConnectionInfo, Proxied, ProxiedTls, TlsInfo};
+use peregrine_web::connection::{ClientIdentity, ConnectionInfo, ProxyProtocolInfo, ProxyProtocolTls, TlsInfo};
 use peregrine_web::cookies::{Cookie, CookieKeys, Cookies, PrivateCookies, SignedCookies};
 use std::sync::Arc;
 
@@ -50,7 +50,7 @@ fn by_cookie(scope: peregrine_web::Scope) -> peregrine_web::Scope {
             in_cookie(request.header("cookie").map(str::as_bytes))
         })
         .get("/cookie/named", |request: Request| {
-            in_cookie(request.parts.head.fields_named("cookie").next())
+            in_cookie(request.parts.head.header_values("cookie").next())
         })
         .get("/cookie/fields", |request: Request| {
             in_cookie(
@@ -74,12 +74,12 @@ fn by_credentials(scope: peregrine_web::Scope) -> peregrine_web::Scope {
 
 fn by_certificate(scope: peregrine_web::Scope) -> peregrine_web::Scope {
     scope
-        .get("/tls/info", |info: ConnectionInfo| of_certificate(info.client()))
-        .get("/tls/shared", |info: Rc<ConnectionInfo>| of_certificate(info.client()))
+        .get("/tls/info", |info: ConnectionInfo| of_certificate(info.client_identity()))
+        .get("/tls/shared", |info: Rc<ConnectionInfo>| of_certificate(info.client_identity()))
         .get("/tls/tls", |tls: Option<TlsInfo>| {
-            of_certificate(tls.as_ref().and_then(|tls| tls.client.as_ref()))
+            of_certificate(tls.as_ref().and_then(|tls| tls.client_identity.as_ref()))
         })
-        .get("/tls/parts", |request: Request| of_certificate(request.parts.connection().client()))
+        .get("/tls/parts", |request: Request| of_certificate(request.parts.connection().client_identity()))
         .get("/tls/client", |client: Option<ClientIdentity>| {
             page_for(client.map(|one| one.subject))
         })
@@ -94,22 +94,22 @@ fn connection(name: &str) -> ConnectionInfo {
         fingerprint: std::array::from_fn(|_| name.as_bytes()[0]),
         ..ClientIdentity::default()
     };
-    let tls = TlsInfo { client: Some(Arc::new(client)), ..TlsInfo::default() };
+    let tls = TlsInfo { client_identity: Some(Arc::new(client)), ..TlsInfo::default() };
     ConnectionInfo { tls: Some(Arc::new(tls)), ..ConnectionInfo::default() }
 }
 
 /// The connection of a proxy that names the client's certificate in a PROXY header.
 fn proxied(name: &str) -> ConnectionInfo {
-    let tls = ProxiedTls { common_name: Some(name.to_owned()), ..ProxiedTls::default() };
-    let proxy = Proxied { tls: Some(tls), ..Proxied::default() };
-    ConnectionInfo { proxy: Some(Arc::new(proxy)), ..ConnectionInfo::default() }
+    let tls = ProxyProtocolTls { common_name: Some(name.to_owned()), ..ProxyProtocolTls::default() };
+    let proxy = ProxyProtocolInfo { tls: Some(tls), ..ProxyProtocolInfo::default() };
+    ConnectionInfo { proxy_protocol: Some(Arc::new(proxy)), ..ConnectionInfo::default() }
 }
 
 /// Requests the page as this client.
 fn ask(client: &TestClient, path: &str, name: Option<&str>) -> TestResponse {
-    let Some(name) = name else { return client.get(path).send_now() };
+    let Some(name) = name else { return client.get(path).send_blocking() };
     let sealed = || {
-        let set = client.get(&format!("/in/{name}")).send_now();
+        let set = client.get(&format!("/in/{name}")).send_blocking();
         let cookies = set.headers().iter().filter(|(field, _)| **field == http::header::SET_COOKIE);
         cookies
             .map(|(_, value)| value.to_str().expect("text").to_owned())
@@ -118,19 +118,19 @@ fn ask(client: &TestClient, path: &str, name: Option<&str>) -> TestResponse {
     };
     match path.split('/').nth(1).expect("a path") {
         "cookie" if path.ends_with("private") || path.ends_with("signed") => {
-            client.get(path).header("cookie", sealed()).send_now()
+            client.get(path).header("cookie", sealed()).send_blocking()
         }
-        "cookie" => client.get(path).header("cookie", format!("user={name}")).send_now(),
+        "cookie" => client.get(path).header("cookie", format!("user={name}")).send_blocking(),
         "basic" => {
             let encoded = match name {
                 "ali" => "Basic YWxpOg==",
                 _ => "Basic Ym9iOg==",
             };
-            client.get(path).header("authorization", encoded).send_now()
+            client.get(path).header("authorization", encoded).send_blocking()
         }
-        "bearer" => client.get(path).header("authorization", format!("Bearer {name}")).send_now(),
-        "key" => client.get(path).header("x-api-key", name).send_now(),
-        _ => client.clone().on(connection(name)).get(path).send_now(),
+        "bearer" => client.get(path).header("authorization", format!("Bearer {name}")).send_blocking(),
+        "key" => client.get(path).header("x-api-key", name).send_blocking(),
+        _ => client.clone().with_connection(connection(name)).get(path).send_blocking(),
     }
 }
 
@@ -159,7 +159,7 @@ fn each_client_is_given_its_own_page_from_behind_a_cache() {
     for path in PATHS {
         for first in [Some("ali"), None] {
             let keys = CookieKeys::new(&[3; 32]);
-            let app = App::new().state(keys).with(Cache::new(CacheStore::new()));
+            let app = App::new().state(keys).wrap(Cache::new(CacheStore::new()));
             let client = pages(app).test();
             for name in [first, Some("bob"), None, Some("ali"), Some("bob"), None] {
                 let page = ask(&client, path, name);
@@ -174,8 +174,8 @@ fn each_client_is_given_its_own_page_from_behind_a_cache() {
 #[test]
 fn a_page_that_requires_an_identity_is_not_sent_to_another_client() {
     let client = App::new()
-        .with(Cache::new(CacheStore::new()))
-        .get("/tls/tls", |tls: TlsInfo| of_certificate(tls.client.as_ref()))
+        .wrap(Cache::new(CacheStore::new()))
+        .get("/tls/tls", |tls: TlsInfo| of_certificate(tls.client_identity.as_ref()))
         .get("/tls/client", |client: ClientIdentity| page_for(Some(client.subject)))
         .get("/tls/shared-client", |client: Arc<ClientIdentity>| of_certificate(Some(&client)))
         .test();
@@ -191,7 +191,7 @@ fn a_page_that_requires_an_identity_is_not_sent_to_another_client() {
 fn clients_without_an_identity_share_what_was_made_for_one_of_them() {
     for path in PATHS {
         let keys = CookieKeys::new(&[3; 32]);
-        let client = pages(App::new().state(keys).with(Cache::new(CacheStore::new()))).test();
+        let client = pages(App::new().state(keys).wrap(Cache::new(CacheStore::new()))).test();
         let controls = |page: &TestResponse| {
             let all = page.headers().iter();
             all.filter(|(name, _)| **name == http::header::CACHE_CONTROL).count()
@@ -213,7 +213,7 @@ fn a_page_that_says_that_it_is_for_all_is_kept_whoever_asked_for_it() {
             ([("cache-control", control)], cookies.value("user").unwrap_or("nobody").to_owned())
         };
         let client =
-            App::new().with(Cache::new(CacheStore::new())).get("/cookie/plain", page).test();
+            App::new().wrap(Cache::new(CacheStore::new())).get("/cookie/plain", page).test();
         for name in [Some("ali"), Some("bob"), None] {
             let shared = ask(&client, "/cookie/plain", name);
             assert_eq!(
@@ -227,8 +227,8 @@ fn a_page_that_says_that_it_is_for_all_is_kept_whoever_asked_for_it() {
 #[test]
 fn a_cache_outside_of_a_check_of_certificates_lets_nobody_past_it() {
     let client = App::new()
-        .with(Cache::new(CacheStore::new()))
-        .with(RequireClientIdentity::new().allow(|client| client.subject == "ali"))
+        .wrap(Cache::new(CacheStore::new()))
+        .wrap(RequireClientIdentity::new().allow(|client| client.subject == "ali"))
         .get("/tls", || ([("cache-control", "max-age=60")], "secret"))
         .test();
     for (name, status) in [(Some("ali"), 200), (None, 403), (Some("bob"), 403), (Some("ali"), 200)]
@@ -241,9 +241,9 @@ fn a_cache_outside_of_a_check_of_certificates_lets_nobody_past_it() {
 fn who_looks_at_an_address_does_not_keep_cookies_out_of_the_cache() {
     let page =
         |info: Rc<ConnectionInfo>| ([("cache-control", "max-age=60")], info.peer.to_string());
-    let client = App::new().with(Cache::new(CacheStore::new())).get("/", page).test();
-    drop(client.get("/").header("cookie", "theme=dark").send_now());
-    assert_eq!(client.get("/").send_now().header("age"), Some("0"));
+    let client = App::new().wrap(Cache::new(CacheStore::new())).get("/", page).test();
+    drop(client.get("/").header("cookie", "theme=dark").send_blocking());
+    assert_eq!(client.get("/").send_blocking().header("age"), Some("0"));
 }
 
 #[test]
@@ -252,22 +252,22 @@ fn a_key_of_one_client_carries_nothing_to_another() {
         for by in ["cookie", "certificate", "PROXY header"] {
             let pay = |request: Request| {
                 let cookie = request.header("cookie").unwrap_or_default();
-                let certificate = request.parts.connection().client();
+                let certificate = request.parts.connection().client_identity();
                 format!("{cookie}{} pays", certificate.map_or("", |client| &client.subject))
             };
-            let app = App::new().with(Idempotency::new(MemoryStore::new()));
+            let app = App::new().wrap(Idempotency::new(MemoryIdempotencyStore::new()));
             let client = app.post("/", pay).post("/silent", || "paid").test();
             for path in ["/", "/silent"] {
                 let send = |name: &str| {
                     let client = match by {
-                        "certificate" => client.clone().on(connection(name)),
-                        "PROXY header" => client.clone().on(proxied(name)),
+                        "certificate" => client.clone().with_connection(connection(name)),
+                        "PROXY header" => client.clone().with_connection(proxied(name)),
                         _ => client.clone(),
                     };
                     let request = client.post(path).header("idempotency-key", format!("k{path}"));
                     match by {
-                        "cookie" => request.header("cookie", name).send_now(),
-                        _ => request.send_now(),
+                        "cookie" => request.header("cookie", name).send_blocking(),
+                        _ => request.send_blocking(),
                     }
                 };
                 assert_eq!(send("ali").status(), 200);

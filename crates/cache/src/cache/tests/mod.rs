@@ -36,7 +36,7 @@ fn app(cache: Cache) -> (TestClient, Count) {
         let mut response = format!("{name} {number}").into_response();
         let mut set = |name: &'static str, value: &str| {
             let value = http::HeaderValue::try_from(value).expect("text");
-            response.fields.set(HeaderName::from_static(name), value);
+            response.headers.insert(HeaderName::from_static(name), value);
         };
         if !control.is_empty() {
             set("cache-control", &control);
@@ -68,7 +68,7 @@ fn app(cache: Cache) -> (TestClient, Count) {
                 let problem = Problem::new(StatusCode::NOT_FOUND, "nothing", "nothing here");
                 response = problem.into_response();
                 let value = http::HeaderValue::from_static("max-age=60");
-                response.fields.set(http::header::CACHE_CONTROL, value);
+                response.headers.insert(http::header::CACHE_CONTROL, value);
             }
             _ => {}
         }
@@ -84,7 +84,7 @@ fn app(cache: Cache) -> (TestClient, Count) {
     };
     let app = App::new()
         .on_problem(|problem, _| (problem.status, format!("form: {}", problem.kind)))
-        .with(cache)
+        .wrap(cache)
         .get("/{name}", page.body_limit(1000))
         .post("/{name}", changed);
     (app.test(), count)
@@ -97,11 +97,11 @@ fn client() -> (TestClient, CacheStore, Count) {
 }
 
 fn get(client: &TestClient, target: &str) -> String {
-    client.get(target).send_now().text()
+    client.get(target).send_blocking().text()
 }
 
 fn with(client: &TestClient, target: &str, name: &str, value: &str) -> TestResponse {
-    client.get(target).header(name, value).send_now()
+    client.get(target).header(name, value).send_blocking()
 }
 
 #[test]
@@ -110,8 +110,8 @@ fn what_one_client_has_left_of_a_limit_is_not_told_to_others() {
     let told = |answer: &TestResponse| {
         ["ratelimit", "ratelimit-policy", "x-own"].map(|name| answer.header(name).is_some())
     };
-    assert_eq!(told(&client.get("/limited?max-age=60").send_now()), [true, true, true]);
-    let kept = client.get("/limited?max-age=60").send_now();
+    assert_eq!(told(&client.get("/limited?max-age=60").send_blocking()), [true, true, true]);
+    let kept = client.get("/limited?max-age=60").send_blocking();
     assert_eq!((told(&kept), kept.header("age")), ([false, false, true], Some("0")));
 }
 
@@ -129,18 +129,18 @@ fn what_says_for_how_long_is_kept_and_nothing_else() {
         ("/long?max-age=60", false),
         ("/refused", true),
     ] {
-        let first = client.get(target).send_now();
+        let first = client.get(target).send_blocking();
         assert_eq!(first.header("age"), None, "{target}");
-        let (first, again) = (first.text(), client.get(target).send_now());
+        let (first, again) = (first.text(), client.get(target).send_blocking());
         let is_same = again.text() == first && again.header("age") == Some("0");
         assert_eq!(is_same, is_kept, "{target}: {first}, {}", again.text());
     }
     assert_eq!(get(&client, "/refused"), "form: nothing", "in the application's format");
     assert_eq!(with(&client, "/a?max-age=60", "host", "other").text(), "a 15");
-    let counts = store.counts();
-    assert_eq!((counts.entries, counts.hits, counts.stale, counts.evicted), (5, 5, 0, 0));
+    let counts = store.stats();
+    assert_eq!((counts.entries, counts.hits, counts.stale_hits, counts.evicted), (5, 5, 0, 0));
     store.clear();
-    assert_eq!((store.counts().entries, store.counts().bytes), (0, 0));
+    assert_eq!((store.stats().entries, store.stats().bytes), (0, 0));
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn what_varies_is_told_apart() {
     for number in 0..40 {
         ask(&number.to_string());
     }
-    assert_eq!(store.counts().entries, 16);
+    assert_eq!(store.stats().entries, 16);
 }
 
 /// An upstream response that was made without a field is not stored as one for a value of that
@@ -185,15 +185,15 @@ fn what_varies_is_told_apart() {
 fn what_a_proxy_does_not_pass_on_is_not_what_a_response_varies_by() {
     let language = |mut request: Request| {
         // As a proxy does.
-        request.parts.head.drop_nominated();
-        let language = request.parts.head.field_text("accept-language").unwrap_or("none");
+        request.parts.head.remove_nominated_headers();
+        let language = request.parts.head.header("accept-language").unwrap_or("none");
         ([("cache-control", "max-age=60"), ("vary", "accept-language")], language.to_owned())
     };
-    let app = App::new().with(Cache::new(CacheStore::new())).get("/", language);
+    let app = App::new().wrap(Cache::new(CacheStore::new())).get("/", language);
     let client = app.test();
     let ask = |connection: &str| {
         let asked = client.get("/").header("accept-language", "de");
-        asked.header("connection", connection).send_now().text()
+        asked.header("connection", connection).send_blocking().text()
     };
     assert_eq!(ask("accept-language"), "none");
     assert_eq!(ask("keep-alive"), "de");
@@ -212,7 +212,7 @@ fn requests_of_other_kinds_go_to_the_handler_and_are_not_kept() {
     assert_eq!(with(&client, "/a?max-age=60", "cache-control", "no-cache").text(), "a 1");
     let before = count.get();
     assert_eq!(
-        client.get("/a?max-age=60").body("x").send_now().text(),
+        client.get("/a?max-age=60").body("x").send_blocking().text(),
         format!("a {}", before + 1)
     );
     assert_eq!(with(&client, "/a?max-age=60", "cache-control", "only-if-cached").text(), "a 1");
@@ -222,7 +222,7 @@ fn requests_of_other_kinds_go_to_the_handler_and_are_not_kept() {
 
 #[test]
 fn a_client_that_is_obeyed_gets_a_new_response_which_is_kept() {
-    let (client, _) = app(Cache::new(CacheStore::new()).obey_clients());
+    let (client, _) = app(Cache::new(CacheStore::new()).honor_request_directives());
     assert_eq!(get(&client, "/a?max-age=60"), "a 1");
     assert_eq!(with(&client, "/a?max-age=60", "cache-control", "no-cache").text(), "a 2");
     assert_eq!(with(&client, "/a?max-age=60", "cache-control", "max-age=5").text(), "a 2");
@@ -233,7 +233,7 @@ fn a_client_that_is_obeyed_gets_a_new_response_which_is_kept() {
 #[test]
 fn credentials_make_no_response_for_others() {
     let store = CacheStore::new();
-    let (client, _) = app(Cache::new(store).ttl(60 * SECOND));
+    let (client, _) = app(Cache::new(store).default_ttl(60 * SECOND));
     for (name, value) in
         [("cookie", "session=1"), ("authorization", "Bearer a"), ("x-api-key", "a")]
     {
@@ -258,10 +258,10 @@ fn head_and_conditions_are_answered_from_what_is_kept() {
     let again = with(&client, target, "if-none-match", "W/\"t\"");
     assert_eq!((again.status().as_u16(), again.header("age")), (304, Some("0")));
     assert_eq!(with(&client, target, "if-none-match", "\"other\"").text(), "tagged 1");
-    let head = client.head(target).send_now();
+    let head = client.head(target).send_blocking();
     assert_eq!((head.header("etag"), head.text().as_str()), (Some("\"t\""), ""));
     assert_eq!(count.get(), 1);
-    drop(client.head("/a?max-age=60").send_now());
+    drop(client.head("/a?max-age=60").send_blocking());
     assert_eq!(get(&client, "/a?max-age=60"), "a 3", "the response to HEAD is not that to GET");
 }
 
@@ -270,16 +270,16 @@ fn changes_are_seen_at_once() {
     let (client, store, _) = client();
     let all = ["/a?max-age=60", "/other?max-age=60", "/a?max-age=61"].map(|it| get(&client, it));
     assert_eq!(all, ["a 1", "other 2", "a 3"]);
-    assert_eq!(client.post("/fails").send_now().status(), 409);
-    drop(client.post("/a?max-age=60").send_now());
+    assert_eq!(client.post("/fails").send_blocking().status(), 409);
+    drop(client.post("/a?max-age=60").send_blocking());
     let all = ["/a?max-age=60", "/other?max-age=60", "/a?max-age=61"].map(|it| get(&client, it));
     assert_eq!(all, ["a 4", "other 5", "a 3"], "the target and its Location");
     store.invalidate("/a");
-    store.invalidate_below("/oth");
+    store.invalidate_prefix("/oth");
     let all = ["/a?max-age=60", "/other?max-age=60", "/a?max-age=61"].map(|it| get(&client, it));
     assert_eq!(all, ["a 6", "other 5", "a 7"]);
-    store.invalidate_below("/");
-    assert_eq!(store.counts().entries, 0);
+    store.invalidate_prefix("/");
+    assert_eq!(store.stats().entries, 0);
 }
 
 #[test]
@@ -291,7 +291,7 @@ fn of_many_that_come_together_one_is_worked_on() {
         for one in all {
             assert_eq!(one.await.expect("the task ends").text(), "slow 1");
         }
-        assert_eq!((count.get(), store.counts().misses, store.counts().hits), (1, 1, 49));
+        assert_eq!((count.get(), store.stats().misses, store.stats().hits), (1, 1, 49));
         // A personal response is generated for each client, without queueing.
         let begun = tokio::time::Instant::now();
         let all: Vec<_> = (0..10).map(|_| ask("/slow?private")).collect();
@@ -356,7 +356,7 @@ fn a_leader_that_panics_fails_nobody_else() {
 fn those_that_wait_too_long_ask_themselves() {
     run(async {
         let store = CacheStore::new();
-        let (client, count) = app(Cache::new(store).wait_max(SECOND / 10));
+        let (client, count) = app(Cache::new(store).coalesce_timeout(SECOND / 10));
         let ask = || spawn_local(client.get("/slow?max-age=60").send());
         let (first, second) = (ask(), ask());
         assert_eq!(first.await.expect("the task ends").text(), "slow 1");
@@ -398,7 +398,7 @@ fn a_stale_response_is_sent_while_one_newer_one_is_fetched() {
         for _ in 0..5 {
             assert_eq!(client.get(target).send().await.text(), "slow 1");
         }
-        assert_eq!((begun.elapsed(), store.counts().stale), (Duration::ZERO, 5));
+        assert_eq!((begun.elapsed(), store.stats().stale_hits), (Duration::ZERO, 5));
         sleep(2 * SECOND).await;
         assert_eq!((client.get(target).send().await.text().as_str(), count.get()), ("slow 2", 2));
         sleep(50 * SECOND).await;
@@ -434,14 +434,14 @@ fn a_stale_response_is_better_than_an_error_for_a_while() {
 
 #[test]
 fn what_was_not_asked_for_the_longest_gives_way() {
-    let store = CacheStore::with_bytes_max(5000);
+    let store = CacheStore::with_capacity_bytes(5000);
     let (client, _) = app(Cache::new(store.clone()));
     for number in 0..30 {
         drop(get(&client, &format!("/p{number}?max-age=60")));
         assert_eq!(get(&client, "/p0?max-age=60"), "p0 1", "the response is used all the time");
-        assert!(store.counts().bytes <= 5000);
+        assert!(store.stats().bytes <= 5000);
     }
-    let counts = store.counts();
+    let counts = store.stats();
     assert!(counts.evicted > 10 && counts.entries > 2, "{counts:?}");
     assert_ne!(get(&client, "/p1?max-age=60"), "p1 2");
 }
@@ -459,7 +459,7 @@ fn keys_may_leave_something_out() {
     let cache = Cache::new(CacheStore::new());
     let cache =
         cache.key(|parts| (parts.head.path() != "/x").then(|| parts.head.path().to_owned()));
-    let (client, _) = app(cache.ttl(60 * SECOND));
+    let (client, _) = app(cache.default_ttl(60 * SECOND));
     assert_eq!((get(&client, "/a?utm=1").as_str(), get(&client, "/x").as_str()), ("a 1", "x 2"));
     assert_eq!((get(&client, "/a?utm=2").as_str(), get(&client, "/x").as_str()), ("a 1", "x 3"));
 }

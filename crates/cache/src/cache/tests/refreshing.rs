@@ -2,7 +2,7 @@
 
 use super::*;
 use peregrine::session::{Session, Sessions};
-use peregrine_compression::{Compression, Uncompressed};
+use peregrine_compression::{Compression, NoCompression};
 use peregrine_web::cookies::CookieKeys;
 use std::rc::Rc;
 
@@ -19,8 +19,8 @@ fn a_page_that_needs_a_session_gets_fresh_again() {
             ([("cache-control", CONTROL)], format!("page {}", count.get()))
         };
         let client = App::new()
-            .with(Sessions::in_cookies(CookieKeys::new(&[7; 32])))
-            .with(Cache::new(CacheStore::new()))
+            .wrap(Sessions::in_cookies(CookieKeys::new(&[7; 32])))
+            .wrap(Cache::new(CacheStore::new()))
             .get("/", page)
             .test();
         let ask = async || client.get("/").send().await.text();
@@ -53,7 +53,7 @@ fn what_cannot_be_refreshed_is_not_asked_for_at_every_hit() {
                 _ => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
             }
         };
-        let client = App::new().with(Cache::new(CacheStore::new())).get("/", page).test();
+        let client = App::new().wrap(Cache::new(CacheStore::new())).get("/", page).test();
         let ask = async || client.get("/").send().await.text();
         assert_eq!(ask().await, "page");
         sleep(20 * SECOND).await;
@@ -83,8 +83,8 @@ fn who_waits_for_a_refresh_and_leaves_is_the_only_one_that_waits() {
             }
         };
         let client = App::new()
-            .with(Sessions::in_cookies(CookieKeys::new(&[7; 32])))
-            .with(Cache::new(CacheStore::new()))
+            .wrap(Sessions::in_cookies(CookieKeys::new(&[7; 32])))
+            .wrap(Cache::new(CacheStore::new()))
             .get("/", page)
             .test();
         let ask = async || {
@@ -120,7 +120,7 @@ fn who_is_refused_keeps_nobody_from_what_is_new() {
             count.set(count.get() + 1);
             ([("cache-control", CONTROL)], format!("page {}", count.get())).into_response()
         };
-        let client = App::new().with(Cache::new(CacheStore::new())).get("/", page).test();
+        let client = App::new().wrap(Cache::new(CacheStore::new())).get("/", page).test();
         assert_eq!(client.get("/").send().await.text(), "page 1");
         sleep(20 * SECOND).await;
         for status in [200, 401, 200, 401, 200, 401] {
@@ -143,7 +143,7 @@ fn head_refreshes_nothing() {
             count.set(count.get() + 1);
             ([("cache-control", CONTROL)], "page")
         };
-        let app = App::new().with(Cache::new(CacheStore::new())).get("/", page);
+        let app = App::new().wrap(Cache::new(CacheStore::new())).get("/", page);
         let client = app.on(Method::HEAD, "/", || [("cache-control", CONTROL)]).test();
         assert_eq!(client.get("/").send().await.text(), "page");
         sleep(20 * SECOND).await;
@@ -161,10 +161,10 @@ fn what_must_not_be_compressed_is_not_when_it_comes_from_the_cache() {
             let fields = [("cache-control", "max-age=10"), ("etag", "\"1\"")];
             match request.header("if-none-match") {
                 Some(_) => (StatusCode::NOT_MODIFIED, fields).into_response(),
-                None => (Uncompressed, fields, "secret ".repeat(1000)).into_response(),
+                None => (NoCompression, fields, "secret ".repeat(1000)).into_response(),
             }
         };
-        let app = App::new().with(Compression::new()).with(Cache::new(CacheStore::new()));
+        let app = App::new().wrap(Compression::new()).wrap(Cache::new(CacheStore::new()));
         let client = app.get("/", page).test();
         for age in [None, Some("0"), None, Some("0")] {
             let response = client.get("/").header("accept-encoding", "gzip").send().await;

@@ -1,28 +1,28 @@
 //! Several routes with the same target: no route's response answers a request to another.
 
 use super::*;
-use crate::{Idempotency, MemoryStore};
-use peregrine_web::guard::{self, Asked, Guard};
+use crate::{Idempotency, MemoryIdempotencyStore};
+use peregrine_web::guard::{self, GuardContext, Guard};
 
 const FOR_A_MINUTE: [(&str, &str); 1] = [("cache-control", "max-age=60")];
 
-fn is_two(asked: &Asked<'_>) -> bool {
-    asked.head().field("x-version") == Some(b"2")
+fn is_two(asked: &GuardContext<'_>) -> bool {
+    asked.head().header_bytes("x-version") == Some(b"2")
 }
 
 /// A guarded route for version 2, and one for all other versions.
 fn versions(around: App, guard: impl Guard + 'static) -> TestClient {
-    around.get("/v", (|| (FOR_A_MINUTE, "2")).when(guard)).get("/v", || (FOR_A_MINUTE, "1")).test()
+    around.get("/v", (|| (FOR_A_MINUTE, "2")).guard(guard)).get("/v", || (FOR_A_MINUTE, "1")).test()
 }
 
 fn cache() -> App {
-    App::new().with(Cache::new(CacheStore::new()))
+    App::new().wrap(Cache::new(CacheStore::new()))
 }
 
 fn version(client: &TestClient, version: Option<&str>) -> TestResponse {
     match version {
-        Some(version) => client.get("/v").header("x-version", version).send_now(),
-        None => client.get("/v").send_now(),
+        Some(version) => client.get("/v").header("x-version", version).send_blocking(),
+        None => client.get("/v").send_blocking(),
     }
 }
 
@@ -49,7 +49,7 @@ fn a_field_that_a_guard_looks_at_tells_responses_apart() {
         (
             "pattern",
             cache()
-                .get("/v", (|| (FOR_A_MINUTE, "2")).when(guard::header("x-version", "2")))
+                .get("/v", (|| (FOR_A_MINUTE, "2")).guard(guard::header("x-version", "2")))
                 .get("/{any}", || (FOR_A_MINUTE, "1"))
                 .test(),
         ),
@@ -62,7 +62,7 @@ fn a_field_that_a_guard_looks_at_tells_responses_apart() {
                         .get("/v", || (FOR_A_MINUTE, "2"))
                         .build()
                         .expect("sound")
-                        .when(said()),
+                        .guard(said()),
                 )
                 .subtree("/", App::new().get("/v", || (FOR_A_MINUTE, "1")).build().expect("sound"))
                 .test(),
@@ -97,17 +97,17 @@ fn without_a_cache_a_response_says_by_which_fields_guards_decide() {
 #[test]
 fn a_response_to_get_does_not_answer_head_where_a_guard_decides() {
     let by = |name: &'static str| move || ([("x-by", name)], "");
-    let opaque = |asked: &Asked<'_>| is_two(asked);
+    let opaque = |asked: &GuardContext<'_>| is_two(asked);
     for app in [
-        cache().head("/v", by("head").when(guard::header("x-version", "2"))),
-        cache().head("/v", by("head").when(opaque)),
+        cache().head("/v", by("head").guard(guard::header("x-version", "2"))),
+        cache().head("/v", by("head").guard(opaque)),
     ] {
         let client = app.get("/v", || (FOR_A_MINUTE, [("x-by", "get")], "page")).test();
         assert_eq!(get(&client, "/v"), "page");
         assert!(version(&client, None).header("age").is_some(), "the response is stored");
-        let guarded = client.head("/v").header("x-version", "2").send_now();
+        let guarded = client.head("/v").header("x-version", "2").send_blocking();
         assert_eq!((guarded.header("x-by"), guarded.header("age")), (Some("head"), None));
-        assert_eq!(client.head("/v").send_now().header("x-by"), Some("get"));
+        assert_eq!(client.head("/v").send_blocking().header("x-by"), Some("get"));
     }
 }
 
@@ -121,11 +121,11 @@ fn what_a_closure_decides_about_is_not_kept_unless_it_says_by_what() {
         assert_eq!(response.header("age"), None);
     }
     // A decision by host alone, which is part of every key.
-    let by_host = |asked: &Asked<'_>| asked.client().host() == "two.example";
+    let by_host = |asked: &GuardContext<'_>| asked.client().host() == "two.example";
     let client = versions(cache(), guard::varying_by([], by_host));
     for _ in 0..2 {
         for (host, expected) in [("two.example", "2"), ("one.example", "1")] {
-            let response = client.get("/v").header("host", host).send_now();
+            let response = client.get("/v").header("host", host).send_blocking();
             assert_eq!((response.text().as_str(), response.header("vary")), (expected, None));
         }
     }
@@ -136,7 +136,7 @@ fn what_a_closure_decides_about_is_not_kept_unless_it_says_by_what() {
 #[test]
 fn a_key_that_leaves_the_query_out_does_not_mix_routes_that_it_decides_about() {
     let cache = Cache::new(CacheStore::new()).key(|parts| Some(parts.head.path().to_owned()));
-    let client = versions(App::new().with(cache), guard::query("version", "2"));
+    let client = versions(App::new().wrap(cache), guard::query("version", "2"));
     for _ in 0..2 {
         assert_eq!(get(&client, "/v?version=2"), "2");
         assert_eq!(
@@ -149,24 +149,24 @@ fn a_key_that_leaves_the_query_out_does_not_mix_routes_that_it_decides_about() {
 #[test]
 fn a_change_forgets_the_responses_of_all_routes_of_its_target() {
     let client = cache()
-        .get("/v", (|| (FOR_A_MINUTE, "2")).when(guard::header("x-version", "2")))
+        .get("/v", (|| (FOR_A_MINUTE, "2")).guard(guard::header("x-version", "2")))
         .get("/v", || (FOR_A_MINUTE, "1"))
         .post("/v", || "changed")
         .test();
     let ages = || [Some("2"), None].map(|sent| version(&client, sent).header("age").is_some());
     assert_eq!((ages(), ages()), ([false, false], [true, true]));
-    drop(client.post("/v").send_now());
+    drop(client.post("/v").send_blocking());
     assert_eq!((ages(), ages()), ([false, false], [true, true]));
 }
 
 #[test]
 fn a_key_of_one_route_is_not_answered_by_another() {
-    let opaque = |asked: &Asked<'_>| is_two(asked);
+    let opaque = |asked: &GuardContext<'_>| is_two(asked);
     for is_opaque in [false, true] {
-        let app = App::new().with(Idempotency::new(MemoryStore::new()));
+        let app = App::new().wrap(Idempotency::new(MemoryIdempotencyStore::new()));
         let app = match is_opaque {
-            true => app.post("/v", (|| "2").when(opaque)),
-            false => app.post("/v", (|| "2").when(guard::header("x-version", "2"))),
+            true => app.post("/v", (|| "2").guard(opaque)),
+            false => app.post("/v", (|| "2").guard(guard::header("x-version", "2"))),
         };
         let client = app.post("/v", || "1").test();
         let send = |version: Option<&str>| {
@@ -174,7 +174,7 @@ fn a_key_of_one_route_is_not_answered_by_another() {
             version
                 .into_iter()
                 .fold(request, |all, version| all.header("x-version", version))
-                .send_now()
+                .send_blocking()
         };
         assert_eq!((send(Some("2")).text(), send(Some("2")).text()), ("2".into(), "2".into()));
         assert_eq!(send(None).status(), 422, "the request is a different one");

@@ -1,7 +1,7 @@
 //! Clients neither see nor affect each other's responses.
 
 use super::*;
-use crate::owned::testing::piece;
+use crate::compact::testing::piece;
 use bytes::Bytes;
 use http::HeaderValue;
 use http::header::CACHE_CONTROL;
@@ -30,7 +30,7 @@ pub(super) fn page_of<R: IntoResponse + 'static>(
 }
 
 pub(super) fn cached(app: App) -> App {
-    app.with(Cache::new(CacheStore::new()))
+    app.wrap(Cache::new(CacheStore::new()))
 }
 
 #[test]
@@ -54,10 +54,10 @@ fn a_client_with_a_key_gets_its_own_answer_wherever_the_cache_is() {
     {
         let verify = async |ApiKey(key): ApiKey| Some(key);
         let keys = Authenticate::api_key(ApiKeyPlace::header("x-key"), verify);
-        let cache = Cache::new(CacheStore::new()).ttl(60 * SECOND);
+        let cache = Cache::new(CacheStore::new()).default_ttl(60 * SECOND);
         let app = match is_outside {
-            true => App::new().with(cache).with(keys),
-            false => App::new().with(keys).with(cache),
+            true => App::new().wrap(cache).wrap(keys),
+            false => App::new().wrap(keys).wrap(cache),
         };
         let page = move |User(name): User<String>| {
             let mut response = name.into_response();
@@ -76,13 +76,13 @@ fn a_client_with_a_key_gets_its_own_answer_wherever_the_cache_is() {
 
 #[test]
 fn who_brings_a_key_is_not_given_what_was_made_for_those_without() {
-    let app = App::new().with(Cache::new(CacheStore::new()).ttl(60 * SECOND));
+    let app = App::new().wrap(Cache::new(CacheStore::new()).default_ttl(60 * SECOND));
     let page = |key: Option<ApiKey>| key.map_or("nobody".to_owned(), |ApiKey(key)| key);
     let client = app.get("/", page).test();
     assert_eq!((get(&client, "/").as_str(), get(&client, "/").as_str()), ("nobody", "nobody"));
     assert_eq!(with(&client, "/", "x-api-key", "ali").text(), "ali");
     assert_eq!(
-        client.get("/").send_now().header("age"),
+        client.get("/").send_blocking().header("age"),
         Some("0"),
         "the shared response stays stored"
     );
@@ -99,21 +99,21 @@ fn what_a_session_was_asked_for_is_one_visitors() {
         Ok(format!("token {}", made.get()))
     };
     let client = App::new()
-        .with(Sessions::in_cookies(CookieKeys::new(&[7; 32])))
-        .with(Cache::new(CacheStore::new()).ttl(60 * SECOND))
+        .wrap(Sessions::in_cookies(CookieKeys::new(&[7; 32])))
+        .wrap(Cache::new(CacheStore::new()).default_ttl(60 * SECOND))
         .get("/form", form)
         .get("/plain", || "plain")
         .test();
     let both = [get(&client, "/form"), get(&client, "/form")];
     assert_eq!(both, ["token 1", "token 2"]);
     drop(get(&client, "/plain"));
-    assert_eq!(client.get("/plain").send_now().header("age"), Some("0"), "other pages are stored");
+    assert_eq!(client.get("/plain").send_blocking().header("age"), Some("0"), "other pages are stored");
 }
 
 #[test]
 fn a_field_that_looks_alike_is_another_one() {
     let (client, _) = page_of(cached, |_, parts| {
-        let said = parts.head.fields_named("x-tenant").map(String::from_utf8_lossy);
+        let said = parts.head.header_values("x-tenant").map(String::from_utf8_lossy);
         let said = format!("{:?}", said.collect::<Vec<_>>());
         ([("cache-control", "max-age=60"), ("vary", "x-tenant")], said)
     });
@@ -123,7 +123,7 @@ fn a_field_that_looks_alike_is_another_one() {
         let request = client.get("/a");
         let request =
             sent.iter().fold(request, |request, value| request.header("x-tenant", *value));
-        assert_eq!(request.send_now().text(), format!("{sent:?}"));
+        assert_eq!(request.send_blocking().text(), format!("{sent:?}"));
     }
 }
 
@@ -131,7 +131,7 @@ fn a_field_that_looks_alike_is_another_one() {
 fn times_without_end_are_times() {
     let ever = Duration::MAX;
     let cache = Cache::new(CacheStore::new()).stale_if_error(ever).stale_while_revalidate(ever);
-    let (client, _) = app(cache.ttl(ever).wait_max(ever));
+    let (client, _) = app(cache.default_ttl(ever).coalesce_timeout(ever));
     for target in ["/a", "/b?max-age=5", "/c?stale-while-revalidate=5"] {
         assert_eq!(get(&client, target), get(&client, target), "{target}");
     }
@@ -151,8 +151,8 @@ fn a_cache_around_another_with_the_same_store_is_not_in_its_way() {
             ([("cache-control", control)], format!("page {}", count.get()))
         };
         let client = App::new()
-            .with(outer)
-            .scope("/s", |scope| scope.with(inner.ttl(60 * SECOND)).get("/{name}", page))
+            .wrap(outer)
+            .scope("/s", |scope| scope.wrap(inner.default_ttl(60 * SECOND)).get("/{name}", page))
             .test();
         let begun = tokio::time::Instant::now();
         for target in ["/s/kept", "/s/private"] {
@@ -183,7 +183,7 @@ async fn find_customer(mut request: Request, next: Next<'_>) -> Response {
 #[test]
 fn what_is_fetched_beside_knows_what_the_request_knew() {
     run(async {
-        let around = |app: App| cached(app.with(find_customer));
+        let around = |app: App| cached(app.wrap(find_customer));
         let (client, count) = page_of(around, |number, parts| {
             let Some(Customer(name)) = parts.extensions().get::<Customer>() else {
                 return StatusCode::INTERNAL_SERVER_ERROR.into_response();
@@ -209,12 +209,12 @@ fn what_is_kept_does_not_hold_the_buffer_that_it_came_in() {
         all.borrow_mut().extend([one, other]);
         let mut response = Response::new(StatusCode::OK).with_body(Body::from(content));
         let value = HeaderValue::from_maybe_shared(value).expect("a value");
-        response.fields.set(HeaderName::from_static("x-a"), value);
-        response.fields.set(CACHE_CONTROL, HeaderValue::from_static("max-age=9"));
+        response.headers.insert(HeaderName::from_static("x-a"), value);
+        response.headers.insert(CACHE_CONTROL, HeaderValue::from_static("max-age=9"));
         response
     });
     for _ in 0..2 {
-        let response = client.get("/a").send_now();
+        let response = client.get("/a").send_blocking();
         let both = (response.text(), response.header("x-a").unwrap_or_default());
         assert_eq!((both.0.as_str(), both.1), ("xxxxxxxxxx", "xxxxxxxxxx"));
     }
@@ -228,7 +228,7 @@ fn who_is_refused_takes_nothing_from_others() {
     run(async {
         let (client, _) = page_of(cached, |number, parts| {
             let control = [("cache-control", "max-age=10, stale-if-error=1000")];
-            match (parts.head.field("authorization"), number) {
+            match (parts.head.header_bytes("authorization"), number) {
                 (Some(_), _) => StatusCode::FORBIDDEN.into_response(),
                 (None, 1) => (control, "page").into_response(),
                 (None, _) => StatusCode::BAD_GATEWAY.into_response(),
@@ -266,13 +266,13 @@ fn a_crowd_of_strangers_keeps_nothing_out_of_the_cache() {
 #[test]
 fn a_full_store_knows_what_is_not_to_be_waited_for() {
     run(async {
-        let store = CacheStore::with_bytes_max(5000);
+        let store = CacheStore::with_capacity_bytes(5000);
         let (client, _) = app(Cache::new(store.clone()));
         for number in 0..30 {
             drop(client.get(&format!("/p{number}?max-age=60")).send().await);
         }
         // The store has no room for even a small response.
-        let pad = "a".repeat(5000 - store.counts().bytes);
+        let pad = "a".repeat(5000 - store.stats().bytes);
         let target = format!("/slow?private&{pad}");
         let wave = async || {
             let begun = tokio::time::Instant::now();
@@ -287,7 +287,7 @@ fn a_full_store_knows_what_is_not_to_be_waited_for() {
             "the requests wait for the first, then call the handler"
         );
         assert!(wave().await < 2 * SECOND, "the second time, they do not wait");
-        assert!(store.counts().bytes <= 5000);
+        assert!(store.stats().bytes <= 5000);
     });
 }
 
@@ -341,7 +341,7 @@ fn a_response_is_as_old_as_its_beginning() {
 fn what_was_changed_in_the_same_moment_is_not_kept() {
     const CHANGES: u32 = 50_000;
     // A large store, so that an invalidation takes a while.
-    let store = CacheStore::with_bytes_max(8 << 20);
+    let store = CacheStore::with_capacity_bytes(8 << 20);
     let (filler, _) = app(Cache::new(store.clone()));
     for number in 0..500 {
         drop(get(&filler, &format!("/p{number}?max-age=60")));
@@ -353,7 +353,7 @@ fn what_was_changed_in_the_same_moment_is_not_kept() {
         move || {
             let page =
                 move |_, _| ([("cache-control", "max-age=60")], version.load(SeqCst).to_string());
-            page_of(|app| app.with(Cache::new(store)), page).0
+            page_of(|app| app.wrap(Cache::new(store)), page).0
         }
     };
     let other = {

@@ -18,7 +18,7 @@ fn tagged(
     let asked = Asked::default();
     let said = Rc::clone(&asked);
     let (client, _) = page_of(cached, move |number, parts| {
-        let text = |name| parts.head.field_text(name).unwrap_or_default().to_owned();
+        let text = |name| parts.head.header(name).unwrap_or_default().to_owned();
         let conditions = (text("if-none-match"), text("if-modified-since"));
         let is_asked = !conditions.0.is_empty() || !conditions.1.is_empty();
         said.borrow_mut().push(conditions);
@@ -29,7 +29,7 @@ fn tagged(
         let all = if is_asked { news(number) } else { fields.to_vec() };
         for (name, value) in all {
             let value = HeaderValue::from_static(value);
-            response.fields.set(HeaderName::from_static(name), value);
+            response.headers.insert(HeaderName::from_static(name), value);
         }
         response
     });
@@ -137,14 +137,14 @@ fn tags_by_etag_further_in_are_good_for_this_too() {
         let store = CacheStore::new();
         let cache = Cache::new(store.clone());
         let client = App::new()
-            .with(cache)
-            .with(crate::Etag::new())
+            .wrap(cache)
+            .wrap(crate::Etag::new())
             .get("/a", || ([CONTROL], "page"))
             .test();
         assert_eq!(client.get("/a").send().await.text(), "page");
         sleep(20 * SECOND).await;
         assert_eq!(client.get("/a").send().await.text(), "page");
-        let counts = store.counts();
-        assert_eq!((counts.validated, counts.misses, counts.entries), (1, 2, 1));
+        let counts = store.stats();
+        assert_eq!((counts.revalidated, counts.misses, counts.entries), (1, 2, 1));
     });
 }

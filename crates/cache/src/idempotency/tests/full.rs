@@ -8,17 +8,17 @@ use tracing::{Event, Level, Metadata, Subscriber, span};
 
 /// `/page` does not look for an identity, `/mine` does; each answers with as many bytes as its body
 /// says.
-fn pages(store: &MemoryStore) -> TestClient {
+fn pages(store: &MemoryIdempotencyStore) -> TestClient {
     pages_with(Idempotency::new(store.clone()))
 }
 
-fn pages_with(once: Idempotency<MemoryStore>) -> TestClient {
+fn pages_with(once: Idempotency<MemoryIdempotencyStore>) -> TestClient {
     let content = |body: String| "x".repeat(body.parse().expect("a number"));
     let mine = move |cookies: Cookies, body: String| {
         drop(cookies);
         content(body)
     };
-    App::new().with(once.keep_for(100 * SECOND)).post("/page", content).post("/mine", mine).test()
+    App::new().wrap(once.retention(100 * SECOND)).post("/page", content).post("/mine", mine).test()
 }
 
 /// Sends a request with this key from a client with this cookie.
@@ -31,7 +31,7 @@ fn send(
 ) -> TestResponse {
     let request = client.post(path).header("idempotency-key", key.to_string());
     let request = user.into_iter().fold(request, |all, user| all.header("cookie", user));
-    request.body(length.to_string()).send_now()
+    request.body(length.to_string()).send_blocking()
 }
 
 fn status(response: &TestResponse) -> u16 {
@@ -41,7 +41,7 @@ fn status(response: &TestResponse) -> u16 {
 #[test]
 fn strangers_fill_their_quarter_and_keep_nobody_else_out() {
     for length in [0, 500, 3000] {
-        let store = MemoryStore::new().bytes_max(40_000);
+        let store = MemoryIdempotencyStore::new().bytes_max(40_000);
         let client = pages(&store);
         let taken =
             (0..1000).take_while(|key| status(&send(&client, "/page", None, *key, length)) == 200);
@@ -67,8 +67,8 @@ fn strangers_fill_their_quarter_and_keep_nobody_else_out() {
 
 #[test]
 fn requests_with_an_empty_scope_fill_a_quarter_only() {
-    let store = MemoryStore::new().bytes_max(40_000);
-    let scope = |parts: &Parts| parts.head.field_text("cookie").unwrap_or_default().to_owned();
+    let store = MemoryIdempotencyStore::new().bytes_max(40_000);
+    let scope = |parts: &Parts| parts.head.header("cookie").unwrap_or_default().to_owned();
     let client = pages_with(Idempotency::new(store.clone()).scope(scope));
     let taken = (0..1000).take_while(|key| status(&send(&client, "/page", None, *key, 0)) == 200);
     assert!(taken.count() <= 32, "{store:?}");
@@ -77,7 +77,7 @@ fn requests_with_an_empty_scope_fill_a_quarter_only() {
 
 #[test]
 fn who_invents_an_identity_where_none_is_looked_at_has_none() {
-    let store = MemoryStore::new().bytes_max(40_000);
+    let store = MemoryIdempotencyStore::new().bytes_max(40_000);
     let client = pages(&store);
     let taken = (0..1000).take_while(|key| {
         let user = format!("user={key}");
@@ -89,7 +89,7 @@ fn who_invents_an_identity_where_none_is_looked_at_has_none() {
 
 #[test]
 fn responses_give_way_to_keys_and_no_key_does() {
-    let store = MemoryStore::new().bytes_max(20_000);
+    let store = MemoryIdempotencyStore::new().bytes_max(20_000);
     let client = pages(&store);
     let user = Some("user=ali");
     for key in 0..20 {
@@ -116,7 +116,7 @@ fn responses_give_way_to_keys_and_no_key_does() {
 
 #[test]
 fn responses_to_requests_without_an_identity_are_evicted_first() {
-    let store = MemoryStore::new().bytes_max(20_000);
+    let store = MemoryIdempotencyStore::new().bytes_max(20_000);
     let client = pages(&store);
     let mine = |key: u32| send(&client, "/mine", Some("user=ali"), key, 2000);
     let anonymous = || send(&client, "/page", None, 1, 1000);
@@ -131,7 +131,7 @@ fn responses_to_requests_without_an_identity_are_evicted_first() {
 
 #[test]
 fn a_response_of_more_than_half_the_store_evicts_no_others() {
-    let store = MemoryStore::new().bytes_max(20_000);
+    let store = MemoryIdempotencyStore::new().bytes_max(20_000);
     let client = pages(&store);
     let mine = |key: u32, length: usize| send(&client, "/mine", Some("user=ali"), key, length);
     for key in 0..4 {
@@ -144,7 +144,7 @@ fn a_response_of_more_than_half_the_store_evicts_no_others() {
 #[test]
 fn a_full_quarter_has_room_when_one_of_its_own_keys_ends() {
     run(async {
-        let client = pages(&MemoryStore::new().bytes_max(8_000));
+        let client = pages(&MemoryIdempotencyStore::new().bytes_max(8_000));
         let post = |path: &'static str, key: u32| {
             client.post(path).header("idempotency-key", key.to_string()).body("0")
         };
@@ -165,7 +165,7 @@ fn a_full_quarter_has_room_when_one_of_its_own_keys_ends() {
 fn a_client_that_is_refused_is_told_when_there_will_be_room() {
     run(async {
         for (path, user) in [("/page", None), ("/mine", Some("user=ali"))] {
-            let store = MemoryStore::new().bytes_max(4_000);
+            let store = MemoryIdempotencyStore::new().bytes_max(4_000);
             let client = pages(&store);
             let post = |key: u32| {
                 let request = client.post(path).header("idempotency-key", key.to_string());
@@ -233,7 +233,7 @@ impl Subscriber for Log {
 fn that_a_store_is_full_is_logged_once() {
     static LOGGED: AtomicUsize = AtomicUsize::new(0);
     tracing::subscriber::with_default(Log(&LOGGED), || {
-        let store = MemoryStore::new().bytes_max(4_000);
+        let store = MemoryIdempotencyStore::new().bytes_max(4_000);
         let client = pages(&store);
         let refused = (0..100).filter(|key| status(&send(&client, "/page", None, *key, 0)) == 503);
         assert!(refused.count() > 90);

@@ -39,7 +39,7 @@ impl http_body::Body for Panics {
 /// How often the handler began, and how often it finished.
 type Counts = Rc<Cell<(u32, u32)>>;
 
-fn app(idempotency: Idempotency<MemoryStore>) -> (TestClient, Counts) {
+fn app(idempotency: Idempotency<MemoryIdempotencyStore>) -> (TestClient, Counts) {
     let counts = Counts::default();
     let count = Rc::clone(&counts);
     let order = async move |body: String| {
@@ -65,7 +65,7 @@ fn app(idempotency: Idempotency<MemoryStore>) -> (TestClient, Counts) {
     let refused = || Problem::new(StatusCode::CONFLICT, "sold-out", "there are none left");
     let app = App::new()
         .on_problem(|problem, _| (problem.status, format!("form: {}", problem.kind)))
-        .with(idempotency)
+        .wrap(idempotency)
         .post("/orders", order.clone().body_limit(100))
         .patch("/orders", order)
         .post("/refused", move || -> Result<(), Problem> { Err(refused()) })
@@ -74,11 +74,11 @@ fn app(idempotency: Idempotency<MemoryStore>) -> (TestClient, Counts) {
 }
 
 fn client() -> (TestClient, Counts) {
-    app(Idempotency::new(MemoryStore::new()).response_bytes_max(500))
+    app(Idempotency::new(MemoryIdempotencyStore::new()).response_bytes_max(500))
 }
 
 fn post(client: &TestClient, key: &str, body: &'static str) -> TestResponse {
-    client.post("/orders").header("idempotency-key", key).body(body).send_now()
+    client.post("/orders").header("idempotency-key", key).body(body).send_blocking()
 }
 
 #[test]
@@ -94,8 +94,8 @@ fn what_was_done_is_not_done_again_and_answered_the_same() {
     }
     assert_eq!(counts.get(), (1, 1));
     assert_eq!(post(&client, "\"b\"", "falcon").text(), "order 2: falcon");
-    assert_eq!(client.post("/orders").body("no key").send_now().text(), "order 3: no key");
-    assert_eq!(client.get("/orders").header("idempotency-key", "\"a\"").send_now().text(), "all");
+    assert_eq!(client.post("/orders").body("no key").send_blocking().text(), "order 3: no key");
+    assert_eq!(client.get("/orders").header("idempotency-key", "\"a\"").send_blocking().text(), "all");
 }
 
 #[test]
@@ -105,13 +105,13 @@ fn a_key_is_of_one_request_of_one_client() {
     assert_eq!(post(&client, "\"a\"", "kestrel").status(), 422);
     let with = |name: &str, value: &str| {
         let request = client.post("/orders").header("idempotency-key", "\"a\"").body("falcon");
-        request.header(name, value).send_now().status().as_u16()
+        request.header(name, value).send_blocking().status().as_u16()
     };
     assert_eq!((with("content-type", "text/plain"), with("x-other", "1")), (422, 201));
     let patched = client.patch("/orders").header("idempotency-key", "\"a\"").body("falcon");
-    assert_eq!(patched.send_now().status(), 422);
+    assert_eq!(patched.send_blocking().status(), 422);
     let query = client.post("/orders?x=1").header("idempotency-key", "\"a\"").body("falcon");
-    assert_eq!(query.send_now().status(), 422);
+    assert_eq!(query.send_blocking().status(), 422);
     assert_eq!(counts.get(), (1, 1));
     assert_eq!(with("authorization", "Bearer other"), 201);
     assert_eq!(counts.get(), (2, 2), "another client's keys are independent");
@@ -119,7 +119,7 @@ fn a_key_is_of_one_request_of_one_client() {
 
 #[test]
 fn a_key_that_is_none_is_refused_and_a_missing_one_where_it_is_demanded() {
-    let (client, counts) = app(Idempotency::new(MemoryStore::new()).required());
+    let (client, counts) = app(Idempotency::new(MemoryIdempotencyStore::new()).required());
     let long = format!("\"{}\"", "k".repeat(256));
     for key in ["\"\"", "", "\"a", "a b", long.as_str()] {
         let refused = post(&client, key, "falcon");
@@ -130,10 +130,10 @@ fn a_key_that_is_none_is_refused_and_a_missing_one_where_it_is_demanded() {
     }
     let twice =
         client.post("/orders").header("idempotency-key", "a").header("idempotency-key", "a");
-    assert_eq!(twice.send_now().status(), 400);
-    let missing = client.post("/orders").body("falcon").send_now();
+    assert_eq!(twice.send_blocking().status(), 400);
+    let missing = client.post("/orders").body("falcon").send_blocking();
     assert_eq!(missing.text(), "form: idempotency-key-missing");
-    assert_eq!(client.get("/orders").send_now().status(), 200);
+    assert_eq!(client.get("/orders").send_blocking().status(), 200);
     assert_eq!(counts.get(), (0, 0));
 }
 
@@ -197,7 +197,7 @@ fn errors_are_outcomes_unless_they_say_that_nothing_was_done() {
     for _ in 0..2 {
         assert_eq!(post(&client, "\"fail\"", "fail").status(), 502);
         assert_eq!(counts.get().0, 3);
-        let refused = client.post("/refused").header("idempotency-key", "\"r\"").send_now();
+        let refused = client.post("/refused").header("idempotency-key", "\"r\"").send_blocking();
         assert_eq!((refused.status().as_u16(), refused.text().as_str()), (409, "form: sold-out"));
     }
 }
@@ -215,7 +215,7 @@ fn a_response_that_is_too_long_is_sent_once() {
 fn a_body_over_its_limit_takes_no_key() {
     let (client, counts) = client();
     let long = client.patch("/orders").header("idempotency-key", "\"a\"").body("y".repeat(3 << 20));
-    assert_eq!(long.send_now().status(), 413);
+    assert_eq!(long.send_blocking().status(), 413);
     assert_eq!(post(&client, "\"a\"", "falcon").status(), 201);
     assert_eq!(counts.get(), (1, 1));
 }
@@ -225,7 +225,7 @@ fn hosts_and_api_keys_have_nothing_to_do_with_each_other() {
     let (client, counts) = client();
     let with = |name: &str, value: &str| {
         let request = client.post("/orders").header("idempotency-key", "\"a\"").body("falcon");
-        request.header(name, value).send_now().status().as_u16()
+        request.header(name, value).send_blocking().status().as_u16()
     };
     assert_eq!((with("x-api-key", "ali"), with("x-api-key", "eve")), (201, 201));
     assert_eq!(counts.get(), (2, 2), "each client has its own keys");
@@ -253,13 +253,13 @@ fn who_is_told_to_come_back_may_come_back() {
 
 #[test]
 fn a_middleware_around_itself_carries_out_once() {
-    let outcomes = MemoryStore::new();
+    let outcomes = MemoryIdempotencyStore::new();
     let once = || Idempotency::new(outcomes.clone());
     let app = App::new()
-        .with(once())
-        .scope("/s", |scope| scope.with(once().required()).post("/", || "done"));
+        .wrap(once())
+        .scope("/s", |scope| scope.wrap(once().required()).post("/", || "done"));
     let client = app.test();
-    let send = || client.post("/s").header("idempotency-key", "\"a\"").send_now();
+    let send = || client.post("/s").header("idempotency-key", "\"a\"").send_blocking();
     assert_eq!(send().text(), "done");
     let again = send();
     assert_eq!(
@@ -270,12 +270,12 @@ fn a_middleware_around_itself_carries_out_once() {
 
 #[test]
 fn an_outcome_does_not_hold_the_buffer_that_it_came_in() {
-    let (piece, buffer) = crate::owned::testing::piece();
+    let (piece, buffer) = crate::compact::testing::piece();
     let body = Cell::new(Some(piece));
-    let app = App::new().with(Idempotency::new(MemoryStore::new()));
+    let app = App::new().wrap(Idempotency::new(MemoryIdempotencyStore::new()));
     let client = app.post("/", move || Body::from(body.take().unwrap_or_default())).test();
     for _ in 0..2 {
-        let sent = client.post("/").header("idempotency-key", "\"a\"").send_now();
+        let sent = client.post("/").header("idempotency-key", "\"a\"").send_blocking();
         assert_eq!(sent.text(), "xxxxxxxxxx");
     }
     assert_eq!(buffer.strong_count(), 0, "the outcome must not hold its buffer");
@@ -284,11 +284,11 @@ fn an_outcome_does_not_hold_the_buffer_that_it_came_in() {
 #[test]
 fn an_answer_is_replayed_in_no_coding_that_its_client_does_not_take() {
     use peregrine_compression::Compression;
-    let app = App::new().with(Idempotency::new(MemoryStore::new())).with(Compression::new());
+    let app = App::new().wrap(Idempotency::new(MemoryIdempotencyStore::new())).wrap(Compression::new());
     let client = app.post("/", || "words ".repeat(1000)).test();
     let send = |accept: &'static str| {
         let request = client.post("/").header("idempotency-key", "\"a\"");
-        request.header("accept-encoding", accept).send_now()
+        request.header("accept-encoding", accept).send_blocking()
     };
     for (accept, replayed) in [("gzip", None), ("identity", Some("true")), ("gzip", Some("true"))] {
         let answer = send(accept);
@@ -299,16 +299,16 @@ fn an_answer_is_replayed_in_no_coding_that_its_client_does_not_take() {
 
 #[test]
 fn outside_of_it_an_answer_is_compressed_for_each_and_a_secret_never() {
-    use peregrine_compression::{Compression, Uncompressed};
-    let app = App::new().with(Compression::new()).with(Idempotency::new(MemoryStore::new()));
+    use peregrine_compression::{Compression, NoCompression};
+    let app = App::new().wrap(Compression::new()).wrap(Idempotency::new(MemoryIdempotencyStore::new()));
     let client = app
         .post("/", || "words ".repeat(1000))
-        .post("/secret", || (Uncompressed, "words ".repeat(1000)))
+        .post("/secret", || (NoCompression, "words ".repeat(1000)))
         .test();
     for (path, coding) in [("/", Some("gzip")), ("/secret", None)] {
         for _ in 0..3 {
             let request = client.post(path).header("idempotency-key", path.replace('/', "k"));
-            let answer = request.header("accept-encoding", "gzip").send_now();
+            let answer = request.header("accept-encoding", "gzip").send_blocking();
             assert_eq!(answer.header("content-encoding"), coding, "{path}");
         }
     }
@@ -321,7 +321,7 @@ fn twice(client: &TestClient, fields: &[(&str, &str)]) -> [(u16, bool); 2] {
         let request = client.post("/").header("idempotency-key", "\"a\"");
         let request =
             fields.iter().fold(request, |request, (name, value)| request.header(*name, *value));
-        let answer = request.send_now();
+        let answer = request.send_blocking();
         (answer.status().as_u16(), answer.header("idempotent-replayed").is_some())
     })
 }
@@ -333,17 +333,17 @@ fn nobody_is_given_what_is_about_another_that_no_scope_tells_apart() {
     use peregrine_web::cookies::CookieKeys;
     const REPLAYED: [(u16, bool); 2] = [(200, false), (200, true)];
     const NOT_KEPT: [(u16, bool); 2] = [(200, false), (409, false)];
-    let once = || Idempotency::new(MemoryStore::new());
+    let once = || Idempotency::new(MemoryIdempotencyStore::new());
     let sessions = || Sessions::in_cookies(CookieKeys::new(&[7; 32]));
     let visit = async |session: Session| {
         drop(session);
         "yours"
     };
-    let around = App::new().with(sessions()).with(once()).post("/", visit).test();
+    let around = App::new().wrap(sessions()).wrap(once()).post("/", visit).test();
     assert_eq!(twice(&around, &[]), NOT_KEPT);
     assert_eq!(twice(&around, &[("authorization", "Bearer app")]), NOT_KEPT);
-    let named = once().scope(|parts| parts.head.field_text("cookie").unwrap_or_default().into());
-    let named = App::new().with(named).with(sessions()).post("/", visit).test();
+    let named = once().scope(|parts| parts.head.header("cookie").unwrap_or_default().into());
+    let named = App::new().wrap(named).wrap(sessions()).post("/", visit).test();
     assert_eq!(twice(&named, &[("cookie", "session=ali")]), REPLAYED);
     // Identified before the handler runs: by a custom field, and by a field that is part of the
     // scope.
@@ -353,19 +353,19 @@ fn nobody_is_given_what_is_about_another_that_no_scope_tells_apart() {
     ] {
         let verify = async |ApiKey(key): ApiKey| Some(key);
         let keys = Authenticate::api_key(place, verify);
-        let client = App::new().with(keys).with(once()).post("/", || "yours").test();
+        let client = App::new().wrap(keys).wrap(once()).post("/", || "yours").test();
         assert_eq!(twice(&client, &[(name, "ali")]), expected, "{name}");
     }
-    let token = App::new().with(once()).post("/", |BearerToken(token): BearerToken| token).test();
+    let token = App::new().wrap(once()).post("/", |BearerToken(token): BearerToken| token).test();
     assert_eq!(twice(&token, &[("authorization", "Bearer ali")]), REPLAYED);
     let cookie = || ([("set-cookie", "session=ali")], "welcome");
-    let cookie = App::new().with(once()).post("/", cookie).test();
+    let cookie = App::new().wrap(once()).post("/", cookie).test();
     assert_eq!(twice(&cookie, &[]), NOT_KEPT);
     assert_eq!(twice(&cookie, &[("authorization", "Bearer ali")]), REPLAYED);
 }
 
 /// A body that identifies the client when it is sent.
-struct Identifies(Head);
+struct Identifies(RequestHead);
 
 impl http_body::Body for Identifies {
     type Data = Bytes;
@@ -375,7 +375,7 @@ impl http_body::Body for Identifies {
         self: Pin<&mut Self>,
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        Personal::depends_on(&self.0, IdentitySource::Other);
+        PrivateResponse::mark_source(&self.0, IdentitySource::Other);
         Poll::Ready(None)
     }
 }
@@ -383,21 +383,21 @@ impl http_body::Body for Identifies {
 #[test]
 fn a_response_whose_body_identifies_the_client_is_not_replayed() {
     let body = |request: Request| Body::new(Identifies(request.parts.head.share()));
-    let app = App::new().with(Idempotency::new(MemoryStore::new())).post("/", body);
+    let app = App::new().wrap(Idempotency::new(MemoryIdempotencyStore::new())).post("/", body);
     assert_eq!(twice(&app.test(), &[]), [(200, false), (409, false)]);
 }
 
 #[test]
 fn content_is_charged_while_its_handler_runs() {
-    let app = App::new().with(Idempotency::new(MemoryStore::new())).post("/", || {
+    let app = App::new().wrap(Idempotency::new(MemoryIdempotencyStore::new())).post("/", || {
         // The handler does not read the content.
-        peregrine_web::account::held().to_string()
+        peregrine_web::account::reserved().to_string()
     });
     let request = app.test().post("/").header("idempotency-key", "\"a\"");
     let held: usize =
-        request.body(vec![b'x'; 100_000]).send_now().text().parse().expect("a number");
+        request.body(vec![b'x'; 100_000]).send_blocking().text().parse().expect("a number");
     assert!(held >= 100_000, "{held}");
-    assert_eq!(peregrine_web::account::held(), 0);
+    assert_eq!(peregrine_web::account::reserved(), 0);
 }
 
 #[test]
@@ -406,9 +406,9 @@ fn a_replay_is_not_stored_for_other_clients() {
         let user = request.header("cookie").unwrap_or("nobody").to_owned();
         ([("cache-control", "max-age=60")], user)
     };
-    let once = Idempotency::new(MemoryStore::new()).methods([Method::GET]);
+    let once = Idempotency::new(MemoryIdempotencyStore::new()).methods([Method::GET]);
     let cache = crate::Cache::new(crate::CacheStore::new());
-    let client = run(async { App::new().with(cache).with(once).get("/", page).test() });
+    let client = run(async { App::new().wrap(cache).wrap(once).get("/", page).test() });
     let get = |cookie: &str, key: &str| {
         let request = client.get("/");
         let request = if cookie.is_empty() { request } else { request.header("cookie", cookie) };
@@ -417,7 +417,7 @@ fn a_replay_is_not_stored_for_other_clients() {
     };
     for key in ["\"a\"", "\"a\"", ""] {
         let response = get("ali", key).into_response();
-        let controls = response.fields.iter().filter(|(name, _)| *name == "cache-control");
+        let controls = response.headers.iter().filter(|(name, _)| *name == "cache-control");
         let controls: Vec<_> = controls.map(|(_, value)| value.as_bytes()).collect();
         assert!(controls.contains(&&b"private"[..]), "{controls:?}");
         assert_eq!(response.body.as_slice(), Some(&b"ali"[..]));

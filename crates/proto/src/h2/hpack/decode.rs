@@ -16,11 +16,11 @@ pub struct Field<'a> {
     /// The value; may contain any bytes.
     pub value: &'a [u8],
     /// The properties of both.
-    pub traits: Traits,
+    pub info: FieldInfo,
 }
 
 /// Receives the fields of a block.
-pub trait Sink {
+pub trait FieldSink {
     /// Receives a field. Returns whether the sink wants more; if not, the decoder continues without
     /// it.
     fn field(&mut self, field: Field<'_>) -> bool;
@@ -28,7 +28,7 @@ pub trait Sink {
 
 /// Properties of a field. The dynamic table stores them, so that they are computed once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Traits {
+pub struct FieldInfo {
     /// The name's variant.
     pub known: Known,
     /// The role of the name in a request.
@@ -64,12 +64,12 @@ pub(crate) enum NameClass {
     Invalid,
 }
 
-impl Traits {
+impl FieldInfo {
     /// The properties of a name and a value.
     #[must_use]
-    pub fn of(name: &[u8], value: &[u8]) -> Self {
-        let known = Known::find(name);
-        let this = Self { known, name: NameClass::of(name, known), value_is_valid: false };
+    pub fn new(name: &[u8], value: &[u8]) -> Self {
+        let known = Known::from_name(name);
+        let this = Self { known, name: NameClass::classify(name, known), value_is_valid: false };
         this.with_value(value)
     }
 
@@ -77,7 +77,7 @@ impl Traits {
         let value_is_valid = match self.name {
             NameClass::Authority => authority::is_host_and_port(value),
             NameClass::Path => {
-                value.first() == Some(&b'/') && value.iter().all(|byte| field::is(*byte, QUERY))
+                value.first() == Some(&b'/') && value.iter().all(|byte| field::has_class(*byte, QUERY))
             }
             _ => is_value(value),
         };
@@ -94,9 +94,9 @@ pub(crate) fn is_value(value: &[u8]) -> bool {
 }
 
 impl NameClass {
-    fn of(name: &[u8], known: Known) -> Self {
+    fn classify(name: &[u8], known: Known) -> Self {
         match known {
-            Known::Other => Self::of_other(name),
+            Known::Other => Self::classify_other(name),
             _ if name != known.name().as_bytes() => Self::Uppercase,
             // RFC 9113 §8.2.2: connection-specific fields.
             Known::Connection | Known::KeepAlive | Known::TransferEncoding | Known::Upgrade => {
@@ -106,7 +106,7 @@ impl NameClass {
         }
     }
 
-    fn of_other(name: &[u8]) -> Self {
+    fn classify_other(name: &[u8]) -> Self {
         match name {
             b":method" => Self::Method,
             b":scheme" => Self::Scheme,
@@ -123,16 +123,16 @@ impl NameClass {
 }
 
 /// The position of a string.
-enum Text {
+enum StringRef {
     /// In the block.
     Block(usize, usize),
     /// In the scratch buffer, where Huffman-coded strings are decoded.
     Scratch(usize, usize),
 }
 
-impl Text {
+impl StringRef {
     #[inline]
-    fn of<'a>(&self, block: &'a [u8], scratch: &'a [u8]) -> &'a [u8] {
+    fn get<'a>(&self, block: &'a [u8], scratch: &'a [u8]) -> &'a [u8] {
         match *self {
             Self::Block(start, end) => &block[start..end],
             Self::Scratch(start, end) => &scratch[start..end],
@@ -145,9 +145,9 @@ impl Text {
 pub struct Decoder {
     table: Table,
     /// The maximum size that the peer may choose: the acknowledged setting.
-    size_max: u32,
+    size_limit: u32,
     /// The setting was reduced below the table's size, and the peer has not signalled that yet.
-    must_resize: bool,
+    needs_size_update: bool,
     scratch: Vec<u8>,
 }
 
@@ -156,15 +156,15 @@ impl Decoder {
     #[must_use]
     pub const fn new() -> Self {
         let size = super::TABLE_BYTES_DEFAULT;
-        Self { table: Table::new(size), size_max: size, must_resize: false, scratch: Vec::new() }
+        Self { table: Table::new(size), size_limit: size, needs_size_update: false, scratch: Vec::new() }
     }
 
     /// Applies a SETTINGS_HEADER_TABLE_SIZE that the peer has acknowledged. Values above 65,535 are
     /// reduced to that.
     pub fn set_size_max(&mut self, size_max: u32) {
-        self.size_max = size_max.min(SIZE_CEILING);
+        self.size_limit = size_max.min(SIZE_CEILING);
         // RFC 7541 §4.2: a change that makes the table smaller is signalled before the next field.
-        self.must_resize |= self.size_max < self.table.size_max();
+        self.needs_size_update |= self.size_limit < self.table.size_max();
     }
 
     /// Passes all fields of a block to `sink`, until it rejects them. Returns their size as defined
@@ -177,15 +177,15 @@ impl Decoder {
         &mut self,
         block: &[u8],
         bytes_max: usize,
-        sink: &mut impl Sink,
+        sink: &mut impl FieldSink,
     ) -> Result<usize, Reject> {
         let (mut at, mut bytes, mut wanted, mut fields) = (0, 0_usize, true, false);
         while let Some(first) = block.get(at) {
             if first & 0xe0 == 0x20 {
-                at = self.resize(block, at, fields)?;
+                at = self.read_size_update(block, at, fields)?;
                 continue;
             }
-            if self.must_resize {
+            if self.needs_size_update {
                 return Err(Reject::SizeUpdateMissing);
             }
             fields = true;
@@ -197,7 +197,7 @@ impl Decoder {
                 wanted = wanted && sink.field(field);
                 at = next;
             } else {
-                (at, length) = self.literal(block, at, *first, &mut wanted, sink)?;
+                (at, length) = self.read_literal(block, at, *first, &mut wanted, sink)?;
             }
             bytes += length + super::table::ENTRY_OVERHEAD as usize;
             if bytes > bytes_max {
@@ -208,38 +208,38 @@ impl Decoder {
     }
 
     /// Reads a literal field; returns where the next one begins, and the size of this one.
-    fn literal(
+    fn read_literal(
         &mut self,
         block: &[u8],
         at: usize,
         first: u8,
         wanted: &mut bool,
-        sink: &mut impl Sink,
+        sink: &mut impl FieldSink,
     ) -> Result<(usize, usize), Reject> {
         let inserts = first & 0x40 != 0;
         let (index, at) = integer::read(block, at, if inserts { 6 } else { 4 })?;
         self.scratch.clear();
         let (name, at) = match index {
-            0 => self.string(block, at).map(|(name, at)| (Some(name), at))?,
+            0 => self.read_string(block, at).map(|(name, at)| (Some(name), at))?,
             _ => (None, at),
         };
-        let (value, at) = self.string(block, at)?;
-        let value = value.of(block, &self.scratch);
+        let (value, at) = self.read_string(block, at)?;
+        let value = value.get(block, &self.scratch);
         let field = match &name {
             Some(name) => {
-                let name = name.of(block, &self.scratch);
-                Field { name, value, traits: Traits::of(name, value) }
+                let name = name.get(block, &self.scratch);
+                Field { name, value, info: FieldInfo::new(name, value) }
             }
             None => {
                 let entry = self.entry(index)?;
-                Field { value, traits: entry.traits.with_value(value), ..entry }
+                Field { value, info: entry.info.with_value(value), ..entry }
             }
         };
-        let (length, traits) = (field.name.len() + value.len(), field.traits);
+        let (length, traits) = (field.name.len() + value.len(), field.info);
         *wanted = *wanted && sink.field(field);
         if inserts {
             let name = match (&name, index.checked_sub(static_table::COUNT + 1)) {
-                (Some(name), _) => Name::Bytes(name.of(block, &self.scratch)),
+                (Some(name), _) => Name::Bytes(name.get(block, &self.scratch)),
                 (None, Some(age)) => Name::Entry(age as usize),
                 (None, None) => {
                     Name::Bytes(static_table::entry(index).map_or(&[], |entry| entry.name))
@@ -251,31 +251,31 @@ impl Decoder {
     }
 
     // RFC 7541 §5.2: a string has its length, and a bit for whether it is Huffman-coded.
-    fn string(&mut self, block: &[u8], at: usize) -> Result<(Text, usize), Reject> {
+    fn read_string(&mut self, block: &[u8], at: usize) -> Result<(StringRef, usize), Reject> {
         let is_huffman = block.get(at).ok_or(Reject::BlockCutShort)? & 0x80 != 0;
         let (length, start) = integer::read(block, at, 7)?;
         let end = start + length as usize;
         let code = block.get(start..end).ok_or(Reject::BlockCutShort)?;
         if !is_huffman {
-            return Ok((Text::Block(start, end), end));
+            return Ok((StringRef::Block(start, end), end));
         }
         let from = self.scratch.len();
         huffman::decode(code, &mut self.scratch)?;
-        Ok((Text::Scratch(from, self.scratch.len()), end))
+        Ok((StringRef::Scratch(from, self.scratch.len()), end))
     }
 
     // RFC 7541 §4.2: a size update is at the beginning of a block; §6.3: it must not exceed the
     // limit.
-    fn resize(&mut self, block: &[u8], at: usize, fields: bool) -> Result<usize, Reject> {
+    fn read_size_update(&mut self, block: &[u8], at: usize, fields: bool) -> Result<usize, Reject> {
         let (size, at) = integer::read(block, at, 5)?;
         if fields {
             return Err(Reject::SizeUpdateLate);
         }
-        if size > self.size_max {
+        if size > self.size_limit {
             return Err(Reject::SizeUpdateTooLarge);
         }
         self.table.resize(size);
-        self.must_resize = false;
+        self.needs_size_update = false;
         Ok(at)
     }
 
@@ -284,10 +284,10 @@ impl Decoder {
     fn entry(&self, index: u32) -> Result<Field<'_>, Reject> {
         if let Some(age) = index.checked_sub(static_table::COUNT + 1) {
             let (name, value, traits) = self.table.get(age as usize).ok_or(Reject::IndexInvalid)?;
-            return Ok(Field { name, value, traits });
+            return Ok(Field { name, value, info: traits });
         }
         let entry = static_table::entry(index).ok_or(Reject::IndexInvalid)?;
-        Ok(Field { name: entry.name, value: entry.value, traits: entry.traits })
+        Ok(Field { name: entry.name, value: entry.value, info: entry.info })
     }
 
     /// Frees memory that is only needed while a block is read.
@@ -314,8 +314,8 @@ impl Decoder {
     }
 
     /// Checks all invariants.
-    pub fn check(&self) {
-        self.table.check();
+    pub fn assert_invariants(&self) {
+        self.table.assert_invariants();
     }
 }
 

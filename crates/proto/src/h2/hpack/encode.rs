@@ -1,6 +1,6 @@
 //! Encodes fields to header blocks. RFC 7541 §6.
 
-use super::decode::Traits;
+use super::decode::FieldInfo;
 use super::integer;
 use super::static_table;
 use super::table::{Name, Table};
@@ -22,24 +22,24 @@ pub struct Encoder {
     /// They are small, because they are read for each field, and connections alternate.
     seen: Vec<Seen>,
     /// The maximum size that this side wants.
-    size_wanted: u32,
+    own_size_limit: u32,
     /// The size that was signalled to the peer's decoder.
-    size_told: u32,
+    signalled_size: u32,
     /// The maximum size that the peer allows.
-    size_allowed: u32,
+    peer_size_limit: u32,
     /// The table was emptied, which must be signalled to the peer.
-    emptied: bool,
+    was_cleared: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     hash: u16,
     /// The number of its insertion, plus 1, modulo 2^16; 0 if it was not inserted.
-    number: u16,
+    insertion_tag: u16,
 }
 
 /// The number of pairs of places.
-const SEEN_PAIRS: u16 = 16;
+const SEEN_SETS: u16 = 16;
 
 impl Encoder {
     /// Creates an encoder whose table has at most `size_wanted` bytes, and at most 4,096 before the
@@ -53,22 +53,22 @@ impl Encoder {
                 TABLE_BYTES_DEFAULT
             }),
             seen: Vec::new(),
-            size_wanted,
-            size_told: TABLE_BYTES_DEFAULT,
-            size_allowed: TABLE_BYTES_DEFAULT,
-            emptied: false,
+            own_size_limit: size_wanted,
+            signalled_size: TABLE_BYTES_DEFAULT,
+            peer_size_limit: TABLE_BYTES_DEFAULT,
+            was_cleared: false,
         }
     }
 
     /// Applies the peer's SETTINGS_HEADER_TABLE_SIZE.
-    pub fn set_size_allowed(&mut self, size: u32) {
+    pub fn set_peer_size_limit(&mut self, size: u32) {
         // A limit that was lower in the meantime must be signalled as well; emptying the table has
         // that effect.
-        if size > self.size_allowed && self.size_allowed < self.size_told {
-            self.emptied = true;
+        if size > self.peer_size_limit && self.peer_size_limit < self.signalled_size {
+            self.was_cleared = true;
             self.table.clear();
         }
-        self.size_allowed = size;
+        self.peer_size_limit = size;
         if size < self.table.size_max() {
             self.table.resize(size);
         }
@@ -78,22 +78,22 @@ impl Encoder {
     // RFC 7541 §4.2: a change of the size is signalled at the beginning of the first block after
     // it.
     #[inline]
-    pub fn begin(&mut self, out: &mut Vec<u8>) {
-        let size = self.size_wanted.min(self.size_allowed);
-        if self.emptied || self.size_told > self.size_allowed || size > self.size_told {
-            self.tell_size(size, out);
+    pub fn begin_block(&mut self, out: &mut Vec<u8>) {
+        let size = self.own_size_limit.min(self.peer_size_limit);
+        if self.was_cleared || self.signalled_size > self.peer_size_limit || size > self.signalled_size {
+            self.write_size_update(size, out);
         }
     }
 
     #[cold]
-    fn tell_size(&mut self, size: u32, out: &mut Vec<u8>) {
-        if self.emptied {
+    fn write_size_update(&mut self, size: u32, out: &mut Vec<u8>) {
+        if self.was_cleared {
             integer::write(0, 5, 0x20, out);
         }
         integer::write(size as usize, 5, 0x20, out);
         self.table.resize(size);
-        self.size_told = size;
-        self.emptied = false;
+        self.signalled_size = size;
+        self.was_cleared = false;
     }
 
     /// Writes `:status`.
@@ -115,46 +115,46 @@ impl Encoder {
     pub fn field(&mut self, known: Known, name: &[u8], value: &[u8], out: &mut Vec<u8>) {
         let bytes = name.len() + value.len() + super::table::ENTRY_OVERHEAD as usize;
         let found = if is_sensitive(known) {
-            Found::Sensitive
+            FieldLookup::NeverIndexed
         } else if bytes > self.table.size_max() as usize / 4 {
-            Found::New
+            FieldLookup::New
         } else {
-            self.look_up(hash(known, name, value), name, value)
+            self.lookup(hash(known, name, value), name, value)
         };
-        if let Found::Entry(age) = found {
+        if let FieldLookup::Indexed(age) = found {
             return integer::write(static_table::COUNT as usize + 1 + age, 7, 0x80, out);
         }
         let (pattern, bits) = match found {
-            Found::Again => (0x40, 6),
+            FieldLookup::SeenBefore => (0x40, 6),
             // RFC 7541 §7.1.3: values that must not be guessed are marked as never indexed.
-            Found::Sensitive => (0x10, 4),
-            Found::New | Found::Entry(_) => (0x00, 4),
+            FieldLookup::NeverIndexed => (0x10, 4),
+            FieldLookup::New | FieldLookup::Indexed(_) => (0x00, 4),
         };
         literal(pattern, bits, static_table::find_name(known, name), name, value, out);
-        if let Found::Again = found {
-            self.table.insert(Name::Bytes(name), value, Traits { known, ..UNUSED });
+        if let FieldLookup::SeenBefore = found {
+            self.table.insert(Name::Bytes(name), value, FieldInfo { known, ..UNUSED });
         }
     }
 
     /// Looks a field up, and records that it was seen or will be inserted.
     #[inline]
-    fn look_up(&mut self, hash: u16, name: &[u8], value: &[u8]) -> Found {
+    fn lookup(&mut self, hash: u16, name: &[u8], value: &[u8]) -> FieldLookup {
         if self.seen.is_empty() {
-            self.seen.resize(2 * usize::from(SEEN_PAIRS), Seen::default());
+            self.seen.resize(2 * usize::from(SEEN_SETS), Seen::default());
         }
-        let (inserted, live) = (number_of(self.table.inserted()), self.table.len());
-        let age = |seen: &Seen| usize::from(inserted.wrapping_sub(seen.number));
-        let is_live = |seen: &Seen| seen.number != 0 && age(seen) < live;
-        let start = 2 * usize::from(hash % SEEN_PAIRS);
+        let (inserted, live) = (insertion_tag(self.table.inserted()), self.table.len());
+        let age = |seen: &Seen| usize::from(inserted.wrapping_sub(seen.insertion_tag));
+        let is_live = |seen: &Seen| seen.insertion_tag != 0 && age(seen) < live;
+        let start = 2 * usize::from(hash % SEEN_SETS);
         let pair = &mut self.seen[start..start + 2];
         if let Some(seen) = pair.iter_mut().find(|seen| seen.hash == hash) {
             if is_live(seen) {
                 let same =
                     self.table.get(age(seen)).filter(|entry| (entry.0, entry.1) == (name, value));
-                return if same.is_some() { Found::Entry(age(seen)) } else { Found::New };
+                return if same.is_some() { FieldLookup::Indexed(age(seen)) } else { FieldLookup::New };
             }
-            seen.number = inserted.wrapping_add(1);
-            return Found::Again;
+            seen.insertion_tag = inserted.wrapping_add(1);
+            return FieldLookup::SeenBefore;
         }
         let at = match (is_live(&pair[0]), is_live(&pair[1])) {
             (false, _) => 0,
@@ -163,17 +163,17 @@ impl Encoder {
             _ => usize::from(age(&pair[1]) > age(&pair[0])),
         };
         // A field seen only once is replaced by the current one, alternately.
-        pair[at] = Seen { hash, number: 0 };
+        pair[at] = Seen { hash, insertion_tag: 0 };
         if at == 0 && !is_live(&pair[1]) {
             pair.swap(0, 1);
         }
-        Found::New
+        FieldLookup::New
     }
 
     /// Empties the table and frees its memory. The peer is notified with the next block, and can do
     /// the same.
     pub fn shrink(&mut self) {
-        self.emptied |= self.table.size() > 0;
+        self.was_cleared |= self.table.size() > 0;
         self.table.clear();
         self.table.shrink();
         self.seen = Vec::new();
@@ -186,31 +186,31 @@ impl Encoder {
     }
 
     /// Checks all invariants.
-    pub fn check(&self) {
-        self.table.check();
-        assert!(self.table.size_max() <= self.size_wanted.min(self.size_allowed));
-        assert!(self.seen.len() <= 2 * usize::from(SEEN_PAIRS));
+    pub fn assert_invariants(&self) {
+        self.table.assert_invariants();
+        assert!(self.table.size_max() <= self.own_size_limit.min(self.peer_size_limit));
+        assert!(self.seen.len() <= 2 * usize::from(SEEN_SETS));
     }
 }
 
 /// The lookup result for a field that is about to be written.
-enum Found {
+enum FieldLookup {
     /// The field is in the table, this many entries before the newest.
-    Entry(usize),
+    Indexed(usize),
     /// The field was seen before, and will be inserted.
-    Again,
+    SeenBefore,
     /// The field is new, or too long for the table.
     New,
     /// The field must not be indexed.
-    Sensitive,
+    NeverIndexed,
 }
 
 /// The index of `:status` in the static table.
 const STATUS_INDEX: usize = 8;
 
 /// The traits of an encoder's entries; only a decoder uses traits.
-const UNUSED: Traits =
-    Traits { known: Known::Other, name: super::decode::NameClass::Field, value_is_valid: true };
+const UNUSED: FieldInfo =
+    FieldInfo { known: Known::Other, name: super::decode::NameClass::Field, value_is_valid: true };
 
 // RFC 7541 §7.1.3: Authorization and Cookie are examples of fields that an encoder should not
 // index.
@@ -232,14 +232,14 @@ fn literal(pattern: u8, bits: u32, index: usize, name: &[u8], value: &[u8], out:
     let start = out.len();
     out.extend_from_slice(value);
     if field::value_end(value, 0) < value.len() {
-        clean(&mut out[start..]);
+        replace_control_bytes(&mut out[start..]);
     }
 }
 
 /// Replaces control bytes by spaces.
 // RFC 9110 §5.5: CR, LF and NUL are dangerous and are to be replaced with SP.
 #[cold]
-fn clean(value: &mut [u8]) {
+fn replace_control_bytes(value: &mut [u8]) {
     for byte in value {
         if (*byte < b' ' && *byte != b'\t') || *byte == 0x7f {
             *byte = b' ';
@@ -251,22 +251,22 @@ fn clean(value: &mut [u8]) {
 #[inline]
 fn hash(known: Known, name: &[u8], value: &[u8]) -> u16 {
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
-    let name = if known == Known::Other { sample(name) } else { known as u64 };
+    let name = if known == Known::Other { hash_sample(name) } else { known as u64 };
     let lengths = (value.len() as u64) << 32 | name.rotate_left(16);
-    let mixed = (sample(value) ^ lengths ^ name.rotate_left(40)).wrapping_mul(FACTOR);
+    let mixed = (hash_sample(value) ^ lengths ^ name.rotate_left(40)).wrapping_mul(FACTOR);
     (mixed >> 48) as u16
 }
 
 /// The number of an insertion, as stored in [`Seen`]. A place that is older than 2^16 insertions
 /// may be mistaken for a newer one, so the entry is compared.
 #[inline]
-const fn number_of(inserted: u32) -> u16 {
+const fn insertion_tag(inserted: u32) -> u16 {
     (inserted & 0xffff) as u16
 }
 
 /// A word made of the first, the last and the middle bytes of a text.
 #[inline]
-fn sample(text: &[u8]) -> u64 {
+fn hash_sample(text: &[u8]) -> u64 {
     match (text.first_chunk::<8>(), text.last_chunk::<8>()) {
         (Some(first), Some(last)) => {
             let middle = text[text.len() / 2 - 4..].first_chunk::<8>().unwrap_or(first);

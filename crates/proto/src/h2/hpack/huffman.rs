@@ -36,7 +36,7 @@ pub(super) fn decode(code: &[u8], out: &mut Vec<u8>) -> Result<(), Reject> {
             let is_padding = count < 8 && bits == u64::MAX;
             return if is_padding { Ok(()) } else { Err(Reject::HuffmanInvalid) };
         }
-        if length == END_LENGTH {
+        if length == EOS_LENGTH {
             return Err(Reject::HuffmanInvalid);
         }
         out.push(symbol);
@@ -74,18 +74,18 @@ fn long_code(bits: u64) -> (u8, u32) {
             let at = usize::from(offset) + (code - first) as usize;
             #[expect(clippy::cast_possible_truncation, reason = "symbols but END are bytes")]
             return match SYMBOLS[at] {
-                END => (0, END_LENGTH),
+                EOS => (0, EOS_LENGTH),
                 symbol => (symbol as u8, length as u32),
             };
         }
     }
-    (0, END_LENGTH)
+    (0, EOS_LENGTH)
 }
 
 /// The symbol that ends a string, which is never sent.
-const END: u16 = 256;
+const EOS: u16 = 256;
 /// A length greater than that of any code, so that the symbol is never found in the input.
-const END_LENGTH: u32 = 31;
+const EOS_LENGTH: u32 = 31;
 
 #[derive(Clone, Copy)]
 struct Entry {

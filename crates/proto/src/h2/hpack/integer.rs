@@ -4,7 +4,7 @@ use crate::h2::Reject;
 
 /// The largest integer accepted in a header block: lengths of strings, indices, and table sizes all
 /// have far lower limits.
-const CEILING: u32 = 1 << 28;
+const INTEGER_MAX: u32 = 1 << 28;
 
 /// Reads the integer at `at` with a prefix of `bits` bits (1 to 8). Also returns the end of it.
 #[inline]
@@ -27,7 +27,7 @@ fn read_more(block: &[u8], mut at: usize, prefix: u32) -> Result<(u32, usize), R
         number += u64::from(byte & 0x7f) << shift;
         if byte & 0x80 == 0 {
             return match u32::try_from(number) {
-                Ok(number) if number <= CEILING => Ok((number, at)),
+                Ok(number) if number <= INTEGER_MAX => Ok((number, at)),
                 _ => Err(Reject::IntegerTooLarge),
             };
         }
@@ -60,7 +60,7 @@ fn low_bits(number: usize) -> u8 {
 
 #[cfg(test)]
 mod tests {
-    use super::{CEILING, read, write};
+    use super::{INTEGER_MAX, read, write};
     use crate::h2::Reject;
     use proptest::prelude::*;
 
@@ -92,7 +92,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(number in 0..=CEILING, bits in 1..=8_u32) {
+        fn what_is_written_is_read(number in 0..=INTEGER_MAX, bits in 1..=8_u32) {
             let mut out = Vec::new();
             write(number as usize, bits, 0, &mut out);
             prop_assert_eq!(read(&out, 0, bits), Ok((number, out.len())));

@@ -1,6 +1,6 @@
 //! The static table. RFC 7541 Appendix A.
 
-use super::decode::{NameClass, Traits};
+use super::decode::{NameClass, FieldInfo};
 use crate::Known;
 
 /// The number of entries; the dynamic table's indices follow.
@@ -10,7 +10,7 @@ pub(super) const COUNT: u32 = 61;
 pub(super) struct Entry {
     pub(super) name: &'static [u8],
     pub(super) value: &'static [u8],
-    pub(super) traits: Traits,
+    pub(super) info: FieldInfo,
 }
 
 /// The entry with an index from 1 to [`COUNT`].
@@ -174,13 +174,13 @@ entries! {
 #[cfg(test)]
 mod tests {
     use super::{COUNT, entry, find_name, find_status};
-    use crate::h2::hpack::Traits;
+    use crate::h2::hpack::FieldInfo;
 
     #[test]
     fn the_traits_of_every_entry_are_those_of_its_name_and_value() {
         for index in 1..=COUNT {
             let entry = entry(index).unwrap();
-            assert_eq!(entry.traits, Traits::of(entry.name, entry.value));
+            assert_eq!(entry.info, FieldInfo::new(entry.name, entry.value));
         }
         assert!(entry(0).is_none() && entry(COUNT + 1).is_none());
     }
@@ -193,7 +193,7 @@ mod tests {
                 let status = std::str::from_utf8(entry.value).unwrap().parse().unwrap();
                 assert_eq!(u32::from(find_status(status)), index);
             } else if entry.name[0] != b':' {
-                assert_eq!(find_name(entry.traits.known, entry.name), index as usize);
+                assert_eq!(find_name(entry.info.known, entry.name), index as usize);
             }
         }
         assert_eq!(find_status(418), 0);

@@ -1,6 +1,6 @@
 //! The dynamic table. RFC 7541 §2.3.2 and §4.
 
-use super::decode::Traits;
+use super::decode::FieldInfo;
 use std::collections::VecDeque;
 
 /// The overhead of an entry in addition to its bytes. RFC 7541 §4.1.
@@ -33,7 +33,7 @@ struct Entry {
     start: u32,
     name_bytes: u16,
     value_bytes: u16,
-    traits: Traits,
+    info: FieldInfo,
 }
 
 /// The name of a new entry.
@@ -83,20 +83,20 @@ impl Table {
 
     /// Name, value and traits of the entry this many before the newest.
     #[inline]
-    pub(super) fn get(&self, age: usize) -> Option<(&[u8], &[u8], Traits)> {
+    pub(super) fn get(&self, age: usize) -> Option<(&[u8], &[u8], FieldInfo)> {
         let at = self.entries.len().checked_sub(age + 1)?;
         let entry = self.entries.get(at)?;
         let start = entry.start.wrapping_sub(self.base) as usize;
         let (name, value) = (usize::from(entry.name_bytes), usize::from(entry.value_bytes));
         let bytes = &self.bytes[start..start + name + value];
         let (name, value) = bytes.split_at(name);
-        Some((name, value, entry.traits))
+        Some((name, value, entry.info))
     }
 
     /// Inserts an entry, and evicts the oldest ones to make room.
     // RFC 7541 §4.4: a name that refers to an entry which is evicted by the insertion must stay; an
     // entry larger than the table empties it and is not inserted, which is not an error.
-    pub(super) fn insert(&mut self, name: Name<'_>, value: &[u8], traits: Traits) {
+    pub(super) fn insert(&mut self, name: Name<'_>, value: &[u8], traits: FieldInfo) {
         let name_bytes = match name {
             Name::Bytes(name) => name.len(),
             Name::Entry(age) => self.get(age).map_or(0, |(name, ..)| name.len()),
@@ -121,7 +121,7 @@ impl Table {
             start,
             name_bytes: length(name_bytes),
             value_bytes: length(value.len()),
-            traits,
+            info: traits,
         });
         self.inserted = self.inserted.wrapping_add(1);
         self.size += size;
@@ -173,7 +173,7 @@ impl Table {
     }
 
     /// Checks all invariants.
-    pub(super) fn check(&self) {
+    pub(super) fn assert_invariants(&self) {
         let sizes = self.entries.iter().map(|entry| {
             u32::from(entry.name_bytes) + u32::from(entry.value_bytes) + ENTRY_OVERHEAD
         });
@@ -197,7 +197,7 @@ fn length(bytes: usize) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::{Name, SIZE_CEILING, Table};
-    use crate::h2::hpack::Traits;
+    use crate::h2::hpack::FieldInfo;
     use proptest::prelude::*;
     use std::collections::VecDeque;
 
@@ -227,13 +227,13 @@ mod tests {
             for step in steps {
                 match step {
                     Step::Insert(name, value) => {
-                        let traits = Traits::of(&name, &value);
+                        let traits = FieldInfo::new(&name, &value);
                         table.insert(Name::Bytes(&name), &value, traits);
                         plain.push_front((name, value));
                     }
                     Step::Again(age, value) => {
                         let Some((name, _)) = plain.get(age).cloned() else { continue };
-                        let traits = Traits::of(&name, &value);
+                        let traits = FieldInfo::new(&name, &value);
                         table.insert(Name::Entry(age), &value, traits);
                         plain.push_front((name, value));
                     }
@@ -249,13 +249,13 @@ mod tests {
                 while sum(&plain) > size_max as usize {
                     plain.pop_back();
                 }
-                table.check();
+                table.assert_invariants();
                 prop_assert_eq!(table.size() as usize, sum(&plain));
                 prop_assert_eq!(table.len(), plain.len());
                 for (age, (name, value)) in plain.iter().enumerate() {
                     let (ours, its, traits) = table.get(age).unwrap();
                     prop_assert_eq!((ours, its), (name.as_slice(), value.as_slice()));
-                    prop_assert_eq!(traits, Traits::of(name, value));
+                    prop_assert_eq!(traits, FieldInfo::new(name, value));
                 }
                 prop_assert!(table.get(plain.len()).is_none());
             }
@@ -267,9 +267,9 @@ mod tests {
         let mut table = Table::new(4096);
         let value = [b'v'; 100];
         for _ in 0..1_000_000 {
-            table.insert(Name::Bytes(b"name"), &value, Traits::of(b"name", &value));
+            table.insert(Name::Bytes(b"name"), &value, FieldInfo::new(b"name", &value));
         }
-        table.check();
+        table.assert_invariants();
         assert!(table.memory_bytes() <= 16 * 1024, "{}", table.memory_bytes());
         table.resize(SIZE_CEILING + 1);
         assert_eq!(table.size_max(), SIZE_CEILING);

@@ -3,7 +3,7 @@
 
 use peregrine_proto::h1::{Connection, Event};
 use peregrine_proto::{
-    HeadBuilder, HeadIndex, Limits, Reject, RequestLine, Scheme, TargetForm, Version,
+    HeadBuilder, HeadIndex, Limits, Http2Error, RequestLine, Scheme, TargetForm, Version,
 };
 use proptest::prelude::*;
 
@@ -21,7 +21,7 @@ struct Parts {
 }
 
 impl Parts {
-    fn build(&self, limits: &Limits) -> Result<(Vec<u8>, HeadIndex), Reject> {
+    fn build(&self, limits: &Limits) -> Result<(Vec<u8>, HeadIndex), Http2Error> {
         // Previous contents must not matter.
         let (mut bytes, mut index) = (b"left over".to_vec(), used_index());
         let line = RequestLine {
@@ -31,7 +31,7 @@ impl Parts {
             target: &self.target,
             version: self.version,
         };
-        let mut builder = HeadBuilder::begin(limits, &line, &mut bytes, &mut index)?;
+        let mut builder = HeadBuilder::new(limits, &line, &mut bytes, &mut index)?;
         for (name, value) in &self.fields {
             builder.field(name, value)?;
         }
@@ -130,22 +130,22 @@ proptest! {
             Ok((bytes, index)) => {
                 prop_assert_eq!(index.fields.len(), parts.fields.len());
                 for (field, (name, value)) in index.fields.iter().zip(&parts.fields) {
-                    prop_assert_eq!(field.name.of(&bytes), name);
-                    prop_assert_eq!(field.value.of(&bytes), peregrine_proto::field::trim(value));
+                    prop_assert_eq!(field.name.slice(&bytes), name);
+                    prop_assert_eq!(field.value.slice(&bytes), peregrine_proto::field::trim_ows(value));
                 }
-                prop_assert_eq!(index.method_span.of(&bytes), parts.method);
+                prop_assert_eq!(index.method_span.slice(&bytes), parts.method);
                 match parse(&limits, &bytes, &mut parsed) {
                     Ok(length) => prop_assert_eq!(length, bytes.len()),
                     // Two rules apply only to connections: a Host is required, and the framing is
                     // checked.
-                    Err(Event::Reject(Reject::HostMissing)) => return Ok(()),
-                    Err(Event::Reject(reject)) => {
+                    Err(Event::RequestError(Http2Error::HostMissing)) => return Ok(()),
+                    Err(Event::RequestError(reject)) => {
                         prop_assert!(reject.section().starts_with("RFC 9110 §8.6"), "{reject:?}");
                         return Ok(());
                     }
                     Err(event) => prop_assert!(false, "{event:?}"),
                 }
-                if index.form == TargetForm::Absolute {
+                if index.target_form == TargetForm::Absolute {
                     prop_assert_eq!(index.scheme, parts.scheme);
                 } else {
                     // HTTP/1 has no place for the scheme of the other forms.
@@ -158,12 +158,12 @@ proptest! {
                 // The parser may accept another head in the same bytes, but never this one.
                 let is_whole = length == written.len()
                     && parsed.fields.len() == parts.fields.len()
-                    && parsed.method_span.of(&written) == parts.method
-                    && parsed.path.of(&written).len() + parsed.query.map_or(0, |query| query.len() + 1)
+                    && parsed.method_span.slice(&written) == parts.method
+                    && parsed.path.slice(&written).len() + parsed.query.map_or(0, |query| query.len() + 1)
                         == parts.target.len()
                     && parsed.fields.iter().zip(&parts.fields).all(|(field, (name, value))| {
-                        let value = peregrine_proto::field::trim(value);
-                        field.name.of(&written) == name && field.value.of(&written) == value
+                        let value = peregrine_proto::field::trim_ows(value);
+                        field.name.slice(&written) == name && field.value.slice(&written) == value
                     });
                 let has_no_scheme = parts.scheme.is_none() && !parts.authority.is_empty();
                 prop_assert!(!is_whole || has_no_scheme, "{reject:?} {}", written.escape_ascii());
@@ -220,8 +220,8 @@ fn a_head_of_the_largest_size_is_built_where_limits_are_lifted_and_none_beyond()
     };
     let (bytes, index) = parts(0).build(&limits).expect("a head of 65,535 bytes");
     assert_eq!((bytes.len(), usize::from(index.fields[0].value.end)), (65_535, 65_535 - 4));
-    assert_eq!(parts(1).build(&limits).err(), Some(Reject::HeadTooLong));
-    assert_eq!(parts(1 << 20).build(&limits).err(), Some(Reject::HeadTooLong));
+    assert_eq!(parts(1).build(&limits).err(), Some(Http2Error::HeadTooLong));
+    assert_eq!(parts(1 << 20).build(&limits).err(), Some(Http2Error::HeadTooLong));
     let path = Parts { target: vec![b'/'; 1 << 20], ..parts(0) };
-    assert_eq!(path.build(&limits).err(), Some(Reject::RequestLineTooLong));
+    assert_eq!(path.build(&limits).err(), Some(Http2Error::RequestLineTooLong));
 }

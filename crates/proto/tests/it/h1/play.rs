@@ -1,7 +1,7 @@
 //! A miniature server: feeds a connection, answers every request, and records the events.
 
 use crate::script::escape;
-use peregrine_proto::h1::{Connection, Event, Framing, Next, ResponseLength};
+use peregrine_proto::h1::{Connection, Event, Framing, NextAction, ResponseLength};
 use peregrine_proto::{BodyLength, Date, HeadIndex, Limits, Scheme, Version};
 
 /// The behaviour of the miniature server.
@@ -44,13 +44,13 @@ pub(crate) fn play(limits: &Limits, bytes: &[u8], cuts: &[usize], server: Server
             return player.notes;
         }
     }
-    let event = player.connection.close_receive();
-    player.connection.check();
+    let event = player.connection.receive_eof();
+    player.connection.assert_invariants();
     player.note_data();
     match event {
-        Event::Reject(reject) => {
+        Event::RequestError(reject) => {
             player.reject(reject);
-            assert_eq!(player.connection.next(), Next::Close);
+            assert_eq!(player.connection.next_action(), NextAction::Close);
             player.notes.push("close".to_owned());
         }
         event => player.notes.push(format!("{event:?}").to_lowercase()),
@@ -76,7 +76,7 @@ impl Player<'_> {
         loop {
             let unread = &bytes[*used..end];
             let (taken, event) = self.connection.receive(self.limits, unread, &mut self.head);
-            self.connection.check();
+            self.connection.assert_invariants();
             assert!(taken <= unread.len(), "more bytes used than available");
             *used += taken;
             if !matches!(event, Event::Data(_) | Event::NeedInput) {
@@ -100,12 +100,12 @@ impl Player<'_> {
                         self.respond(200);
                     }
                 }
-                Event::NeedRespond => panic!("a complete request was answered"),
+                Event::Paused => panic!("a complete request was answered"),
                 Event::Upgraded => panic!("nothing was switched"),
-                Event::Reject(reject) => self.reject(reject),
-                Event::Closed => assert_eq!(self.connection.next(), Next::Close),
+                Event::RequestError(reject) => self.reject(reject),
+                Event::Closed => assert_eq!(self.connection.next_action(), NextAction::Close),
             }
-            if self.connection.next() == Next::Close {
+            if self.connection.next_action() == NextAction::Close {
                 let note = if self.said_close { "close" } else { "close unsaid" };
                 self.notes.push(note.to_owned());
                 return false;
@@ -115,7 +115,7 @@ impl Player<'_> {
 
     fn begin(&mut self, head: &[u8], framing: Framing) {
         self.notes.push(describe(head, &self.head, framing));
-        if let Err(reject) = self.head.check_scheme(self.server.is_secure) {
+        if let Err(reject) = self.head.check_https_over_tls(self.server.is_secure) {
             self.connection.discard_body();
             return self.reject(reject);
         }
@@ -127,9 +127,9 @@ impl Player<'_> {
         }
     }
 
-    fn reject(&mut self, reject: peregrine_proto::Reject) {
+    fn reject(&mut self, reject: peregrine_proto::Http2Error) {
         self.notes.push(format!("reject {reject:?} {}", reject.status()));
-        if self.connection.next() == Next::Respond {
+        if self.connection.next_action() == NextAction::Respond {
             self.respond(reject.status());
         }
     }
@@ -138,14 +138,14 @@ impl Player<'_> {
         let date = Date::from_unix_seconds(0);
         self.out.clear();
         let length = ResponseLength::Exact(2);
-        self.connection.respond(status, [], length, &date, &mut self.out);
-        self.connection.check();
+        self.connection.send_response(status, [], length, &date, &mut self.out);
+        self.connection.assert_invariants();
         self.said_close = self.out.ends_with(b"connection: close\r\n\r\n");
         self.connection.send_data(b"ok", &mut self.out);
         self.connection.finish([], &mut self.out);
-        self.connection.check();
+        self.connection.assert_invariants();
         if self.said_close {
-            assert_eq!(self.connection.next(), Next::Close, "an announced close closes");
+            assert_eq!(self.connection.next_action(), NextAction::Close, "an announced close closes");
         }
     }
 
@@ -159,14 +159,14 @@ impl Player<'_> {
 
 /// A head in words. Text that may have spaces comes last.
 fn describe(head: &[u8], index: &HeadIndex, framing: Framing) -> String {
-    let text = |span: peregrine_proto::Span| escape(span.of(head));
+    let text = |span: peregrine_proto::Span| escape(span.slice(head));
     let mut words = vec![
         "head".to_owned(),
         text(index.method_span),
         text(index.target),
-        format!("form={:?}", index.form).to_lowercase(),
+        format!("form={:?}", index.target_form).to_lowercase(),
         format!("scheme={}", index.scheme.map_or("none", Scheme::name)),
-        format!("path={}", escape(index.path_of(head))),
+        format!("path={}", escape(index.path_bytes(head))),
         format!("host={}", text(index.authority)),
         format!("fields={}", index.fields.len()),
     ];

@@ -1,7 +1,7 @@
 //! Written responses are read back by a simple reader that shares no code with the writer.
 
 use super::reader::{Field, read};
-use peregrine_proto::h1::{BodyMode, Connection, Event, ResponseLength};
+use peregrine_proto::h1::{BodyFraming, Connection, Event, ResponseLength};
 use peregrine_proto::{Date, HeadIndex, Limits};
 use proptest::prelude::*;
 
@@ -60,12 +60,12 @@ proptest! {
             false => ResponseLength::Unknown,
         };
         let (mut out, date) = (Vec::new(), Date::from_unix_seconds(0));
-        let mode = connection.respond(status, bytes_of(&fields), length, &date, &mut out);
+        let mode = connection.send_response(status, bytes_of(&fields), length, &date, &mut out);
         for part in &parts {
             connection.send_data(part, &mut out);
         }
         connection.finish(bytes_of(&trailers), &mut out);
-        connection.check();
+        connection.assert_invariants();
 
         let read = read(&out, request.starts_with("HEAD")).expect("the response is whole");
         prop_assert_eq!(read.length, out.len(), "no bytes follow it");
@@ -73,9 +73,9 @@ proptest! {
         prop_assert_eq!(read.status, expected);
         prop_assert_eq!(read.values("date").len(), 1);
         match mode {
-            BodyMode::None => prop_assert!(read.content.is_empty()),
-            BodyMode::Exact(bytes) => prop_assert_eq!(read.content.len() as u64, bytes),
-            BodyMode::Chunked | BodyMode::UntilClose => prop_assert_eq!(read.content, content),
+            BodyFraming::None => prop_assert!(read.content.is_empty()),
+            BodyFraming::Exact(bytes) => prop_assert_eq!(read.content.len() as u64, bytes),
+            BodyFraming::Chunked | BodyFraming::CloseDelimited => prop_assert_eq!(read.content, content),
         }
     }
 }

@@ -48,7 +48,7 @@ fn run(case: &Case) -> (Vec<u8>, String) {
                     number => ResponseLength::Exact(number.parse().unwrap()),
                 };
                 let status = status.parse().unwrap();
-                connection.respond(status, borrowed(&fields), length, &date, &mut out);
+                connection.send_response(status, borrowed(&fields), length, &date, &mut out);
                 fields.clear();
             }
             "interim" => {
@@ -62,15 +62,15 @@ fn run(case: &Case) -> (Vec<u8>, String) {
             "data" => drop(connection.send_data(&unescape(text), &mut out)),
             "finish" => connection.finish(borrowed(&trailers), &mut out),
             "drain" => connection.drain(),
-            "keep" => connection.keep_body(),
+            "keep" => connection.keep_reading_body(),
             "discard" => connection.discard_body(),
-            "end" => assert_eq!(format!("{:?}", connection.close_receive()), *text),
+            "end" => assert_eq!(format!("{:?}", connection.receive_eof()), *text),
             "case" | "section" | "send" | "wire" | "next" => {}
             _ => panic!("no such line: {key}"),
         }
-        connection.check();
+        connection.assert_invariants();
     }
-    (out, format!("{:?}", connection.next()))
+    (out, format!("{:?}", connection.next_action()))
 }
 
 #[test]

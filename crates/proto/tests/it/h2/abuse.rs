@@ -3,7 +3,7 @@
 use super::wire;
 use peregrine_proto::h1::ResponseLength;
 use peregrine_proto::h2::frame;
-use peregrine_proto::h2::{After, Code, Connection, Event, Limits, Next, Reject, StreamKey};
+use peregrine_proto::h2::{MoreData, ErrorCode, Connection, Event, Limits, NextAction, Reject, StreamKey};
 use peregrine_proto::{Date, HeadIndex};
 
 /// A server that answers each complete request at once with two bytes, and consumes all content.
@@ -71,16 +71,16 @@ impl Server {
                 Event::Data { stream, range } => {
                     assert!(start + range.end == at);
                     self.content += range.len();
-                    self.connection.consumed(stream, range.len(), &mut self.out);
+                    self.connection.release_capacity(stream, range.len(), &mut self.out);
                 }
                 Event::End { stream } => self.respond(stream, 200),
-                Event::Refuse { stream, reject } => self.respond(stream, reject.status()),
-                Event::Error(reject) => self.error = Some(reject),
+                Event::RequestError { stream, error: reject } => self.respond(stream, reject.status()),
+                Event::ConnectionError(reject) => self.error = Some(reject),
                 _ => {}
             }
         }
-        self.connection.settle(&mut self.out, |_| {});
-        self.connection.check();
+        self.connection.close_answered_streams(&mut self.out, |_| {});
+        self.connection.assert_invariants();
     }
 
     fn respond(&mut self, stream: StreamKey, status: u16) {
@@ -89,18 +89,18 @@ impl Server {
         }
         let (date, length) = (Date::from_unix_seconds(0), ResponseLength::Exact(2));
         let (limits, out) = (&self.limits, &mut self.out);
-        self.connection.respond(limits, stream, status, [], length, &date, out);
-        self.connection.send_data(limits, stream, b"ok", After::End, out);
+        self.connection.send_response(limits, stream, status, [], length, &date, out);
+        self.connection.send_data(limits, stream, b"ok", MoreData::End, out);
     }
 
     /// Starts a response that does not end, and sends `bytes` bytes of it.
     fn begin(&mut self, stream: StreamKey, bytes: usize) {
         let (date, length) = (Date::from_unix_seconds(0), ResponseLength::Unknown);
         let (limits, out, data) = (&self.limits, &mut self.out, vec![b'x'; bytes]);
-        self.connection.respond(limits, stream, 200, [], length, &date, out);
+        self.connection.send_response(limits, stream, 200, [], length, &date, out);
         let mut sent = 0;
         while sent < bytes {
-            let taken = self.connection.send_data(limits, stream, &data[sent..], After::Wait, out);
+            let taken = self.connection.send_data(limits, stream, &data[sent..], MoreData::Pending, out);
             assert!(taken > 0, "the windows are open");
             sent += taken;
         }
@@ -113,12 +113,12 @@ impl Server {
             self.feed(&wire::bytes(lines(time).iter()));
             assert!(self.connection.memory_bytes().0 <= 16 * 1024, "the tables are bounded");
             assert!(self.connection.memory_bytes().1 <= 160 * 1024, "all else is bounded");
-            if self.connection.next() == Next::Close {
+            if self.connection.next_action() == NextAction::Close {
                 return time;
             }
             // The peer reads, and time does not advance.
             self.out.clear();
-            self.connection.output_sent();
+            self.connection.output_flushed();
         }
         times
     }
@@ -259,13 +259,13 @@ fn every_attack_is_told_to_calm_down_before_its_deeds_are_many() {
         server.answers = answers;
         let times = server.flood(5000, lines);
         let code = server.error.map(Reject::code);
-        assert_eq!(code, Some(Code::ENHANCE_YOUR_CALM), "{name}: {:?} after {times}", server.error);
+        assert_eq!(code, Some(ErrorCode::ENHANCE_YOUR_CALM), "{name}: {:?} after {times}", server.error);
     }
 }
 
 #[test]
 fn a_client_that_does_not_read_what_it_asks_for_is_told_to_go() {
-    let mut server = Server::new(Limits { answers_max: 100, ..Limits::DEFAULT });
+    let mut server = Server::new(Limits { pending_control_frames_max: 100, ..Limits::DEFAULT });
     server.feed(&wire::bytes(["ping 12345678 x200"].iter()));
     assert_eq!(server.error, Some(Reject::AnswersUnread));
     assert!(server.out.len() < 3000);
@@ -275,17 +275,17 @@ fn a_client_that_does_not_read_what_it_asks_for_is_told_to_go() {
 fn time_gives_back_what_was_spent_and_no_more_than_there_was() {
     let limits = Limits::DEFAULT;
     let mut server = Server::new(limits);
-    server.connection.tick(&limits, 1000);
+    server.connection.refill_budget(&limits, 1000);
     let before = server.connection.budget_left();
     server.feed(&wire::bytes(["ping 12345678 x100"].iter()));
     assert_eq!(server.connection.budget_left(), before - 200);
     // The same in small steps and in large ones.
     for now in 1000..2000 {
-        server.connection.tick(&limits, now);
+        server.connection.refill_budget(&limits, now);
     }
     assert!(server.connection.budget_left().abs_diff(before - 150) <= 1);
-    server.connection.tick(&limits, 1_000_000);
-    assert_eq!(server.connection.budget_left(), limits.budget_max);
+    server.connection.refill_budget(&limits, 1_000_000);
+    assert_eq!(server.connection.budget_left(), limits.abuse_budget_max);
 }
 
 #[test]
@@ -307,29 +307,29 @@ fn a_million_requests_in_a_row_are_served() {
         }
         server.feed(&bytes);
         server.out.clear();
-        server.connection.output_sent();
+        server.connection.output_flushed();
         assert_eq!(server.error, None);
     }
     assert_eq!(server.requests, 1_000_000);
     // Only the cost of the last turn's updates was spent.
-    assert!(server.connection.budget_left() >= Limits::DEFAULT.budget_max - 100);
+    assert!(server.connection.budget_left() >= Limits::DEFAULT.abuse_budget_max - 100);
 }
 
 #[test]
 fn a_client_may_answer_each_frame_of_a_long_burst_with_two_windows() {
     // It acknowledges while the stream is open, or after its end.
-    for after in [After::Wait, After::End] {
+    for after in [MoreData::Pending, MoreData::End] {
         let mut server = Server::new(Limits::DEFAULT);
         server.answers = false;
         server.feed(&wire::bytes([format!("headers 1 {GET}")].iter()));
         let stream = server.last.expect("the request came");
         let date = Date::from_unix_seconds(0);
         let (limits, out) = (&server.limits, &mut server.out);
-        server.connection.respond(limits, stream, 200, [], ResponseLength::Unknown, &date, out);
+        server.connection.send_response(limits, stream, 200, [], ResponseLength::Unknown, &date, out);
         // An event stream's initial data, in small frames.
         let frames = 5_000;
         for number in 0..frames {
-            let after = if number + 1 == frames { after } else { After::Wait };
+            let after = if number + 1 == frames { after } else { MoreData::Pending };
             assert_eq!(server.connection.send_data(limits, stream, b"event", after, out), 5);
         }
         let mut answer = Vec::new();
@@ -339,10 +339,10 @@ fn a_client_may_answer_each_frame_of_a_long_burst_with_two_windows() {
         }
         server.feed(&answer);
         assert_eq!(server.error, None);
-        assert_eq!(server.connection.budget_left(), Limits::DEFAULT.budget_max);
+        assert_eq!(server.connection.budget_left(), Limits::DEFAULT.abuse_budget_max);
         // One more update acknowledges nothing.
         server.feed(&wire::bytes(["window 0 1"].iter()));
-        assert_eq!(server.connection.budget_left(), Limits::DEFAULT.budget_max - 1);
+        assert_eq!(server.connection.budget_left(), Limits::DEFAULT.abuse_budget_max - 1);
     }
 }
 
@@ -360,7 +360,7 @@ fn a_hundred_streams_at_once_again_and_again_are_served() {
         }));
         server.feed(&wire::bytes(lines.iter()));
         server.out.clear();
-        server.connection.output_sent();
+        server.connection.output_flushed();
         assert_eq!(server.error, None, "round {round}");
     }
     assert_eq!(server.requests, 10_000);
@@ -376,16 +376,16 @@ fn large_uploads_and_small_messages_are_served() {
     server.feed(&wire::bytes([format!("headers 1 {POST}"), format!("headers 3 {POST}")].iter()));
     let piece = vec![b'x'; 16_000];
     let mut frames = Vec::new();
-    peregrine_proto::h2::frame::write(
-        peregrine_proto::h2::frame::Kind::Data,
+    peregrine_proto::h2::frame::write_frame(
+        peregrine_proto::h2::frame::FrameType::Data,
         0,
         1,
         &piece,
         &mut frames,
     );
     for _ in 0..20 {
-        peregrine_proto::h2::frame::write(
-            peregrine_proto::h2::frame::Kind::Data,
+        peregrine_proto::h2::frame::write_frame(
+            peregrine_proto::h2::frame::FrameType::Data,
             0,
             3,
             b"msg",
@@ -395,7 +395,7 @@ fn large_uploads_and_small_messages_are_served() {
     for _ in 0..5000 {
         server.feed(&frames);
         server.out.clear();
-        server.connection.output_sent();
+        server.connection.output_flushed();
         assert_eq!(server.error, None);
     }
     assert_eq!(server.content, 5000 * (16_000 + 60));
@@ -407,7 +407,7 @@ fn large_uploads_and_small_messages_are_served() {
 fn content_under_way_on_streams_that_the_server_ended_is_free_and_what_is_more_is_not() {
     let mut server = Server::new(Limits::DEFAULT);
     let budget = server.connection.budget_left();
-    let window = Limits::DEFAULT.stream_window as usize;
+    let window = Limits::DEFAULT.initial_stream_window as usize;
     // Small messages count by their content, as they do against the window.
     for bytes in [5, 20, 1_000, 16_384] {
         for round in 0..200 {
@@ -426,14 +426,14 @@ fn content_under_way_on_streams_that_the_server_ended_is_free_and_what_is_more_i
             assert_eq!(server.error, None, "round {round} of {bytes} bytes");
             assert_eq!(server.connection.budget_left(), budget, "round {round} of {bytes} bytes");
             server.out.clear();
-            server.connection.output_sent();
+            server.connection.output_flushed();
         }
     }
     // There is a limit to further frames: both to empty and to small ones.
     let id = server.last.expect("requests came").id();
     for (line, free) in [
         (format!("data {id} +end"), 0),
-        (format!("data {id} a"), Limits::DEFAULT.connection_window),
+        (format!("data {id} a"), Limits::DEFAULT.initial_connection_window),
     ] {
         let mut server = Server::new(Limits::DEFAULT);
         server.feed(&wire::bytes([format!("headers {id} {POST}"), format!("data {id} a")].iter()));
@@ -443,7 +443,7 @@ fn content_under_way_on_streams_that_the_server_ended_is_free_and_what_is_more_i
         server.feed(&wire::bytes(["ping-ack answered"].iter()));
         let times = server.flood(u32::MAX, |_| vec![line.clone()]);
         assert_eq!(server.error, Some(Reject::BudgetSpent));
-        assert!(times < free + Limits::DEFAULT.budget_max + 1, "{times}");
+        assert!(times < free + Limits::DEFAULT.abuse_budget_max + 1, "{times}");
     }
 }
 
@@ -451,7 +451,7 @@ fn content_under_way_on_streams_that_the_server_ended_is_free_and_what_is_more_i
 /// well.
 #[test]
 fn content_under_way_on_malformed_streams_is_free() {
-    let window = Limits::DEFAULT.stream_window as usize;
+    let window = Limits::DEFAULT.initial_stream_window as usize;
     let small = |id: u32| format!("data {id} \\{{x*20}} x{}", (window - 1) / 20);
     let malformed: [&[&str]; 2] = [&["headers # UPPER=a"], &["headers #", "headers # x=a"]];
     for lines in malformed {
@@ -468,7 +468,7 @@ fn content_under_way_on_malformed_streams_is_free() {
             assert_eq!(server.error, None, "{lines:?}, round {round}");
             server.feed(&[]);
             server.out.clear();
-            server.connection.output_sent();
+            server.connection.output_flushed();
         }
     }
 }
@@ -476,14 +476,14 @@ fn content_under_way_on_malformed_streams_is_free() {
 /// Padding counts against the windows like content, but no handler consumes it.
 #[test]
 fn padding_alone_closes_no_window() {
-    let limits = Limits { budget_max: u32::MAX, ..Limits::DEFAULT };
+    let limits = Limits { abuse_budget_max: u32::MAX, ..Limits::DEFAULT };
     let mut server = Server::new(limits);
     server.feed(&wire::bytes([format!("headers 1 {POST}")].iter()));
     let stream = server.last.expect("the request came");
-    for round in 0..3 * limits.stream_window / 255 {
+    for round in 0..3 * limits.initial_stream_window / 255 {
         server.feed(&wire::bytes(["data 1 +pad=254"].iter()));
         assert_eq!(server.error, None, "round {round}");
-        assert!(server.connection.may_receive(stream), "round {round}");
+        assert!(server.connection.can_receive_data(stream), "round {round}");
     }
     server.feed(&wire::bytes(["data 1 +end +pad=3 text"].iter()));
     assert_eq!((server.requests, server.content), (1, 4));
@@ -493,7 +493,7 @@ fn padding_alone_closes_no_window() {
 #[test]
 fn content_that_was_announced_may_still_come() {
     let window = 16_384;
-    let mut server = Server::new(Limits { stream_window: window, ..Limits::DEFAULT });
+    let mut server = Server::new(Limits { initial_stream_window: window, ..Limits::DEFAULT });
     server.feed(&wire::bytes([format!("headers 1 {POST}")].iter()));
     let stream = server.last.expect("the request came");
     let frame = wire::bytes([format!("data 1 \\{{x*{window}}}")].iter());
@@ -504,19 +504,19 @@ fn content_that_was_announced_may_still_come() {
         server.connection.receive(&limits, unread, &mut bytes, &mut head_index, out)
     };
     assert!(matches!(receive(&mut server, head), (9, Event::NeedInput)));
-    assert!(server.connection.may_receive(stream), "its content is missing");
+    assert!(server.connection.can_receive_data(stream), "its content is missing");
     let (used, event) = receive(&mut server, content);
     assert!(used == content.len() && matches!(event, Event::Data { .. }));
-    assert!(!server.connection.may_receive(stream), "the handler has taken none of it");
-    server.connection.consumed(stream, used, &mut server.out);
-    assert!(server.connection.may_receive(stream));
+    assert!(!server.connection.can_receive_data(stream), "the handler has taken none of it");
+    server.connection.release_capacity(stream, used, &mut server.out);
+    assert!(server.connection.can_receive_data(stream));
 }
 
 /// A client may use the larger window before it has received that the server's is smaller (RFC 9113
 /// §6.9.3): its window is then negative, and it continues when as much was consumed.
 #[test]
 fn an_upload_that_began_by_the_larger_window_goes_on_by_the_smaller_one() {
-    let limits = Limits { stream_window: 16_384, ..Limits::DEFAULT };
+    let limits = Limits { initial_stream_window: 16_384, ..Limits::DEFAULT };
     let mut out = Vec::new();
     let connection = Connection::new(&limits, &mut out);
     let mut server = Server { connection, out, ..Server::new(limits) };
@@ -537,21 +537,21 @@ fn an_upload_that_began_by_the_larger_window_goes_on_by_the_smaller_one() {
     // Only now does the client receive the settings, and the frames with them.
     let settled = |server: &mut Server, window: &mut i64| {
         let mut at = 0;
-        while let Some(header) = frame::Header::read(&server.out[at..]) {
+        while let Some(header) = frame::FrameHeader::parse(&server.out[at..]) {
             let payload = &server.out[at + 9..][..header.length as usize];
-            if header.kind == frame::Kind::WindowUpdate && header.stream == 1 {
+            if header.frame_type == frame::FrameType::WindowUpdate && header.stream_id == 1 {
                 *window += i64::from(u32::from_be_bytes(payload.try_into().expect("four bytes")));
             }
             at += 9 + payload.len();
         }
         server.out.clear();
-        server.connection.output_sent();
+        server.connection.output_flushed();
     };
     window -= 65_535 - 16_384;
     server.feed(&wire::bytes(["settings-ack"].iter()));
     for _ in 0..20 {
         settled(&mut server, &mut window);
-        assert!(window > 0 && server.connection.may_receive(stream), "it may go on: {window}");
+        assert!(window > 0 && server.connection.can_receive_data(stream), "it may go on: {window}");
         send(&mut server, &mut window);
     }
     assert!(server.content > 200_000, "{}", server.content);
@@ -598,12 +598,12 @@ fn a_large_download_with_a_window_update_for_each_piece_is_served() {
     };
     let date = Date::from_unix_seconds(0);
     let (limits, length) = (server.limits, ResponseLength::Unknown);
-    server.connection.respond(&limits, stream, 200, [], length, &date, &mut server.out);
+    server.connection.send_response(&limits, stream, 200, [], length, &date, &mut server.out);
     let update = wire::bytes(["window 0 512", "window 3 512"].iter());
     for _ in 0..100_000 {
         let data = [b'x'; 512];
         let taken =
-            server.connection.send_data(&limits, stream, &data, After::More, &mut server.out);
+            server.connection.send_data(&limits, stream, &data, MoreData::Buffered, &mut server.out);
         assert_eq!(taken, 512);
         server.feed(&update);
         server.out.clear();
@@ -624,8 +624,8 @@ fn a_client_that_opens_its_window_byte_by_byte_is_told_to_calm_down() {
         server.connection.receive(&limits, &request, &mut bytes, &mut head, &mut server.out).1;
     let Event::Request(request) = event else { panic!("{event:?}") };
     let (stream, out) = (request.stream, &mut server.out);
-    server.connection.respond(&limits, stream, 200, [], length, &date, out);
-    server.connection.offer(stream);
+    server.connection.send_response(&limits, stream, 200, [], length, &date, out);
+    server.connection.mark_ready(stream);
     let update = wire::bytes(["window 1 1"].iter());
     let mut frames = 0;
     while server.error.is_none() {
@@ -633,11 +633,11 @@ fn a_client_that_opens_its_window_byte_by_byte_is_told_to_calm_down() {
             let data = vec![b'x'; 1000];
             assert_eq!(ready.bytes_max, 1);
             let (connection, out) = (&mut server.connection, &mut server.out);
-            connection.send_data(&limits, stream, &data, After::More, out);
+            connection.send_data(&limits, stream, &data, MoreData::Buffered, out);
             frames += 1;
         }
         server.feed(&update);
-        server.connection.output_sent();
+        server.connection.output_flushed();
         assert!(frames < 5000, "the number of frames is unlimited");
     }
     assert_eq!(server.error, Some(Reject::BudgetSpent));

@@ -2,7 +2,7 @@
 
 use peregrine_proto::Known;
 use peregrine_proto::h2::Reject;
-use peregrine_proto::h2::hpack::{Decoder, Encoder, Field, Sink};
+use peregrine_proto::h2::hpack::{Decoder, Encoder, Field, FieldSink};
 use proptest::prelude::*;
 
 type Pair = (Vec<u8>, Vec<u8>);
@@ -13,7 +13,7 @@ struct Kept {
     fields_max: usize,
 }
 
-impl Sink for Kept {
+impl FieldSink for Kept {
     fn field(&mut self, field: Field<'_>) -> bool {
         self.fields.push((field.name.to_vec(), field.value.to_vec()));
         self.fields.len() < self.fields_max
@@ -25,7 +25,7 @@ const BYTES_MAX: usize = 1 << 20;
 fn decode(decoder: &mut Decoder, block: &[u8]) -> Result<Vec<Pair>, Reject> {
     let mut kept = Kept { fields: Vec::new(), fields_max: usize::MAX };
     let bytes = decoder.decode(block, BYTES_MAX, &mut kept)?;
-    decoder.check();
+    decoder.assert_invariants();
     let sizes = kept.fields.iter().map(|(name, value)| name.len() + value.len() + 32);
     assert_eq!(bytes, sizes.sum::<usize>());
     Ok(kept.fields)
@@ -33,11 +33,11 @@ fn decode(decoder: &mut Decoder, block: &[u8]) -> Result<Vec<Pair>, Reject> {
 
 fn encode(encoder: &mut Encoder, fields: &[Pair]) -> Vec<u8> {
     let mut out = Vec::new();
-    encoder.begin(&mut out);
+    encoder.begin_block(&mut out);
     for (name, value) in fields {
-        encoder.field(Known::find(name), name, value, &mut out);
+        encoder.field(Known::from_name(name), name, value, &mut out);
     }
-    encoder.check();
+    encoder.assert_invariants();
     out
 }
 
@@ -211,14 +211,14 @@ fn the_table_follows_what_the_peer_allows_and_tells_it() {
     for _ in 0..2 {
         assert_ne!(encode(&mut encoder, &fields)[0] & 0xe0, 0x20, "a smaller table is implied");
     }
-    encoder.set_size_allowed(0);
+    encoder.set_peer_size_limit(0);
     assert_eq!(encode(&mut encoder, &fields)[0], 0x20);
     assert_ne!(encode(&mut encoder, &fields)[0] & 0xe0, 0x20, "signalled only once");
-    encoder.set_size_allowed(100);
+    encoder.set_peer_size_limit(100);
     assert_eq!(&encode(&mut encoder, &fields)[..2], hex("3f 45"));
     // Lowered and raised between two blocks: both are signalled.
-    encoder.set_size_allowed(10);
-    encoder.set_size_allowed(4096);
+    encoder.set_peer_size_limit(10);
+    encoder.set_peer_size_limit(4096);
     assert_eq!(&encode(&mut encoder, &fields)[..4], hex("20 3f e1 0f"));
     encoder.shrink();
     assert_eq!(encoder.memory_bytes(), 0);

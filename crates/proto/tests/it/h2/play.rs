@@ -2,8 +2,8 @@
 
 use super::wire::Reader;
 use crate::script::escape;
-use peregrine_proto::h1::{BodyMode, ResponseLength};
-use peregrine_proto::h2::{After, Cause, Connection, Event, Limits, Next, Request, StreamKey};
+use peregrine_proto::h1::{BodyFraming, ResponseLength};
+use peregrine_proto::h2::{MoreData, ResetCause, Connection, Event, Limits, NextAction, Request, StreamKey};
 use peregrine_proto::{BodyLength, Date, HeadIndex};
 
 /// When the miniature server answers.
@@ -45,8 +45,8 @@ pub(crate) fn play(limits: &Limits, bytes: &[u8], cuts: &[usize], answer: Answer
         }
     }
     player.note_data();
-    let event = player.connection.close_receive();
-    player.connection.check();
+    let event = player.connection.receive_eof();
+    player.connection.assert_invariants();
     player.notes.push(format!("{event:?}").to_lowercase());
     player.notes
 }
@@ -80,7 +80,7 @@ impl Player<'_> {
                 &mut self.head,
                 &mut self.out,
             );
-            self.connection.check();
+            self.connection.assert_invariants();
             assert!(taken <= unread.len(), "more bytes used than available");
             *used += taken;
             self.note_out();
@@ -99,8 +99,8 @@ impl Player<'_> {
             self.event(event);
             self.send();
             self.note_out();
-            self.connection.check();
-            if self.connection.next() == Next::Close {
+            self.connection.assert_invariants();
+            if self.connection.next_action() == NextAction::Close {
                 self.notes.push("close".to_owned());
                 return false;
             }
@@ -126,7 +126,7 @@ impl Player<'_> {
                     self.respond(stream, 200);
                 }
             }
-            Event::Refuse { stream, reject } => {
+            Event::RequestError { stream, error: reject } => {
                 self.notes.push(format!("refuse {} {reject:?}", stream.id()));
                 if !self.offered.iter().any(|(one, _)| *one == stream)
                     && self.answer != Answer::Early
@@ -136,15 +136,15 @@ impl Player<'_> {
             }
             Event::Reset { stream, cause } => {
                 let cause = match cause {
-                    Cause::Peer(code) => format!("peer {code:?}"),
-                    Cause::Fault(reject) => format!("fault {reject:?}"),
+                    ResetCause::Remote(code) => format!("peer {code:?}"),
+                    ResetCause::StreamError(reject) => format!("fault {reject:?}"),
                 };
                 self.notes.push(format!("reset {} {cause}", stream.id()));
             }
-            Event::Rejected { id, reject } => self.notes.push(format!("rejected {id} {reject:?}")),
+            Event::StreamError { id, error: reject } => self.notes.push(format!("rejected {id} {reject:?}")),
             Event::Settings => self.notes.push("settings".to_owned()),
             Event::GoAway { code } => self.notes.push(format!("go-away {code:?}")),
-            Event::Error(reject) => self.notes.push(format!("error {reject:?}")),
+            Event::ConnectionError(reject) => self.notes.push(format!("error {reject:?}")),
             Event::Data { .. } | Event::NeedInput | Event::Closed => {
                 unreachable!("handled before")
             }
@@ -176,7 +176,7 @@ impl Player<'_> {
         let date = Date::from_unix_seconds(0);
         let length = ResponseLength::Exact(CONTENT.len() as u64);
         let fields = [(&b"x"[..], &b"y"[..])];
-        let mode = self.connection.respond(
+        let mode = self.connection.send_response(
             self.limits,
             stream,
             status,
@@ -185,8 +185,8 @@ impl Player<'_> {
             &date,
             &mut self.out,
         );
-        if matches!(mode, BodyMode::Exact(_) | BodyMode::Chunked) {
-            self.connection.offer(stream);
+        if matches!(mode, BodyFraming::Exact(_) | BodyFraming::Chunked) {
+            self.connection.mark_ready(stream);
             self.offered.push((stream, 0));
         }
     }
@@ -197,10 +197,10 @@ impl Player<'_> {
             let (stream, at) = offered.expect("ready streams were offered");
             let rest = &CONTENT[*at..];
             let taken =
-                self.connection.send_data(self.limits, *stream, rest, After::End, &mut self.out);
+                self.connection.send_data(self.limits, *stream, rest, MoreData::End, &mut self.out);
             assert!(taken > 0 && taken <= ready.bytes_max, "ready streams can send");
             *at += taken;
-            self.connection.check();
+            self.connection.assert_invariants();
         }
     }
 
@@ -219,7 +219,7 @@ impl Player<'_> {
         let Some((stream, data)) = self.data.take() else { return };
         let text = if data.len() <= 64 { escape(&data) } else { format!("({} bytes)", data.len()) };
         self.notes.push(format!("data {} {text}", stream.id()));
-        self.connection.consumed(stream, data.len(), &mut self.out);
+        self.connection.release_capacity(stream, data.len(), &mut self.out);
         self.note_out();
     }
 }

@@ -1,9 +1,9 @@
 //! The server's output: responses, their order, windows, and the ends of streams and connections.
 
 use super::wire::{self, Reader};
-use peregrine_proto::h1::{BodyMode, ResponseLength};
+use peregrine_proto::h1::{BodyFraming, ResponseLength};
 use peregrine_proto::h2::{
-    After, Cause, Code, Connection, Event, Limits, Next, Request, StreamKey, Waiting,
+    MoreData, ResetCause, ErrorCode, Connection, Event, Limits, NextAction, Request, StreamKey, WaitingFor,
 };
 use peregrine_proto::{Date, HeadIndex, Known};
 
@@ -44,7 +44,7 @@ impl Pair {
                 &mut self.head,
                 &mut self.out,
             );
-            self.connection.check();
+            self.connection.assert_invariants();
             at += used;
             match event {
                 Event::NeedInput | Event::Closed => return events,
@@ -62,31 +62,31 @@ impl Pair {
         }
     }
 
-    fn respond(&mut self, stream: StreamKey, length: ResponseLength) -> BodyMode {
+    fn respond(&mut self, stream: StreamKey, length: ResponseLength) -> BodyFraming {
         let date = Date::from_unix_seconds(0);
         let out = &mut self.out;
-        let mode = self.connection.respond(&self.limits, stream, 200, [], length, &date, out);
-        self.connection.check();
+        let mode = self.connection.send_response(&self.limits, stream, 200, [], length, &date, out);
+        self.connection.assert_invariants();
         mode
     }
 
     /// Responds with this many bytes, all of them available.
     fn offer(&mut self, stream: StreamKey, bytes: u64) {
         self.respond(stream, ResponseLength::Exact(bytes));
-        self.connection.offer(stream);
-        self.connection.check();
+        self.connection.mark_ready(stream);
+        self.connection.assert_invariants();
     }
 
-    fn data(&mut self, stream: StreamKey, data: &[u8], after: After) -> usize {
+    fn data(&mut self, stream: StreamKey, data: &[u8], after: MoreData) -> usize {
         let taken = self.connection.send_data(&self.limits, stream, data, after, &mut self.out);
-        self.connection.check();
+        self.connection.assert_invariants();
         taken
     }
 
     fn finish(&mut self, stream: StreamKey, trailers: &[(&[u8], &[u8])]) {
         let trailers = trailers.iter().copied();
         self.connection.finish(&self.limits, stream, trailers, &mut self.out);
-        self.connection.check();
+        self.connection.assert_invariants();
     }
 
     /// Sends from ready streams while there is room, 1,000 bytes at a time; returns the streams in
@@ -98,7 +98,7 @@ impl Pair {
         {
             order.push(ready.stream.id());
             let data = vec![b'x'; ready.bytes_max.min(1000)];
-            assert!(self.data(ready.stream, &data, After::More) > 0, "ready streams can send");
+            assert!(self.data(ready.stream, &data, MoreData::Buffered) > 0, "ready streams can send");
         }
         order
     }
@@ -117,10 +117,10 @@ fn the_server_says_what_it_takes_before_it_hears_anything() {
     let _connection = Connection::new(&Limits::DEFAULT, &mut out);
     assert_eq!(Reader::new().lines(&out), ["settings 3=128 6=32768 8=1 9=1", "window 0 983041"]);
     let limits = Limits {
-        stream_window: 1 << 20,
+        initial_stream_window: 1 << 20,
         frame_bytes_max: 1 << 15,
-        decoder_table_bytes_max: 0,
-        connect_protocol: false,
+        hpack_decoder_table_bytes_max: 0,
+        enable_connect_protocol: false,
         ..Limits::DEFAULT
     };
     out.clear();
@@ -133,17 +133,17 @@ fn the_server_says_what_it_takes_before_it_hears_anything() {
 fn a_reply_that_fits_is_head_and_content_in_one_go_and_closes_its_stream() {
     let mut pair = Pair::new(Limits::DEFAULT);
     let stream = pair.request(1, GET);
-    assert_eq!(pair.respond(stream, ResponseLength::Exact(2)), BodyMode::Exact(2));
-    assert_eq!(pair.connection.room(&pair.limits, stream), 16_384);
-    assert_eq!(pair.data(stream, b"hi and more", After::More), 2);
+    assert_eq!(pair.respond(stream, ResponseLength::Exact(2)), BodyFraming::Exact(2));
+    assert_eq!(pair.connection.send_capacity(&pair.limits, stream), 16_384);
+    assert_eq!(pair.data(stream, b"hi and more", MoreData::Buffered), 2);
     assert_eq!(pair.written(), ["headers 1 :status=200 content-length=2", "data 1 +end hi"]);
-    assert_eq!(pair.connection.streams_open(), 0);
-    assert_eq!(pair.connection.waiting(), Waiting::Idle);
+    assert_eq!(pair.connection.open_streams(), 0);
+    assert_eq!(pair.connection.waiting_for(), WaitingFor::Idle);
     // The key is no longer valid, but harmless.
-    assert_eq!(pair.data(stream, b"more", After::End), 0);
+    assert_eq!(pair.data(stream, b"more", MoreData::End), 0);
     pair.finish(stream, &[]);
-    pair.connection.reset(stream, Code::CANCEL, &mut pair.out);
-    assert_eq!(pair.respond(stream, ResponseLength::Exact(2)), BodyMode::None);
+    pair.connection.reset(stream, ErrorCode::CANCEL, &mut pair.out);
+    assert_eq!(pair.respond(stream, ResponseLength::Exact(2)), BodyFraming::None);
     assert!(pair.written().is_empty());
 }
 
@@ -152,19 +152,19 @@ fn content_of_unknown_length_ends_with_its_last_piece_or_with_trailers() {
     let mut pair = Pair::new(Limits::DEFAULT);
     let [one, two, three] = [1, 3, 5].map(|id| pair.request(id, GET));
     for stream in [one, two, three] {
-        assert_eq!(pair.respond(stream, ResponseLength::Unknown), BodyMode::Chunked);
+        assert_eq!(pair.respond(stream, ResponseLength::Unknown), BodyFraming::Chunked);
     }
     pair.written();
-    pair.data(one, b"a", After::Wait);
-    pair.data(one, b"b", After::End);
+    pair.data(one, b"a", MoreData::Pending);
+    pair.data(one, b"b", MoreData::End);
     assert_eq!(pair.written(), ["data 1 a", "data 1 +end b"]);
-    pair.data(two, b"a", After::Wait);
+    pair.data(two, b"a", MoreData::Pending);
     let trailers = [(&b"grpc-status"[..], &b"0"[..]), (b"content-length", b"1"), (b"a b", b"c")];
     pair.finish(two, &trailers);
     assert_eq!(pair.written(), ["data 3 a", "headers 3 +end grpc-status=0"]);
     pair.finish(three, &[]);
     assert_eq!(pair.written(), ["data 5 +end"]);
-    assert_eq!(pair.connection.streams_open(), 0);
+    assert_eq!(pair.connection.open_streams(), 0);
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn a_response_shorter_than_it_says_is_reset() {
     let mut pair = Pair::new(Limits::DEFAULT);
     let [one, two] = [1, 3].map(|id| pair.request(id, GET));
     pair.respond(one, ResponseLength::Exact(5));
-    pair.data(one, b"abc", After::End);
+    pair.data(one, b"abc", MoreData::End);
     pair.finish(two, &[]);
     let expected = [
         "headers 1 :status=200 content-length=5",
@@ -202,7 +202,7 @@ fn fields_of_connections_are_left_out_and_names_are_in_lower_case() {
         (b":status", b"500"),
     ];
     let (limits, out) = (&pair.limits, &mut pair.out);
-    pair.connection.respond(limits, stream, 42, fields, ResponseLength::Exact(0), &date, out);
+    pair.connection.send_response(limits, stream, 42, fields, ResponseLength::Exact(0), &date, out);
     let expected = ["headers 1 +end :status=500 x-own=a  b date=now content-length=0"];
     assert_eq!(pair.written(), expected);
 }
@@ -223,7 +223,7 @@ fn responses_without_content_end_with_their_head() {
         let mut pair = Pair::new(Limits::DEFAULT);
         let stream = pair.request(1, &GET.replace("GET", method));
         let (date, out) = (Date::from_unix_seconds(0), &mut pair.out);
-        pair.connection.respond(&pair.limits, stream, status, [], length, &date, out);
+        pair.connection.send_response(&pair.limits, stream, status, [], length, &date, out);
         assert_eq!(pair.written(), [expected]);
     }
 }
@@ -253,19 +253,19 @@ fn a_block_longer_than_a_frame_goes_on_in_continuations() {
     let (date, long) = (Date::from_unix_seconds(0), vec![b'x'; 40_000]);
     let fields = [(&b"x-long"[..], long.as_slice())];
     let (limits, out) = (&pair.limits, &mut pair.out);
-    pair.connection.respond(limits, stream, 200, fields, ResponseLength::Exact(0), &date, out);
-    use peregrine_proto::h2::frame::{HEADER_BYTES, Header, Kind, flag};
+    pair.connection.send_response(limits, stream, 200, fields, ResponseLength::Exact(0), &date, out);
+    use peregrine_proto::h2::frame::{HEADER_BYTES, FrameHeader, FrameType, flags};
     let (mut kinds, mut block, mut rest) = (Vec::new(), Vec::new(), pair.out.as_slice());
-    while let Some(header) = Header::read(rest) {
-        kinds.push((header.kind, header.flags));
+    while let Some(header) = FrameHeader::parse(rest) {
+        kinds.push((header.frame_type, header.flags));
         let (payload, after) = rest[HEADER_BYTES..].split_at(header.length as usize);
         block.extend_from_slice(payload);
         rest = after;
     }
     let expected = [
-        (Kind::Headers, flag::END_STREAM),
-        (Kind::Continuation, 0),
-        (Kind::Continuation, flag::END_HEADERS),
+        (FrameType::Headers, flags::END_STREAM),
+        (FrameType::Continuation, 0),
+        (FrameType::Continuation, flags::END_HEADERS),
     ];
     assert_eq!(kinds, expected);
     assert!(loona_hpack::Decoder::new().decode(&block).unwrap().iter().any(|f| f.1 == long));
@@ -283,12 +283,12 @@ fn the_more_urgent_goes_first_in_order_or_in_turns() {
     let alone = [true, true, false, false, false, true];
     for (stream, alone) in streams.iter().zip(alone) {
         // An available response does not overtake others of the same urgency.
-        assert_eq!(pair.connection.room(&pair.limits, *stream) > 0, alone, "{stream:?}");
+        assert_eq!(pair.connection.send_capacity(&pair.limits, *stream) > 0, alone, "{stream:?}");
         pair.offer(*stream, 2000);
     }
     let order = pair.drive(usize::MAX);
     assert_eq!(order, [11, 11, 3, 3, 5, 5, 7, 9, 7, 9, 1, 1]);
-    assert_eq!(pair.connection.streams_open(), 0);
+    assert_eq!(pair.connection.open_streams(), 0);
 }
 
 #[test]
@@ -333,10 +333,10 @@ fn windows_of_streams_and_of_the_connection_hold_content_back() {
     pair.offer(one, 3000);
     pair.offer(two, 100_000);
     assert_eq!(pair.drive(usize::MAX), [1, 3, 1, 3]);
-    assert!(pair.connection.is_stalled(one) && pair.connection.is_stalled(two));
-    assert!(!pair.connection.is_blocked());
+    assert!(pair.connection.is_stream_window_exhausted(one) && pair.connection.is_stream_window_exhausted(two));
+    assert!(!pair.connection.is_connection_window_exhausted());
     pair.send(&["window 1 500"]);
-    assert!(!pair.connection.is_stalled(one));
+    assert!(!pair.connection.is_stream_window_exhausted(one));
     assert_eq!(pair.drive(usize::MAX), [1]);
     // The initial window changes those of open streams too, and may make them negative.
     pair.send(&["settings 4=1000", "window 1 499"]);
@@ -347,10 +347,10 @@ fn windows_of_streams_and_of_the_connection_hold_content_back() {
     let left = 65_535 - 1500 - 1500 - 500 - 1;
     let frames = pair.drive(usize::MAX).len();
     assert!(frames >= left / 1000);
-    assert!(pair.connection.is_blocked(), "the connection's window is used up");
+    assert!(pair.connection.is_connection_window_exhausted(), "the connection's window is used up");
     pair.send(&["window 0 100000"]);
     assert!(!pair.drive(usize::MAX).is_empty());
-    assert_eq!(pair.connection.streams_open(), 0);
+    assert_eq!(pair.connection.open_streams(), 0);
 }
 
 #[test]
@@ -360,13 +360,13 @@ fn content_in_place_is_announced_with_its_frame() {
     pair.offer(stream, 20_000);
     pair.out.clear();
     let (limits, out) = (&pair.limits, &mut pair.out);
-    assert_eq!(pair.connection.announce(limits, stream, 20_000, false, out), 16_384);
+    assert_eq!(pair.connection.begin_external_data(limits, stream, 20_000, false, out), 16_384);
     assert_eq!(pair.out, [0, 0x40, 0, 0, 0, 0, 0, 0, 1]);
     assert_eq!(pair.connection.next_ready(&pair.limits).unwrap().stream, stream);
     let out = &mut pair.out;
-    assert_eq!(pair.connection.announce(&pair.limits, stream, 3616, false, out), 3616);
+    assert_eq!(pair.connection.begin_external_data(&pair.limits, stream, 3616, false, out), 3616);
     assert_eq!(pair.out[9..], [0, 0x0e, 0x20, 0, 1, 0, 0, 0, 1]);
-    assert_eq!(pair.connection.streams_open(), 0);
+    assert_eq!(pair.connection.open_streams(), 0);
 }
 
 #[test]
@@ -379,34 +379,34 @@ fn an_answer_before_the_end_of_its_request_ends_both_with_the_turn() {
     // Frames in the same turn still count.
     assert_eq!(pair.send(&["data 1 +end a"]), [Event::End { stream: one }]);
     // If no content arrives, there is nothing to stop.
-    pair.connection.settle(&mut pair.out, |_| panic!("no content arrived"));
+    pair.connection.close_answered_streams(&mut pair.out, |_| panic!("no content arrived"));
     pair.send(&["data 3 some"]);
     let mut closed = Vec::new();
-    pair.connection.settle(&mut pair.out, |stream| closed.push(stream));
-    pair.connection.settle(&mut pair.out, |_| panic!("reported only once"));
-    pair.connection.check();
+    pair.connection.close_answered_streams(&mut pair.out, |stream| closed.push(stream));
+    pair.connection.close_answered_streams(&mut pair.out, |_| panic!("reported only once"));
+    pair.connection.assert_invariants();
     assert_eq!(closed, [two]);
     assert_eq!(pair.written(), ["ping answered"]);
     assert_eq!(pair.send(&["data 3 more"]), [], "no more events");
-    assert_eq!(pair.connection.streams_open(), 1);
+    assert_eq!(pair.connection.open_streams(), 1);
     // A client that knows of the response and continues to send is stopped.
     assert_eq!(pair.send(&["ping-ack answered"]), []);
     assert_eq!(pair.written(), ["reset 3 NO_ERROR"]);
     // Frames in transit do no harm.
     assert_eq!(pair.send(&["data 3 late", "headers 3 +end a=b"]), []);
-    assert_eq!(pair.connection.next(), Next::Receive);
+    assert_eq!(pair.connection.next_action(), NextAction::Receive);
     // A client that ends its request, or resets it, is not stopped.
     for line in ["data # +end", "reset # 8"] {
         let id = if line == "reset # 8" { 7 } else { 5 };
         let stream = pair.request(id, POST);
         pair.send(&[&format!("data {id} some")]);
         pair.respond(stream, ResponseLength::Exact(0));
-        pair.connection.settle(&mut pair.out, |_| {});
+        pair.connection.close_answered_streams(&mut pair.out, |_| {});
         assert_eq!(pair.written().last().map(String::as_str), Some("ping answered"));
         assert_eq!(pair.send(&[&line.replace('#', &id.to_string()), "ping-ack answered"]), []);
         assert!(pair.written().is_empty());
     }
-    assert_eq!(pair.connection.streams_open(), 0);
+    assert_eq!(pair.connection.open_streams(), 0);
 }
 
 #[test]
@@ -416,18 +416,18 @@ fn windows_for_the_client_open_when_half_of_them_was_consumed() {
     let piece = format!("data 1 {}", "x".repeat(16_000));
     pair.send(&[&piece, &piece, &piece]);
     assert_eq!(pair.written(), ["ping measure?"]);
-    pair.connection.consumed(stream, 16_000, &mut pair.out);
-    pair.connection.consumed(stream, 16_000, &mut pair.out);
+    pair.connection.release_capacity(stream, 16_000, &mut pair.out);
+    pair.connection.release_capacity(stream, 16_000, &mut pair.out);
     assert!(pair.written().is_empty());
-    pair.connection.consumed(stream, 1000, &mut pair.out);
+    pair.connection.release_capacity(stream, 1000, &mut pair.out);
     assert_eq!(pair.written(), ["window 1 33000"]);
     // The rest is unwanted, so it counts as consumed.
     pair.connection.discard_body(stream, &mut pair.out);
     assert_eq!(pair.send(&[&piece, &piece, "data 1 +end a"]), []);
-    pair.connection.check();
-    assert_eq!(pair.connection.streams_open(), 1);
+    pair.connection.assert_invariants();
+    assert_eq!(pair.connection.open_streams(), 1);
     pair.respond(stream, ResponseLength::Exact(0));
-    assert_eq!(pair.connection.streams_open(), 0);
+    assert_eq!(pair.connection.open_streams(), 0);
 }
 
 #[test]
@@ -438,7 +438,7 @@ fn a_window_that_is_filled_within_a_round_trip_grows() {
     let mut increments = Vec::new();
     for round in 0..60 {
         pair.send(&[&piece]);
-        pair.connection.consumed(stream, 16_000, &mut pair.out);
+        pair.connection.release_capacity(stream, 16_000, &mut pair.out);
         for line in pair.written() {
             if let Some(increment) = line.strip_prefix("window 1 ") {
                 increments.push(increment.parse::<u32>().unwrap());
@@ -467,20 +467,20 @@ fn a_drain_tells_the_client_and_fixes_the_last_stream_a_round_trip_later() {
         []
     );
     assert!(pair.written().is_empty(), "later frames are ignored");
-    assert_eq!(pair.connection.next(), Next::Receive);
+    assert_eq!(pair.connection.next_action(), NextAction::Receive);
     pair.respond(one, ResponseLength::Exact(0));
     pair.respond(two, ResponseLength::Exact(0));
-    assert_eq!(pair.connection.next(), Next::Close);
+    assert_eq!(pair.connection.next_action(), NextAction::Close);
 }
 
 #[test]
 fn a_client_that_says_goodbye_is_served_to_the_end() {
     let mut pair = Pair::new(Limits::DEFAULT);
     let stream = pair.request(1, GET);
-    assert_eq!(pair.send(&["go-away 0 0"]), [Event::GoAway { code: Code::NO_ERROR }]);
-    assert_eq!(pair.connection.next(), Next::Receive);
+    assert_eq!(pair.send(&["go-away 0 0"]), [Event::GoAway { code: ErrorCode::NO_ERROR }]);
+    assert_eq!(pair.connection.next_action(), NextAction::Receive);
     pair.respond(stream, ResponseLength::Exact(0));
-    assert_eq!(pair.connection.next(), Next::Close);
+    assert_eq!(pair.connection.next_action(), NextAction::Close);
 }
 
 #[test]
@@ -488,16 +488,16 @@ fn a_tunnel_has_two_directions_that_end_by_themselves() {
     let mut pair = Pair::new(Limits::DEFAULT);
     let connect = ":method=CONNECT :protocol=websocket :scheme=https :path=/chat :authority=a";
     let stream = pair.request(1, connect);
-    assert!(pair.head.asks_upgrade(&pair.bytes));
-    assert_eq!(pair.head.find(Known::Upgrade).unwrap().of(&pair.bytes), b"websocket");
-    assert_eq!(pair.head.path.of(&pair.bytes), b"/chat");
-    assert_eq!(pair.respond(stream, ResponseLength::Unknown), BodyMode::Chunked);
-    pair.data(stream, b"hello", After::End);
-    pair.connection.settle(&mut pair.out, |_| panic!("a tunnel stays open"));
+    assert!(pair.head.wants_upgrade(&pair.bytes));
+    assert_eq!(pair.head.get(Known::Upgrade).unwrap().slice(&pair.bytes), b"websocket");
+    assert_eq!(pair.head.path.slice(&pair.bytes), b"/chat");
+    assert_eq!(pair.respond(stream, ResponseLength::Unknown), BodyFraming::Chunked);
+    pair.data(stream, b"hello", MoreData::End);
+    pair.connection.close_answered_streams(&mut pair.out, |_| panic!("a tunnel stays open"));
     let expected = ["headers 1 :status=200", "data 1 +end hello"];
     assert_eq!(pair.written(), expected);
     assert_eq!(pair.send(&["data 1 +end bye"]), [Event::End { stream }]);
-    assert_eq!(pair.connection.streams_open(), 0);
+    assert_eq!(pair.connection.open_streams(), 0);
 }
 
 #[test]
@@ -505,14 +505,14 @@ fn a_reset_fails_the_exchange_and_takes_it_out_of_the_queue() {
     let mut pair = Pair::new(Limits::DEFAULT);
     let stream = pair.request(1, GET);
     pair.offer(stream, 1000);
-    let cause = Cause::Peer(Code::CANCEL);
+    let cause = ResetCause::Remote(ErrorCode::CANCEL);
     assert_eq!(pair.send(&["reset 1 8"]), [Event::Reset { stream, cause }]);
     assert_eq!(pair.connection.next_ready(&pair.limits), None);
     let (one, two) = (pair.request(3, GET), pair.request(5, GET));
     pair.offer(one, 1000);
     pair.offer(two, 1000);
-    pair.connection.reset(one, Code::INTERNAL_ERROR, &mut pair.out);
-    pair.connection.check();
+    pair.connection.reset(one, ErrorCode::INTERNAL_ERROR, &mut pair.out);
+    pair.connection.assert_invariants();
     assert_eq!(pair.drive(usize::MAX), [5]);
 }
 
@@ -529,22 +529,22 @@ fn the_wait_is_named_for_the_deadline_that_it_needs() {
                 connection.receive(&limits, &sent[at..end], &mut bytes, &mut head, &mut out);
             at += used;
             if event == Event::NeedInput {
-                return connection.waiting();
+                return connection.waiting_for();
             }
         }
     };
     let get = format!("headers 1 {GET}");
-    assert_eq!(waits(&[], 0), Waiting::Preface);
-    assert_eq!(waits(&["preface"], 0), Waiting::Preface);
-    assert_eq!(waits(&["settings"], 0), Waiting::Idle);
-    assert_eq!(waits(&[&get], 1), Waiting::Head);
-    assert_eq!(waits(&["ping 12345678"], 1), Waiting::Frame);
-    assert_eq!(waits(&[&get], 0), Waiting::Streams);
-    assert_eq!(waits(&["headers 3 +more +end a=b"], 0), Waiting::Head);
-    assert_eq!(waits(&["continuation 3 a=b"], 0), Waiting::Streams);
-    connection.close(Code::NO_ERROR, &mut out);
-    assert_eq!(connection.waiting(), Waiting::Nothing);
-    assert_eq!(connection.next(), Next::Close);
+    assert_eq!(waits(&[], 0), WaitingFor::Preface);
+    assert_eq!(waits(&["preface"], 0), WaitingFor::Preface);
+    assert_eq!(waits(&["settings"], 0), WaitingFor::Idle);
+    assert_eq!(waits(&[&get], 1), WaitingFor::Head);
+    assert_eq!(waits(&["ping 12345678"], 1), WaitingFor::Frame);
+    assert_eq!(waits(&[&get], 0), WaitingFor::Streams);
+    assert_eq!(waits(&["headers 3 +more +end a=b"], 0), WaitingFor::Head);
+    assert_eq!(waits(&["continuation 3 a=b"], 0), WaitingFor::Streams);
+    connection.close(ErrorCode::NO_ERROR, &mut out);
+    assert_eq!(connection.waiting_for(), WaitingFor::Nothing);
+    assert_eq!(connection.next_action(), NextAction::Close);
 }
 
 #[test]
@@ -559,14 +559,14 @@ fn an_idle_connection_is_small_and_gives_back_what_work_took() {
         for key in 0..100 {
             pair.send(&[&format!("reset {} 8", round * 200 + key * 2 + 1)]);
         }
-        pair.connection.tick(&pair.limits, u64::from(round + 1) * 1_000_000);
-        pair.connection.output_sent();
+        pair.connection.refill_budget(&pair.limits, u64::from(round + 1) * 1_000_000);
+        pair.connection.output_flushed();
     }
     assert!(pair.connection.memory_bytes().1 > 2048);
     pair.connection.trim();
     assert!(size + pair.connection.memory_bytes().1 <= 2048, "only the tables remain");
     pair.connection.shrink();
-    pair.connection.check();
+    pair.connection.assert_invariants();
     let (tables, others) = pair.connection.memory_bytes();
     assert!(size + others <= 1024, "{size} + {others}");
     assert!(tables <= 4096 + 4096);

@@ -3,8 +3,8 @@
 
 use super::wire;
 use peregrine_proto::h1::ResponseLength;
-use peregrine_proto::h2::frame::{self, HEADER_BYTES, Header, Kind};
-use peregrine_proto::h2::{After, Connection, Event, Limits, Reject, StreamKey};
+use peregrine_proto::h2::frame::{self, HEADER_BYTES, FrameHeader, FrameType};
+use peregrine_proto::h2::{MoreData, Connection, Event, Limits, Reject, StreamKey};
 use peregrine_proto::{Date, HeadIndex};
 use std::collections::VecDeque;
 
@@ -36,7 +36,7 @@ impl Server {
             bytes: 0,
             error: None,
         };
-        this.connection.tick(&this.limits, 1000);
+        this.connection.refill_budget(&this.limits, 1000);
         this.feed(&["hello", "settings-ack", &format!("settings 4={initial_window}")]);
         this
     }
@@ -55,12 +55,12 @@ impl Server {
             match event {
                 Event::NeedInput | Event::Closed => break,
                 Event::Request(request) => self.streams.push((request.stream, 0, 0)),
-                Event::Error(reject) => self.error = Some(reject),
+                Event::ConnectionError(reject) => self.error = Some(reject),
                 _ => {}
             }
         }
-        self.connection.check();
-        self.connection.output_sent();
+        self.connection.assert_invariants();
+        self.connection.output_flushed();
         self.out.clear();
     }
 
@@ -71,8 +71,8 @@ impl Server {
         let (stream, size, left) = self.streams.last_mut().unwrap();
         (*size, *left) = (piece, piece);
         let (date, length) = (Date::from_unix_seconds(0), ResponseLength::Unknown);
-        self.connection.respond(&self.limits, *stream, 200, [], length, &date, &mut self.out);
-        self.connection.offer(*stream);
+        self.connection.send_response(&self.limits, *stream, 200, [], length, &date, &mut self.out);
+        self.connection.mark_ready(*stream);
         self.out.clear();
         *stream
     }
@@ -85,16 +85,16 @@ impl Server {
             let (stream, size, left) = found.unwrap();
             let data = vec![b'x'; *left];
             let out = &mut self.out;
-            let taken = self.connection.send_data(&self.limits, *stream, &data, After::Wait, out);
+            let taken = self.connection.send_data(&self.limits, *stream, &data, MoreData::Pending, out);
             *left -= taken;
             if *left == 0 {
                 *left = *size;
             }
-            self.connection.offer(*stream);
-            self.connection.check();
-            while let Some(header) = Header::read(&self.out) {
-                assert_eq!(header.kind, Kind::Data);
-                sent.push((header.stream, header.length));
+            self.connection.mark_ready(*stream);
+            self.connection.assert_invariants();
+            while let Some(header) = FrameHeader::parse(&self.out) {
+                assert_eq!(header.frame_type, FrameType::Data);
+                sent.push((header.stream_id, header.length));
                 self.bytes += u64::from(header.length);
                 self.out.drain(..HEADER_BYTES + header.length as usize);
             }
@@ -114,8 +114,8 @@ impl Server {
     }
 
     fn tick(&mut self, now_ms: u64) {
-        self.connection.tick(&self.limits, now_ms);
-        self.connection.check();
+        self.connection.refill_budget(&self.limits, now_ms);
+        self.connection.assert_invariants();
     }
 
     /// Sends all but `rest` bytes of the stream's window in pieces that fit.
@@ -127,7 +127,7 @@ impl Server {
         while left > 0 {
             let data = vec![b'x'; left];
             let out = &mut self.out;
-            left -= self.connection.send_data(&self.limits, stream, &data, After::Wait, out);
+            left -= self.connection.send_data(&self.limits, stream, &data, MoreData::Pending, out);
         }
         self.out.clear();
     }
@@ -149,7 +149,7 @@ fn a_client_may_acknowledge_every_frame_whatever_the_pieces_are() {
             let whole = piece.min(1024).min(window as usize / 2) as u64;
             let mean = server.bytes / u64::from(server.frames);
             assert!(mean * 100 >= whole * 95, "{piece} of {window}: {mean} bytes a frame");
-            assert_eq!(server.connection.budget_left(), Limits::DEFAULT.budget_max);
+            assert_eq!(server.connection.budget_left(), Limits::DEFAULT.abuse_budget_max);
         }
     }
 }
@@ -181,10 +181,10 @@ fn a_piece_that_the_window_has_room_for_is_never_held_back() {
         let stream = server.open(1, 1, "");
         server.fill(65_535, rest);
         let (limits, out) = (&server.limits, &mut server.out);
-        assert_eq!(server.connection.room(limits, stream), rest);
+        assert_eq!(server.connection.send_capacity(limits, stream), rest);
         let data = vec![b'x'; rest];
-        assert_eq!(server.connection.send_data(limits, stream, &data, After::Wait, out), rest);
-        assert_eq!(server.connection.held_until(), None);
+        assert_eq!(server.connection.send_data(limits, stream, &data, MoreData::Pending, out), rest);
+        assert_eq!(server.connection.next_release_at(), None);
     }
     // If nothing is left to acknowledge, waiting cannot open the window further.
     let mut server = Server::new(700);
@@ -203,29 +203,29 @@ fn a_small_fragment_waits_for_room_and_for_50_ms_at_most() {
     server.fill(65_535, 35);
     let (_, size, left) = server.streams.last_mut().unwrap();
     (*size, *left) = (100, 100);
-    server.connection.offer(stream);
+    server.connection.mark_ready(stream);
     assert_eq!(server.send(), []);
-    assert!(server.connection.is_blocked() || server.connection.is_stalled(stream));
-    assert_eq!(server.connection.held_until(), Some(NOW_MS + 50));
+    assert!(server.connection.is_connection_window_exhausted() || server.connection.is_stream_window_exhausted(stream));
+    assert_eq!(server.connection.next_release_at(), Some(NOW_MS + 50));
     // Insufficient room, and time that is too short, change nothing.
     server.tick(NOW_MS + 40);
     server.feed(&["window 1 1", "window 0 1"]);
     assert_eq!(server.send(), []);
     server.tick(NOW_MS + 49);
     assert_eq!(server.send(), []);
-    assert_eq!(server.connection.held_until(), Some(NOW_MS + 50));
+    assert_eq!(server.connection.next_release_at(), Some(NOW_MS + 50));
     server.tick(NOW_MS + 50);
     assert_eq!(server.send(), [(1, 36)]);
-    assert_eq!(server.connection.held_until(), None);
+    assert_eq!(server.connection.next_release_at(), None);
     // Enough room ends the wait at once.
     server.feed(&["window 1 10", "window 0 10"]);
     assert_eq!(server.send(), []);
     server.feed(&["window 1 60", "window 0 60"]);
     assert_eq!(server.send(), [(1, 64)]);
     // A stream that ends stops waiting.
-    assert!(server.connection.held_until().is_some());
+    assert!(server.connection.next_release_at().is_some());
     server.feed(&["reset 1 8"]);
-    assert_eq!(server.connection.held_until(), None);
+    assert_eq!(server.connection.next_release_at(), None);
     assert_eq!(server.send(), []);
 }
 
@@ -237,17 +237,17 @@ fn a_stream_that_is_held_back_keeps_none_waiting_that_has_room() {
     let stream = server.open(1, 1, "");
     server.fill(4096, 35);
     server.streams.last_mut().unwrap().2 = 100;
-    server.connection.offer(stream);
+    server.connection.mark_ready(stream);
     assert_eq!(server.send(), []);
     let other = server.open(3, 500, "");
-    assert_eq!(server.connection.room(&server.limits, other), 4096);
+    assert_eq!(server.connection.send_capacity(&server.limits, other), 4096);
     assert_eq!(server.send().len(), 8);
     // By the window of the connection: more urgent ones continue.
     let mut server = Server::new(1 << 20);
     let stream = server.open(1, 1, "");
     server.fill(65_535, 35);
     server.streams.last_mut().unwrap().2 = 100;
-    server.connection.offer(stream);
+    server.connection.mark_ready(stream);
     assert_eq!(server.send(), []);
     server.open(3, 30, "priority=u=0");
     assert_eq!(server.send(), [(3, 30)]);

@@ -9,8 +9,8 @@
 //! repeats the line; a `#` as a stream identifier counts up from the last one.
 
 use crate::script::{escape, unescape};
-use peregrine_proto::h2::frame::{self, Code, Header, Kind, flag};
-use peregrine_proto::h2::hpack::{Decoder, Field, Sink};
+use peregrine_proto::h2::frame::{self, ErrorCode, FrameHeader, FrameType, flags};
+use peregrine_proto::h2::hpack::{Decoder, Field, FieldSink};
 
 /// The bytes of lines.
 pub(crate) fn bytes(lines: impl Iterator<Item = impl AsRef<str>>) -> Vec<u8> {
@@ -63,32 +63,32 @@ fn write(line: &str, stream: &mut u32, out: &mut Vec<u8>) {
             };
             frame::write_settings(words.map(pair), out);
         }
-        "settings-ack" => frame::write(Kind::Settings, flag::ACK, 0, &[], out),
+        "settings-ack" => frame::write_frame(FrameType::Settings, flags::ACK, 0, &[], out),
         "window" => frame::write_window_update(number(), number(), out),
-        "reset" => frame::write_reset(number(), Code(number()), out),
-        "go-away" => frame::write_go_away(number(), Code(number()), out),
-        "ping" => frame::write(Kind::Ping, 0, 0, &rest(words), out),
-        "ping-ack" => frame::write(Kind::Ping, flag::ACK, 0, &rest(words), out),
-        "priority" => frame::write(Kind::Priority, 0, number(), &[0, 0, 0, 0, 15], out),
+        "reset" => frame::write_rst_stream(number(), ErrorCode(number()), out),
+        "go-away" => frame::write_go_away(number(), ErrorCode(number()), out),
+        "ping" => frame::write_frame(FrameType::Ping, 0, 0, &rest(words), out),
+        "ping-ack" => frame::write_frame(FrameType::Ping, flags::ACK, 0, &rest(words), out),
+        "priority" => frame::write_frame(FrameType::Priority, 0, number(), &[0, 0, 0, 0, 15], out),
         "priority-update" => {
             let id: u32 = number();
             let payload = [&id.to_be_bytes()[..], &rest(words)].concat();
-            frame::write(Kind::PriorityUpdate, 0, 0, &payload, out);
+            frame::write_frame(FrameType::PriorityUpdate, 0, 0, &payload, out);
         }
         "headers" | "continuation" | "data" => {
             let kind = match name {
-                "headers" => Kind::Headers,
-                "data" => Kind::Data,
-                _ => Kind::Continuation,
+                "headers" => FrameType::Headers,
+                "data" => FrameType::Data,
+                _ => FrameType::Continuation,
             };
             let id = number();
-            let mut flags = if kind == Kind::Data { 0 } else { flag::END_HEADERS };
+            let mut flags = if kind == FrameType::Data { 0 } else { flags::END_HEADERS };
             let mut padding = None;
             while let Some(word) = words.next_if(|word| word.starts_with('+')) {
                 match word {
-                    "+end" => flags |= flag::END_STREAM,
-                    "+more" => flags &= !flag::END_HEADERS,
-                    "+priority" => flags |= flag::PRIORITY,
+                    "+end" => flags |= flags::END_STREAM,
+                    "+more" => flags &= !flags::END_HEADERS,
+                    "+priority" => flags |= flags::PRIORITY,
                     word => {
                         padding = Some(
                             word.strip_prefix("+pad=")
@@ -96,25 +96,25 @@ fn write(line: &str, stream: &mut u32, out: &mut Vec<u8>) {
                                 .parse::<u8>()
                                 .expect("the notation is right"),
                         );
-                        flags |= flag::PADDED;
+                        flags |= flags::PADDED;
                     }
                 }
             }
             let mut payload: Vec<u8> = padding.into_iter().collect();
-            if flags & flag::PRIORITY != 0 && kind == Kind::Headers {
+            if flags & flags::PRIORITY != 0 && kind == FrameType::Headers {
                 payload.extend([0, 0, 0, 0, 15]);
             }
             match kind {
-                Kind::Data => payload.extend(rest(words)),
+                FrameType::Data => payload.extend(rest(words)),
                 _ => words.for_each(|word| write_field(word, &mut payload)),
             }
             payload.extend(std::iter::repeat_n(0, usize::from(padding.unwrap_or(0))));
-            frame::write(kind, flags, id, &payload, out);
+            frame::write_frame(kind, flags, id, &payload, out);
         }
         "frame" => {
             let (kind, flags, id) = (number(), number(), number());
             let byte = |number: u32| u8::try_from(number).expect("the notation is right");
-            frame::write(Kind::find(byte(kind)), byte(flags), id, &rest(words), out);
+            frame::write_frame(FrameType::from_u8(byte(kind)), byte(flags), id, &rest(words), out);
         }
         "raw" => out.extend(rest(words)),
         _ => panic!("no such frame: {line}"),
@@ -158,7 +158,7 @@ pub(crate) struct Reader {
 
 struct Words(String);
 
-impl Sink for Words {
+impl FieldSink for Words {
     fn field(&mut self, field: Field<'_>) -> bool {
         self.0 += &format!(" {}={}", escape(field.name), escape(field.value));
         true
@@ -173,7 +173,7 @@ impl Reader {
     /// The lines of whole frames.
     pub(crate) fn lines(&mut self, mut bytes: &[u8]) -> Vec<String> {
         let mut lines = Vec::new();
-        while let Some(header) = Header::read(bytes) {
+        while let Some(header) = FrameHeader::parse(bytes) {
             let length = header.length as usize;
             lines.push(self.line(header, &bytes[frame::HEADER_BYTES..][..length]));
             bytes = &bytes[frame::HEADER_BYTES + length..];
@@ -182,28 +182,28 @@ impl Reader {
         lines
     }
 
-    fn line(&mut self, header: Header, payload: &[u8]) -> String {
-        let id = header.stream;
-        let end = if header.has(flag::END_STREAM) { " +end" } else { "" };
-        let number = |at: usize| frame::number(&payload[at..]).expect("the notation is right");
-        match header.kind {
-            Kind::Data => format!("data {id}{end} {}", escape(payload)).trim_end().to_owned(),
-            Kind::Headers => {
-                assert!(header.has(flag::END_HEADERS), "tests have short responses");
+    fn line(&mut self, header: FrameHeader, payload: &[u8]) -> String {
+        let id = header.stream_id;
+        let end = if header.has_flags(flags::END_STREAM) { " +end" } else { "" };
+        let number = |at: usize| frame::read_u32(&payload[at..]).expect("the notation is right");
+        match header.frame_type {
+            FrameType::Data => format!("data {id}{end} {}", escape(payload)).trim_end().to_owned(),
+            FrameType::Headers => {
+                assert!(header.has_flags(flags::END_HEADERS), "tests have short responses");
                 let mut words = Words(format!("headers {id}{end}"));
                 self.decoder.decode(payload, 1 << 20, &mut words).expect("the notation is right");
                 words.0
             }
-            Kind::ResetStream => format!("reset {id} {:?}", Code(number(0))),
-            Kind::Settings if header.has(flag::ACK) => "settings-ack".to_owned(),
-            Kind::Settings => {
-                let settings = frame::settings(payload).map(|(id, value)| format!(" {id}={value}"));
+            FrameType::RstStream => format!("reset {id} {:?}", ErrorCode(number(0))),
+            FrameType::Settings if header.has_flags(flags::ACK) => "settings-ack".to_owned(),
+            FrameType::Settings => {
+                let settings = frame::parse_settings(payload).map(|(id, value)| format!(" {id}={value}"));
                 format!("settings{}", settings.collect::<String>())
             }
-            Kind::Ping if header.has(flag::ACK) => format!("ping-ack {}", escape(payload)),
-            Kind::Ping => format!("ping {}", escape(payload)),
-            Kind::GoAway => format!("go-away {} {:?}", number(0), Code(number(4))),
-            Kind::WindowUpdate => format!("window {id} {}", number(0)),
+            FrameType::Ping if header.has_flags(flags::ACK) => format!("ping-ack {}", escape(payload)),
+            FrameType::Ping => format!("ping {}", escape(payload)),
+            FrameType::GoAway => format!("go-away {} {:?}", number(0), ErrorCode(number(4))),
+            FrameType::WindowUpdate => format!("window {id} {}", number(0)),
             kind => panic!("a server does not write {kind:?}"),
         }
     }

@@ -2,7 +2,7 @@
 
 mod wire;
 
-use peregrine_proto::proxy::{Addresses, Header, Received, Reject, Ssl, kind, receive};
+use peregrine_proto::proxy_protocol::{Addresses, ProxyProtocolHeader, ParseResult, ProxyProtocolError, Ssl, tlv_type, parse};
 use proptest::prelude::*;
 use std::net::SocketAddr;
 use wire::{binary, line, proxied, ssl, value};
@@ -13,15 +13,15 @@ fn address(text: &str) -> SocketAddr {
     text.parse().unwrap()
 }
 
-fn header(bytes: &[u8]) -> (usize, Header<'_>) {
-    match receive(bytes, BYTES_MAX) {
-        Ok(Received::Header(used, header)) => (used, header),
+fn header(bytes: &[u8]) -> (usize, ProxyProtocolHeader<'_>) {
+    match parse(bytes, BYTES_MAX) {
+        Ok(ParseResult::Header(used, header)) => (used, header),
         other => panic!("{other:?} of {}", bytes.escape_ascii()),
     }
 }
 
-fn reject(bytes: &[u8]) -> Reject {
-    match receive(bytes, BYTES_MAX) {
+fn reject(bytes: &[u8]) -> ProxyProtocolError {
+    match parse(bytes, BYTES_MAX) {
         Err(reject) => reject,
         other => panic!("{other:?} of {}", bytes.escape_ascii()),
     }
@@ -39,11 +39,11 @@ fn both_versions_tell_addresses_of_both_families() {
         for (version, bytes) in [
             (1, line(source, destination)),
             (2, proxied(source, destination, &[])),
-            (2, proxied(source, destination, &value(kind::NOOP, &[0; 7]))),
+            (2, proxied(source, destination, &value(tlv_type::NOOP, &[0; 7]))),
         ] {
             let (used, header) = header(&bytes);
             assert_eq!((used, header.version), (bytes.len(), version));
-            assert_eq!(header.addresses, Addresses::Internet { source, destination });
+            assert_eq!(header.addresses, Addresses::Inet { source, destination });
         }
     }
 }
@@ -75,10 +75,10 @@ fn lines_that_are_not_as_the_standard_has_them_are_refused() {
         "PROXY TCP4 192.0.2.1\0 192.0.2.2 1 2\r\n",
     ] {
         if bad == "PROXY\t" {
-            assert_eq!(receive(bad.as_bytes(), BYTES_MAX), Ok(Received::Other));
+            assert_eq!(parse(bad.as_bytes(), BYTES_MAX), Ok(ParseResult::NotProxy));
             continue;
         }
-        assert_eq!(reject(bad.as_bytes()), Reject::LineInvalid, "{bad:?}");
+        assert_eq!(reject(bad.as_bytes()), ProxyProtocolError::LineInvalid, "{bad:?}");
     }
 }
 
@@ -96,10 +96,10 @@ fn a_line_ends_within_107_bytes() {
     let longest = format!("PROXY UNKNOWN {}\r\n", "x".repeat(107 - 16));
     assert_eq!(header(longest.as_bytes()).0, 107);
     let endless = format!("PROXY UNKNOWN {}", "x".repeat(1000));
-    assert_eq!(receive(&endless.as_bytes()[..106], BYTES_MAX), Ok(Received::Partial));
-    assert_eq!(reject(&endless.as_bytes()[..107]), Reject::LineTooLong);
+    assert_eq!(parse(&endless.as_bytes()[..106], BYTES_MAX), Ok(ParseResult::Incomplete));
+    assert_eq!(reject(&endless.as_bytes()[..107]), ProxyProtocolError::LineTooLong);
     let late = format!("PROXY UNKNOWN {}\r\n", "x".repeat(107 - 15));
-    assert_eq!(reject(late.as_bytes()), Reject::LineTooLong);
+    assert_eq!(reject(late.as_bytes()), ProxyProtocolError::LineTooLong);
 }
 
 #[test]
@@ -112,10 +112,10 @@ fn other_protocols_are_told_apart_by_their_first_bytes() {
         "\x16\x03\x01",
         "proxy ",
     ] {
-        assert_eq!(receive(other.as_bytes(), BYTES_MAX), Ok(Received::Other), "{other:?}");
+        assert_eq!(parse(other.as_bytes(), BYTES_MAX), Ok(ParseResult::NotProxy), "{other:?}");
     }
     for partial in ["", "P", "PROXY", "PROXY ", "\r", "\r\n\r\n", "\r\n\r\n\0\r\nQUIT"] {
-        assert_eq!(receive(partial.as_bytes(), BYTES_MAX), Ok(Received::Partial), "{partial:?}");
+        assert_eq!(parse(partial.as_bytes(), BYTES_MAX), Ok(ParseResult::Incomplete), "{partial:?}");
     }
 }
 
@@ -125,7 +125,7 @@ fn a_proxy_that_speaks_for_itself_is_told_apart_whatever_else_it_says() {
         let bytes = binary(0, family, rest, &[]);
         let (used, header) = header(&bytes);
         assert_eq!((used, header.addresses), (bytes.len(), Addresses::Local));
-        assert_eq!(header.values().count(), 0);
+        assert_eq!(header.tlvs().count(), 0);
     }
     assert_eq!(header(&binary(1, 0, &[], &[])).1.addresses, Addresses::Unknown);
 }
@@ -148,38 +148,38 @@ fn headers_of_version_2_that_lie_are_refused() {
     let v4 = [0; 12];
     let mut version = binary(1, 0x11, &v4, &[]);
     version[12] = 0x11;
-    let checksum = |bytes: &[u8]| binary(1, 0x11, &v4, &value(kind::CRC32C, bytes));
-    let twice = [value(kind::CRC32C, &[0; 4]), value(kind::CRC32C, &[0; 4])].concat();
+    let checksum = |bytes: &[u8]| binary(1, 0x11, &v4, &value(tlv_type::CRC32C, bytes));
+    let twice = [value(tlv_type::CRC32C, &[0; 4]), value(tlv_type::CRC32C, &[0; 4])].concat();
     for (name, bytes, expected) in [
-        ("version", version, Reject::VersionInvalid),
-        ("command", binary(2, 0x11, &v4, &[]), Reject::CommandInvalid),
-        ("family", binary(1, 0x41, &v4, &[]), Reject::FamilyInvalid),
-        ("transport", binary(1, 0x13, &v4, &[]), Reject::FamilyInvalid),
-        ("no transport", binary(1, 0x10, &v4, &[]), Reject::FamilyInvalid),
-        ("no addresses", binary(1, 0x11, &[], &[]), Reject::AddressesShort),
-        ("short IPv4", binary(1, 0x11, &v4[..11], &[]), Reject::AddressesShort),
-        ("short IPv6", binary(1, 0x21, &[0; 35], &[]), Reject::AddressesShort),
-        ("short paths", binary(1, 0x31, &[0; 215], &[]), Reject::AddressesShort),
-        ("half a value", binary(1, 0x11, &v4, &[1, 0]), Reject::ValueInvalid),
-        ("long value", binary(1, 0x11, &v4, &[1, 0, 2, 0]), Reject::ValueInvalid),
-        ("short ssl", binary(1, 0x11, &v4, &value(kind::SSL, &[1; 4])), Reject::ValueInvalid),
-        ("ssl's", binary(1, 0x11, &v4, &ssl(1, 0, &[1, 0, 9])), Reject::ValueInvalid),
-        ("sum of 3 bytes", checksum(&[0; 3]), Reject::ChecksumInvalid),
-        ("wrong sum", checksum(&[0; 4]), Reject::ChecksumInvalid),
-        ("two sums", binary(1, 0x11, &v4, &twice), Reject::ChecksumInvalid),
-        ("too long", binary(1, 0x11, &[0; BYTES_MAX - 15], &[]), Reject::TooLong),
+        ("version", version, ProxyProtocolError::VersionInvalid),
+        ("command", binary(2, 0x11, &v4, &[]), ProxyProtocolError::CommandInvalid),
+        ("family", binary(1, 0x41, &v4, &[]), ProxyProtocolError::FamilyInvalid),
+        ("transport", binary(1, 0x13, &v4, &[]), ProxyProtocolError::FamilyInvalid),
+        ("no transport", binary(1, 0x10, &v4, &[]), ProxyProtocolError::FamilyInvalid),
+        ("no addresses", binary(1, 0x11, &[], &[]), ProxyProtocolError::AddressesTruncated),
+        ("short IPv4", binary(1, 0x11, &v4[..11], &[]), ProxyProtocolError::AddressesTruncated),
+        ("short IPv6", binary(1, 0x21, &[0; 35], &[]), ProxyProtocolError::AddressesTruncated),
+        ("short paths", binary(1, 0x31, &[0; 215], &[]), ProxyProtocolError::AddressesTruncated),
+        ("half a value", binary(1, 0x11, &v4, &[1, 0]), ProxyProtocolError::TlvInvalid),
+        ("long value", binary(1, 0x11, &v4, &[1, 0, 2, 0]), ProxyProtocolError::TlvInvalid),
+        ("short ssl", binary(1, 0x11, &v4, &value(tlv_type::SSL, &[1; 4])), ProxyProtocolError::TlvInvalid),
+        ("ssl's", binary(1, 0x11, &v4, &ssl(1, 0, &[1, 0, 9])), ProxyProtocolError::TlvInvalid),
+        ("sum of 3 bytes", checksum(&[0; 3]), ProxyProtocolError::ChecksumInvalid),
+        ("wrong sum", checksum(&[0; 4]), ProxyProtocolError::ChecksumInvalid),
+        ("two sums", binary(1, 0x11, &v4, &twice), ProxyProtocolError::ChecksumInvalid),
+        ("too long", binary(1, 0x11, &[0; BYTES_MAX - 15], &[]), ProxyProtocolError::TooLong),
     ] {
         assert_eq!(reject(&bytes), expected, "{name}");
     }
     let largest = binary(1, 0x11, &v4, &value(0xe0, &[7; BYTES_MAX - 16 - 12 - 3]));
     assert_eq!(header(&largest).0, BYTES_MAX);
     let huge = binary(1, 0x11, &[0; 65_535], &[]);
-    assert_eq!(reject(&huge[..16]), Reject::TooLong, "rejected before it arrives");
+    assert_eq!(reject(&huge[..16]), ProxyProtocolError::TooLong, "rejected before it arrives");
 }
 
 #[test]
 fn a_checksum_that_is_right_is_accepted_and_one_flipped_bit_is_not() {
-    let values = [value(kind::CRC32C, &[0; 4]), value(kind::UNIQUE_ID, b"id")].concat();
+    let values = [value(tlv_type::CRC32C, &[0; 4]), value(tlv_type::UNIQUE_ID, b"id")].concat();
     let mut bytes = proxied(address("192.0.2.1:5"), address("192.0.2.2:80"), &values);
     let place = 16 + 12 + 3;
     let sum = reference(&bytes);
@@ -189,7 +189,7 @@ fn a_checksum_that_is_right_is_accepted_and_one_flipped_bit_is_not() {
     for at in (16..bytes.len()).filter(|at| *at != place - 3) {
         let mut flipped = bytes.clone();
         flipped[at] ^= 1;
-        assert!(receive(&flipped, BYTES_MAX).is_err(), "byte {at}");
+        assert!(parse(&flipped, BYTES_MAX).is_err(), "byte {at}");
     }
     // RFC 3720 §B.4: 32 bytes of zeros.
     assert_eq!(reference(&[0; 32]), 0x8a91_36aa);
@@ -211,26 +211,26 @@ fn reference(bytes: &[u8]) -> u32 {
 #[test]
 fn values_are_given_in_order_and_those_of_tls_are_inside_of_one() {
     let inside =
-        [value(kind::SSL_VERSION, b"TLSv1.3"), value(kind::SSL_COMMON_NAME, b"me")].concat();
+        [value(tlv_type::SSL_VERSION, b"TLSv1.3"), value(tlv_type::SSL_COMMON_NAME, b"me")].concat();
     let values = [
-        value(kind::ALPN, b"h2"),
-        value(kind::AUTHORITY, b"example.com"),
+        value(tlv_type::ALPN, b"h2"),
+        value(tlv_type::AUTHORITY, b"example.com"),
         ssl(0b011, 0, &inside),
         value(0xea, b"\x01vpce-1"),
-        value(kind::UNIQUE_ID, b""),
+        value(tlv_type::UNIQUE_ID, b""),
     ];
     let bytes = proxied(address("192.0.2.1:5"), address("192.0.2.2:80"), &values.concat());
     let (_, header) = header(&bytes);
-    let all: Vec<_> = header.values().collect();
+    let all: Vec<_> = header.tlvs().collect();
     assert_eq!(all.iter().map(|(kind, _)| *kind).collect::<Vec<_>>(), [1, 2, 0x20, 0xea, 5]);
     assert_eq!(
         (all[0].1, all[1].1, all[3].1),
         (&b"h2"[..], &b"example.com"[..], &b"\x01vpce-1"[..])
     );
-    let tls = Ssl::read(all[2].1).unwrap();
+    let tls = Ssl::parse(all[2].1).unwrap();
     assert!(tls.is_tls && tls.has_certificate && tls.is_verified);
-    let expected = [(kind::SSL_VERSION, &b"TLSv1.3"[..]), (kind::SSL_COMMON_NAME, b"me")];
-    assert_eq!(tls.values().collect::<Vec<_>>(), expected);
+    let expected = [(tlv_type::SSL_VERSION, &b"TLSv1.3"[..]), (tlv_type::SSL_COMMON_NAME, b"me")];
+    assert_eq!(tls.tlvs().collect::<Vec<_>>(), expected);
     for (client, verify, expected) in [
         (0, 0, (false, false, false)),
         (1, 0, (true, false, false)),
@@ -239,26 +239,26 @@ fn values_are_given_in_order_and_those_of_tls_are_inside_of_one() {
         (0b111, 1, (true, true, false)),
     ] {
         let bytes = ssl(client, verify, &[]);
-        let Ssl { is_tls, has_certificate, is_verified, .. } = Ssl::read(&bytes[3..]).unwrap();
+        let Ssl { is_tls, has_certificate, is_verified, .. } = Ssl::parse(&bytes[3..]).unwrap();
         assert_eq!((is_tls, has_certificate, is_verified), expected, "{client:b} {verify}");
     }
 }
 
 /// Compares the results for each prefix of `bytes` with the result for all of them.
 fn check_cuts(bytes: &[u8]) -> Result<(), TestCaseError> {
-    let whole = receive(bytes, BYTES_MAX);
+    let whole = parse(bytes, BYTES_MAX);
     for end in 0..bytes.len() {
-        let part = receive(&bytes[..end], BYTES_MAX);
+        let part = parse(&bytes[..end], BYTES_MAX);
         match part {
-            Ok(Received::Partial) => {}
+            Ok(ParseResult::Incomplete) => {}
             // An early decision is final.
             decided => prop_assert_eq!(decided, whole, "{} bytes of {}", end, bytes.len()),
         }
     }
-    if let Ok(Received::Header(used, _)) = whole {
-        prop_assert_eq!(receive(&bytes[..used - 1], BYTES_MAX), Ok(Received::Partial));
+    if let Ok(ParseResult::Header(used, _)) = whole {
+        prop_assert_eq!(parse(&bytes[..used - 1], BYTES_MAX), Ok(ParseResult::Incomplete));
         let more = [bytes, b"GET / HTTP/1.1\r\n"].concat();
-        prop_assert_eq!(receive(&more, BYTES_MAX), whole, "following bytes change nothing");
+        prop_assert_eq!(parse(&more, BYTES_MAX), whole, "following bytes change nothing");
     }
     Ok(())
 }

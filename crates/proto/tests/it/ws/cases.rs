@@ -34,8 +34,8 @@ pub(crate) fn limits(case: &Case) -> Limits {
         match name {
             "message_bytes_max" => limits.message_bytes_max = u64::from(number),
             "frame_bytes_max" => limits.frame_bytes_max = u64::from(number),
-            "answers_max" => limits.answers_max = u16::try_from(number).unwrap(),
-            "budget_max" => limits.budget_max = number,
+            "answers_max" => limits.pending_pongs_max = u16::try_from(number).unwrap(),
+            "budget_max" => limits.abuse_budget_max = number,
             _ => panic!("no such limit: {name}"),
         }
     }
@@ -129,7 +129,7 @@ fn every_reject_is_the_outcome_of_a_case() {
 #[test]
 fn every_reject_can_be_told_to_the_peer() {
     for reject in Reject::ALL {
-        assert!(reject.cause().len() <= 123, "{reject:?} is too long for a reason");
+        assert!(reject.rule().len() <= 123, "{reject:?} is too long for a reason");
         let is_told = *reject != Reject::ConnectionLost;
         assert_eq!(reject.code().is_sendable(), is_told, "{reject:?}");
     }

@@ -6,7 +6,7 @@ use super::notation::{self, MASK};
 use flate2::write::DeflateEncoder;
 use peregrine_proto::ws::frame::{self, Opcode, flag};
 use peregrine_proto::ws::{
-    Compression, Connection, Content, Event, Limits, Malformed, Reject, Role,
+    DeflateCodec, Connection, MessagePayload, Event, Limits, InflateError, Reject, Role,
 };
 use proptest::prelude::*;
 use std::borrow::Cow;
@@ -44,7 +44,7 @@ fn a_window_that_is_kept_makes_a_repeated_message_short_and_one_that_is_forgotte
         let mut lengths = Vec::new();
         for _ in 0..2 {
             let (mut bytes, mut out) = (Vec::new(), Vec::new());
-            server.send(&LIMITS, Content::Text(text), &mut bytes).unwrap();
+            server.send(&LIMITS, MessagePayload::Text(text), &mut bytes).unwrap();
             assert_eq!(bytes[0], 0xC1, "one frame of text, compressed");
             lengths.push(bytes.len());
             let (used, event) = client.receive(&LIMITS, &mut bytes, &mut out);
@@ -60,8 +60,8 @@ fn what_is_short_is_sent_as_it_is() {
     let [mut server, _] = pair(true, true);
     let limits = Limits { compress_bytes_min: 10, ..LIMITS };
     let mut out = Vec::new();
-    server.send(&limits, Content::Text("123456789"), &mut out).unwrap();
-    server.send(&limits, Content::Text("1234567890"), &mut out).unwrap();
+    server.send(&limits, MessagePayload::Text("123456789"), &mut out).unwrap();
+    server.send(&limits, MessagePayload::Text("1234567890"), &mut out).unwrap();
     let firsts: Vec<_> = notation::frames(&out).iter().map(|frame| frame.first).collect();
     assert_eq!(firsts, [0x81, 0xC1]);
 }
@@ -69,11 +69,11 @@ fn what_is_short_is_sent_as_it_is() {
 #[test]
 fn each_piece_of_a_compressed_message_can_be_read_before_the_next() {
     let [mut server, client] = pair(false, false);
-    let mut client = client.in_pieces();
+    let mut client = client.streaming();
     let (mut bytes, mut out) = (Vec::new(), Vec::new());
     for (piece, last) in [("one", false), ("", false), ("two", false), ("", true)] {
         bytes.clear();
-        server.send_piece(Content::Text(piece), last, &mut bytes).unwrap();
+        server.send_fragment(MessagePayload::Text(piece), last, &mut bytes).unwrap();
         let (mut at, mut content) = (0, Vec::new());
         let mut ended = false;
         loop {
@@ -81,7 +81,7 @@ fn each_piece_of_a_compressed_message_can_be_read_before_the_next() {
             at += used;
             match event {
                 Event::NeedInput => break,
-                Event::Piece { bytes, last, .. } => {
+                Event::Chunk { bytes, is_final: last, .. } => {
                     content.extend_from_slice(&bytes);
                     ended = last;
                 }
@@ -92,18 +92,18 @@ fn each_piece_of_a_compressed_message_can_be_read_before_the_next() {
     }
     // The next message is a new one.
     bytes.clear();
-    server.send(&LIMITS, Content::Binary(b""), &mut bytes).unwrap();
+    server.send(&LIMITS, MessagePayload::Binary(b""), &mut bytes).unwrap();
     assert!(bytes.starts_with(&[0xC2]));
     let (_, event) = client.receive(&LIMITS, &mut bytes, &mut out);
-    assert!(matches!(event, Event::Piece { last: true, .. }), "{event:?}");
+    assert!(matches!(event, Event::Chunk { is_final: true, .. }), "{event:?}");
 }
 
 /// A message of `length` zeros as a client sends it.
 fn bomb(length: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     let payload = compressed(&vec![0; length]);
-    let flags = flag::FIN | flag::COMPRESSED;
-    frame::write(Opcode::Binary, flags, Some(MASK), &payload, &mut bytes);
+    let flags = flag::FIN | flag::RSV1;
+    frame::write_frame(Opcode::Binary, flags, Some(MASK), &payload, &mut bytes);
     bytes
 }
 
@@ -116,14 +116,14 @@ fn a_bomb_is_refused_when_the_limit_is_passed_and_no_later() {
                 Counted { inner: Inflater::new(true, true), most: limits.message_bytes_max + 1 };
             let mut server = Connection::new(&limits, Role::Server, Some(inflater));
             if in_pieces {
-                server = server.in_pieces();
+                server = server.streaming();
             }
             let (mut bytes, mut out, mut at, mut held) = (bomb(length), Vec::new(), 0, 0);
             let ended = loop {
                 let (used, event) = server.receive(&limits, &mut bytes[at..], &mut out);
                 at += used;
                 match event {
-                    Event::Piece { bytes, last, .. } => {
+                    Event::Chunk { bytes, is_final: last, .. } => {
                         assert!(bytes.len() <= 16 * 1024, "a piece is short");
                         held += bytes.len();
                         if last {
@@ -151,13 +151,13 @@ struct Counted {
     most: u64,
 }
 
-impl Compression for Counted {
+impl DeflateCodec for Counted {
     fn inflate(
         &mut self,
         input: &[u8],
         room: usize,
         out: &mut Vec<u8>,
-    ) -> Result<usize, Malformed> {
+    ) -> Result<usize, InflateError> {
         let used = self.inner.inflate(input, room, out);
         assert!(self.inner.produced as u64 <= self.most, "output within the limit");
         used
@@ -184,13 +184,13 @@ struct Runs {
     ends: Rc<Cell<usize>>,
 }
 
-impl Compression for Runs {
+impl DeflateCodec for Runs {
     fn inflate(
         &mut self,
         input: &[u8],
         room: usize,
         out: &mut Vec<u8>,
-    ) -> Result<usize, Malformed> {
+    ) -> Result<usize, InflateError> {
         assert!(room > 0, "there is room");
         let runs = input.iter().flat_map(|byte| std::iter::repeat_n(*byte, usize::from(*byte)));
         self.pending.extend(runs);
@@ -214,9 +214,9 @@ impl Compression for Runs {
 fn a_message_that_compresses_to_nothing_is_a_byte_0() {
     let mut server = Connection::new(&LIMITS, Role::Server, Some(Runs::default()));
     let mut out = Vec::new();
-    server.send(&LIMITS, Content::Binary(b""), &mut out).unwrap();
-    server.send_piece(Content::Text("a"), false, &mut out).unwrap();
-    server.send_piece(Content::Text(""), true, &mut out).unwrap();
+    server.send(&LIMITS, MessagePayload::Binary(b""), &mut out).unwrap();
+    server.send_fragment(MessagePayload::Text("a"), false, &mut out).unwrap();
+    server.send_fragment(MessagePayload::Text(""), true, &mut out).unwrap();
     assert_eq!(out, b"\xc2\x01\x00\x41\x01a\x80\x01\x00");
 }
 
@@ -224,10 +224,10 @@ fn a_message_that_compresses_to_nothing_is_a_byte_0() {
 fn bytes_may_be_added_between_pieces() {
     let content = vec![0; 1_000_000];
     let mut frame = Vec::new();
-    let flags = flag::FIN | flag::COMPRESSED;
-    frame::write(Opcode::Binary, flags, Some(MASK), &compressed(&content), &mut frame);
+    let flags = flag::FIN | flag::RSV1;
+    frame::write_frame(Opcode::Binary, flags, Some(MASK), &compressed(&content), &mut frame);
     let [server, _] = pair(true, true);
-    let mut server = server.in_pieces();
+    let mut server = server.streaming();
     // One more byte after each piece, whatever the position of the mask.
     let (mut end, mut at, mut received, length) = (101, 0, 0, frame.len());
     loop {
@@ -235,7 +235,7 @@ fn bytes_may_be_added_between_pieces() {
         (at, end) = (at + used, length.min(end + 1));
         match event {
             Event::NeedInput => {}
-            Event::Piece { bytes, last, .. } => {
+            Event::Chunk { bytes, is_final: last, .. } => {
                 assert!(bytes.iter().all(|byte| *byte == 0));
                 received += bytes.len();
                 if last {
@@ -268,13 +268,13 @@ proptest! {
         let ends = Rc::clone(&runs.ends);
         let mut connection = Connection::new(&LIMITS, Role::Server, Some(runs));
         if in_pieces {
-            connection = connection.in_pieces();
+            connection = connection.streaming();
         }
         let (mut bytes, mut expected) = (Vec::new(), Vec::new());
         for payload in &payloads {
             let (one, two) = payload.split_at(cut.index(payload.len() + 1));
-            frame::write(Opcode::Binary, flag::COMPRESSED, Some(MASK), one, &mut bytes);
-            frame::write(Opcode::Continuation, flag::FIN, Some(MASK), two, &mut bytes);
+            frame::write_frame(Opcode::Binary, flag::RSV1, Some(MASK), one, &mut bytes);
+            frame::write_frame(Opcode::Continuation, flag::FIN, Some(MASK), two, &mut bytes);
             for byte in payload.iter().chain(&[0, 0, 0xFF, 0xFF]) {
                 expected.extend(std::iter::repeat_n(*byte, usize::from(*byte)));
             }
@@ -287,7 +287,7 @@ proptest! {
                 at += used;
                 match event {
                     Event::NeedInput => break,
-                    Event::Binary(bytes) | Event::Piece { bytes, .. } => {
+                    Event::Binary(bytes) | Event::Chunk { bytes, .. } => {
                         received.extend_from_slice(&bytes);
                     }
                     other => prop_assert!(false, "{:?}", other),
@@ -310,16 +310,16 @@ proptest! {
         let [server, client] = pair(server_forgets, client_forgets);
         let (mut one, mut other) = if by_client { (client, server) } else { (server, client) };
         if in_pieces {
-            other = other.in_pieces();
+            other = other.streaming();
         }
         let (mut bytes, mut out, mut expected) = (Vec::new(), Vec::new(), Vec::new());
         for (is_text, pieces) in &messages {
-            let content = |text| if *is_text { Content::Text(text) } else { Content::Binary(text.as_bytes()) };
+            let content = |text| if *is_text { MessagePayload::Text(text) } else { MessagePayload::Binary(text.as_bytes()) };
             if let [whole] = &pieces[..] {
                 one.send(&LIMITS, content(whole), &mut bytes).unwrap();
             } else {
                 for (at, piece) in pieces.iter().enumerate() {
-                    one.send_piece(content(piece), at + 1 == pieces.len(), &mut bytes).unwrap();
+                    one.send_fragment(content(piece), at + 1 == pieces.len(), &mut bytes).unwrap();
                 }
             }
             expected.push(pieces.concat().into_bytes());
@@ -333,7 +333,7 @@ proptest! {
                     Event::NeedInput => break,
                     Event::Text(text) => received.push(text.into_owned().into_bytes()),
                     Event::Binary(bytes) => received.push(bytes.into_owned()),
-                    Event::Piece { bytes, last, .. } => {
+                    Event::Chunk { bytes, is_final, .. } => {
                         part.extend_from_slice(&bytes);
                         if last {
                             received.push(std::mem::take(&mut part));
@@ -341,7 +341,7 @@ proptest! {
                     }
                     other => prop_assert!(false, "{:?}", other),
                 }
-                other.check();
+                other.assert_invariants();
             }
         }
         prop_assert_eq!(at, length);

@@ -1,8 +1,8 @@
 //! The handshake's fields, and the negotiation of compression.
 
-use peregrine_proto::ws::accept::{Key, sha1};
-use peregrine_proto::ws::deflate::{Agreed, AnswerInvalid, Offer, Wishes, negotiate};
-use peregrine_proto::ws::handshake::{Refusal, choose_protocol, has_token, read_http1};
+use peregrine_proto::ws::key::{HandshakeKey, sha1};
+use peregrine_proto::ws::deflate::{DeflateParams, InvalidResponse, Offer, DeflateConfig, negotiate};
+use peregrine_proto::ws::handshake::{HandshakeError, choose_protocol, has_token, validate_http1};
 use peregrine_proto::{Method, Version};
 use proptest::prelude::*;
 use sha1::{Digest, Sha1};
@@ -10,7 +10,7 @@ use sha1::{Digest, Sha1};
 const KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
 
 /// A valid request's fields, one of them replaced.
-fn judge(name: &str, value: Option<&str>) -> Result<Key, Refusal> {
+fn judge(name: &str, value: Option<&str>) -> Result<HandshakeKey, HandshakeError> {
     let mut fields = vec![
         ("Host", "a"),
         ("Upgrade", "websocket"),
@@ -21,40 +21,40 @@ fn judge(name: &str, value: Option<&str>) -> Result<Key, Refusal> {
     fields.retain(|field| field.0 != name);
     fields.extend(value.map(|value| (name, value)));
     let bytes = fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()));
-    read_http1(Method::Get, Version::Http11, bytes)
+    validate_http1(Method::Get, Version::Http11, bytes)
 }
 
 #[test]
 fn a_handshake_has_an_upgrade_a_version_and_a_key() {
     let key = judge("Host", None).unwrap();
     assert_eq!(key.as_str(), KEY);
-    assert_eq!(key, Key::new(*b"the sample nonce"));
-    assert_eq!(&key.accept(), b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+    assert_eq!(key, HandshakeKey::new(*b"the sample nonce"));
+    assert_eq!(&key.derive_accept(), b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
     assert!(judge("Upgrade", Some("h2c, WebSocket")).is_ok());
     for (name, value, refusal) in [
-        ("Upgrade", None, Refusal::NoUpgrade),
-        ("Upgrade", Some("h2c"), Refusal::NoUpgrade),
-        ("Connection", None, Refusal::NoUpgrade),
-        ("Connection", Some("keep-alive"), Refusal::NoUpgrade),
-        ("Sec-WebSocket-Version", None, Refusal::Version),
-        ("Sec-WebSocket-Version", Some("8"), Refusal::Version),
-        ("Sec-WebSocket-Version", Some("13, 8"), Refusal::Version),
-        ("Sec-WebSocket-Key", None, Refusal::Key),
-        ("Sec-WebSocket-Key", Some(""), Refusal::Key),
-        ("Sec-WebSocket-Key", Some("dGhlIHNhbXBsZSBub25jZQ="), Refusal::Key),
-        ("Sec-WebSocket-Key", Some("dGhlIHNhbXBsZSBub25jZQAA"), Refusal::Key),
-        ("Sec-WebSocket-Key", Some("dGhlIHNhbXBsZSBub25j_Q=="), Refusal::Key),
-        ("sec-websocket-version", Some("13"), Refusal::Version),
-        ("sec-websocket-key", Some(KEY), Refusal::Key),
+        ("Upgrade", None, HandshakeError::MissingUpgrade),
+        ("Upgrade", Some("h2c"), HandshakeError::MissingUpgrade),
+        ("Connection", None, HandshakeError::MissingUpgrade),
+        ("Connection", Some("keep-alive"), HandshakeError::MissingUpgrade),
+        ("Sec-WebSocket-Version", None, HandshakeError::UnsupportedVersion),
+        ("Sec-WebSocket-Version", Some("8"), HandshakeError::UnsupportedVersion),
+        ("Sec-WebSocket-Version", Some("13, 8"), HandshakeError::UnsupportedVersion),
+        ("Sec-WebSocket-Key", None, HandshakeError::InvalidKey),
+        ("Sec-WebSocket-Key", Some(""), HandshakeError::InvalidKey),
+        ("Sec-WebSocket-Key", Some("dGhlIHNhbXBsZSBub25jZQ="), HandshakeError::InvalidKey),
+        ("Sec-WebSocket-Key", Some("dGhlIHNhbXBsZSBub25jZQAA"), HandshakeError::InvalidKey),
+        ("Sec-WebSocket-Key", Some("dGhlIHNhbXBsZSBub25j_Q=="), HandshakeError::InvalidKey),
+        ("sec-websocket-version", Some("13"), HandshakeError::UnsupportedVersion),
+        ("sec-websocket-key", Some(KEY), HandshakeError::InvalidKey),
     ] {
         assert_eq!(judge(name, value), Err(refusal), "{name}: {value:?}");
     }
     let fields = [("Upgrade", "websocket"), ("Connection", "Upgrade")];
     let fields = || fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()));
-    let judged = read_http1(Method::Post, Version::Http11, fields());
-    assert_eq!(judged, Err(Refusal::Method));
-    let judged = read_http1(Method::Get, Version::Http10, fields());
-    assert_eq!(judged, Err(Refusal::NoUpgrade));
+    let judged = validate_http1(Method::Post, Version::Http11, fields());
+    assert_eq!(judged, Err(HandshakeError::MethodNotGet));
+    let judged = validate_http1(Method::Get, Version::Http10, fields());
+    assert_eq!(judged, Err(HandshakeError::MissingUpgrade));
 }
 
 #[test]
@@ -92,25 +92,25 @@ fn sha_1_has_the_digests_of_its_standard() {
     }
 }
 
-fn answer(offer: &str, wishes: &Wishes) -> Option<String> {
+fn answer(offer: &str, wishes: &DeflateConfig) -> Option<String> {
     negotiate([offer.as_bytes()], wishes).map(|agreed| agreed.to_string())
 }
 
 /// A server without preferences that supports everything.
-fn all() -> Wishes {
-    Wishes {
-        server_forgets: false,
-        client_forgets: false,
-        server_window_bits: 9..=15,
-        client_window_bits: 15,
+fn all() -> DeflateConfig {
+    DeflateConfig {
+        server_no_context_takeover: false,
+        client_no_context_takeover: false,
+        server_max_window_bits: 9..=15,
+        client_max_window_bits: 15,
     }
 }
 
 #[test]
 fn offers_are_answered_by_what_both_can() {
-    let wants_all = Wishes { server_forgets: true, client_forgets: true, ..all() };
-    let small = Wishes { server_window_bits: 9..=11, client_window_bits: 10, ..all() };
-    let only_15 = Wishes { server_window_bits: 15..=15, ..all() };
+    let wants_all = DeflateConfig { server_no_context_takeover: true, client_no_context_takeover: true, ..all() };
+    let small = DeflateConfig { server_max_window_bits: 9..=11, client_max_window_bits: 10, ..all() };
+    let only_15 = DeflateConfig { server_max_window_bits: 15..=15, ..all() };
     for (offer, wishes, expected) in [
         ("permessage-deflate", all(), Some("")),
         ("Permessage-Deflate", all(), Some("")),
@@ -202,26 +202,26 @@ fn offers_that_break_a_rule_are_declined() {
 
 #[test]
 fn an_answer_must_fit_the_offer() {
-    let read = |offer: &Offer, text: &str| offer.read_answer([text.as_bytes()]);
+    let read = |offer: &Offer, text: &str| offer.parse_response([text.as_bytes()]);
     let (plain, bits) = (
         Offer::default(),
         Offer {
-            server_window_bits: Some(10),
-            client_window_bits_min: Some(9),
-            server_forgets: true,
+            server_max_window_bits: Some(10),
+            client_max_window_bits_min: Some(9),
+            server_no_context_takeover: true,
             ..Offer::default()
         },
     );
-    let most = Agreed {
-        server_forgets: false,
-        client_forgets: false,
-        server_window_bits: 15,
-        client_window_bits: 15,
+    let most = DeflateParams {
+        server_no_context_takeover: false,
+        client_no_context_takeover: false,
+        server_max_window_bits: 15,
+        client_max_window_bits: 15,
     };
     assert_eq!(read(&plain, ""), Ok(None));
     assert_eq!(read(&plain, "permessage-deflate"), Ok(Some(most)));
     let right = "permessage-deflate; server_no_context_takeover; server_max_window_bits=10";
-    let agreed = Agreed { server_forgets: true, server_window_bits: 10, ..most };
+    let agreed = DeflateParams { server_no_context_takeover: true, server_max_window_bits: 10, ..most };
     assert_eq!(read(&bits, right), Ok(Some(agreed)));
     for (offer, answer) in [
         (plain, "permessage-deflate; client_max_window_bits=10"),
@@ -234,7 +234,7 @@ fn an_answer_must_fit_the_offer() {
         (bits, &format!("{right}; client_max_window_bits=8")),
         (bits, &format!("{right}; client_max_window_bits")),
     ] {
-        assert_eq!(read(&offer, answer), Err(AnswerInvalid), "{answer}");
+        assert_eq!(read(&offer, answer), Err(InvalidResponse), "{answer}");
     }
 }
 
@@ -242,10 +242,10 @@ fn offers() -> impl Strategy<Value = Offer> {
     let bits = || proptest::option::of(8..=15_u8);
     (any::<bool>(), any::<bool>(), bits(), bits()).prop_map(
         |(server_forgets, client_forgets, server_window_bits, client_window_bits_min)| Offer {
-            server_forgets,
-            client_forgets,
-            server_window_bits,
-            client_window_bits_min,
+            server_no_context_takeover: server_forgets,
+            client_no_context_takeover: client_forgets,
+            server_max_window_bits: server_window_bits,
+            client_max_window_bits_min: client_window_bits_min,
         },
     )
 }
@@ -265,16 +265,16 @@ proptest! {
         least in 8..=15_u8,
         client_window_bits in 8..=15_u8,
     ) {
-        let wishes = Wishes {
-            server_forgets, client_forgets, server_window_bits: least..=15, client_window_bits,
+        let wishes = DeflateConfig {
+            server_no_context_takeover, client_no_context_takeover, server_max_window_bits: least..=15, client_max_window_bits,
         };
         let text = offer.to_string();
         let agreed = negotiate([text.as_bytes()], &wishes);
         let answer = agreed.map(|agreed| agreed.to_string()).unwrap_or_default();
-        let read = offer.read_answer([answer.as_bytes()]);
-        let too_small = offer.client_window_bits_min.is_some_and(|least| client_window_bits < least);
+        let read = offer.parse_response([answer.as_bytes()]);
+        let too_small = offer.client_max_window_bits_min.is_some_and(|least| client_window_bits < least);
         if agreed.is_some() && too_small {
-            prop_assert_eq!(read, Err(AnswerInvalid));
+            prop_assert_eq!(read, Err(InvalidResponse));
         } else {
             prop_assert_eq!(read, Ok(agreed));
         }

@@ -1,7 +1,7 @@
 //! A compression codec for tests, on flate2.
 
 use flate2::{Compress, Compression as Level, Decompress, FlushCompress, FlushDecompress, Status};
-use peregrine_proto::ws::{Compression, Malformed};
+use peregrine_proto::ws::{DeflateCodec, InflateError};
 
 /// Both directions of permessage-deflate, with windows of 15 bits.
 pub(crate) struct Inflater {
@@ -27,13 +27,13 @@ impl Inflater {
     }
 }
 
-impl Compression for Inflater {
+impl DeflateCodec for Inflater {
     fn inflate(
         &mut self,
         input: &[u8],
         room: usize,
         out: &mut Vec<u8>,
-    ) -> Result<usize, Malformed> {
+    ) -> Result<usize, InflateError> {
         let start = out.len();
         out.resize(start + room, 0);
         let (mut used, mut made) = (0, 0);
@@ -51,7 +51,7 @@ impl Compression for Inflater {
         };
         out.truncate(start + made);
         self.produced += made;
-        status.map(|_| used).map_err(|_| Malformed)
+        status.map(|_| used).map_err(|_| InflateError)
     }
 
     fn end_inflate(&mut self) {

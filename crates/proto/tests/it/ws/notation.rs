@@ -36,12 +36,12 @@ fn write(line: &str, by_client: bool, out: &mut Vec<u8>) {
     let opcode = match name {
         "raw" => return out.extend(unescape(&words.collect::<Vec<_>>().join(" "))),
         "frame" => words.next().expect("an opcode").parse().expect("a number"),
-        "text" => Opcode::Text.number(),
-        "binary" => Opcode::Binary.number(),
-        "continue" => Opcode::Continuation.number(),
-        "ping" => Opcode::Ping.number(),
-        "pong" => Opcode::Pong.number(),
-        "close" => Opcode::Close.number(),
+        "text" => Opcode::Text.as_u8(),
+        "binary" => Opcode::Binary.as_u8(),
+        "continue" => Opcode::Continuation.as_u8(),
+        "ping" => Opcode::Ping.as_u8(),
+        "pong" => Opcode::Pong.as_u8(),
+        "close" => Opcode::Close.as_u8(),
         _ => panic!("no such frame: {line}"),
     };
     let (mut first, mut masked, mut width) = (flag::FIN | opcode, by_client, 0);
@@ -117,7 +117,7 @@ pub(crate) fn frames(mut bytes: &[u8]) -> Vec<Frame> {
 pub(crate) fn lines(bytes: &[u8], by_client: bool) -> Vec<String> {
     let line = |frame: Frame| {
         assert_eq!(frame.masked, by_client, "a client masks, and a server does not");
-        let opcode = Opcode::find(frame.first & 0x0F).expect("no reserved opcode is sent");
+        let opcode = Opcode::from_u8(frame.first & 0x0F).expect("no reserved opcode is sent");
         let mut line = match opcode {
             Opcode::Continuation => "continue".to_owned(),
             other => format!("{other:?}").to_lowercase(),
@@ -125,8 +125,8 @@ pub(crate) fn lines(bytes: &[u8], by_client: bool) -> Vec<String> {
         if frame.first & flag::FIN == 0 {
             line += " +more";
         }
-        if frame.first & flag::RESERVED != 0 {
-            line += &format!(" +rsv={}", (frame.first & flag::RESERVED) >> 4);
+        if frame.first & flag::RSV_MASK != 0 {
+            line += &format!(" +rsv={}", (frame.first & flag::RSV_MASK) >> 4);
         }
         let mut payload = &frame.payload[..];
         if let (Opcode::Close, Some((code, reason))) = (opcode, payload.split_first_chunk()) {

@@ -3,7 +3,7 @@
 use super::inflater::Inflater;
 use super::notation::{self, MASK};
 use crate::script::escape;
-use peregrine_proto::ws::{Connection, Event, Kind, Limits, Next, Role};
+use peregrine_proto::ws::{Connection, Event, MessageType, Limits, NextAction, Role};
 
 /// The options of an endpoint.
 #[derive(Clone, Copy, Debug, Default)]
@@ -23,7 +23,7 @@ impl Way {
         let role = if self.is_client { Role::Client(|| MASK) } else { Role::Server };
         let compression = self.compresses.then(|| Inflater::new(false, false));
         let connection = Connection::new(limits, role, compression);
-        if self.in_pieces { connection.in_pieces() } else { connection }
+        if self.in_pieces { connection.streaming() } else { connection }
     }
 }
 
@@ -49,7 +49,7 @@ pub(crate) fn play(limits: &Limits, way: Way, bytes: &[u8], cuts: &[usize]) -> V
             used += taken;
             let note = match &event {
                 Event::NeedInput => break,
-                Event::Piece { kind, bytes, last } => {
+                Event::Chunk { message_type: kind, bytes, is_final: last } => {
                     assert!(*last || !bytes.is_empty(), "pieces have content");
                     pieces.extend_from_slice(bytes);
                     if !last {
@@ -57,8 +57,8 @@ pub(crate) fn play(limits: &Limits, way: Way, bytes: &[u8], cuts: &[usize]) -> V
                     }
                     let whole = std::mem::take(&mut pieces);
                     match kind {
-                        Kind::Text => note(std::str::from_utf8(&whole).map(|_| "text"), &whole),
-                        Kind::Binary => note(Ok("binary"), &whole),
+                        MessageType::Text => note(std::str::from_utf8(&whole).map(|_| "text"), &whole),
+                        MessageType::Binary => note(Ok("binary"), &whole),
                     }
                 }
                 Event::Text(text) => note(Ok("text"), text.as_bytes()),
@@ -70,28 +70,28 @@ pub(crate) fn play(limits: &Limits, way: Way, bytes: &[u8], cuts: &[usize]) -> V
                 Event::Closed => panic!("the end was reported before"),
             };
             notes.push(note.trim_end().to_owned());
-            connection.check();
+            connection.assert_invariants();
             let written = notation::lines(&out, way.is_client);
             notes.extend(written.into_iter().map(|line| format!("> {line}")));
             out.clear();
-            if connection.next() != Next::Receive {
+            if connection.next_action() != NextAction::Receive {
                 let rest = &mut buffer[used..end];
                 let all = (rest.len(), Event::Closed);
                 assert_eq!(connection.receive(limits, rest, &mut out), all, "nothing more is read");
                 break 'all;
             }
         }
-        connection.check();
+        connection.assert_invariants();
         assert!(out.is_empty(), "output comes with an event");
         assert!(end - used < 131, "only headers and control frames stay unused");
     }
-    if connection.next() == Next::Receive {
-        notes.push(format!("{:?}", connection.close_receive()).to_lowercase());
+    if connection.next_action() == NextAction::Receive {
+        notes.push(format!("{:?}", connection.receive_eof()).to_lowercase());
     } else {
-        notes.push(format!("{:?}", connection.next()).to_lowercase());
-        assert_eq!(connection.close_receive(), Event::Closed);
+        notes.push(format!("{:?}", connection.next_action()).to_lowercase());
+        assert_eq!(connection.receive_eof(), Event::Closed);
     }
-    connection.check();
+    connection.assert_invariants();
     notes
 }
 

@@ -2,7 +2,7 @@
 
 use super::notation::{self, MASK};
 use peregrine_proto::ws::{
-    Close, CloseCode, Connection, Content, Event, Limits, Next, Reject, Role, Unsent, Waiting,
+    Close, CloseCode, Connection, MessagePayload, Event, Limits, NextAction, Reject, Role, WriteError, WaitingFor,
     frame,
 };
 use proptest::prelude::*;
@@ -28,7 +28,7 @@ fn lengths_have_no_more_bytes_than_they_need() {
         (65_536, b"\x82\x7f\x00\x00\x00\x00\x00\x01\x00\x00"),
     ] {
         let (mut out, content) = (Vec::new(), vec![7; length]);
-        server().send(&LIMITS, Content::Binary(&content), &mut out).unwrap();
+        server().send(&LIMITS, MessagePayload::Binary(&content), &mut out).unwrap();
         assert_eq!(out, [header, &content].concat());
     }
 }
@@ -36,16 +36,16 @@ fn lengths_have_no_more_bytes_than_they_need() {
 #[test]
 fn pieces_are_frames_between_which_control_frames_may_stand() {
     let (mut out, mut server) = (Vec::new(), server());
-    server.send_piece(Content::Text("a"), false, &mut out).unwrap();
+    server.send_fragment(MessagePayload::Text("a"), false, &mut out).unwrap();
     server.ping(b"x", &mut out).unwrap();
-    server.send_piece(Content::Text("b"), false, &mut out).unwrap();
-    let whole = server.send(&LIMITS, Content::Text("c"), &mut out);
-    assert_eq!(whole, Err(Unsent::Interrupts));
-    let other = server.send_piece(Content::Binary(b"c"), true, &mut out);
-    assert_eq!(other, Err(Unsent::Interrupts));
-    server.send_piece(Content::Text(""), true, &mut out).unwrap();
+    server.send_fragment(MessagePayload::Text("b"), false, &mut out).unwrap();
+    let whole = server.send(&LIMITS, MessagePayload::Text("c"), &mut out);
+    assert_eq!(whole, Err(WriteError::MessageInProgress));
+    let other = server.send_fragment(MessagePayload::Binary(b"c"), true, &mut out);
+    assert_eq!(other, Err(WriteError::MessageInProgress));
+    server.send_fragment(MessagePayload::Text(""), true, &mut out).unwrap();
     server.pong(b"", &mut out).unwrap();
-    server.send(&LIMITS, Content::Text("c"), &mut out).unwrap();
+    server.send(&LIMITS, MessagePayload::Text("c"), &mut out).unwrap();
     let lines = ["text +more a", "ping x", "continue +more b", "continue", "pong", "text c"];
     assert_eq!(notation::lines(&out, false), lines);
 }
@@ -53,32 +53,32 @@ fn pieces_are_frames_between_which_control_frames_may_stand() {
 #[test]
 fn what_may_not_be_sent_is_not_written() {
     let (mut out, mut server) = (Vec::new(), server());
-    assert_eq!(server.ping(&[0; 126], &mut out), Err(Unsent::TooLong));
-    assert_eq!(server.pong(&[0; 126], &mut out), Err(Unsent::TooLong));
+    assert_eq!(server.ping(&[0; 126], &mut out), Err(WriteError::ControlTooLong));
+    assert_eq!(server.pong(&[0; 126], &mut out), Err(WriteError::ControlTooLong));
     for code in [0, 999, 1004, 1005, 1006, 1015, 1016, 2999, 5000] {
         let close = server.close(Some((CloseCode(code), "")), &mut out);
-        assert_eq!(close, Err(Unsent::CodeInvalid), "{code}");
+        assert_eq!(close, Err(WriteError::InvalidCloseCode), "{code}");
     }
     assert!(out.is_empty() && server.can_send());
     server.close(Some((CloseCode::GOING_AWAY, "bye")), &mut out).unwrap();
     assert_eq!(notation::lines(&out, false), ["close 1001 bye"]);
     out.clear();
     assert!(!server.can_send());
-    assert_eq!(server.send(&LIMITS, Content::Text("a"), &mut out), Err(Unsent::Closed));
-    assert_eq!(server.send_piece(Content::Text("a"), true, &mut out), Err(Unsent::Closed));
-    assert_eq!(server.ping(b"", &mut out), Err(Unsent::Closed));
-    assert_eq!(server.pong(b"", &mut out), Err(Unsent::Closed));
-    assert_eq!(server.close(None, &mut out), Err(Unsent::Closed));
+    assert_eq!(server.send(&LIMITS, MessagePayload::Text("a"), &mut out), Err(WriteError::Closed));
+    assert_eq!(server.send_fragment(MessagePayload::Text("a"), true, &mut out), Err(WriteError::Closed));
+    assert_eq!(server.ping(b"", &mut out), Err(WriteError::Closed));
+    assert_eq!(server.pong(b"", &mut out), Err(WriteError::Closed));
+    assert_eq!(server.close(None, &mut out), Err(WriteError::Closed));
     assert!(out.is_empty());
 }
 
 #[test]
 fn a_reason_that_is_too_long_is_cut_between_characters() {
     let (mut out, reason) = (Vec::new(), "€".repeat(50));
-    server().close(Some((CloseCode::NORMAL, &reason)), &mut out).unwrap();
+    server().close(Some((CloseCode::NORMAL_CLOSURE, &reason)), &mut out).unwrap();
     let (used, event) = client().receive(&LIMITS, &mut out, &mut Vec::new());
     assert_eq!(used, 127);
-    let close = Close { code: CloseCode::NORMAL, reason: &"€".repeat(41) };
+    let close = Close { code: CloseCode::NORMAL_CLOSURE, reason: &"€".repeat(41) };
     assert_eq!(event, Event::Close(close));
 }
 
@@ -86,16 +86,16 @@ fn a_reason_that_is_too_long_is_cut_between_characters() {
 fn two_close_frames_end_a_connection_and_the_server_leaves_first() {
     let (mut client, mut server, mut to_server, mut to_client) =
         (client(), server(), Vec::new(), Vec::new());
-    client.close(Some((CloseCode::NORMAL, "bye")), &mut to_server).unwrap();
-    assert_eq!((client.next(), client.waiting()), (Next::Receive, Waiting::Close));
+    client.close(Some((CloseCode::NORMAL_CLOSURE, "bye")), &mut to_server).unwrap();
+    assert_eq!((client.next_action(), client.waiting_for()), (NextAction::Receive, WaitingFor::Close));
     let (_, event) = server.receive(&LIMITS, &mut to_server, &mut to_client);
-    assert_eq!(event, Event::Close(Close { code: CloseCode::NORMAL, reason: "bye" }));
-    assert_eq!((server.next(), server.waiting()), (Next::Close, Waiting::Nothing));
+    assert_eq!(event, Event::Close(Close { code: CloseCode::NORMAL_CLOSURE, reason: "bye" }));
+    assert_eq!((server.next_action(), server.waiting_for()), (NextAction::Close, WaitingFor::Nothing));
     let (_, event) = client.receive(&LIMITS, &mut to_client, &mut Vec::new());
-    assert_eq!(event, Event::Close(Close { code: CloseCode::NORMAL, reason: "" }));
-    assert_eq!((client.next(), client.waiting()), (Next::AwaitEnd, Waiting::End));
-    assert_eq!(client.close_receive(), Event::Closed);
-    assert_eq!(server.close_receive(), Event::Closed);
+    assert_eq!(event, Event::Close(Close { code: CloseCode::NORMAL_CLOSURE, reason: "" }));
+    assert_eq!((client.next_action(), client.waiting_for()), (NextAction::AwaitTransportClose, WaitingFor::TransportClose));
+    assert_eq!(client.receive_eof(), Event::Closed);
+    assert_eq!(server.receive_eof(), Event::Closed);
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn close_frames_that_cross_need_no_answers() {
     server.close(Some((CloseCode::GOING_AWAY, "")), &mut to_client).unwrap();
     let mut out = Vec::new();
     let (_, event) = server.receive(&LIMITS, &mut to_server, &mut out);
-    assert_eq!(event, Event::Close(Close { code: CloseCode::NO_CODE, reason: "" }));
+    assert_eq!(event, Event::Close(Close { code: CloseCode::NO_STATUS_RECEIVED, reason: "" }));
     let (_, event) = client.receive(&LIMITS, &mut to_client, &mut out);
     assert_eq!(event, Event::Close(Close { code: CloseCode::GOING_AWAY, reason: "" }));
     assert!(out.is_empty());
@@ -115,11 +115,11 @@ fn close_frames_that_cross_need_no_answers() {
 #[test]
 fn a_close_frame_ends_a_message_that_is_sent_in_pieces() {
     let (mut server, mut out) = (server(), Vec::new());
-    server.send_piece(Content::Text("a"), false, &mut out).unwrap();
+    server.send_fragment(MessagePayload::Text("a"), false, &mut out).unwrap();
     let mut unread = notation::bytes(["close 1000"].iter(), true);
     let (_, event) = server.receive(&LIMITS, &mut unread, &mut out);
     assert!(matches!(event, Event::Close(_)));
-    assert_eq!(server.send_piece(Content::Text("b"), true, &mut out), Err(Unsent::Closed));
+    assert_eq!(server.send_fragment(MessagePayload::Text("b"), true, &mut out), Err(WriteError::Closed));
     assert_eq!(notation::lines(&out, false), ["text +more a", "close 1000"]);
 }
 
@@ -129,14 +129,14 @@ fn a_message_that_comes_at_once_is_borrowed_and_one_in_parts_holds_what_came() {
     let mut unread = notation::bytes(["text hello", "text +more wor"].iter(), true);
     let (used, event) = server.receive(&LIMITS, &mut unread, &mut out);
     assert!(matches!(event, Event::Text(Cow::Borrowed("hello"))), "{event:?}");
-    assert_eq!((server.memory_bytes(), server.waiting()), (0, Waiting::Idle));
+    assert_eq!((server.memory_bytes(), server.waiting_for()), (0, WaitingFor::Idle));
     let (_, event) = server.receive(&LIMITS, &mut unread[used..], &mut out);
     assert_eq!(event, Event::NeedInput);
-    assert_eq!(server.waiting(), Waiting::Message);
+    assert_eq!(server.waiting_for(), WaitingFor::Message);
     assert!((3..100).contains(&server.memory_bytes()));
     let mut unread = notation::bytes(["continue ld"].iter(), true);
     let (used, event) = server.receive(&LIMITS, &mut unread[..1], &mut out);
-    assert_eq!((used, event, server.waiting()), (0, Event::NeedInput, Waiting::Frame));
+    assert_eq!((used, event, server.waiting_for()), (0, Event::NeedInput, WaitingFor::Frame));
     let (_, event) = server.receive(&LIMITS, &mut unread, &mut out);
     assert!(matches!(event, Event::Text(Cow::Owned(text)) if text == "world"));
     assert_eq!(server.memory_bytes(), 0);
@@ -153,7 +153,7 @@ fn a_length_that_is_only_announced_takes_no_memory() {
 
 #[test]
 fn time_and_reading_bring_back_what_floods_cost() {
-    let limits = Limits { budget_max: 4, answers_max: 2, budget_per_second: 2, ..LIMITS };
+    let limits = Limits { abuse_budget_max: 4, pending_pongs_max: 2, abuse_budget_per_second: 2, ..LIMITS };
     let mut server: Connection = Connection::new(&limits, Role::Server, None);
     let ping = |server: &mut Connection| {
         let mut unread = notation::bytes(["ping"].iter(), true);
@@ -163,14 +163,14 @@ fn time_and_reading_bring_back_what_floods_cost() {
             other => panic!("{other:?}"),
         }
     };
-    server.tick(&limits, 1000);
+    server.refill_budget(&limits, 1000);
     for second in 2..50 {
         assert_eq!(ping(&mut server), Ok(()));
-        server.output_sent();
-        server.tick(&limits, second * 1000);
+        server.output_flushed();
+        server.refill_budget(&limits, second * 1000);
     }
     assert_eq!((ping(&mut server), ping(&mut server)), (Ok(()), Ok(())));
-    server.output_sent();
+    server.output_flushed();
     assert_eq!(ping(&mut server), Err(Reject::BudgetSpent));
 }
 
@@ -213,17 +213,17 @@ fn perform(deeds: &[Deed], connection: &mut Connection, out: &mut Vec<u8>) -> Ve
     for deed in deeds {
         match deed {
             Deed::Text(text) => {
-                connection.send(&LIMITS, Content::Text(text), out).unwrap();
+                connection.send(&LIMITS, MessagePayload::Text(text), out).unwrap();
                 expected.push(Event::Text(Cow::Owned(text.clone())));
             }
             Deed::Binary(bytes) => {
-                connection.send(&LIMITS, Content::Binary(bytes), out).unwrap();
+                connection.send(&LIMITS, MessagePayload::Binary(bytes), out).unwrap();
                 expected.push(Event::Binary(Cow::Owned(bytes.clone())));
             }
             Deed::Pieces(pieces) => {
                 for (at, piece) in pieces.iter().enumerate() {
                     let last = at + 1 == pieces.len();
-                    connection.send_piece(Content::Text(piece), last, out).unwrap();
+                    connection.send_fragment(MessagePayload::Text(piece), last, out).unwrap();
                 }
                 expected.push(Event::Text(Cow::Owned(pieces.concat())));
             }
@@ -250,8 +250,8 @@ proptest! {
         let (mut one, mut other) = if by_client { (client(), server()) } else { (server(), client()) };
         let (mut bytes, mut out) = (Vec::new(), Vec::new());
         let mut expected = perform(&deeds, &mut one, &mut bytes);
-        one.close(Some((CloseCode::NORMAL, "bye")), &mut bytes).unwrap();
-        expected.push(Event::Close(Close { code: CloseCode::NORMAL, reason: "bye" }));
+        one.close(Some((CloseCode::NORMAL_CLOSURE, "bye")), &mut bytes).unwrap();
+        expected.push(Event::Close(Close { code: CloseCode::NORMAL_CLOSURE, reason: "bye" }));
         let mut cuts: Vec<_> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).collect();
         cuts.push(bytes.len());
         cuts.sort_unstable();
@@ -274,7 +274,7 @@ proptest! {
             at += used;
             match event {
                 Event::Pong(_) => {}
-                Event::Close(close) => break prop_assert_eq!(close.code, CloseCode::NORMAL),
+                Event::Close(close) => break prop_assert_eq!(close.code, CloseCode::NORMAL_CLOSURE),
                 other => prop_assert!(false, "{:?}", other),
             }
         }

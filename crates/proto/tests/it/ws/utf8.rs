@@ -1,6 +1,6 @@
 //! Incremental validation of UTF-8, compared with std.
 
-use peregrine_proto::ws::Utf8;
+use peregrine_proto::ws::Utf8Validator;
 use proptest::prelude::*;
 
 /// Whether a text can begin with these bytes: std accepts them, or only misses the end.
@@ -9,7 +9,7 @@ fn may_begin(bytes: &[u8]) -> bool {
 }
 
 fn assert_as_std(bytes: &[u8], cuts: &[usize]) {
-    let (mut check, mut from) = (Utf8::new(), 0);
+    let (mut check, mut from) = (Utf8Validator::new(), 0);
     for to in cuts.iter().copied().chain([bytes.len()]) {
         let goes_on = check.check(&bytes[from..to]);
         assert_eq!(goes_on, may_begin(&bytes[..to]), "{bytes:x?} up to {to}");

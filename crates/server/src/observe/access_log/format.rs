@@ -3,13 +3,13 @@
 //! Everything that a peer sends is escaped, so that a peer can neither end a line nor end a field
 //! within a line.
 
-use crate::observe::metrics::{Key, method_name};
-use crate::observe::span::split_port;
+use crate::observe::metrics::{RequestKey, method_name};
+use crate::observe::span::split_host_port;
 use peregrine_proto::{Date, Version};
-use peregrine_web::client::Client;
-use peregrine_web::connection::{ConnectionInfo, Peer};
-use peregrine_web::head::Head;
-use peregrine_web::trace::{Hex, Place};
+use peregrine_web::client::ClientInfo;
+use peregrine_web::connection::{ConnectionInfo, ConnectionAddr};
+use peregrine_web::head::RequestHead;
+use peregrine_web::trace::{Hex, LazyTraceContext};
 use std::io::Write as _;
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -21,7 +21,7 @@ const FIELD_BYTES_MAX: usize = 8 * 1024;
 /// The format of access log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Form {
+pub enum AccessLogFormat {
     /// The Common Log Format, Apache's `%h %l %u %t "%r" %>s %b`.
     Common,
     /// The Common Log Format plus `"%{Referer}i" "%{User-agent}i"`. Most tools can read it.
@@ -33,7 +33,7 @@ pub enum Form {
 
 /// A second as text, in both date formats.
 #[derive(Clone, Copy)]
-pub(super) struct Time {
+pub(super) struct LogTimestamp {
     second: u64,
     /// `10/Oct/2000:13:55:36 +0000`.
     clf: [u8; 26],
@@ -41,8 +41,8 @@ pub(super) struct Time {
     iso: [u8; 19],
 }
 
-impl Time {
-    pub(super) fn at(unix: Duration) -> Self {
+impl LogTimestamp {
+    pub(super) fn from_unix(unix: Duration) -> Self {
         let second = unix.as_secs();
         // `Sun, 06 Nov 1994 08:49:37 GMT`
         let date = Date::from_unix_seconds(second);
@@ -62,86 +62,86 @@ impl Time {
         Self { second, clf, iso }
     }
 
-    pub(super) fn is_of(&self, unix: Duration) -> bool {
+    pub(super) fn covers(&self, unix: Duration) -> bool {
         self.second == unix.as_secs()
     }
 }
 
 /// Facts about a request for the access log, in addition to those that are counted.
 #[derive(Default)]
-pub(crate) struct Told {
+pub(crate) struct AccessLogRecord {
     /// The request's head, if it was valid and there is an access log.
-    pub(crate) head: Option<Head>,
+    pub(crate) head: Option<RequestHead>,
     /// The connection, if there is an access log.
     pub(crate) connection: Option<Rc<ConnectionInfo>>,
     /// The first line of an invalid request.
-    pub(crate) refused: Vec<u8>,
+    pub(crate) invalid_request_line: Vec<u8>,
     /// The request's span context.
-    pub(crate) trace: Option<Place>,
+    pub(crate) trace_context: Option<LazyTraceContext>,
     /// Bytes of the request's content that were received.
-    pub(crate) received: u64,
+    pub(crate) request_body_bytes: u64,
     /// Bytes of the response's content that were written.
-    pub(crate) sent: u64,
+    pub(crate) response_body_bytes: u64,
 }
 
 /// The facts in a line.
-pub(super) struct Entry<'e> {
-    pub(super) key: &'e Key,
-    pub(super) told: &'e Told,
+pub(super) struct AccessLogLine<'e> {
+    pub(super) key: &'e RequestKey,
+    pub(super) record: &'e AccessLogRecord,
     /// The time since the Unix epoch when the request's head was complete.
-    pub(super) began: Duration,
-    pub(super) took: Duration,
+    pub(super) started_at: Duration,
+    pub(super) duration: Duration,
     /// The whole second of `began`, as text.
-    pub(super) time: Time,
+    pub(super) time: LogTimestamp,
     pub(super) route: Option<&'e str>,
-    pub(super) leaves_query_out: bool,
+    pub(super) omit_query: bool,
 }
 
-impl Entry<'_> {
+impl AccessLogLine<'_> {
     /// Writes the line, with its line feed.
-    pub(super) fn write(&self, form: Form, out: &mut Vec<u8>) {
+    pub(super) fn write(&self, form: AccessLogFormat, out: &mut Vec<u8>) {
         match form {
-            Form::Common => self.write_common(out),
-            Form::Combined => {
+            AccessLogFormat::Common => self.write_common(out),
+            AccessLogFormat::Combined => {
                 self.write_common(out);
                 for name in ["referer", "user-agent"] {
                     out.extend_from_slice(b" \"");
-                    match self.head().and_then(|head| head.field(name)) {
-                        Some(value) if !value.is_empty() => escape(self.shown(name, value), out),
+                    match self.head().and_then(|head| head.header_bytes(name)) {
+                        Some(value) if !value.is_empty() => escape(self.redacted(name, value), out),
                         _ => out.push(b'-'),
                     }
                     out.push(b'"');
                 }
             }
-            Form::Json => self.write_json(out),
+            AccessLogFormat::Json => self.write_json(out),
         }
         out.push(b'\n');
     }
 
-    fn head(&self) -> Option<&Head> {
-        self.told.head.as_ref()
+    fn head(&self) -> Option<&RequestHead> {
+        self.record.head.as_ref()
     }
 
-    fn client(&self) -> Option<Client<'_>> {
-        Some(Client::of(self.head()?, self.told.connection.as_deref()?))
+    fn client(&self) -> Option<ClientInfo<'_>> {
+        Some(ClientInfo::new(self.head()?, self.record.connection.as_deref()?))
     }
 
     /// The client's address, without a port.
     fn address(&self) -> Option<IpAddr> {
         match self.client() {
             Some(client) => client.ip(),
-            None => Some(self.told.connection.as_deref()?.peer.tcp()?.ip().to_canonical()),
+            None => Some(self.record.connection.as_deref()?.peer.socket_addr()?.ip().to_canonical()),
         }
     }
 
     fn is_unix(&self) -> bool {
-        let peer = self.told.connection.as_deref().map(|connection| &connection.peer);
-        matches!(peer, Some(Peer::Unix { .. }))
+        let peer = self.record.connection.as_deref().map(|connection| &connection.peer);
+        matches!(peer, Some(ConnectionAddr::Unix { .. }))
     }
 
     fn write_common(&self, out: &mut Vec<u8>) {
         match self.address() {
-            Some(address) => print(out, format_args!("{address}")),
+            Some(address) => push_fmt(out, format_args!("{address}")),
             None if self.is_unix() => out.extend_from_slice(b"unix:"),
             None => out.push(b'-'),
         }
@@ -152,39 +152,39 @@ impl Entry<'_> {
         out.extend_from_slice(b"\" ");
         match self.key.status {
             0 => out.push(b'-'),
-            status => decimal(u64::from(status), out),
+            status => push_decimal(u64::from(status), out),
         }
         out.push(b' ');
-        match self.told.sent {
+        match self.record.response_body_bytes {
             0 => out.push(b'-'),
-            sent => decimal(sent, out),
+            sent => push_decimal(sent, out),
         }
     }
 
     /// The part of a field that a line shows. If queries are left out, that of the URL in `Referer`
     /// is left out too, because it often belongs to this site.
-    fn shown<'v>(&self, name: &str, value: &'v [u8]) -> &'v [u8] {
+    fn redacted<'v>(&self, name: &str, value: &'v [u8]) -> &'v [u8] {
         if name == "referer" { self.without_query(value) } else { value }
     }
 
     /// Returns `text` up to its query, if queries are left out.
     fn without_query<'v>(&self, text: &'v [u8]) -> &'v [u8] {
-        let query = text.iter().position(|byte| *byte == b'?').filter(|_| self.leaves_query_out);
+        let query = text.iter().position(|byte| *byte == b'?').filter(|_| self.omit_query);
         &text[..query.unwrap_or(text.len())]
     }
 
     /// Writes the request line, or the first line of an invalid request.
     fn write_request_line(&self, out: &mut Vec<u8>) {
         let Some(head) = self.head() else {
-            match &self.told.refused[..] {
+            match &self.record.invalid_request_line[..] {
                 [] => out.push(b'-'),
                 line => escape(self.without_query(line), out),
             }
             return;
         };
-        escape(head.method_name().as_bytes(), out);
+        escape(head.method_str().as_bytes(), out);
         out.push(b' ');
-        escape(self.without_query(target(head)), out);
+        escape(self.without_query(origin_form(head)), out);
         out.extend_from_slice(match head.index().version {
             Version::Http10 => b" HTTP/1.0",
             Version::Http11 => b" HTTP/1.1",
@@ -195,31 +195,31 @@ impl Entry<'_> {
     fn write_json(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(b"{\"time\":\"");
         out.extend_from_slice(&self.time.iso);
-        print(out, format_args!(".{:06}Z\"", self.began.subsec_micros()));
+        push_fmt(out, format_args!(".{:06}Z\"", self.started_at.subsec_micros()));
         match self.address() {
-            Some(address) => print(out, format_args!(",\"client.address\":\"{address}\"")),
-            None if self.is_unix() => text("client.address", b"unix:", out),
+            Some(address) => push_fmt(out, format_args!(",\"client.address\":\"{address}\"")),
+            None if self.is_unix() => push_json_string("client.address", b"unix:", out),
             None => {}
         }
         self.write_json_request(out);
         if let Some(route) = self.route {
-            text("http.route", route.as_bytes(), out);
+            push_json_string("http.route", route.as_bytes(), out);
         }
         if self.key.status != 0 {
-            number("http.response.status_code", u64::from(self.key.status), out);
+            push_json_number("http.response.status_code", u64::from(self.key.status), out);
         }
-        number("http.request.body.size", self.told.received, out);
-        number("http.response.body.size", self.told.sent, out);
-        let (seconds, micros) = (self.took.as_secs(), self.took.subsec_micros());
-        print(out, format_args!(",\"http.server.request.duration\":{seconds}.{micros:06}"));
+        push_json_number("http.request.body.size", self.record.request_body_bytes, out);
+        push_json_number("http.response.body.size", self.record.response_body_bytes, out);
+        let (seconds, micros) = (self.duration.as_secs(), self.duration.subsec_micros());
+        push_fmt(out, format_args!(",\"http.server.request.duration\":{seconds}.{micros:06}"));
         let error = self.key.error_type();
         if !error.is_empty() {
-            text("error.type", error.as_bytes(), out);
+            push_json_string("error.type", error.as_bytes(), out);
         }
-        if let Some(trace) = self.told.trace.as_ref().map(Place::context) {
+        if let Some(trace) = self.record.trace_context.as_ref().map(LazyTraceContext::context) {
             let (trace_id, span_id) = (trace.trace_id(), trace.span_id());
-            print(out, format_args!(",\"trace_id\":\"{}\"", Hex(&trace_id)));
-            print(out, format_args!(",\"span_id\":\"{}\"", Hex(&span_id)));
+            push_fmt(out, format_args!(",\"trace_id\":\"{}\"", Hex(&trace_id)));
+            push_fmt(out, format_args!(",\"span_id\":\"{}\"", Hex(&span_id)));
         }
         out.push(b'}');
     }
@@ -227,43 +227,43 @@ impl Entry<'_> {
     /// Writes the facts that the request itself contains.
     fn write_json_request(&self, out: &mut Vec<u8>) {
         let Some(head) = self.head() else {
-            if !self.told.refused.is_empty() {
-                text("http.request.line", self.without_query(&self.told.refused), out);
+            if !self.record.invalid_request_line.is_empty() {
+                push_json_string("http.request.line", self.without_query(&self.record.invalid_request_line), out);
             }
             return;
         };
-        text("http.request.method", method_name(self.key.method as usize).as_bytes(), out);
+        push_json_string("http.request.method", method_name(self.key.method as usize).as_bytes(), out);
         if head.index().method.name().is_none() {
-            text("http.request.method_original", head.method_name().as_bytes(), out);
+            push_json_string("http.request.method_original", head.method_str().as_bytes(), out);
         }
         if let Some(client) = self.client() {
-            text("url.scheme", client.scheme().as_bytes(), out);
+            push_json_string("url.scheme", client.scheme().as_bytes(), out);
             let host = client.host();
-            let (address, port) = split_port(&host);
+            let (address, port) = split_host_port(&host);
             if !address.is_empty() {
-                text("server.address", address.as_bytes(), out);
+                push_json_string("server.address", address.as_bytes(), out);
             }
             if let Some(port) = port {
-                number("server.port", u64::from(port), out);
+                push_json_number("server.port", u64::from(port), out);
             }
         }
-        text("url.path", head.path().as_bytes(), out);
-        if let Some(query) = head.query().filter(|_| !self.leaves_query_out) {
-            text("url.query", query.as_bytes(), out);
+        push_json_string("url.path", head.path().as_bytes(), out);
+        if let Some(query) = head.query().filter(|_| !self.omit_query) {
+            push_json_string("url.query", query.as_bytes(), out);
         }
-        text("network.protocol.version", self.key.version_name().as_bytes(), out);
+        push_json_string("network.protocol.version", self.key.version_name().as_bytes(), out);
         for (name, field) in
             [("user_agent.original", "user-agent"), ("http.request.header.referer", "referer")]
         {
-            if let Some(value) = head.field(field) {
-                text(name, self.shown(field, value), out);
+            if let Some(value) = head.header_bytes(field) {
+                push_json_string(name, self.redacted(field, value), out);
             }
         }
     }
 }
 
 /// The request target as over HTTP/1.1. A target of HTTP/2 is stored with scheme and authority.
-fn target(head: &Head) -> &[u8] {
+fn origin_form(head: &RequestHead) -> &[u8] {
     let whole = head.slice(head.index().target);
     if head.index().version != Version::Http2 {
         return whole;
@@ -274,11 +274,11 @@ fn target(head: &Head) -> &[u8] {
     origin.filter(|origin| !path.is_empty() && origin.starts_with(path)).unwrap_or(whole)
 }
 
-fn print(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
+fn push_fmt(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
     out.write_fmt(text).expect("writing to a Vec cannot fail");
 }
 
-fn decimal(mut number: u64, out: &mut Vec<u8>) {
+fn push_decimal(mut number: u64, out: &mut Vec<u8>) {
     let mut digits = [0; 20];
     let mut at = digits.len();
     loop {
@@ -293,14 +293,14 @@ fn decimal(mut number: u64, out: &mut Vec<u8>) {
 }
 
 /// The beginning of `value`, up to the length limit.
-fn bounded(value: &[u8]) -> &[u8] {
+fn truncated(value: &[u8]) -> &[u8] {
     &value[..value.len().min(FIELD_BYTES_MAX)]
 }
 
 /// Escapes like Apache's `ap_escape_logitem`: `\"` and `\\`, C escapes for control characters that
 /// have one, and `\xhh` for all other bytes except printable ASCII.
 fn escape(value: &[u8], out: &mut Vec<u8>) {
-    for byte in bounded(value) {
+    for byte in truncated(value) {
         let letter = match *byte {
             b'"' | b'\\' => *byte,
             b'\x08' => b'b',
@@ -322,20 +322,20 @@ fn escape(value: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-fn number(name: &str, value: u64, out: &mut Vec<u8>) {
-    print(out, format_args!(",\"{name}\":"));
-    decimal(value, out);
+fn push_json_number(name: &str, value: u64, out: &mut Vec<u8>) {
+    push_fmt(out, format_args!(",\"{name}\":"));
+    push_decimal(value, out);
 }
 
 /// Writes a JSON member with a text value. Invalid UTF-8 is replaced with U+FFFD. Characters that
 /// some readers treat as line ends, or terminals as control codes, are escaped.
-fn text(name: &str, value: &[u8], out: &mut Vec<u8>) {
-    print(out, format_args!(",\"{name}\":\""));
-    for character in String::from_utf8_lossy(bounded(value)).chars() {
+fn push_json_string(name: &str, value: &[u8], out: &mut Vec<u8>) {
+    push_fmt(out, format_args!(",\"{name}\":\""));
+    for character in String::from_utf8_lossy(truncated(value)).chars() {
         match character {
-            '"' | '\\' => print(out, format_args!("\\{character}")),
+            '"' | '\\' => push_fmt(out, format_args!("\\{character}")),
             '\0'..='\x1f' | '\x7f'..='\u{9f}' | '\u{2028}' | '\u{2029}' => {
-                print(out, format_args!("\\u{:04x}", u32::from(character)));
+                push_fmt(out, format_args!("\\u{:04x}", u32::from(character)));
             }
             other => out.extend_from_slice(other.encode_utf8(&mut [0; 4]).as_bytes()),
         }
@@ -346,7 +346,7 @@ fn text(name: &str, value: &[u8], out: &mut Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observe::metrics::Fault;
+    use crate::observe::metrics::ErrorType;
     use peregrine_proto::{Limits, Method, RequestLine};
     use peregrine_web::TrustedProxies;
     use peregrine_web::trace::TraceContext;
@@ -355,33 +355,33 @@ mod tests {
     /// 10 October 2000, 13:55:36 UTC, the date in Apache's documentation.
     const BEGAN: Duration = Duration::new(971_186_136, 250_000_000);
 
-    fn head(target: &str, version: Version, fields: &[(&str, &[u8])]) -> Head {
+    fn head(target: &str, version: Version, fields: &[(&str, &[u8])]) -> RequestHead {
         let (method, authority, target) = (&b"GET"[..], &b""[..], target.as_bytes());
         let line = RequestLine { method, scheme: None, authority, target, version };
         let fields = fields.iter().map(|(name, value)| (name.as_bytes(), *value));
         let fields = fields.chain([(&b"host"[..], &b"birds.example:8080"[..])]);
-        Head::build(&Limits::default(), &line, fields).expect("a valid head")
+        RequestHead::build(&Limits::default(), &line, fields).expect("a valid head")
     }
 
-    fn told(head: Option<Head>, peer: &str) -> Told {
+    fn told(head: Option<RequestHead>, peer: &str) -> AccessLogRecord {
         let peer = match peer {
-            "unix" => Peer::Unix { path: None, credentials: None },
-            "" => Peer::None,
-            address => Peer::Tcp(address.parse().expect("an address")),
+            "unix" => ConnectionAddr::Unix { path: None, credentials: None },
+            "" => ConnectionAddr::None,
+            address => ConnectionAddr::Tcp(address.parse().expect("an address")),
         };
         let connection = ConnectionInfo { peer, ..ConnectionInfo::default() };
-        Told { head, connection: Some(Rc::new(connection)), sent: 2326, ..Told::default() }
+        AccessLogRecord { head, connection: Some(Rc::new(connection)), response_body_bytes: 2326, ..AccessLogRecord::default() }
     }
 
-    fn key(status: u16, version: Version) -> Key {
-        Key { method: Method::Get, status, version, ..Key::default() }
+    fn key(status: u16, version: Version) -> RequestKey {
+        RequestKey { method: Method::Get, status, version, ..RequestKey::default() }
     }
 
-    fn line(form: Form, key: &Key, told: &Told, leaves_query_out: bool) -> String {
+    fn line(form: AccessLogFormat, key: &RequestKey, told: &AccessLogRecord, leaves_query_out: bool) -> String {
         let took = Duration::from_micros(1_500_042);
-        let time = Time::at(BEGAN);
+        let time = LogTimestamp::from_unix(BEGAN);
         let route = Some("/birds/{id}");
-        let entry = Entry { key, told, began: BEGAN, took, time, route, leaves_query_out };
+        let entry = AccessLogLine { key, record: told, started_at: BEGAN, duration: took, time, route, omit_query: leaves_query_out };
         let mut out = Vec::new();
         entry.write(form, &mut out);
         String::from_utf8(out).expect("every format is text")
@@ -403,20 +403,20 @@ mod tests {
             ("unix", "unix:"),
             ("", "-"),
         ] {
-            assert_eq!(line(Form::Common, &key, &request(peer), false), common(shown));
+            assert_eq!(line(AccessLogFormat::Common, &key, &request(peer), false), common(shown));
         }
-        let combined = line(Form::Combined, &key, &request("127.0.0.1:99"), false);
+        let combined = line(AccessLogFormat::Combined, &key, &request("127.0.0.1:99"), false);
         assert_eq!(combined, format!("{} \"-\" \"-\"\n", common("127.0.0.1").trim_end()));
     }
 
     #[test]
     fn what_there_is_not_is_a_dash() {
         let mut told = told(None, "192.0.2.1:9");
-        told.sent = 0;
+        told.response_body_bytes = 0;
         let nothing = key(0, Version::Http11);
-        let common = line(Form::Common, &nothing, &told, false);
+        let common = line(AccessLogFormat::Common, &nothing, &told, false);
         assert_eq!(common, "192.0.2.1 - - [10/Oct/2000:13:55:36 +0000] \"-\" - -\n");
-        let combined = line(Form::Combined, &nothing, &told, false);
+        let combined = line(AccessLogFormat::Combined, &nothing, &told, false);
         assert!(combined.ends_with(" \"-\" - - \"-\" \"-\"\n"), "{combined}");
     }
 
@@ -427,7 +427,7 @@ mod tests {
             ("/a", Version::Http2, "GET /a HTTP/2.0"),
         ] {
             let request = told(Some(head(target, version, &[])), "192.0.2.1:9");
-            let text = line(Form::Common, &key(404, version), &request, false);
+            let text = line(AccessLogFormat::Common, &key(404, version), &request, false);
             assert!(text.contains(&format!("] \"{shown}\" 404 2326\n")), "{text}");
         }
     }
@@ -437,8 +437,8 @@ mod tests {
         let fields = [("referer", &b"http://birds.example/b?secret"[..])];
         let asked = told(Some(head("/a?secret", Version::Http11, &fields)), "192.0.2.1:9");
         let refused = b"GET /a?secret HTTP/1.1".to_vec();
-        let refused = Told { refused, ..told(None, "192.0.2.1:9") };
-        for form in [Form::Common, Form::Combined, Form::Json] {
+        let refused = AccessLogRecord { invalid_request_line: refused, ..told(None, "192.0.2.1:9") };
+        for form in [AccessLogFormat::Common, AccessLogFormat::Combined, AccessLogFormat::Json] {
             for told in [&asked, &refused] {
                 let whole = line(form, &key(200, Version::Http11), told, false);
                 assert!(whole.contains("secret"), "{whole}");
@@ -470,11 +470,11 @@ mod tests {
             escape(sent, &mut out);
             assert_eq!(String::from_utf8(out).unwrap(), shown);
             // The same in a line for an invalid request.
-            let told = Told { refused: sent.to_vec(), ..told(None, "192.0.2.1:9") };
-            let common = line(Form::Common, &key(400, Version::Http11), &told, false);
+            let told = AccessLogRecord { invalid_request_line: sent.to_vec(), ..told(None, "192.0.2.1:9") };
+            let common = line(AccessLogFormat::Common, &key(400, Version::Http11), &told, false);
             assert!(common.contains(&format!("] \"{shown}\" 400 ")), "{common}");
             assert_eq!(common.matches('\n').count(), 1, "{common}");
-            let json = line(Form::Json, &key(400, Version::Http11), &told, false);
+            let json = line(AccessLogFormat::Json, &key(400, Version::Http11), &told, false);
             assert!(json.strip_suffix('\n').is_some_and(|json| {
                 json.chars().all(|character| !character.is_control() && character != '\u{2028}')
             }));
@@ -518,7 +518,7 @@ mod tests {
         ] {
             let fields = [("user-agent", agent), ("referer", b"http://a/\"")];
             let request = told(Some(head("/", Version::Http11, &fields)), "192.0.2.1:9");
-            let text = line(Form::Combined, &key(200, Version::Http11), &request, false);
+            let text = line(AccessLogFormat::Combined, &key(200, Version::Http11), &request, false);
             assert!(text.ends_with(&format!(" \"http://a/\\\"\" \"{shown}\"\n")), "{text}");
         }
     }
@@ -526,15 +526,15 @@ mod tests {
     #[test]
     fn json_has_the_names_of_opentelemetry() {
         let fields = [("user-agent", &b"\"curl\"/8"[..]), ("referer", b"http://a/")];
-        let trace = TraceContext::root([1; 16], [2; 8], true).map(|it| Place::Known(Rc::new(it)));
-        let told = Told {
-            received: 7,
-            trace,
+        let trace = TraceContext::root([1; 16], [2; 8], true).map(|it| LazyTraceContext::Computed(Rc::new(it)));
+        let told = AccessLogRecord {
+            request_body_bytes: 7,
+            trace_context: trace,
             ..told(Some(head("/birds/7?a='b", Version::Http2, &fields)), "192.0.2.1:9")
         };
-        let key = Key { fault: Fault::Aborted, ..key(200, Version::Http2) };
+        let key = RequestKey { error: ErrorType::Aborted, ..key(200, Version::Http2) };
         assert_eq!(
-            line(Form::Json, &key, &told, false),
+            line(AccessLogFormat::Json, &key, &told, false),
             concat!(
                 "{\"time\":\"2000-10-10T13:55:36.250000Z\",\"client.address\":\"192.0.2.1\",",
                 "\"http.request.method\":\"GET\",\"url.scheme\":\"http\",",
@@ -553,15 +553,15 @@ mod tests {
     fn the_client_is_who_a_trusted_proxy_says() {
         let fields = [("x-forwarded-for", &b"10.0.0.1, 198.51.100.7"[..])];
         let connection = ConnectionInfo {
-            peer: Peer::Tcp("192.0.2.1:9".parse().unwrap()),
-            proxies: Some(Arc::new(TrustedProxies::hops(1))),
+            peer: ConnectionAddr::Tcp("192.0.2.1:9".parse().unwrap()),
+            trusted_proxies: Some(Arc::new(TrustedProxies::hops(1))),
             ..ConnectionInfo::default()
         };
-        let told = Told {
+        let told = AccessLogRecord {
             connection: Some(Rc::new(connection)),
             ..told(Some(head("/", Version::Http11, &fields)), "")
         };
-        let line = line(Form::Common, &key(200, Version::Http11), &told, false);
+        let line = line(AccessLogFormat::Common, &key(200, Version::Http11), &told, false);
         assert!(line.starts_with("198.51.100.7 - - ["), "{line}");
     }
 
@@ -573,10 +573,10 @@ mod tests {
             (1_735_689_599, "31/Dec/2024:23:59:59 +0000", "2024-12-31T23:59:59"),
             (1_762_041_600, "02/Nov/2025:00:00:00 +0000", "2025-11-02T00:00:00"),
         ] {
-            let time = Time::at(Duration::from_secs(unix));
+            let time = LogTimestamp::from_unix(Duration::from_secs(unix));
             assert_eq!((&time.clf[..], &time.iso[..]), (clf.as_bytes(), iso.as_bytes()));
             assert!(
-                time.is_of(Duration::new(unix, 999)) && !time.is_of(Duration::from_secs(unix + 1))
+                time.covers(Duration::new(unix, 999)) && !time.covers(Duration::from_secs(unix + 1))
             );
         }
     }

@@ -6,13 +6,13 @@
 
 mod format;
 
-pub use self::format::Form;
-pub(crate) use self::format::Told;
+pub use self::format::AccessLogFormat;
+pub(crate) use self::format::AccessLogRecord;
 
-use self::format::{Entry, Time};
-use super::metrics::Key;
-use peregrine_web::application::Application;
-use peregrine_web::route::readable;
+use self::format::{AccessLogLine, LogTimestamp};
+use super::metrics::RequestKey;
+use peregrine_web::application::BuiltApp;
+use peregrine_web::route::display_pattern;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -20,34 +20,34 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 /// Larger line buffers are freed after use.
-const LINE_KEPT_BYTES_MAX: usize = 16 * 1024;
+const LINE_BUFFER_BYTES_MAX: usize = 16 * 1024;
 
 /// Receives the lines of one worker.
-pub trait Lines: Send {
+pub trait AccessLogSink: Send {
     /// Takes a line, which ends with a line feed. If there is no room, drops the line and counts
     /// it. Never blocks.
-    fn push(&self, line: &[u8]);
+    fn write_line(&self, line: &[u8]);
 }
 
 /// The format of the access log, and which requests are logged. The style may change while the
 /// server runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Style {
+pub struct AccessLogStyle {
     /// The format of a line.
-    pub form: Form,
+    pub format: AccessLogFormat,
     /// Whether to leave out queries, which may contain secrets.
-    pub leaves_queries_out: bool,
+    pub omit_query: bool,
     /// Patterns of routes whose requests are not logged.
-    pub routes_left_out: BTreeSet<String>,
+    pub excluded_routes: BTreeSet<String>,
 }
 
-impl Style {
+impl AccessLogStyle {
     /// Checks that all routes are among these patterns of the application.
     ///
     /// # Errors
     /// The text describes the mistake and how to fix it.
-    pub fn check(&self, known: &[String]) -> Result<(), String> {
-        let unknown = self.routes_left_out.iter().find(|pattern| !known.contains(pattern));
+    pub fn validate(&self, known: &[String]) -> Result<(), String> {
+        let unknown = self.excluded_routes.iter().find(|pattern| !known.contains(pattern));
         unknown.map_or(Ok(()), |pattern| {
             let known = known.join(", ");
             Err(format!(
@@ -60,104 +60,104 @@ impl Style {
 
 /// The route patterns of an application in readable form, by route number.
 #[must_use]
-pub fn patterns(application: &Application) -> Vec<String> {
-    application.routes().map(|route| readable(route.pattern).into_owned()).collect()
+pub fn route_patterns(application: &BuiltApp) -> Vec<String> {
+    application.routes().map(|route| display_pattern(route.pattern).into_owned()).collect()
 }
 
 /// The access log of one worker.
-pub struct Log {
+pub struct WorkerAccessLog {
     /// The current format.
-    pub style: watch::Receiver<Style>,
+    pub style: watch::Receiver<AccessLogStyle>,
     /// Receives the lines.
-    pub lines: Box<dyn Lines>,
+    pub sink: Box<dyn AccessLogSink>,
 }
 
-impl fmt::Debug for Log {
+impl fmt::Debug for WorkerAccessLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Log").field("style", &*self.style.borrow()).finish_non_exhaustive()
     }
 }
 
 /// Writes the access log of one worker.
-pub(crate) struct Logger {
-    lines: Box<dyn Lines>,
-    style: RefCell<watch::Receiver<Style>>,
-    form: Cell<Form>,
-    leaves_queries_out: Cell<bool>,
+pub(crate) struct AccessLogger {
+    sink: Box<dyn AccessLogSink>,
+    style: RefCell<watch::Receiver<AccessLogStyle>>,
+    format: Cell<AccessLogFormat>,
+    omit_query: Cell<bool>,
     /// Whether the requests of a route are not logged, by route number. Empty if all requests are
     /// logged.
-    left_out: RefCell<Vec<bool>>,
+    excluded: RefCell<Vec<bool>>,
     /// Time since the Unix epoch.
-    unix: Box<dyn Fn() -> Duration>,
+    unix_time: Box<dyn Fn() -> Duration>,
     /// The route patterns, by route number.
     routes: Vec<String>,
     line: RefCell<Vec<u8>>,
-    time: Cell<Time>,
+    time: Cell<LogTimestamp>,
 }
 
-impl Logger {
+impl AccessLogger {
     pub(crate) fn new(
-        log: Log,
-        application: &Application,
+        log: WorkerAccessLog,
+        application: &BuiltApp,
         unix: impl Fn() -> Duration + 'static,
     ) -> Self {
         let logger = Self {
-            lines: log.lines,
+            sink: log.sink,
             style: RefCell::new(log.style),
-            form: Cell::default(),
-            leaves_queries_out: Cell::default(),
-            left_out: RefCell::default(),
-            unix: Box::new(unix),
-            routes: patterns(application),
+            format: Cell::default(),
+            omit_query: Cell::default(),
+            excluded: RefCell::default(),
+            unix_time: Box::new(unix),
+            routes: route_patterns(application),
             line: RefCell::default(),
-            time: Cell::new(Time::at(Duration::ZERO)),
+            time: Cell::new(LogTimestamp::from_unix(Duration::ZERO)),
         };
-        logger.follow();
+        logger.reload();
         logger
     }
 
     /// Applies the current style.
-    fn follow(&self) {
+    fn reload(&self) {
         let mut style = self.style.borrow_mut();
         let style = style.borrow_and_update();
-        self.form.set(style.form);
-        self.leaves_queries_out.set(style.leaves_queries_out);
-        let is_left_out = |pattern| style.routes_left_out.contains(pattern);
+        self.format.set(style.format);
+        self.omit_query.set(style.omit_query);
+        let is_left_out = |pattern| style.excluded_routes.contains(pattern);
         let all = self.routes.iter().map(is_left_out);
-        let is_any = !style.routes_left_out.is_empty();
-        *self.left_out.borrow_mut() = if is_any { all.collect() } else { Vec::new() };
+        let is_any = !style.excluded_routes.is_empty();
+        *self.excluded.borrow_mut() = if is_any { all.collect() } else { Vec::new() };
     }
 
     /// Writes the line of a request that ended after the time `took`.
-    pub(crate) fn write(&self, key: &Key, told: &Told, took: Duration) {
+    pub(crate) fn write(&self, key: &RequestKey, told: &AccessLogRecord, took: Duration) {
         // An error means that the style cannot change any more.
         if self.style.borrow().has_changed().unwrap_or(false) {
-            self.follow();
+            self.reload();
         }
-        let left_out = self.left_out.borrow();
+        let left_out = self.excluded.borrow();
         let of_route = key.route.and_then(|route| left_out.get(route as usize));
         if of_route.copied().unwrap_or(false) {
             return;
         }
         drop(left_out);
-        let began = (self.unix)().saturating_sub(took);
-        if !self.time.get().is_of(began) {
-            self.time.set(Time::at(began));
+        let began = (self.unix_time)().saturating_sub(took);
+        if !self.time.get().covers(began) {
+            self.time.set(LogTimestamp::from_unix(began));
         }
-        let entry = Entry {
+        let entry = AccessLogLine {
             key,
-            told,
-            began,
-            took,
+            record: told,
+            started_at: began,
+            duration: took,
             time: self.time.get(),
             route: key.route.and_then(|route| self.routes.get(route as usize)).map(String::as_str),
-            leaves_query_out: self.leaves_queries_out.get(),
+            omit_query: self.omit_query.get(),
         };
         let mut line = self.line.borrow_mut();
         line.clear();
-        entry.write(self.form.get(), &mut line);
-        self.lines.push(&line);
-        if line.capacity() > LINE_KEPT_BYTES_MAX {
+        entry.write(self.format.get(), &mut line);
+        self.sink.write_line(&line);
+        if line.capacity() > LINE_BUFFER_BYTES_MAX {
             *line = Vec::new();
         }
     }

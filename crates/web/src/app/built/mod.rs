@@ -3,13 +3,13 @@
 mod ambiguous_path;
 mod route;
 
-use crate::app::default_responses::{Panicked, Shared, Unmatched};
+use crate::app::default_responses::{RoutingPanic, AppContext, Unmatched};
 use crate::app::fallbacks::Fallbacks;
-use crate::app::handler::{Handler, Signature, ViaApplication};
+use crate::app::handler::{Handler, Signature, ViaBuiltApp};
 use crate::app::method_override::MethodOverride;
-use crate::app::route_table::Table;
+use crate::app::route_table::RouteTable;
 use crate::http::connection::ConnectionInfo;
-use crate::http::head::Head;
+use crate::http::head::RequestHead;
 use crate::http::problem::Problem;
 use crate::http::request::Request;
 use crate::http::requirements::Requirements;
@@ -18,9 +18,9 @@ use crate::http::service::{Endpoint, Service};
 use crate::http::state::States;
 use peregrine_proto::{Method, TargetForm};
 use peregrine_router::{Match, Parameters, may_be_ambiguous};
-pub(crate) use route::{About, Built};
-use route::{FIRST_OPTIONS, UNROUTED_OPTIONS};
-pub use route::{RouteInfo, Target};
+pub(crate) use route::{RouteDetails, BuiltRoute};
+use route::{INTERCEPT_OPTIONS, UNMATCHED_OPTIONS};
+pub use route::{RouteInfo, MatchedEndpoint};
 use std::fmt;
 use std::rc::Rc;
 
@@ -28,42 +28,42 @@ use std::rc::Rc;
 /// `Send` nor `Sync` and contains no locks.
 ///
 /// A server calls [`Application::find`] with each head and then [`Target::call`] with the request.
-pub struct Application {
-    table: Rc<Table>,
-    routes: Rc<[Built]>,
+pub struct BuiltApp {
+    table: Rc<RouteTable>,
+    routes: Rc<[BuiltRoute]>,
     fallbacks: Rc<Fallbacks>,
     unmatched: Unmatched,
-    shared: Rc<Shared>,
-    first: Option<Box<First>>,
+    shared: Rc<AppContext>,
+    interceptor: Option<Box<Interceptor>>,
     method_override: Option<Rc<MethodOverride>>,
-    panicked: Panicked,
+    routing_panic: RoutingPanic,
 }
 
 /// A service that answers before all routes.
-struct First {
-    claims: Box<Claims>,
+struct Interceptor {
+    filter: Box<InterceptFilter>,
     endpoint: Rc<dyn Endpoint>,
 }
 
-type Claims = dyn Fn(&Head) -> Option<Claim>;
+type InterceptFilter = dyn Fn(&RequestHead) -> Option<Intercept>;
 
 /// How a service that answers before all routes claims a request.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Claim {
+pub enum Intercept {
     /// The server itself depends on the response, so it never sheds the request.
-    Surely,
+    NeverShed,
     /// The request may also be for a route, so the server may shed it like any other.
-    Perhaps,
+    Sheddable,
 }
 
-impl Application {
+impl BuiltApp {
     pub(crate) fn new(
-        table: Rc<Table>,
-        routes: Box<[Built]>,
+        table: Rc<RouteTable>,
+        routes: Box<[BuiltRoute]>,
         fallbacks: Fallbacks,
         unmatched: Unmatched,
-        shared: Rc<Shared>,
+        shared: Rc<AppContext>,
     ) -> Self {
         let (routes, fallbacks) = (routes.into(), Rc::new(fallbacks));
         Self {
@@ -72,13 +72,13 @@ impl Application {
             fallbacks,
             unmatched,
             shared,
-            first: None,
+            interceptor: None,
             method_override: None,
-            panicked: Panicked::new(),
+            routing_panic: RoutingPanic::new(),
         }
     }
 
-    pub(crate) fn overriding(self, method_override: Option<Rc<MethodOverride>>) -> Self {
+    pub(crate) fn with_method_override(self, method_override: Option<Rc<MethodOverride>>) -> Self {
         Self { method_override, ..self }
     }
 
@@ -87,9 +87,9 @@ impl Application {
     /// that it can pass on requests that it does not answer.
     #[doc(hidden)]
     #[must_use]
-    pub fn answer_first<S: Service + 'static>(
+    pub fn intercept<S: Service + 'static>(
         mut self,
-        claims: impl Fn(&Head) -> Option<Claim> + 'static,
+        claims: impl Fn(&RequestHead) -> Option<Intercept> + 'static,
         service: impl FnOnce(Self) -> S,
     ) -> Self {
         let rest = Self {
@@ -98,12 +98,12 @@ impl Application {
             fallbacks: Rc::clone(&self.fallbacks),
             unmatched: self.unmatched.clone(),
             shared: Rc::clone(&self.shared),
-            first: self.first.take(),
+            interceptor: self.interceptor.take(),
             method_override: self.method_override.clone(),
-            panicked: self.panicked.clone(),
+            routing_panic: self.routing_panic.clone(),
         };
         let endpoint = Rc::new(service(rest));
-        self.first = Some(Box::new(First { claims: Box::new(claims), endpoint }));
+        self.interceptor = Some(Box::new(Interceptor { filter: Box::new(claims), endpoint }));
         self
     }
 
@@ -112,15 +112,15 @@ impl Application {
     /// panics, the returned target panics when it is called.
     #[inline]
     #[must_use]
-    pub fn find<'a>(&'a self, head: &mut Head, connection: &ConnectionInfo) -> Target<'a> {
-        if let Some(first) = &self.first
-            && let Some(claim) = (first.claims)(head)
+    pub fn find<'a>(&'a self, head: &mut RequestHead, connection: &ConnectionInfo) -> MatchedEndpoint<'a> {
+        if let Some(first) = &self.interceptor
+            && let Some(claim) = (first.filter)(head)
         {
             let options = match claim {
-                Claim::Surely => &FIRST_OPTIONS,
-                Claim::Perhaps => &UNROUTED_OPTIONS,
+                Intercept::NeverShed => &INTERCEPT_OPTIONS,
+                Intercept::Sheddable => &UNMATCHED_OPTIONS,
             };
-            return Target { endpoint: &first.endpoint, options, pattern: None };
+            return MatchedEndpoint { endpoint: &first.endpoint, options, pattern: None };
         }
         if let Some(rule) = &self.method_override
             && head.index().method == Method::Post
@@ -130,25 +130,25 @@ impl Application {
         if head.index().method == Method::Options
             && let Some(target) = self.preflight(head, connection)
         {
-            return self.unless_ambiguous(head, connection, target);
+            return self.reject_ambiguous(head, connection, target);
         }
         let found = self.resolve(head);
         if let Match::Found { route } = found {
             let route = &self.routes[route as usize];
             if route.is_literal
-                || !route.is_guarded && !may_be_ambiguous(head.index().path_of(head.as_bytes()))
+                || !route.is_guarded && !may_be_ambiguous(head.index().path_bytes(head.as_bytes()))
             {
                 return route.target();
             }
         }
-        let target = self.find_rest(head, connection, found);
-        self.unless_ambiguous(head, connection, target)
+        let target = self.find_slow_path(head, connection, found);
+        self.reject_ambiguous(head, connection, target)
     }
 
     /// The router's result, ignoring guards and parameter types.
     #[inline]
-    fn resolve(&self, head: &mut Head) -> Match {
-        let method = self.table.method(head);
+    fn resolve(&self, head: &mut RequestHead) -> Match {
+        let method = self.table.method_id(head);
         let router = &self.table.router;
         head.resolve(|path, parameters| match router.find(path, method, parameters) {
             Match::Found { route } => (Some(route), Match::Found { route }),
@@ -158,28 +158,28 @@ impl Application {
 
     /// Finds the target if the route is guarded, the path may be ambiguous, or there is no route.
     #[inline(never)]
-    fn find_rest(&self, head: &mut Head, connection: &ConnectionInfo, found: Match) -> Target<'_> {
+    fn find_slow_path(&self, head: &mut RequestHead, connection: &ConnectionInfo, found: Match) -> MatchedEndpoint<'_> {
         let target = match found {
             Match::Found { route } => match &self.routes[route as usize] {
                 route if route.is_guarded => {
-                    self.unless_panics(|| self.find_guarded(head, connection))
+                    self.catch_panic(|| self.find_guarded(head, connection))
                 }
                 route => return route.target(),
             },
-            _ => self.unless_panics(|| self.find_unrouted(head, connection, found)),
+            _ => self.catch_panic(|| self.find_default(head, connection, found)),
         };
         target.unwrap_or_else(|panicked| panicked)
     }
 
-    fn preflight(&self, head: &mut Head, connection: &ConnectionInfo) -> Option<Target<'_>> {
-        self.unless_panics(|| self.find_preflight(head, connection)).unwrap_or_else(Some)
+    fn preflight(&self, head: &mut RequestHead, connection: &ConnectionInfo) -> Option<MatchedEndpoint<'_>> {
+        self.catch_panic(|| self.find_preflight(head, connection)).unwrap_or_else(Some)
     }
 
     /// Runs `find`, which may call guards. If a guard panics, returns the target that panics.
-    fn unless_panics<'a, T>(&'a self, find: impl FnOnce() -> T) -> Result<T, Target<'a>> {
-        self.panicked.unless(find).map_err(|endpoint| Target {
+    fn catch_panic<'a, T>(&'a self, find: impl FnOnce() -> T) -> Result<T, MatchedEndpoint<'a>> {
+        self.routing_panic.catch(find).map_err(|endpoint| MatchedEndpoint {
             endpoint,
-            options: &UNROUTED_OPTIONS,
+            options: &UNMATCHED_OPTIONS,
             pattern: None,
         })
     }
@@ -190,29 +190,29 @@ impl Application {
     /// The preflight goes to the middleware around the route that would answer the announced
     /// request, because each scope may have its own CORS rules.
     #[cold]
-    fn find_preflight(&self, head: &mut Head, connection: &ConnectionInfo) -> Option<Target<'_>> {
-        let announced = self.table.announced(head, connection)?;
-        let method = self.table.method(head);
+    fn find_preflight(&self, head: &mut RequestHead, connection: &ConnectionInfo) -> Option<MatchedEndpoint<'_>> {
+        let announced = self.table.find_preflighted(head, connection)?;
+        let method = self.table.method_id(head);
         if let Match::Found { route } =
             self.table.find(head, connection, method, &mut Parameters::default())
             && (route == announced || self.routes[route as usize].methods == "OPTIONS")
         {
             return None;
         }
-        Some(self.routes[announced as usize].unrouted())
+        Some(self.routes[announced as usize].default_response())
     }
 
     /// Checks the route that the router found, the first one of its pattern. If its conditions do
     /// not hold, searches again with all conditions.
     #[inline(never)]
-    fn find_guarded(&self, head: &mut Head, connection: &ConnectionInfo) -> Target<'_> {
-        if let Some(route) = head.route()
-            && self.table.answers(route, head, connection)
+    fn find_guarded(&self, head: &mut RequestHead, connection: &ConnectionInfo) -> MatchedEndpoint<'_> {
+        if let Some(route) = head.route_id()
+            && self.table.accepts(route, head, connection)
         {
             return self.routes[route as usize].target();
         }
         let mut parameters = Parameters::default();
-        let found = self.table.find(head, connection, self.table.method(head), &mut parameters);
+        let found = self.table.find(head, connection, self.table.method_id(head), &mut parameters);
         let route = match found {
             Match::Found { route } => Some(route),
             _ => None,
@@ -221,44 +221,44 @@ impl Application {
             *noted = parameters;
             (route, ())
         });
-        let Some(route) = route else { return self.find_unrouted(head, connection, found) };
+        let Some(route) = route else { return self.find_default(head, connection, found) };
         self.routes[route as usize].target()
     }
 
     #[cold]
-    fn find_unrouted(
+    fn find_default(
         &self,
-        head: &mut Head,
+        head: &mut RequestHead,
         connection: &ConnectionInfo,
         found: Match,
-    ) -> Target<'_> {
+    ) -> MatchedEndpoint<'_> {
         let path = head.path();
-        let mut options = &UNROUTED_OPTIONS;
+        let mut options = &UNMATCHED_OPTIONS;
         let mut parameters = Parameters::default();
         // The allowed methods and the redirect target depend on the routes whose conditions hold.
         let found = match found {
-            Match::MethodMissing { .. } | Match::Redirect { .. } => {
-                self.table.find(head, connection, self.table.method(head), &mut parameters)
+            Match::MethodNotAllowed { .. } | Match::Redirect { .. } => {
+                self.table.find(head, connection, self.table.method_id(head), &mut parameters)
             }
             other => other,
         };
         let endpoint = match found {
-            Match::MethodMissing { allow } => {
+            Match::MethodNotAllowed { allow } => {
                 let method = allow.iter().next().unwrap_or_default();
                 match self.table.find(head, connection, method, &mut parameters) {
-                    Match::Found { route } => return self.routes[route as usize].unrouted(),
-                    _ => &self.unmatched.missing,
+                    Match::Found { route } => return self.routes[route as usize].default_response(),
+                    _ => &self.unmatched.not_found,
                 }
             }
-            Match::Missing if head.index().form != TargetForm::Asterisk => {
+            Match::NotFound if head.index().target_form != TargetForm::Asterisk => {
                 let fallback = self.fallbacks.find(path);
                 options =
-                    fallback.map_or(&self.unmatched.missing_options, |fallback| &fallback.options);
-                fallback.map_or(&self.unmatched.missing, |fallback| &fallback.endpoint)
+                    fallback.map_or(&self.unmatched.not_found_options, |fallback| &fallback.options);
+                fallback.map_or(&self.unmatched.not_found, |fallback| &fallback.endpoint)
             }
-            _ => &self.unmatched.missing,
+            _ => &self.unmatched.not_found,
         };
-        Target { endpoint, options, pattern: None }
+        MatchedEndpoint { endpoint, options, pattern: None }
     }
 
     /// Answers one request with this application's routes and states, even if another application
@@ -267,9 +267,9 @@ impl Application {
     pub async fn call(&self, mut request: Request) -> Response {
         request.parts.set_states(self.states());
         let connection = Rc::clone(request.parts.peek_connection());
-        request.parts.head.keep_route();
+        request.parts.head.enter_nested_app();
         let target = self.find(&mut request.parts.head, &connection);
-        crate::http::service::place_in_stock(&**target.endpoint, request).await
+        crate::http::service::call_pooled(&**target.endpoint, request).await
     }
 
     /// The response for `problem`, rendered by the application's function
@@ -280,9 +280,9 @@ impl Application {
     /// ([`Head::take`]). If the rendering function panics, the panic is logged and the problem is
     /// sent in its default form.
     #[must_use]
-    pub fn render(&self, problem: Problem, head: &Head) -> Response {
-        let route = head.route().and_then(|route| self.routes.get(route as usize));
-        route.map_or(&self.shared, |route| &route.shared).render(problem, head)
+    pub fn render_problem(&self, problem: Problem, head: &RequestHead) -> Response {
+        let route = head.route_id().and_then(|route| self.routes.get(route as usize));
+        route.map_or(&self.shared, |route| &route.shared).render_problem(problem, head)
     }
 
     /// The states of this application.
@@ -293,29 +293,29 @@ impl Application {
 
     /// All routes, in the order in which they were added.
     pub fn routes(&self) -> impl ExactSizeIterator<Item = RouteInfo<'_>> {
-        self.routes.iter().map(Built::info)
+        self.routes.iter().map(BuiltRoute::info)
     }
 }
 
-impl Signature<ViaApplication> for Application {}
+impl Signature<ViaBuiltApp> for BuiltApp {}
 
 /// An application used as a handler of another one. It answers with its own routes and states. The
 /// server applies only the options of the whole handler. So if a route inside sets a `timeout` or
 /// `run_to_end` that the handler does not have, building the outer application fails.
-impl Handler<ViaApplication, ()> for Application {
+impl Handler<ViaBuiltApp, ()> for BuiltApp {
     fn call(&self, request: Request) -> impl Future<Output = Response> {
-        Application::call(self, request)
+        BuiltApp::call(self, request)
     }
 
     fn require(&self, requirements: &mut Requirements) {
         for route in self.routes() {
-            let name = format!("{} {} ({})", route.methods, route.pattern, route.place);
-            requirements.inner_route(name, route.options);
+            let name = format!("{} {} ({})", route.methods, route.pattern, route.location);
+            requirements.add_nested_route(name, route.options);
         }
     }
 }
 
-impl fmt::Debug for Application {
+impl fmt::Debug for BuiltApp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.routes()).finish()
     }

@@ -1,11 +1,11 @@
 //! The routes of a built application: as targets of requests and as entries of route lists.
 
-use crate::app::default_responses::Shared;
+use crate::app::default_responses::AppContext;
 use crate::http::request::Request;
 use crate::http::response::Response;
 use crate::http::route_options::{OnDisconnect, RouteOptions};
 use crate::http::service::Endpoint;
-use peregrine_slot::{FutureSlot, Held};
+use peregrine_slot::{FutureSlot, PinnedFuture};
 use std::any::Any;
 use std::fmt;
 use std::panic::Location;
@@ -13,13 +13,13 @@ use std::rc::Rc;
 
 /// The target of a request: a route, a fallback, or an automatic response.
 #[derive(Clone, Copy)]
-pub struct Target<'a> {
+pub struct MatchedEndpoint<'a> {
     pub(super) endpoint: &'a Rc<dyn Endpoint>,
     pub(super) options: &'a RouteOptions,
     pub(super) pattern: Option<&'a Rc<str>>,
 }
 
-impl<'a> Target<'a> {
+impl<'a> MatchedEndpoint<'a> {
     /// The server options of the route.
     #[must_use]
     pub fn options(&self) -> &'a RouteOptions {
@@ -51,8 +51,8 @@ impl<'a> Target<'a> {
     /// everything that it needs from the application, and runs no application code before the first
     /// poll.
     #[inline]
-    pub fn call(self, slot: FutureSlot, request: Request) -> Held<'static, Response> {
-        Rc::clone(self.endpoint).hold(slot, self.lift_limit(request))
+    pub fn call(self, slot: FutureSlot, request: Request) -> PinnedFuture<'static, Response> {
+        Rc::clone(self.endpoint).call_owned(slot, self.lift_limit(request))
     }
 
     /// Removes the server's body limit from `request`, if the handler's options lift it.
@@ -67,7 +67,7 @@ impl<'a> Target<'a> {
     }
 }
 
-impl fmt::Debug for Target<'_> {
+impl fmt::Debug for MatchedEndpoint<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Target").field("pattern", &self.pattern).finish_non_exhaustive()
     }
@@ -85,17 +85,17 @@ pub struct RouteInfo<'a> {
     /// empty if there are none.
     pub conditions: &'a str,
     /// Where it was added in the source.
-    pub place: &'static Location<'static>,
+    pub location: &'static Location<'static>,
     /// Its server options.
     pub options: &'a RouteOptions,
-    about: &'a About,
+    details: &'a RouteDetails,
 }
 
 impl<'a> RouteInfo<'a> {
     /// The name given by [`HandlerExt::named`](crate::HandlerExt::named).
     #[must_use]
     pub fn name(&self) -> Option<&'a str> {
-        self.about.name.as_deref()
+        self.details.name.as_deref()
     }
 
     /// The notes of type `T` on the route, outermost first: those of the scopes and middleware
@@ -113,34 +113,34 @@ impl<'a> RouteInfo<'a> {
     /// assert_eq!(route.notes::<Owner>().next().map(|owner| owner.0), Some("the bird team"));
     /// # Ok::<(), peregrine::web::BuildError>(())
     /// ```
-    pub fn notes<T: 'static>(&self) -> impl DoubleEndedIterator<Item = &'a T> + use<'a, T> {
-        self.about.notes.iter().filter_map(|note| note.downcast_ref())
+    pub fn metadata<T: 'static>(&self) -> impl DoubleEndedIterator<Item = &'a T> + use<'a, T> {
+        self.details.metadata.iter().filter_map(|note| note.downcast_ref())
     }
 
     /// The type that the pattern gives a parameter, such as `u32` in `{id:u32}`.
     #[must_use]
-    pub fn type_of(&self, parameter: &str) -> Option<&'static str> {
-        let types = self.about.types.iter();
+    pub fn parameter_type(&self, parameter: &str) -> Option<&'static str> {
+        let types = self.details.parameter_types.iter();
         types.rev().find(|(name, _)| name == parameter).map(|(_, kind)| *kind)
     }
 
     /// The number of optional parameters of the written pattern that this pattern omits.
     #[must_use]
-    pub fn absent(&self) -> usize {
-        self.about.absent
+    pub fn omitted_parameters(&self) -> usize {
+        self.details.omitted
     }
 
     /// Whether this pattern was derived from another route's pattern by adding a trailing slash.
     #[must_use]
-    pub fn is_slash_twin(&self) -> bool {
-        self.about.is_slash_twin
+    pub fn is_slash_variant(&self) -> bool {
+        self.details.is_slash_variant
     }
 }
 
 /// A route of a built application.
-pub(crate) struct Built {
+pub(crate) struct BuiltRoute {
     pub(crate) endpoint: Rc<dyn Endpoint>,
-    pub(crate) unrouted: Rc<dyn Endpoint>,
+    pub(crate) default_response: Rc<dyn Endpoint>,
     pub(crate) options: RouteOptions,
     pub(crate) is_guarded: bool,
     /// The route has no parameters and no guards, and all servers read its pattern the same way. So
@@ -150,37 +150,37 @@ pub(crate) struct Built {
     /// A description of its conditions.
     pub(crate) conditions: String,
     /// The shared part of the application that the route belongs to.
-    pub(crate) shared: Rc<Shared>,
+    pub(crate) shared: Rc<AppContext>,
     pub(crate) pattern: Rc<str>,
     pub(crate) methods: String,
-    pub(crate) place: &'static Location<'static>,
+    pub(crate) location: &'static Location<'static>,
     /// Data that is not needed to answer requests.
-    pub(crate) about: Box<About>,
+    pub(crate) details: Box<RouteDetails>,
 }
 
 /// The properties of a route that only [`RouteInfo`] shows.
 #[derive(Debug, Default)]
-pub(crate) struct About {
+pub(crate) struct RouteDetails {
     pub(crate) name: Option<Rc<str>>,
-    pub(crate) notes: Vec<Rc<dyn Any>>,
-    pub(crate) types: Vec<(String, &'static str)>,
-    pub(crate) absent: usize,
-    pub(crate) is_slash_twin: bool,
+    pub(crate) metadata: Vec<Rc<dyn Any>>,
+    pub(crate) parameter_types: Vec<(String, &'static str)>,
+    pub(crate) omitted: usize,
+    pub(crate) is_slash_variant: bool,
 }
 
-impl Built {
+impl BuiltRoute {
     #[inline]
-    pub(super) fn target(&self) -> Target<'_> {
-        Target { endpoint: &self.endpoint, options: &self.options, pattern: Some(&self.pattern) }
+    pub(super) fn target(&self) -> MatchedEndpoint<'_> {
+        MatchedEndpoint { endpoint: &self.endpoint, options: &self.options, pattern: Some(&self.pattern) }
     }
 
     /// The target that answers for the route's path when the method has no handler.
-    pub(super) fn unrouted(&self) -> Target<'_> {
+    pub(super) fn default_response(&self) -> MatchedEndpoint<'_> {
         let options = match self.options.allows_ambiguous_paths {
-            true => &UNROUTED_AMBIGUOUS_OPTIONS,
-            false => &UNROUTED_OPTIONS,
+            true => &UNMATCHED_AMBIGUOUS_OPTIONS,
+            false => &UNMATCHED_OPTIONS,
         };
-        Target { endpoint: &self.unrouted, options, pattern: None }
+        MatchedEndpoint { endpoint: &self.default_response, options, pattern: None }
     }
 
     /// The route as an entry of a list.
@@ -189,24 +189,24 @@ impl Built {
             methods: &self.methods,
             pattern: &self.pattern,
             conditions: &self.conditions,
-            place: self.place,
+            location: self.location,
             options: &self.options,
-            about: &self.about,
+            details: &self.details,
         }
     }
 
     /// Sets the description of the route's conditions.
-    pub(crate) fn asking(self, conditions: String) -> Self {
+    pub(crate) fn with_conditions(self, conditions: String) -> Self {
         Self { conditions, ..self }
     }
 }
 
 /// The server options of a request without a route: the defaults.
-pub(super) static UNROUTED_OPTIONS: RouteOptions = RouteOptions {
+pub(super) static UNMATCHED_OPTIONS: RouteOptions = RouteOptions {
     on_disconnect: OnDisconnect::Cancel,
     body_bytes_max: None,
     lifts_body_limit: false,
-    takes_calls: false,
+    is_grpc: false,
     timeout: None,
     requests_max: None,
     is_never_shed: false,
@@ -214,11 +214,11 @@ pub(super) static UNROUTED_OPTIONS: RouteOptions = RouteOptions {
 };
 
 /// Like [`UNROUTED_OPTIONS`], but for the path of a route that accepts ambiguous paths.
-static UNROUTED_AMBIGUOUS_OPTIONS: RouteOptions =
-    RouteOptions { allows_ambiguous_paths: true, ..UNROUTED_OPTIONS };
+static UNMATCHED_AMBIGUOUS_OPTIONS: RouteOptions =
+    RouteOptions { allows_ambiguous_paths: true, ..UNMATCHED_OPTIONS };
 
 /// Like [`UNROUTED_OPTIONS`], but for a service that answers before all routes, such as the
 /// responder to certificate challenges. The server itself depends on these responses, so they are
 /// never shed.
-pub(super) static FIRST_OPTIONS: RouteOptions =
-    RouteOptions { is_never_shed: true, ..UNROUTED_OPTIONS };
+pub(super) static INTERCEPT_OPTIONS: RouteOptions =
+    RouteOptions { is_never_shed: true, ..UNMATCHED_OPTIONS };

@@ -2,13 +2,13 @@
 
 mod serialize;
 
-use crate::app::pattern::{expand, next_hole};
+use crate::app::pattern::{expand, next_parameter};
 use crate::http::from_request::FromRequestParts;
 use crate::http::problem::Problem;
 use crate::http::request::Parts;
-use crate::http::route_index::Facts;
+use crate::http::route_index::RouteIndex;
 use serde::Serialize;
-use serialize::Given;
+use serialize::ParameterValues;
 use std::fmt;
 use std::marker::PhantomData;
 use std::rc::Rc;
@@ -37,7 +37,7 @@ use std::rc::Rc;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Urls {
-    facts: Rc<Facts>,
+    route_index: Rc<RouteIndex>,
     prefix: String,
     origin: String,
 }
@@ -54,8 +54,8 @@ impl Urls {
                 "no route is named `{name}`: call `.named(\"{name}\")` on its handler"
             ))
         };
-        let patterns = self.facts.names.patterns(name).ok_or_else(unknown)?;
-        let path = fill(patterns, &Given::of(values)?)?;
+        let patterns = self.route_index.names.patterns(name).ok_or_else(unknown)?;
+        let path = expand_pattern(patterns, &ParameterValues::from_serialize(values)?)?;
         Ok(format!("{}{path}", self.prefix))
     }
 
@@ -71,9 +71,9 @@ impl Urls {
 
 impl FromRequestParts for Urls {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
-        let facts = parts.states().facts().map(Rc::clone).unwrap_or_default();
+        let facts = parts.states().route_index().map(Rc::clone).unwrap_or_default();
         let client = parts.client();
-        Ok(Self { facts, prefix: client.prefix().to_owned(), origin: client.origin() })
+        Ok(Self { route_index: facts, prefix: client.parse_prefix().to_owned(), origin: client.origin() })
     }
 }
 
@@ -124,7 +124,7 @@ impl<T: Serialize> RoutePath<T> {
     pub fn path(&self, values: &T) -> Result<String, UrlError> {
         let patterns = expand(self.pattern).map_err(UrlError)?;
         let patterns: Vec<_> = patterns.into_iter().map(|one| one.pattern).collect();
-        fill(&patterns, &Given::of(values)?)
+        expand_pattern(&patterns, &ParameterValues::from_serialize(values)?)
     }
 }
 
@@ -157,15 +157,15 @@ impl std::error::Error for UrlError {}
 
 impl crate::http::response::IntoResponse for UrlError {
     fn into_response(self) -> crate::http::response::Response {
-        crate::extract::unfit("no-url", &self.0).into_response()
+        crate::extract::misconfigured("no-url", &self.0).into_response()
     }
 }
 
 /// Fills the pattern whose parameters are exactly the given values.
-fn fill(patterns: &[String], given: &Given) -> Result<String, UrlError> {
+fn expand_pattern(patterns: &[String], given: &ParameterValues) -> Result<String, UrlError> {
     let names = |pattern: &String| {
         let (mut names, mut rest) = (Vec::new(), pattern.clone());
-        while let Some((_, name, after)) = next_hole(&rest) {
+        while let Some((_, name, after)) = next_parameter(&rest) {
             names.push(name.trim_start_matches('*').to_owned());
             rest = after.to_owned();
         }
@@ -174,8 +174,8 @@ fn fill(patterns: &[String], given: &Given) -> Result<String, UrlError> {
     // The last one has all optional parameters.
     for pattern in patterns.iter().rev() {
         let names = names(pattern);
-        if let Some(values) = given.in_order(&names) {
-            return write(pattern, &values);
+        if let Some(values) = given.ordered(&names) {
+            return write_path(pattern, &values);
         }
     }
     let whole = patterns.last().map_or("", String::as_str);
@@ -184,10 +184,10 @@ fn fill(patterns: &[String], given: &Given) -> Result<String, UrlError> {
     )))
 }
 
-fn write(pattern: &str, values: &[&str]) -> Result<String, UrlError> {
+fn write_path(pattern: &str, values: &[&str]) -> Result<String, UrlError> {
     let (mut path, mut rest) = (String::with_capacity(pattern.len()), pattern);
     let mut values = values.iter();
-    while let Some((before, name, after)) = next_hole(rest) {
+    while let Some((before, name, after)) = next_parameter(rest) {
         push_literal(&mut path, before);
         let value = values.next().copied().unwrap_or_default();
         let is_rest = name.starts_with('*');
@@ -200,7 +200,7 @@ fn write(pattern: &str, values: &[&str]) -> Result<String, UrlError> {
                 "the parameter `{name}` of `{pattern}` is `{value}`, which would change the path"
             )));
         }
-        encode(value, is_rest, &mut path);
+        encode_segment(value, is_rest, &mut path);
         rest = after;
     }
     push_literal(&mut path, rest);
@@ -223,25 +223,25 @@ fn push_literal(path: &mut String, text: &str) {
             path.push(letter);
         } else {
             let mut bytes = [0; 4];
-            escape(letter.encode_utf8(&mut bytes).as_bytes(), path);
+            percent_encode(letter.encode_utf8(&mut bytes).as_bytes(), path);
         }
     }
 }
 
 /// RFC 3986 §3.3: a segment may contain these characters unescaped. In a catch-all, slashes stay
 /// unescaped too.
-fn encode(value: &str, is_rest: bool, path: &mut String) {
+fn encode_segment(value: &str, is_rest: bool, path: &mut String) {
     for byte in value.bytes() {
         let is_plain = byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@".contains(&byte);
         if is_plain || (is_rest && byte == b'/') {
             path.push(char::from(byte));
         } else {
-            escape(&[byte], path);
+            percent_encode(&[byte], path);
         }
     }
 }
 
-fn escape(bytes: &[u8], path: &mut String) {
+fn percent_encode(bytes: &[u8], path: &mut String) {
     use fmt::Write as _;
     for byte in bytes {
         let _ = write!(path, "%{byte:02X}");

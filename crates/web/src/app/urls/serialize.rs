@@ -8,23 +8,23 @@ use serde::ser::{
 use std::fmt;
 
 /// The given values, in order or by name. A value that is `None` is omitted.
-pub(super) enum Given {
-    InOrder(Vec<String>),
-    ByName(Vec<(String, String)>),
+pub(super) enum ParameterValues {
+    Ordered(Vec<String>),
+    Named(Vec<(String, String)>),
 }
 
-impl Given {
-    pub(super) fn of<T: Serialize + ?Sized>(values: &T) -> Result<Self, UrlError> {
-        values.serialize(All)
+impl ParameterValues {
+    pub(super) fn from_serialize<T: Serialize + ?Sized>(values: &T) -> Result<Self, UrlError> {
+        values.serialize(ValuesSerializer)
     }
 
     /// The values of the parameters `names`, if exactly these are given.
-    pub(super) fn in_order(&self, names: &[String]) -> Option<Vec<&str>> {
+    pub(super) fn ordered(&self, names: &[String]) -> Option<Vec<&str>> {
         match self {
-            Self::InOrder(values) if values.len() == names.len() => {
+            Self::Ordered(values) if values.len() == names.len() => {
                 Some(values.iter().map(String::as_str).collect())
             }
-            Self::ByName(values) if values.len() == names.len() => {
+            Self::Named(values) if values.len() == names.len() => {
                 let value = |name: &String| values.iter().find(|(known, _)| known == name);
                 names.iter().map(|name| value(name).map(|(_, value)| value.as_str())).collect()
             }
@@ -33,11 +33,11 @@ impl Given {
     }
 }
 
-impl fmt::Display for Given {
+impl fmt::Display for ParameterValues {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let all: Vec<String> = match self {
-            Self::InOrder(values) => values.clone(),
-            Self::ByName(values) => {
+            Self::Ordered(values) => values.clone(),
+            Self::Named(values) => {
                 values.iter().map(|(name, value)| format!("{name}={value}")).collect()
             }
         };
@@ -51,20 +51,20 @@ impl Error for UrlError {
     }
 }
 
-fn no_text(what: &str) -> UrlError {
+fn not_scalar(what: &str) -> UrlError {
     UrlError(format!("the value of a parameter is {what}: give each parameter one simple value"))
 }
 
 /// Serializes all values: one value, a list, or named values.
-struct All;
+struct ValuesSerializer;
 
 /// Collects values in order.
 #[derive(Default)]
-struct Listed(Vec<String>);
+struct SeqSerializer(Vec<String>);
 
 /// Collects named values; `name` is the key of the next value.
 #[derive(Default)]
-struct Named {
+struct MapSerializer {
     all: Vec<(String, String)>,
     name: String,
 }
@@ -77,16 +77,16 @@ macro_rules! one_of_all {
     };
 }
 
-impl Serializer for All {
-    type Ok = Given;
+impl Serializer for ValuesSerializer {
+    type Ok = ParameterValues;
     type Error = UrlError;
-    type SerializeSeq = Listed;
-    type SerializeTuple = Listed;
-    type SerializeTupleStruct = Listed;
-    type SerializeTupleVariant = Impossible<Given, UrlError>;
-    type SerializeMap = Named;
-    type SerializeStruct = Named;
-    type SerializeStructVariant = Impossible<Given, UrlError>;
+    type SerializeSeq = SeqSerializer;
+    type SerializeTuple = SeqSerializer;
+    type SerializeTupleStruct = SeqSerializer;
+    type SerializeTupleVariant = Impossible<ParameterValues, UrlError>;
+    type SerializeMap = MapSerializer;
+    type SerializeStruct = MapSerializer;
+    type SerializeStructVariant = Impossible<ParameterValues, UrlError>;
 
     one_of_all! {
         serialize_bool bool;
@@ -107,19 +107,19 @@ impl Serializer for All {
         serialize_bytes &[u8];
     }
 
-    fn serialize_none(self) -> Result<Given, UrlError> {
-        Ok(Given::InOrder(Vec::new()))
+    fn serialize_none(self) -> Result<ParameterValues, UrlError> {
+        Ok(ParameterValues::Ordered(Vec::new()))
     }
 
-    fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Result<Given, UrlError> {
+    fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Result<ParameterValues, UrlError> {
         value.serialize(self)
     }
 
-    fn serialize_unit(self) -> Result<Given, UrlError> {
+    fn serialize_unit(self) -> Result<ParameterValues, UrlError> {
         self.serialize_none()
     }
 
-    fn serialize_unit_struct(self, _: &'static str) -> Result<Given, UrlError> {
+    fn serialize_unit_struct(self, _: &'static str) -> Result<ParameterValues, UrlError> {
         self.serialize_none()
     }
 
@@ -128,7 +128,7 @@ impl Serializer for All {
         _: &'static str,
         _: u32,
         name: &'static str,
-    ) -> Result<Given, UrlError> {
+    ) -> Result<ParameterValues, UrlError> {
         self.serialize_str(name)
     }
 
@@ -136,7 +136,7 @@ impl Serializer for All {
         self,
         _: &'static str,
         value: &T,
-    ) -> Result<Given, UrlError> {
+    ) -> Result<ParameterValues, UrlError> {
         value.serialize(self)
     }
 
@@ -146,20 +146,20 @@ impl Serializer for All {
         _: u32,
         _: &'static str,
         _: &T,
-    ) -> Result<Given, UrlError> {
-        Err(no_text("a variant with a value"))
+    ) -> Result<ParameterValues, UrlError> {
+        Err(not_scalar("a variant with a value"))
     }
 
-    fn serialize_seq(self, _: Option<usize>) -> Result<Listed, UrlError> {
-        Ok(Listed::default())
+    fn serialize_seq(self, _: Option<usize>) -> Result<SeqSerializer, UrlError> {
+        Ok(SeqSerializer::default())
     }
 
-    fn serialize_tuple(self, _: usize) -> Result<Listed, UrlError> {
-        Ok(Listed::default())
+    fn serialize_tuple(self, _: usize) -> Result<SeqSerializer, UrlError> {
+        Ok(SeqSerializer::default())
     }
 
-    fn serialize_tuple_struct(self, _: &'static str, _: usize) -> Result<Listed, UrlError> {
-        Ok(Listed::default())
+    fn serialize_tuple_struct(self, _: &'static str, _: usize) -> Result<SeqSerializer, UrlError> {
+        Ok(SeqSerializer::default())
     }
 
     fn serialize_tuple_variant(
@@ -169,15 +169,15 @@ impl Serializer for All {
         _: &'static str,
         _: usize,
     ) -> Result<Self::SerializeTupleVariant, UrlError> {
-        Err(no_text("a variant with values"))
+        Err(not_scalar("a variant with values"))
     }
 
-    fn serialize_map(self, _: Option<usize>) -> Result<Named, UrlError> {
-        Ok(Named::default())
+    fn serialize_map(self, _: Option<usize>) -> Result<MapSerializer, UrlError> {
+        Ok(MapSerializer::default())
     }
 
-    fn serialize_struct(self, _: &'static str, _: usize) -> Result<Named, UrlError> {
-        Ok(Named::default())
+    fn serialize_struct(self, _: &'static str, _: usize) -> Result<MapSerializer, UrlError> {
+        Ok(MapSerializer::default())
     }
 
     fn serialize_struct_variant(
@@ -187,7 +187,7 @@ impl Serializer for All {
         _: &'static str,
         _: usize,
     ) -> Result<Self::SerializeStructVariant, UrlError> {
-        Err(no_text("a variant with values"))
+        Err(not_scalar("a variant with values"))
     }
 }
 
@@ -215,29 +215,29 @@ listed! {
     SerializeTupleStruct serialize_field
 }
 
-impl SerializeMap for Named {
-    type Ok = Given;
+impl SerializeMap for MapSerializer {
+    type Ok = ParameterValues;
     type Error = UrlError;
 
     fn serialize_key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result<(), UrlError> {
-        self.name = key.serialize(One)?.ok_or_else(|| no_text("without a name"))?;
+        self.name = key.serialize(ScalarSerializer)?.ok_or_else(|| not_scalar("without a name"))?;
         Ok(())
     }
 
     fn serialize_value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), UrlError> {
-        if let Some(value) = value.serialize(One)? {
+        if let Some(value) = value.serialize(ScalarSerializer)? {
             self.all.push((std::mem::take(&mut self.name), value));
         }
         Ok(())
     }
 
-    fn end(self) -> Result<Given, UrlError> {
-        Ok(Given::ByName(self.all))
+    fn end(self) -> Result<ParameterValues, UrlError> {
+        Ok(ParameterValues::Named(self.all))
     }
 }
 
-impl SerializeStruct for Named {
-    type Ok = Given;
+impl SerializeStruct for MapSerializer {
+    type Ok = ParameterValues;
     type Error = UrlError;
 
     fn serialize_field<T: Serialize + ?Sized>(
@@ -245,19 +245,19 @@ impl SerializeStruct for Named {
         name: &'static str,
         value: &T,
     ) -> Result<(), UrlError> {
-        if let Some(value) = value.serialize(One)? {
+        if let Some(value) = value.serialize(ScalarSerializer)? {
             self.all.push((name.to_owned(), value));
         }
         Ok(())
     }
 
-    fn end(self) -> Result<Given, UrlError> {
-        Ok(Given::ByName(self.all))
+    fn end(self) -> Result<ParameterValues, UrlError> {
+        Ok(ParameterValues::Named(self.all))
     }
 }
 
 /// Serializes one value to text; `None` if it is not given.
-struct One;
+struct ScalarSerializer;
 
 macro_rules! displayed {
     ($($method:ident $type:ty;)*) => {
@@ -269,7 +269,7 @@ macro_rules! displayed {
 
 type Never = Impossible<Option<String>, UrlError>;
 
-impl Serializer for One {
+impl Serializer for ScalarSerializer {
     type Ok = Option<String>;
     type Error = UrlError;
     type SerializeSeq = Never;
@@ -299,7 +299,7 @@ impl Serializer for One {
     }
 
     fn serialize_bytes(self, value: &[u8]) -> Result<Option<String>, UrlError> {
-        String::from_utf8(value.to_vec()).map(Some).map_err(|_| no_text("bytes that are not UTF-8"))
+        String::from_utf8(value.to_vec()).map(Some).map_err(|_| not_scalar("bytes that are not UTF-8"))
     }
 
     fn serialize_none(self) -> Result<Option<String>, UrlError> {
@@ -342,19 +342,19 @@ impl Serializer for One {
         _: &'static str,
         _: &T,
     ) -> Result<Option<String>, UrlError> {
-        Err(no_text("a variant with a value"))
+        Err(not_scalar("a variant with a value"))
     }
 
     fn serialize_seq(self, _: Option<usize>) -> Result<Never, UrlError> {
-        Err(no_text("a list"))
+        Err(not_scalar("a list"))
     }
 
     fn serialize_tuple(self, _: usize) -> Result<Never, UrlError> {
-        Err(no_text("a tuple"))
+        Err(not_scalar("a tuple"))
     }
 
     fn serialize_tuple_struct(self, _: &'static str, _: usize) -> Result<Never, UrlError> {
-        Err(no_text("a tuple"))
+        Err(not_scalar("a tuple"))
     }
 
     fn serialize_tuple_variant(
@@ -364,15 +364,15 @@ impl Serializer for One {
         _: &'static str,
         _: usize,
     ) -> Result<Never, UrlError> {
-        Err(no_text("a variant with values"))
+        Err(not_scalar("a variant with values"))
     }
 
     fn serialize_map(self, _: Option<usize>) -> Result<Never, UrlError> {
-        Err(no_text("a map"))
+        Err(not_scalar("a map"))
     }
 
     fn serialize_struct(self, _: &'static str, _: usize) -> Result<Never, UrlError> {
-        Err(no_text("a struct"))
+        Err(not_scalar("a struct"))
     }
 
     fn serialize_struct_variant(
@@ -382,6 +382,6 @@ impl Serializer for One {
         _: &'static str,
         _: usize,
     ) -> Result<Never, UrlError> {
-        Err(no_text("a variant with values"))
+        Err(not_scalar("a variant with values"))
     }
 }

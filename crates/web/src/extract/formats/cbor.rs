@@ -1,11 +1,11 @@
 //! CBOR (RFC 8949).
 
-use super::shared::{DEPTH_MAX, check, empty, invalid, is_absent, is_one_of, respond};
-use crate::extract::{FromRequest, field_problem, read};
+use super::shared::{DEPTH_MAX, check, empty, invalid, has_no_body, is_one_of, respond};
+use crate::extract::{FromRequest, field_problem, read_body};
 use crate::http::body::pool;
 use crate::http::problem::Problem;
 use crate::http::request::Request;
-use crate::http::response::into_response::failed;
+use crate::http::response::into_response::response_error;
 use crate::http::response::{IntoResponse, Response};
 use ciborium::de::Error;
 use serde::Serialize;
@@ -33,16 +33,16 @@ use serde::de::DeserializeOwned;
 #[must_use]
 pub struct Cbor<T>(pub T);
 
-const NAME: &str = "application/cbor";
+const MEDIA_TYPE: &str = "application/cbor";
 
 impl<T: DeserializeOwned> FromRequest for Cbor<T> {
     async fn from_request(request: Request) -> Result<Self, Problem> {
-        check(&request, NAME, |essence| is_one_of(essence, &[NAME], "+cbor"))?;
-        read(request.body, parse).await?.map(Self)
+        check(&request, MEDIA_TYPE, |essence| is_one_of(essence, &[MEDIA_TYPE], "+cbor"))?;
+        read_body(request.body, parse).await?.map(Self)
     }
 
     async fn optional_from_request(request: Request) -> Result<Option<Self>, Problem> {
-        if is_absent(&request) {
+        if has_no_body(&request) {
             return Ok(None);
         }
         Self::from_request(request).await.map(Some)
@@ -51,36 +51,36 @@ impl<T: DeserializeOwned> FromRequest for Cbor<T> {
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     if bytes.is_empty() {
-        return Err(empty(NAME));
+        return Err(empty(MEDIA_TYPE));
     }
     let mut rest = bytes;
     let value = ciborium::de::from_reader_with_recursion_limit(&mut rest, DEPTH_MAX);
     let value = value.map_err(|error| match error {
-        Error::Io(_) => broken("it ends too early"),
-        Error::Syntax(at) => broken(&format!("the byte at offset {at} is unexpected")),
-        Error::RecursionLimitExceeded => broken("it is nested too deeply"),
+        Error::Io(_) => invalid_cbor("it ends too early"),
+        Error::Syntax(at) => invalid_cbor(&format!("the byte at offset {at} is unexpected")),
+        Error::RecursionLimitExceeded => invalid_cbor("it is nested too deeply"),
         Error::Semantic(_, reason) => field_problem(".", &reason),
     })?;
     if !rest.is_empty() {
         let at = bytes.len() - rest.len();
-        return Err(broken(&format!("extra bytes follow its value, which ends at byte {at}")));
+        return Err(invalid_cbor(&format!("extra bytes follow its value, which ends at byte {at}")));
     }
     Ok(value)
 }
 
 #[cold]
-fn broken(what: &str) -> Problem {
+fn invalid_cbor(what: &str) -> Problem {
     invalid("invalid-cbor", format!("the body is not valid CBOR: {what}"))
 }
 
 impl<T: Serialize> IntoResponse for Cbor<T> {
     fn into_response(self) -> Response {
-        let mut buffer = pool::take();
+        let mut buffer = pool::get();
         match ciborium::ser::into_writer(&self.0, &mut buffer) {
-            Ok(()) => respond(NAME, buffer),
+            Ok(()) => respond(MEDIA_TYPE, buffer),
             Err(error) => {
-                pool::give(buffer);
-                failed("unserializable-cbor", &error)
+                pool::put(buffer);
+                response_error("unserializable-cbor", &error)
             }
         }
     }

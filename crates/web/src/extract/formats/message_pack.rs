@@ -1,12 +1,12 @@
 //! MessagePack.
 
-use super::message_pack_depth::is_too_deep;
-use super::shared::{DEPTH_MAX, check, empty, invalid, is_absent, is_one_of, respond};
-use crate::extract::{FromRequest, field_problem, read};
+use super::message_pack_depth::exceeds_depth;
+use super::shared::{DEPTH_MAX, check, empty, invalid, has_no_body, is_one_of, respond};
+use crate::extract::{FromRequest, field_problem, read_body};
 use crate::http::body::pool;
 use crate::http::problem::Problem;
 use crate::http::request::Request;
-use crate::http::response::into_response::failed;
+use crate::http::response::into_response::response_error;
 use crate::http::response::{IntoResponse, Response};
 use rmp_serde::Deserializer;
 use rmp_serde::decode::Error;
@@ -38,18 +38,18 @@ use std::io::Cursor;
 #[must_use]
 pub struct MessagePack<T>(pub T);
 
-const NAMES: [&str; 3] =
+const MEDIA_TYPES: [&str; 3] =
     ["application/vnd.msgpack", "application/msgpack", "application/x-msgpack"];
 const EXPECTED: &str = "application/vnd.msgpack (or application/msgpack)";
 
 impl<T: DeserializeOwned> FromRequest for MessagePack<T> {
     async fn from_request(request: Request) -> Result<Self, Problem> {
-        check(&request, EXPECTED, |essence| is_one_of(essence, &NAMES, "+msgpack"))?;
-        read(request.body, parse).await?.map(Self)
+        check(&request, EXPECTED, |essence| is_one_of(essence, &MEDIA_TYPES, "+msgpack"))?;
+        read_body(request.body, parse).await?.map(Self)
     }
 
     async fn optional_from_request(request: Request) -> Result<Option<Self>, Problem> {
-        if is_absent(&request) {
+        if has_no_body(&request) {
             return Ok(None);
         }
         Self::from_request(request).await.map(Some)
@@ -62,7 +62,7 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     }
     // The library's depth limit counts lists and maps, but not enum variants, each of which is a
     // map of one pair.
-    if is_too_deep(bytes, DEPTH_MAX) {
+    if exceeds_depth(bytes, DEPTH_MAX) {
         return Err(explain(&Error::DepthLimitExceeded));
     }
     let mut deserializer = Deserializer::new(Cursor::new(bytes));
@@ -94,12 +94,12 @@ fn explain(error: &Error) -> Problem {
 
 impl<T: Serialize> IntoResponse for MessagePack<T> {
     fn into_response(self) -> Response {
-        let mut buffer = pool::take();
+        let mut buffer = pool::get();
         match rmp_serde::encode::write_named(&mut buffer, &self.0) {
-            Ok(()) => respond(NAMES[0], buffer),
+            Ok(()) => respond(MEDIA_TYPES[0], buffer),
             Err(error) => {
-                pool::give(buffer);
-                failed("unserializable-message-pack", &error)
+                pool::put(buffer);
+                response_error("unserializable-message-pack", &error)
             }
         }
     }

@@ -2,7 +2,7 @@
 
 /// Whether lists and maps in the first value are nested deeper than `most`. Invalid or incomplete
 /// input returns `false` and is left to the reader.
-pub(super) fn is_too_deep(bytes: &[u8], most: usize) -> bool {
+pub(super) fn exceeds_depth(bytes: &[u8], most: usize) -> bool {
     // Each level takes at least one byte.
     if bytes.len() <= most {
         return false;
@@ -16,7 +16,7 @@ pub(super) fn is_too_deep(bytes: &[u8], most: usize) -> bool {
             continue;
         }
         *left -= 1;
-        match next(&mut rest) {
+        match skip_value(&mut rest) {
             None => return false,
             Some(0) => {}
             Some(_) if open.len() > most => return true,
@@ -28,7 +28,7 @@ pub(super) fn is_too_deep(bytes: &[u8], most: usize) -> bool {
 
 /// Skips one scalar value, or the header of a list or map. Returns the number of values inside;
 /// `None` at the end of the input.
-fn next(rest: &mut &[u8]) -> Option<u64> {
+fn skip_value(rest: &mut &[u8]) -> Option<u64> {
     let marker = number(rest, 1)?;
     let (bytes, values) = match marker {
         0x80..=0x8f => (0, 2 * (marker & 0x0f)),
@@ -85,9 +85,9 @@ mod tests {
             b"\xdf\x00\x00\x00\x01\xc0",
         ] {
             let nested = |depth: usize| [begin.repeat(depth), vec![0x01]].concat();
-            assert!(!is_too_deep(&nested(4), 4), "{begin:?}");
-            assert!(is_too_deep(&nested(5), 4), "{begin:?}");
-            assert!(is_too_deep(&nested(500_000), 128), "{begin:?}");
+            assert!(!exceeds_depth(&nested(4), 4), "{begin:?}");
+            assert!(exceeds_depth(&nested(5), 4), "{begin:?}");
+            assert!(exceeds_depth(&nested(500_000), 128), "{begin:?}");
         }
     }
 
@@ -128,11 +128,11 @@ mod tests {
         for one in beside {
             // A list of this value and of a list nested as deep as allowed, or one level deeper.
             let deep = |depth| [b"\x92", *one, &lists(depth)].concat();
-            assert!(!is_too_deep(&deep(3), 4) && is_too_deep(&deep(4), 4), "{one:?}");
+            assert!(!exceeds_depth(&deep(3), 4) && exceeds_depth(&deep(4), 4), "{one:?}");
         }
         // Bytes after the value do not count, and missing values do not add depth.
-        assert!(!is_too_deep(&[vec![0x01], lists(9)].concat(), 4));
-        assert!(!is_too_deep(b"\xdd\xff\xff\xff\xff\x01\x01", 4));
-        assert!(!is_too_deep(b"\x91\xdb\xff\xff\xff\xff\x91\x91\x91\x91", 4));
+        assert!(!exceeds_depth(&[vec![0x01], lists(9)].concat(), 4));
+        assert!(!exceeds_depth(b"\xdd\xff\xff\xff\xff\x01\x01", 4));
+        assert!(!exceeds_depth(b"\x91\xdb\xff\xff\xff\xff\x91\x91\x91\x91", 4));
     }
 }

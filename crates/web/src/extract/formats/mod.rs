@@ -13,7 +13,7 @@ mod protobuf;
 mod simd_json;
 
 #[cfg(feature = "fast-json")]
-pub use self::simd_json::FastJson;
+pub use self::simd_json::SimdJson;
 #[cfg(feature = "cbor")]
 pub use cbor::Cbor;
 #[cfg(feature = "message-pack")]
@@ -40,14 +40,14 @@ mod shared {
         expected: &'static str,
         accepts: fn(&[u8]) -> bool,
     ) -> Result<(), Problem> {
-        if is_absent(request) {
+        if has_no_body(request) {
             return Err(empty(expected));
         }
         content_type::check(&request.parts.head, expected, accepts)
     }
 
-    pub(super) fn is_absent(request: &Request) -> bool {
-        request.body.length() == Some(0) && request.parts.head.field("content-type").is_none()
+    pub(super) fn has_no_body(request: &Request) -> bool {
+        request.body.length() == Some(0) && request.parts.head.header_bytes("content-type").is_none()
     }
 
     pub(super) fn empty(expected: &str) -> Problem {
@@ -62,7 +62,7 @@ mod shared {
 
     pub(super) fn respond(media_type: &'static str, content: Vec<u8>) -> Response {
         let mut response = Response::new(StatusCode::OK).with_body(content);
-        response.fields.append(CONTENT_TYPE, HeaderValue::from_static(media_type));
+        response.headers.append(CONTENT_TYPE, HeaderValue::from_static(media_type));
         response
     }
 

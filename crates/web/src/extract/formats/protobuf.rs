@@ -1,11 +1,11 @@
 //! Protocol Buffers.
 
 use super::shared::{check, invalid, is_one_of, respond};
-use crate::extract::{FromRequest, read};
+use crate::extract::{FromRequest, read_body};
 use crate::http::body::pool;
 use crate::http::problem::Problem;
 use crate::http::request::Request;
-use crate::http::response::into_response::failed;
+use crate::http::response::into_response::response_error;
 use crate::http::response::{IntoResponse, Response};
 use prost::Message;
 
@@ -38,13 +38,13 @@ use prost::Message;
 #[must_use]
 pub struct Protobuf<T>(pub T);
 
-const NAMES: [&str; 3] =
+const MEDIA_TYPES: [&str; 3] =
     ["application/protobuf", "application/x-protobuf", "application/vnd.google.protobuf"];
 
 impl<T: Message + Default> FromRequest for Protobuf<T> {
     async fn from_request(request: Request) -> Result<Self, Problem> {
-        check(&request, NAMES[0], |essence| is_one_of(essence, &NAMES, "+protobuf"))?;
-        let message = read(request.body, |bytes| T::decode(bytes)).await?;
+        check(&request, MEDIA_TYPES[0], |essence| is_one_of(essence, &MEDIA_TYPES, "+protobuf"))?;
+        let message = read_body(request.body, |bytes| T::decode(bytes)).await?;
         message.map(Self).map_err(|error| {
             invalid("invalid-protobuf", format!("the body is not a valid message: {error}"))
         })
@@ -53,12 +53,12 @@ impl<T: Message + Default> FromRequest for Protobuf<T> {
 
 impl<T: Message> IntoResponse for Protobuf<T> {
     fn into_response(self) -> Response {
-        let mut buffer = pool::take();
+        let mut buffer = pool::get();
         match self.0.encode(&mut buffer) {
-            Ok(()) => respond(NAMES[0], buffer),
+            Ok(()) => respond(MEDIA_TYPES[0], buffer),
             Err(error) => {
-                pool::give(buffer);
-                failed("unserializable-protobuf", &error)
+                pool::put(buffer);
+                response_error("unserializable-protobuf", &error)
             }
         }
     }

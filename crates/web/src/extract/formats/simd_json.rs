@@ -1,6 +1,6 @@
 //! JSON read with SIMD instructions.
 
-use crate::extract::{FromRequest, Json, json_by};
+use crate::extract::{FromRequest, Json, json_with_parser};
 use crate::http::body::pool;
 use crate::http::problem::Problem;
 use crate::http::request::Request;
@@ -36,25 +36,25 @@ use std::cell::RefCell;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use]
-pub struct FastJson<T>(pub T);
+pub struct SimdJson<T>(pub T);
 
 /// The maximum nesting depth, the same as in `serde_json`.
 const DEPTH_MAX: usize = 127;
 /// Buffers used for longer documents are dropped.
-const KEPT_BYTES_MAX: usize = 256 * 1024;
+const RETAINED_BYTES_MAX: usize = 256 * 1024;
 
 thread_local! {
     static BUFFERS: RefCell<Option<Buffers>> = const { RefCell::new(None) };
 }
 
-impl<T: DeserializeOwned> FromRequest for FastJson<T> {
+impl<T: DeserializeOwned> FromRequest for SimdJson<T> {
     async fn from_request(request: Request) -> Result<Self, Problem> {
-        json_by(request, parse, |value, _| Ok(Self(value))).await
+        json_with_parser(request, parse, |value, _| Ok(Self(value))).await
     }
 
     async fn optional_from_request(request: Request) -> Result<Option<Self>, Problem> {
         let absent = request.body.length() == Some(0);
-        if absent && request.parts.head.field("content-type").is_none() {
+        if absent && request.parts.head.header_bytes("content-type").is_none() {
             return Ok(None);
         }
         Self::from_request(request).await.map(Some)
@@ -62,18 +62,18 @@ impl<T: DeserializeOwned> FromRequest for FastJson<T> {
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
-    if has_minus_zero(bytes) {
+    if has_negative_zero(bytes) {
         return None;
     }
     // `T::deserialize` may itself read JSON, so the buffers are taken out, not borrowed.
     let mut buffers =
         BUFFERS.take().unwrap_or_else(|| Buffers::with_max_depth(bytes.len(), DEPTH_MAX));
     // The reader overwrites its input, which `serde_json` may have to read again.
-    let mut copy = pool::take();
+    let mut copy = pool::get();
     copy.extend_from_slice(bytes);
     let value = simd_json::serde::from_slice_with_buffers(&mut copy, &mut buffers).ok();
-    pool::give(copy);
-    if bytes.len() <= KEPT_BYTES_MAX {
+    pool::put(copy);
+    if bytes.len() <= RETAINED_BYTES_MAX {
         BUFFERS.set(Some(buffers));
     }
     value
@@ -81,20 +81,20 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
 
 /// Whether the document may contain `-0`: `serde_json` reads it as the float -0.0, `simd-json` as
 /// the integer 0.
-fn has_minus_zero(bytes: &[u8]) -> bool {
+fn has_negative_zero(bytes: &[u8]) -> bool {
     memchr::memchr_iter(b'-', bytes).any(|at| {
         bytes.get(at + 1) == Some(&b'0') && !matches!(bytes.get(at + 2), Some(b'.' | b'e' | b'E'))
     })
 }
 
-impl<T: Serialize> IntoResponse for FastJson<T> {
+impl<T: Serialize> IntoResponse for SimdJson<T> {
     fn into_response(self) -> Response {
         Json(self.0).into_response()
     }
 }
 
-impl<T> From<FastJson<T>> for Json<T> {
-    fn from(FastJson(value): FastJson<T>) -> Self {
+impl<T> From<SimdJson<T>> for Json<T> {
+    fn from(SimdJson(value): SimdJson<T>) -> Self {
         Json(value)
     }
 }

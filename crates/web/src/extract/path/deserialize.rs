@@ -1,7 +1,7 @@
 //! A serde deserializer for the decoded parameters of a path.
 
 use super::super::finite;
-use super::error::{Parameter, PathError};
+use super::error::{PathParameter, PathError};
 use serde::de::value::StrDeserializer;
 use serde::de::{
     DeserializeSeed, Deserializer, EnumAccess, IntoDeserializer, MapAccess, SeqAccess,
@@ -11,26 +11,26 @@ use serde::forward_to_deserialize_any;
 
 /// All parameters of the path.
 #[derive(Clone, Copy)]
-pub(super) struct Parameters<'p> {
-    all: &'p [Parameter<'p>],
+pub(super) struct PathDeserializer<'p> {
+    all: &'p [PathParameter<'p>],
     /// The number of optional parameters of the written pattern that this route omits.
-    absent: usize,
+    omitted: usize,
 }
 
-impl<'p> Parameters<'p> {
-    pub(super) fn new(all: &'p [Parameter<'p>], absent: usize) -> Self {
-        Self { all, absent }
+impl<'p> PathDeserializer<'p> {
+    pub(super) fn new(all: &'p [PathParameter<'p>], absent: usize) -> Self {
+        Self { all, omitted: absent }
     }
 
-    fn only(self) -> Result<One<'p>, PathError> {
+    fn single(self) -> Result<ValueDeserializer<'p>, PathError> {
         match self.all {
-            [parameter] => Ok(One(parameter)),
-            all => Err(PathError::count(all.len(), 1)),
+            [parameter] => Ok(ValueDeserializer(parameter)),
+            all => Err(PathError::count_mismatch(all.len(), 1)),
         }
     }
 }
 
-macro_rules! only {
+macro_rules! delegate_to_single {
     ($($method:ident)*) => {
         $(
             fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, PathError> {
@@ -40,10 +40,10 @@ macro_rules! only {
     };
 }
 
-impl<'de> Deserializer<'de> for Parameters<'_> {
+impl<'de> Deserializer<'de> for PathDeserializer<'_> {
     type Error = PathError;
 
-    only! {
+    delegate_to_single! {
         deserialize_bool deserialize_i8 deserialize_i16 deserialize_i32 deserialize_i64
         deserialize_i128 deserialize_u8 deserialize_u16 deserialize_u32 deserialize_u64
         deserialize_u128 deserialize_f32 deserialize_f64 deserialize_char deserialize_str
@@ -52,7 +52,7 @@ impl<'de> Deserializer<'de> for Parameters<'_> {
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, PathError> {
         match self.all {
-            [parameter] => One(parameter).deserialize_any(visitor),
+            [parameter] => ValueDeserializer(parameter).deserialize_any(visitor),
             _ => self.deserialize_map(visitor),
         }
     }
@@ -82,7 +82,7 @@ impl<'de> Deserializer<'de> for Parameters<'_> {
     }
 
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, PathError> {
-        visitor.visit_seq(Rest(self.all))
+        visitor.visit_seq(RemainingParameters(self.all))
     }
 
     fn deserialize_tuple<V: Visitor<'de>>(
@@ -91,11 +91,11 @@ impl<'de> Deserializer<'de> for Parameters<'_> {
         visitor: V,
     ) -> Result<V::Value, PathError> {
         let count = self.all.len();
-        if !(count..=count + self.absent).contains(&length) {
-            return Err(PathError::count(count, length));
+        if !(count..=count + self.omitted).contains(&length) {
+            return Err(PathError::count_mismatch(count, length));
         }
-        let absent = Absent { found: count, taken: length };
-        visitor.visit_seq(Padded { given: Rest(self.all), left: length - count, absent })
+        let absent = OmittedParameter { available: count, expected: length };
+        visitor.visit_seq(TupleAccess { given: RemainingParameters(self.all), left: length - count, omitted: absent })
     }
 
     fn deserialize_tuple_struct<V: Visitor<'de>>(
@@ -108,7 +108,7 @@ impl<'de> Deserializer<'de> for Parameters<'_> {
     }
 
     fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, PathError> {
-        visitor.visit_map(Rest(self.all))
+        visitor.visit_map(RemainingParameters(self.all))
     }
 
     fn deserialize_struct<V: Visitor<'de>>(
@@ -126,7 +126,7 @@ impl<'de> Deserializer<'de> for Parameters<'_> {
         variants: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, PathError> {
-        self.only()?.deserialize_enum(name, variants, visitor)
+        self.single()?.deserialize_enum(name, variants, visitor)
     }
 
     fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, PathError> {
@@ -135,9 +135,9 @@ impl<'de> Deserializer<'de> for Parameters<'_> {
 }
 
 /// The parameters that are not yet read, as a list or a map.
-struct Rest<'p>(&'p [Parameter<'p>]);
+struct RemainingParameters<'p>(&'p [PathParameter<'p>]);
 
-impl<'de> SeqAccess<'de> for Rest<'_> {
+impl<'de> SeqAccess<'de> for RemainingParameters<'_> {
     type Error = PathError;
 
     fn next_element_seed<T: DeserializeSeed<'de>>(
@@ -146,7 +146,7 @@ impl<'de> SeqAccess<'de> for Rest<'_> {
     ) -> Result<Option<T::Value>, PathError> {
         let Some((first, rest)) = self.0.split_first() else { return Ok(None) };
         self.0 = rest;
-        seed.deserialize(One(first)).map(Some)
+        seed.deserialize(ValueDeserializer(first)).map(Some)
     }
 
     fn size_hint(&self) -> Option<usize> {
@@ -155,13 +155,13 @@ impl<'de> SeqAccess<'de> for Rest<'_> {
 }
 
 /// The elements of a tuple, the last of which may be parameters that the pattern omits.
-struct Padded<'p> {
-    given: Rest<'p>,
+struct TupleAccess<'p> {
+    given: RemainingParameters<'p>,
     left: usize,
-    absent: Absent,
+    omitted: OmittedParameter,
 }
 
-impl<'de> SeqAccess<'de> for Padded<'_> {
+impl<'de> SeqAccess<'de> for TupleAccess<'_> {
     type Error = PathError;
 
     fn next_element_seed<T: DeserializeSeed<'de>>(
@@ -170,7 +170,7 @@ impl<'de> SeqAccess<'de> for Padded<'_> {
     ) -> Result<Option<T::Value>, PathError> {
         if self.given.0.is_empty() && self.left > 0 {
             self.left -= 1;
-            return seed.deserialize(self.absent).map(Some);
+            return seed.deserialize(self.omitted).map(Some);
         }
         self.given.next_element_seed(seed)
     }
@@ -182,16 +182,16 @@ impl<'de> SeqAccess<'de> for Padded<'_> {
 
 /// A parameter that the pattern omits: read as `None`, or an error if the type needs a value.
 #[derive(Clone, Copy)]
-struct Absent {
-    found: usize,
-    taken: usize,
+struct OmittedParameter {
+    available: usize,
+    expected: usize,
 }
 
-impl<'de> Deserializer<'de> for Absent {
+impl<'de> Deserializer<'de> for OmittedParameter {
     type Error = PathError;
 
     fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, PathError> {
-        Err(PathError::count(self.found, self.taken))
+        Err(PathError::count_mismatch(self.available, self.expected))
     }
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, PathError> {
@@ -204,7 +204,7 @@ impl<'de> Deserializer<'de> for Absent {
     }
 }
 
-impl<'de> MapAccess<'de> for Rest<'_> {
+impl<'de> MapAccess<'de> for RemainingParameters<'_> {
     type Error = PathError;
 
     fn next_key_seed<T: DeserializeSeed<'de>>(
@@ -219,7 +219,7 @@ impl<'de> MapAccess<'de> for Rest<'_> {
     fn next_value_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<T::Value, PathError> {
         let (first, rest) = self.0.split_first().expect("serde reads a value only after its key");
         self.0 = rest;
-        seed.deserialize(One(first))
+        seed.deserialize(ValueDeserializer(first))
     }
 
     fn size_hint(&self) -> Option<usize> {
@@ -229,18 +229,18 @@ impl<'de> MapAccess<'de> for Rest<'_> {
 
 /// One parameter as one value.
 #[derive(Clone, Copy)]
-struct One<'p>(&'p Parameter<'p>);
+struct ValueDeserializer<'p>(&'p PathParameter<'p>);
 
-impl One<'_> {
+impl ValueDeserializer<'_> {
     #[cold]
-    fn wrong(self, expected: impl Into<String>) -> PathError {
-        let Parameter { name, value } = self.0;
+    fn invalid(self, expected: impl Into<String>) -> PathError {
+        let PathParameter { name, value } = self.0;
         let (name, value) = ((*name).to_owned(), value.clone().into_owned());
         PathError::Value { name, value, expected: expected.into() }
     }
 
-    fn told<T>(self, result: Result<T, PathError>) -> Result<T, PathError> {
-        result.map_err(|error| error.about(self.0))
+    fn with_parameter<T>(self, result: Result<T, PathError>) -> Result<T, PathError> {
+        result.map_err(|error| error.for_parameter(self.0))
     }
 
     #[cold]
@@ -249,7 +249,7 @@ impl One<'_> {
     }
 }
 
-macro_rules! parsed {
+macro_rules! parsed_values {
     ($($method:ident $visit:ident $type:ident $expected:expr;)*) => {
         $(
             fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, PathError> {
@@ -277,7 +277,7 @@ macro_rules! finite {
     };
 }
 
-macro_rules! whole {
+macro_rules! integers {
     ($($method:ident $visit:ident $type:ident;)*) => {
         parsed! {
             $($method $visit $type {
@@ -288,10 +288,10 @@ macro_rules! whole {
     };
 }
 
-impl<'de> Deserializer<'de> for One<'_> {
+impl<'de> Deserializer<'de> for ValueDeserializer<'_> {
     type Error = PathError;
 
-    whole! {
+    integers! {
         deserialize_i8 visit_i8 i8;
         deserialize_i16 visit_i16 i16;
         deserialize_i32 visit_i32 i32;
@@ -309,17 +309,17 @@ impl<'de> Deserializer<'de> for One<'_> {
         deserialize_f64 visit_f64 f64;
     }
 
-    parsed! {
+    parsed_values! {
         deserialize_bool visit_bool bool "`true` or `false`";
         deserialize_char visit_char char "one character";
     }
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, PathError> {
-        self.told(visitor.visit_str(&self.0.value))
+        self.with_parameter(visitor.visit_str(&self.0.value))
     }
 
     fn deserialize_bytes<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, PathError> {
-        self.told(visitor.visit_bytes(self.0.value.as_bytes()))
+        self.with_parameter(visitor.visit_bytes(self.0.value.as_bytes()))
     }
 
     fn deserialize_byte_buf<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, PathError> {
@@ -363,7 +363,7 @@ impl<'de> Deserializer<'de> for One<'_> {
         if length != 2 {
             return Err(self.nested("a tuple"));
         }
-        visitor.visit_seq(Pair { parameter: self.0, read: 0 })
+        visitor.visit_seq(KeyValue { parameter: self.0, read: 0 })
     }
 
     fn deserialize_tuple_struct<V: Visitor<'de>>(
@@ -394,13 +394,13 @@ impl<'de> Deserializer<'de> for One<'_> {
         _: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, PathError> {
-        self.told(visitor.visit_enum(self))
+        self.with_parameter(visitor.visit_enum(self))
     }
 
     forward_to_deserialize_any! { str string identifier ignored_any }
 }
 
-impl<'de> EnumAccess<'de> for One<'_> {
+impl<'de> EnumAccess<'de> for ValueDeserializer<'_> {
     type Error = PathError;
     type Variant = Self;
 
@@ -410,7 +410,7 @@ impl<'de> EnumAccess<'de> for One<'_> {
     }
 }
 
-impl<'de> VariantAccess<'de> for One<'_> {
+impl<'de> VariantAccess<'de> for ValueDeserializer<'_> {
     type Error = PathError;
 
     fn unit_variant(self) -> Result<(), PathError> {
@@ -435,12 +435,12 @@ impl<'de> VariantAccess<'de> for One<'_> {
 }
 
 /// A parameter as a tuple of its name and value.
-struct Pair<'p> {
-    parameter: &'p Parameter<'p>,
+struct KeyValue<'p> {
+    parameter: &'p PathParameter<'p>,
     read: u8,
 }
 
-impl<'de> SeqAccess<'de> for Pair<'_> {
+impl<'de> SeqAccess<'de> for KeyValue<'_> {
     type Error = PathError;
 
     fn next_element_seed<T: DeserializeSeed<'de>>(
@@ -453,7 +453,7 @@ impl<'de> SeqAccess<'de> for Pair<'_> {
                 let name: StrDeserializer<'_, PathError> = self.parameter.name.into_deserializer();
                 seed.deserialize(name).map(Some)
             }
-            2 => seed.deserialize(One(self.parameter)).map(Some),
+            2 => seed.deserialize(ValueDeserializer(self.parameter)).map(Some),
             _ => Ok(None),
         }
     }

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 /// One parameter: its name in the pattern and its value, percent-decoded.
-pub(super) struct Parameter<'p> {
+pub(super) struct PathParameter<'p> {
     pub(super) name: &'p str,
     pub(super) value: Cow<'p, str>,
 }
@@ -16,7 +16,7 @@ pub(super) enum PathError {
     /// A value is not of its type.
     Value { name: String, value: String, expected: String },
     /// A type rejected a value for a reason that the type gives.
-    Refused { name: String, value: String, reason: String },
+    Custom { name: String, value: String, reason: String },
     /// The type does not fit the route's parameters, whatever their values are.
     Mismatch(String),
 }
@@ -40,14 +40,14 @@ impl Error for PathError {
 }
 
 impl PathError {
-    pub(super) fn count(found: usize, taken: usize) -> Self {
+    pub(super) fn count_mismatch(found: usize, taken: usize) -> Self {
         Self::Mismatch(format!("the route has {found} parameters, but the type takes {taken}"))
     }
 
     /// Adds `parameter` to an error that a type returned for its value.
-    pub(super) fn about(self, parameter: &Parameter<'_>) -> Self {
+    pub(super) fn for_parameter(self, parameter: &PathParameter<'_>) -> Self {
         match self {
-            Self::Mismatch(reason) => Self::Refused {
+            Self::Mismatch(reason) => Self::Custom {
                 name: parameter.name.to_owned(),
                 value: parameter.value.clone().into_owned(),
                 reason,

@@ -4,11 +4,11 @@ mod deserialize;
 mod error;
 mod shape;
 
-use super::{FromRequestParts, shortened, unfit};
+use super::{FromRequestParts, truncate, misconfigured};
 use crate::http::problem::Problem;
 use crate::http::request::Parts;
 use crate::http::requirements::Requirements;
-use error::{Parameter, PathError};
+use error::{PathParameter, PathError};
 use http::StatusCode;
 use serde::de::DeserializeOwned;
 use smallvec::SmallVec;
@@ -53,13 +53,13 @@ pub struct Path<T>(pub T);
 impl<T: DeserializeOwned> FromRequestParts for Path<T> {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
         let parameters = decode(parts)?;
-        T::deserialize(deserialize::Parameters::new(&parameters, parts.absent_values()))
+        T::deserialize(deserialize::PathDeserializer::new(&parameters, parts.omitted_parameters()))
             .map(Path)
-            .map_err(|error| explain(parts, error))
+            .map_err(|error| path_error(parts, error))
     }
 
     async fn optional_from_request_parts(parts: &mut Parts) -> Result<Option<Self>, Problem> {
-        if parts.path_values().is_none_or(|values| values.is_empty()) {
+        if parts.path_parameters().is_none_or(|values| values.is_empty()) {
             return Ok(None);
         }
         Self::from_request_parts(parts).await.map(Some)
@@ -70,14 +70,14 @@ impl<T: DeserializeOwned> FromRequestParts for Path<T> {
     }
 }
 
-fn decode(parts: &Parts) -> Result<SmallVec<[Parameter<'_>; 4]>, Problem> {
-    let Some(values) = parts.path_values() else { return Ok(SmallVec::new()) };
+fn decode(parts: &Parts) -> Result<SmallVec<[PathParameter<'_>; 4]>, Problem> {
+    let Some(values) = parts.path_parameters() else { return Ok(SmallVec::new()) };
     let decode = |(name, raw)| match peregrine_router::decode(raw) {
-        Ok(value) => Ok(Parameter { name, value }),
+        Ok(value) => Ok(PathParameter { name, value }),
         Err(error) => {
             let value = String::from_utf8_lossy(raw);
             let detail = format!("path parameter `{name}` cannot be decoded: {error}");
-            Err(invalid(detail, name, &shortened(&value), "percent-encoded UTF-8".to_owned()))
+            Err(invalid(detail, name, &truncate(&value), "percent-encoded UTF-8".to_owned()))
         }
     };
     values.iter().map(decode).collect()
@@ -86,21 +86,21 @@ fn decode(parts: &Parts) -> Result<SmallVec<[Parameter<'_>; 4]>, Problem> {
 /// The problem for a path with an invalid parameter value.
 fn invalid(detail: String, name: &str, value: &str, expected: String) -> Problem {
     Problem::new(StatusCode::BAD_REQUEST, "invalid-path", detail)
-        .with("parameter", name)
-        .with("value", value)
-        .with("expected", expected)
+        .with_member("parameter", name)
+        .with_member("value", value)
+        .with_member("expected", expected)
 }
 
 #[cold]
-fn explain(parts: &Parts, error: PathError) -> Problem {
+fn path_error(parts: &Parts, error: PathError) -> Problem {
     match error {
         PathError::Value { name, value, expected } => {
-            let value = shortened(&value);
+            let value = truncate(&value);
             let detail = format!("path parameter `{name}` is `{value}`, but must be {expected}");
             invalid(detail, &name, &value, expected)
         }
-        PathError::Refused { name, value, reason } => {
-            let (value, reason) = (shortened(&value), shortened(&reason));
+        PathError::Custom { name, value, reason } => {
+            let (value, reason) = (truncate(&value), truncate(&reason));
             let detail = format!("path parameter `{name}` is `{value}`: {reason}");
             invalid(detail, &name, &value, reason.into_owned())
         }
@@ -108,7 +108,7 @@ fn explain(parts: &Parts, error: PathError) -> Problem {
             let pattern = parts.pattern().unwrap_or("(no route)");
             let cause =
                 format!("the handler's `Path` does not fit the route `{pattern}`: {reason}");
-            unfit("path-mismatch", &cause)
+            misconfigured("path-mismatch", &cause)
         }
     }
 }

@@ -19,7 +19,7 @@ pub(super) fn require<T: DeserializeOwned>(requirements: &mut Requirements) {
         Shape::Count(count) => requirements.path(PathShape::Count(count)),
         Shape::Struct(fields) => {
             for (place, field) in fields.iter().enumerate() {
-                if matches!(T::deserialize(Without { field }), Err(Told::Missing(name)) if name == *field)
+                if matches!(T::deserialize(MissingFieldProbe { field }), Err(ProbeStop::MissingField(name)) if name == *field)
                 {
                     requirements.path(PathShape::Names(&fields[place..=place]));
                 }
@@ -36,26 +36,26 @@ enum Shape {
 
 /// How a type's attempt to deserialize itself ended.
 #[derive(Debug)]
-enum Told {
-    Enough,
-    Missing(&'static str),
+enum ProbeStop {
+    Done,
+    MissingField(&'static str),
 }
 
-impl fmt::Display for Told {
+impl fmt::Display for ProbeStop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{self:?}")
     }
 }
 
-impl std::error::Error for Told {}
+impl std::error::Error for ProbeStop {}
 
-impl Error for Told {
+impl Error for ProbeStop {
     fn custom<T: fmt::Display>(_: T) -> Self {
-        Self::Enough
+        Self::Done
     }
 
     fn missing_field(field: &'static str) -> Self {
-        Self::Missing(field)
+        Self::MissingField(field)
     }
 }
 
@@ -86,7 +86,7 @@ macro_rules! unknown {
 }
 
 impl<'de> Deserializer<'de> for Probe<'_> {
-    type Error = Told;
+    type Error = ProbeStop;
 
     one_value! {
         deserialize_bool deserialize_i8 deserialize_i16 deserialize_i32 deserialize_i64
@@ -104,21 +104,21 @@ impl<'de> Deserializer<'de> for Probe<'_> {
         self,
         _: &'static str,
         _: V,
-    ) -> Result<V::Value, Told> {
-        Err(Told::Enough)
+    ) -> Result<V::Value, ProbeStop> {
+        Err(ProbeStop::Done)
     }
 
     fn deserialize_newtype_struct<V: Visitor<'de>>(
         self,
         _: &'static str,
         visitor: V,
-    ) -> Result<V::Value, Told> {
+    ) -> Result<V::Value, ProbeStop> {
         visitor.visit_newtype_struct(self)
     }
 
-    fn deserialize_tuple<V: Visitor<'de>>(self, length: usize, _: V) -> Result<V::Value, Told> {
+    fn deserialize_tuple<V: Visitor<'de>>(self, length: usize, _: V) -> Result<V::Value, ProbeStop> {
         *self.shape = Shape::Count(length);
-        Err(Told::Enough)
+        Err(ProbeStop::Done)
     }
 
     fn deserialize_tuple_struct<V: Visitor<'de>>(
@@ -126,7 +126,7 @@ impl<'de> Deserializer<'de> for Probe<'_> {
         _: &'static str,
         length: usize,
         visitor: V,
-    ) -> Result<V::Value, Told> {
+    ) -> Result<V::Value, ProbeStop> {
         self.deserialize_tuple(length, visitor)
     }
 
@@ -135,9 +135,9 @@ impl<'de> Deserializer<'de> for Probe<'_> {
         _: &'static str,
         fields: &'static [&'static str],
         _: V,
-    ) -> Result<V::Value, Told> {
+    ) -> Result<V::Value, ProbeStop> {
         *self.shape = Shape::Struct(fields);
-        Err(Told::Enough)
+        Err(ProbeStop::Done)
     }
 
     fn deserialize_enum<V: Visitor<'de>>(
@@ -145,31 +145,31 @@ impl<'de> Deserializer<'de> for Probe<'_> {
         _: &'static str,
         _: &'static [&'static str],
         _: V,
-    ) -> Result<V::Value, Told> {
+    ) -> Result<V::Value, ProbeStop> {
         *self.shape = Shape::Count(1);
-        Err(Told::Enough)
+        Err(ProbeStop::Done)
     }
 }
 
 /// A struct with every field except one. If the type reports that the field is missing, it requires
 /// that field. Each other field gets a value that most types accept. If its type rejects the value,
 /// this check finds nothing, and the first request shows the mismatch.
-struct Without {
+struct MissingFieldProbe {
     field: &'static str,
 }
 
-impl<'de> Deserializer<'de> for Without {
-    type Error = Told;
+impl<'de> Deserializer<'de> for MissingFieldProbe {
+    type Error = ProbeStop;
 
-    fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Told> {
-        Err(Told::Enough)
+    fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, ProbeStop> {
+        Err(ProbeStop::Done)
     }
 
     fn deserialize_newtype_struct<V: Visitor<'de>>(
         self,
         _: &'static str,
         visitor: V,
-    ) -> Result<V::Value, Told> {
+    ) -> Result<V::Value, ProbeStop> {
         visitor.visit_newtype_struct(self)
     }
 
@@ -178,8 +178,8 @@ impl<'de> Deserializer<'de> for Without {
         _: &'static str,
         fields: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Told> {
-        visitor.visit_map(Others { fields, without: self.field })
+    ) -> Result<V::Value, ProbeStop> {
+        visitor.visit_map(OtherFields { fields, without: self.field })
     }
 
     forward_to_deserialize_any! {
@@ -188,35 +188,35 @@ impl<'de> Deserializer<'de> for Without {
     }
 }
 
-struct Others {
+struct OtherFields {
     fields: &'static [&'static str],
     without: &'static str,
 }
 
-impl<'de> MapAccess<'de> for Others {
-    type Error = Told;
+impl<'de> MapAccess<'de> for OtherFields {
+    type Error = ProbeStop;
 
     fn next_key_seed<T: DeserializeSeed<'de>>(
         &mut self,
         seed: T,
-    ) -> Result<Option<T::Value>, Told> {
+    ) -> Result<Option<T::Value>, ProbeStop> {
         while let Some((first, rest)) = self.fields.split_first() {
             self.fields = rest;
             if *first != self.without {
-                let name: StrDeserializer<'_, Told> = first.into_deserializer();
+                let name: StrDeserializer<'_, ProbeStop> = first.into_deserializer();
                 return seed.deserialize(name).map(Some);
             }
         }
         Ok(None)
     }
 
-    fn next_value_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<T::Value, Told> {
-        seed.deserialize(Plausible)
+    fn next_value_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<T::Value, ProbeStop> {
+        seed.deserialize(AnyValue)
     }
 }
 
 /// A value of whatever type is requested.
-struct Plausible;
+struct AnyValue;
 
 macro_rules! plausible {
     ($($method:ident $visit:ident $value:expr;)*) => {
@@ -228,8 +228,8 @@ macro_rules! plausible {
     };
 }
 
-impl<'de> Deserializer<'de> for Plausible {
-    type Error = Told;
+impl<'de> Deserializer<'de> for AnyValue {
+    type Error = ProbeStop;
 
     plausible! {
         deserialize_bool visit_bool false;
@@ -249,11 +249,11 @@ impl<'de> Deserializer<'de> for Plausible {
         deserialize_any visit_str "1";
     }
 
-    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Told> {
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ProbeStop> {
         visitor.visit_none()
     }
 
-    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Told> {
+    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ProbeStop> {
         visitor.visit_unit()
     }
 
@@ -261,7 +261,7 @@ impl<'de> Deserializer<'de> for Plausible {
         self,
         _: &'static str,
         visitor: V,
-    ) -> Result<V::Value, Told> {
+    ) -> Result<V::Value, ProbeStop> {
         visitor.visit_newtype_struct(self)
     }
 
@@ -270,8 +270,8 @@ impl<'de> Deserializer<'de> for Plausible {
         _: &'static str,
         variants: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Told> {
-        let first: StrDeserializer<'_, Told> =
+    ) -> Result<V::Value, ProbeStop> {
+        let first: StrDeserializer<'_, ProbeStop> =
             variants.first().copied().unwrap_or_default().into_deserializer();
         visitor.visit_enum(first)
     }

@@ -1,6 +1,6 @@
 //! Errors that occur while a body is read or sent.
 
-use peregrine_proto::Reject;
+use peregrine_proto::Http2Error;
 use std::error::Error;
 use std::fmt;
 
@@ -21,19 +21,19 @@ pub enum BodyError {
     /// grow.
     Overloaded,
     /// The body violates the protocol or exceeds one of its limits.
-    Rejected(Reject),
+    Protocol(Http2Error),
     /// The body decompresses to more than `ratio_max` times its size.
-    Inflated {
+    DecompressedTooLarge {
         /// The limit in force.
         ratio_max: u32,
     },
     /// The body is not valid in the content coding that it declares.
-    Undecodable {
+    DecodeFailed {
         /// The coding, such as `gzip`.
         coding: &'static str,
     },
     /// A stream of the application failed.
-    Failed(Box<dyn Error + Send + Sync>),
+    Stream(Box<dyn Error + Send + Sync>),
 }
 
 impl fmt::Display for BodyError {
@@ -43,12 +43,12 @@ impl fmt::Display for BodyError {
             Self::TooLarge { limit } => write!(f, "the body is larger than {limit} bytes"),
             Self::TooSlow => f.write_str("the body arrived more slowly than the minimum rate"),
             Self::Overloaded => f.write_str("the server has no memory left for the body"),
-            Self::Inflated { ratio_max } => {
+            Self::DecompressedTooLarge { ratio_max } => {
                 write!(f, "the body decompresses to more than {ratio_max} times its size")
             }
-            Self::Undecodable { coding } => write!(f, "the body is not valid {coding}"),
-            Self::Rejected(reject) => write!(f, "the body was rejected: {reject}"),
-            Self::Failed(error) => write!(f, "the body's source failed: {error}"),
+            Self::DecodeFailed { coding } => write!(f, "the body is not valid {coding}"),
+            Self::Protocol(reject) => write!(f, "the body was rejected: {reject}"),
+            Self::Stream(error) => write!(f, "the body's source failed: {error}"),
         }
     }
 }
@@ -56,7 +56,7 @@ impl fmt::Display for BodyError {
 impl Error for BodyError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
-            Self::Failed(error) => Some(&**error),
+            Self::Stream(error) => Some(&**error),
             _ => None,
         }
     }
@@ -64,10 +64,10 @@ impl Error for BodyError {
 
 impl BodyError {
     /// Recovers our own error, which may have passed through a body of another crate.
-    pub(super) fn of(error: Box<dyn Error + Send + Sync>) -> Self {
+    pub(super) fn downcast(error: Box<dyn Error + Send + Sync>) -> Self {
         match error.downcast::<Self>() {
             Ok(ours) => *ours,
-            Err(error) => Self::Failed(error),
+            Err(error) => Self::Stream(error),
         }
     }
 }

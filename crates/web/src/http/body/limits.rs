@@ -6,7 +6,7 @@ use super::{Body, BodyError};
 ///
 /// The server sets a limit for every request body ([`Body::limit`]), which then applies instead. A
 /// complete body without a limit was made by a middleware, and is not limited.
-pub const BODY_BYTES_MAX: u64 = 2 * 1024 * 1024;
+pub const DEFAULT_BODY_BYTES_MAX: u64 = 2 * 1024 * 1024;
 
 /// The limits of a [`Body`], for another body that is made from it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,11 +34,11 @@ impl Body {
     /// because of that. If no limit was set, it is 2 MiB for a stream, and a complete body is not
     /// limited.
     #[must_use]
-    pub fn whole_limit(&self) -> u64 {
+    pub fn buffer_limit(&self) -> u64 {
         match self.limits.max {
             Some(limit) => limit,
-            None if self.whole().is_some() => u64::MAX,
-            None => BODY_BYTES_MAX,
+            None if self.as_full().is_some() => u64::MAX,
+            None => DEFAULT_BODY_BYTES_MAX,
         }
     }
 
@@ -72,7 +72,7 @@ impl Body {
     }
 
     /// The error of reading `more` bytes, if they exceed the limit.
-    pub(super) fn beyond(&self, more: u64) -> Option<BodyError> {
+    pub(super) fn limit_error(&self, more: u64) -> Option<BodyError> {
         let limit = self.limits.max.filter(|_| !self.limits.is_lifted)?;
         (self.read.saturating_add(more) > limit).then_some(BodyError::TooLarge { limit })
     }

@@ -8,11 +8,11 @@ pub(crate) mod pool;
 
 pub use self::error::BodyError;
 pub use self::limits::BodyLimits;
-pub use self::part::{FileBody, Part};
+pub use self::part::{FileBody, BodyPart};
 
-use self::pipe::{Piece, Reader};
-use crate::http::memory::{Charge, Filling, filling};
-use crate::http::panic::guarded;
+use self::pipe::{PipeFrame, PipeReader};
+use crate::http::memory::{MemoryReservation, MemoryPressure, pressure};
+use crate::http::panic::catch_panic;
 use bytes::Bytes;
 use futures_core::Stream;
 use http_body::{Body as HttpBody, Frame, SizeHint};
@@ -43,37 +43,37 @@ use std::task::{Context, Poll, ready};
 /// is empty, and the rest is not received.
 #[derive(Default)]
 pub struct Body {
-    kind: Kind,
+    kind: BodyKind,
     limits: BodyLimits,
     /// Bytes read so far.
     read: u64,
 }
 
 #[derive(Default)]
-enum Kind {
+enum BodyKind {
     #[default]
     Empty,
     Static(&'static [u8]),
     Bytes(Bytes),
     /// A buffer from the thread's pool, which returns there.
     Buffer(Vec<u8>),
-    Incoming(Reader),
+    Incoming(PipeReader),
     /// A body that the application supplied: any call to it may panic.
-    Stream(Foreign),
+    Stream(BoxFileBody),
 }
 
-type Foreign = Pin<Box<dyn FileBody>>;
+type BoxFileBody = Pin<Box<dyn FileBody>>;
 
 /// A complete [`Body`], in a form that can move to another thread. It keeps its limit.
 #[derive(Debug, Default)]
-pub struct WholeBody {
-    kind: Whole,
+pub struct FullBody {
+    kind: FullKind,
     limits: BodyLimits,
     read: u64,
 }
 
 #[derive(Debug, Default)]
-enum Whole {
+enum FullKind {
     #[default]
     Empty,
     Static(&'static [u8]),
@@ -81,15 +81,15 @@ enum Whole {
     Buffer(Vec<u8>),
 }
 
-impl WholeBody {
+impl FullBody {
     /// The number of bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         match &self.kind {
-            Whole::Empty => 0,
-            Whole::Static(bytes) => bytes.len(),
-            Whole::Bytes(bytes) => bytes.len(),
-            Whole::Buffer(buffer) => buffer.len(),
+            FullKind::Empty => 0,
+            FullKind::Static(bytes) => bytes.len(),
+            FullKind::Bytes(bytes) => bytes.len(),
+            FullKind::Buffer(buffer) => buffer.len(),
         }
     }
 
@@ -100,41 +100,41 @@ impl WholeBody {
     }
 }
 
-impl From<WholeBody> for Body {
-    fn from(whole: WholeBody) -> Self {
-        let WholeBody { kind, limits, read } = whole;
+impl From<FullBody> for Body {
+    fn from(whole: FullBody) -> Self {
+        let FullBody { kind, limits, read } = whole;
         let kind = match kind {
-            Whole::Empty => Kind::Empty,
-            Whole::Static(bytes) => Kind::Static(bytes),
-            Whole::Bytes(bytes) => Kind::Bytes(bytes),
-            Whole::Buffer(buffer) => Kind::Buffer(buffer),
+            FullKind::Empty => BodyKind::Empty,
+            FullKind::Static(bytes) => BodyKind::Static(bytes),
+            FullKind::Bytes(bytes) => BodyKind::Bytes(bytes),
+            FullKind::Buffer(buffer) => BodyKind::Buffer(buffer),
         };
         Self { kind, limits, read }
     }
 }
 
 impl Body {
-    const fn of(kind: Kind) -> Self {
+    const fn from_kind(kind: BodyKind) -> Self {
         Self { kind, limits: BodyLimits::NONE, read: 0 }
     }
 
     /// An empty body.
     #[must_use]
     pub const fn empty() -> Self {
-        Self::of(Kind::Empty)
+        Self::from_kind(BodyKind::Empty)
     }
 
     /// A body in a buffer of the thread's pool ([`crate::pool`]).
     #[must_use]
-    pub fn buffer(buffer: Vec<u8>) -> Self {
-        Self::of(Kind::Buffer(buffer))
+    pub fn from_pooled(buffer: Vec<u8>) -> Self {
+        Self::from_kind(BodyKind::Buffer(buffer))
     }
 
     /// A body that a connection writes into a pipe. Reading more than `limit` bytes is an error,
     /// unless [`Body::limited`] sets another limit.
     #[must_use]
-    pub fn incoming(reader: Reader, limit: u64) -> Self {
-        Self::of(Kind::Incoming(reader)).limited(limit)
+    pub fn incoming(reader: PipeReader, limit: u64) -> Self {
+        Self::from_kind(BodyKind::Incoming(reader)).limited(limit)
     }
 
     /// Converts any [`http_body::Body`], which need not be `Send`. An error that is a [`BodyError`]
@@ -147,50 +147,50 @@ impl Body {
         B: HttpBody<Data = Bytes> + 'static,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
-        Self::of(Kind::Stream(Box::pin(body.map_err(|error| BodyError::of(error.into())))))
+        Self::from_kind(BodyKind::Stream(Box::pin(body.map_err(|error| BodyError::downcast(error.into())))))
     }
 
     /// A body that contains parts of files, which some connections send without reading them.
-    pub fn of_files(body: impl FileBody + 'static) -> Self {
-        Self::of(Kind::Stream(Box::pin(body)))
+    pub fn from_file_body(body: impl FileBody + 'static) -> Self {
+        Self::from_kind(BodyKind::Stream(Box::pin(body)))
     }
 
     /// Converts a stream, whose items are sent as they arrive. The length is unknown, so HTTP/1.1
     /// sends the body chunked. An error that is a [`BodyError`] is kept unchanged.
-    pub fn stream<S, T, E>(stream: S) -> Self
+    pub fn from_stream<S, T, E>(stream: S) -> Self
     where
         S: Stream<Item = Result<T, E>> + 'static,
         T: Into<Bytes>,
         E: Into<Box<dyn Error + Send + Sync>>,
     {
-        Self::of(Kind::Stream(Box::pin(Pieces(Box::pin(stream)))))
+        Self::from_kind(BodyKind::Stream(Box::pin(StreamFrames(Box::pin(stream)))))
     }
 
     /// The whole body, if it is complete and within its limit.
     #[must_use]
     pub fn as_slice(&self) -> Option<&[u8]> {
-        self.whole().filter(|bytes| self.beyond(bytes.len() as u64).is_none())
+        self.as_full().filter(|bytes| self.limit_error(bytes.len() as u64).is_none())
     }
 
     /// The number of bytes of memory that dropping the body frees. Static content, content shared
     /// with other owners, and streams do not count.
     #[must_use]
-    pub fn held_bytes(&self) -> usize {
+    pub fn memory_bytes(&self) -> usize {
         match &self.kind {
-            Kind::Bytes(bytes) if bytes.is_unique() => bytes.len(),
-            Kind::Buffer(bytes) => bytes.capacity(),
+            BodyKind::Bytes(bytes) if bytes.is_unique() => bytes.len(),
+            BodyKind::Buffer(bytes) => bytes.capacity(),
             _ => 0,
         }
     }
 
     /// The whole body if it is complete, regardless of its limit.
-    fn whole(&self) -> Option<&[u8]> {
+    fn as_full(&self) -> Option<&[u8]> {
         match &self.kind {
-            Kind::Empty => Some(&[]),
-            Kind::Static(bytes) => Some(bytes),
-            Kind::Bytes(bytes) => Some(bytes),
-            Kind::Buffer(bytes) => Some(bytes),
-            Kind::Incoming(_) | Kind::Stream(_) => None,
+            BodyKind::Empty => Some(&[]),
+            BodyKind::Static(bytes) => Some(bytes),
+            BodyKind::Bytes(bytes) => Some(bytes),
+            BodyKind::Buffer(bytes) => Some(bytes),
+            BodyKind::Incoming(_) | BodyKind::Stream(_) => None,
         }
     }
 
@@ -198,27 +198,27 @@ impl Body {
     ///
     /// # Errors
     /// The body is not complete; it is returned unchanged.
-    pub fn into_whole(mut self) -> Result<WholeBody, Self> {
+    pub fn try_into_full(mut self) -> Result<FullBody, Self> {
         let kind = match std::mem::take(&mut self.kind) {
-            Kind::Empty => Whole::Empty,
-            Kind::Static(bytes) => Whole::Static(bytes),
-            Kind::Bytes(bytes) => Whole::Bytes(bytes),
-            Kind::Buffer(buffer) => Whole::Buffer(buffer),
-            kind @ (Kind::Incoming(_) | Kind::Stream(_)) => {
+            BodyKind::Empty => FullKind::Empty,
+            BodyKind::Static(bytes) => FullKind::Static(bytes),
+            BodyKind::Bytes(bytes) => FullKind::Bytes(bytes),
+            BodyKind::Buffer(buffer) => FullKind::Buffer(buffer),
+            kind @ (BodyKind::Incoming(_) | BodyKind::Stream(_)) => {
                 self.kind = kind;
                 return Err(self);
             }
         };
-        Ok(WholeBody { kind, limits: self.limits, read: self.read })
+        Ok(FullBody { kind, limits: self.limits, read: self.read })
     }
 
     /// The number of bytes still to be read, if known.
     #[must_use]
     pub fn length(&self) -> Option<u64> {
         match &self.kind {
-            Kind::Incoming(reader) => reader.left(),
-            Kind::Stream(stream) => hint_of(stream).exact(),
-            _ => self.whole().map(|bytes| bytes.len() as u64),
+            BodyKind::Incoming(reader) => reader.remaining(),
+            BodyKind::Stream(stream) => size_hint_of(stream).exact(),
+            _ => self.as_full().map(|bytes| bytes.len() as u64),
         }
     }
 
@@ -235,24 +235,24 @@ impl Body {
     /// The body could not be read to its end, it is larger than `limit` bytes or its own limit, or
     /// the worker has reached its memory limit.
     pub async fn collect(mut self, limit: u64) -> Result<Vec<u8>, BodyError> {
-        if let Some(error) = self.length().and_then(|length| self.beyond(length)) {
+        if let Some(error) = self.length().and_then(|length| self.limit_error(length)) {
             return Err(error);
         }
         if self.length().is_some_and(|length| length > limit) {
             return Err(BodyError::TooLarge { limit });
         }
-        if let Kind::Buffer(buffer) = &mut self.kind {
+        if let BodyKind::Buffer(buffer) = &mut self.kind {
             return Ok(std::mem::take(buffer));
         }
-        let (mut all, mut charge) = (pool::take(), Charge::new());
+        let (mut all, mut charge) = (pool::get(), MemoryReservation::empty());
         while let Some(piece) = self.next().await {
             let piece = piece?;
             if all.len() as u64 + piece.len() as u64 > limit {
                 return Err(BodyError::TooLarge { limit });
             }
             all.extend_from_slice(&piece);
-            charge.set(all.capacity());
-            if filling() >= Filling::Full {
+            charge.resize(all.capacity());
+            if pressure() >= MemoryPressure::Critical {
                 return Err(BodyError::Overloaded);
             }
         }
@@ -266,21 +266,21 @@ impl Body {
     pub async fn into_bytes(mut self, limit: u64) -> Result<Bytes, BodyError> {
         if self.as_slice().is_some_and(|bytes| bytes.len() as u64 <= limit) {
             match &mut self.kind {
-                Kind::Static(bytes) => return Ok(Bytes::from_static(bytes)),
-                Kind::Bytes(bytes) => return Ok(std::mem::take(bytes)),
+                BodyKind::Static(bytes) => return Ok(Bytes::from_static(bytes)),
+                BodyKind::Bytes(bytes) => return Ok(std::mem::take(bytes)),
                 _ => {}
             }
         }
         let buffer = self.collect(limit).await?;
         let bytes = Bytes::copy_from_slice(&buffer);
-        pool::give(buffer);
+        pool::put(buffer);
         Ok(bytes)
     }
 
     /// Whether the body is in a buffer that returns to the thread's pool ([`crate::pool`]).
     #[must_use]
-    pub fn is_buffer(&self) -> bool {
-        matches!(self.kind, Kind::Buffer(_))
+    pub fn is_pooled(&self) -> bool {
+        matches!(self.kind, BodyKind::Buffer(_))
     }
 
     /// The whole body as shared bytes, without a copy, if it is complete and within its limit.
@@ -289,9 +289,9 @@ impl Body {
     ///
     /// # Errors
     /// The body is not complete or exceeds its limit; it is returned unchanged.
-    pub fn into_shared(mut self) -> Result<Bytes, Self> {
+    pub fn try_into_bytes(mut self) -> Result<Bytes, Self> {
         match self.as_slice() {
-            Some(_) => Ok(self.take_whole().unwrap_or_default()),
+            Some(_) => Ok(self.take_full().unwrap_or_default()),
             None => Err(self),
         }
     }
@@ -301,37 +301,37 @@ impl Body {
     pub fn poll_part(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Part, BodyError>>> {
+    ) -> Poll<Option<Result<BodyPart, BodyError>>> {
         if self.limits.max.is_none()
-            && let Kind::Stream(stream) = &mut self.kind
+            && let BodyKind::Stream(stream) = &mut self.kind
         {
             return stream.as_mut().poll_part(context);
         }
-        self.poll_frame(context).map(|frame| frame.map(|frame| frame.map(Part::Frame)))
+        self.poll_frame(context).map(|frame| frame.map(|frame| frame.map(BodyPart::Frame)))
     }
 
-    fn take_whole(&mut self) -> Option<Bytes> {
+    fn take_full(&mut self) -> Option<Bytes> {
         let bytes = match std::mem::take(&mut self.kind) {
-            Kind::Static(bytes) => Bytes::from_static(bytes),
-            Kind::Bytes(bytes) => bytes,
-            Kind::Buffer(buffer) => Bytes::from(buffer),
-            Kind::Empty | Kind::Incoming(_) | Kind::Stream(_) => return None,
+            BodyKind::Static(bytes) => Bytes::from_static(bytes),
+            BodyKind::Bytes(bytes) => bytes,
+            BodyKind::Buffer(buffer) => Bytes::from(buffer),
+            BodyKind::Empty | BodyKind::Incoming(_) | BodyKind::Stream(_) => return None,
         };
         (!bytes.is_empty()).then_some(bytes)
     }
 }
 
 /// The length that the application's stream announces.
-fn hint_of(stream: &Foreign) -> SizeHint {
-    guarded("the size hint of a stream", || stream.size_hint()).unwrap_or_default()
+fn size_hint_of(stream: &BoxFileBody) -> SizeHint {
+    catch_panic("the size hint of a stream", || stream.size_hint()).unwrap_or_default()
 }
 
 impl Drop for Body {
     fn drop(&mut self) {
         match std::mem::take(&mut self.kind) {
-            Kind::Buffer(buffer) => pool::give(buffer),
-            Kind::Stream(stream) => {
-                guarded("the destructor of a stream", || drop(stream));
+            BodyKind::Buffer(buffer) => pool::put(buffer),
+            BodyKind::Stream(stream) => {
+                catch_panic("the destructor of a stream", || drop(stream));
             }
             _ => {}
         }
@@ -347,24 +347,24 @@ impl HttpBody for Body {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         if self.limits.max.is_some()
-            && let Some(error) = self.length().and_then(|length| self.beyond(length))
+            && let Some(error) = self.length().and_then(|length| self.limit_error(length))
         {
             *self = Self::empty();
             return Poll::Ready(Some(Err(error)));
         }
         let frame = match &mut self.kind {
-            Kind::Incoming(reader) => ready!(reader.poll_next(context)).map(|piece| {
+            BodyKind::Incoming(reader) => ready!(reader.poll_frame(context)).map(|piece| {
                 piece.map(|piece| match piece {
-                    Piece::Data(bytes) => Frame::data(bytes),
-                    Piece::Trailers(trailers) => Frame::trailers(trailers),
+                    PipeFrame::Data(bytes) => Frame::data(bytes),
+                    PipeFrame::Trailers(trailers) => Frame::trailers(trailers),
                 })
             }),
-            Kind::Stream(stream) => ready!(stream.as_mut().poll_frame(context)),
-            _ => self.take_whole().map(|bytes| Ok(Frame::data(bytes))),
+            BodyKind::Stream(stream) => ready!(stream.as_mut().poll_frame(context)),
+            _ => self.take_full().map(|bytes| Ok(Frame::data(bytes))),
         };
         let bytes = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref());
         let bytes = bytes.map_or(0, |bytes| bytes.len() as u64);
-        if let Some(error) = self.beyond(bytes) {
+        if let Some(error) = self.limit_error(bytes) {
             *self = Self::empty();
             return Poll::Ready(Some(Err(error)));
         }
@@ -374,17 +374,17 @@ impl HttpBody for Body {
 
     fn is_end_stream(&self) -> bool {
         match &self.kind {
-            Kind::Incoming(reader) => reader.is_ended(),
-            Kind::Stream(stream) => {
-                guarded("the end check of a stream", || stream.is_end_stream()).unwrap_or_default()
+            BodyKind::Incoming(reader) => reader.is_end_stream(),
+            BodyKind::Stream(stream) => {
+                catch_panic("the end check of a stream", || stream.is_end_stream()).unwrap_or_default()
             }
-            _ => self.whole().is_none_or(<[u8]>::is_empty),
+            _ => self.as_full().is_none_or(<[u8]>::is_empty),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
-            Kind::Stream(stream) => hint_of(stream),
+            BodyKind::Stream(stream) => size_hint_of(stream),
             _ => self.length().map_or_else(SizeHint::default, SizeHint::with_exact),
         }
     }
@@ -408,7 +408,7 @@ impl Stream for Body {
 
 impl fmt::Debug for Body {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.whole(), self.length()) {
+        match (self.as_full(), self.length()) {
             (Some(bytes), _) => write!(f, "Body({} bytes)", bytes.len()),
             (None, Some(length)) => write!(f, "Body(stream of {length} bytes)"),
             (None, None) => f.write_str("Body(stream)"),
@@ -418,40 +418,40 @@ impl fmt::Debug for Body {
 
 impl From<&'static str> for Body {
     fn from(text: &'static str) -> Self {
-        Self::of(Kind::Static(text.as_bytes()))
+        Self::from_kind(BodyKind::Static(text.as_bytes()))
     }
 }
 
 impl From<&'static [u8]> for Body {
     fn from(bytes: &'static [u8]) -> Self {
-        Self::of(Kind::Static(bytes))
+        Self::from_kind(BodyKind::Static(bytes))
     }
 }
 
 impl From<Bytes> for Body {
     fn from(bytes: Bytes) -> Self {
-        Self::of(Kind::Bytes(bytes))
+        Self::from_kind(BodyKind::Bytes(bytes))
     }
 }
 
 impl From<Vec<u8>> for Body {
     fn from(bytes: Vec<u8>) -> Self {
-        Self::of(Kind::Buffer(bytes))
+        Self::from_kind(BodyKind::Buffer(bytes))
     }
 }
 
 impl From<String> for Body {
     fn from(text: String) -> Self {
-        Self::of(Kind::Buffer(text.into_bytes()))
+        Self::from_kind(BodyKind::Buffer(text.into_bytes()))
     }
 }
 
 /// Converts the items of a stream into frames.
-struct Pieces<S>(Pin<Box<S>>);
+struct StreamFrames<S>(Pin<Box<S>>);
 
-impl<S> FileBody for Pieces<S> where Self: HttpBody<Data = Bytes, Error = BodyError> {}
+impl<S> FileBody for StreamFrames<S> where Self: HttpBody<Data = Bytes, Error = BodyError> {}
 
-impl<S, T, E> HttpBody for Pieces<S>
+impl<S, T, E> HttpBody for StreamFrames<S>
 where
     S: futures_core::Stream<Item = Result<T, E>>,
     T: Into<Bytes>,
@@ -467,7 +467,7 @@ where
         let next = ready!(self.0.as_mut().poll_next(context));
         Poll::Ready(next.map(|piece| match piece {
             Ok(bytes) => Ok(Frame::data(bytes.into())),
-            Err(error) => Err(BodyError::of(error.into())),
+            Err(error) => Err(BodyError::downcast(error.into())),
         }))
     }
 }
@@ -512,31 +512,31 @@ mod tests {
             .into_iter()
             .zip(places)
         {
-            let shared = body.into_shared().expect("the body is complete");
+            let shared = body.try_into_bytes().expect("the body is complete");
             assert_eq!((&*shared, shared.as_ptr()), (text, place));
         }
-        assert!(Body::empty().into_shared().expect("the body is complete").is_empty());
-        assert!(Body::from("hello").limited(4).into_shared().is_err());
-        assert!(Body::new(Body::from("hello")).into_shared().is_err());
+        assert!(Body::empty().try_into_bytes().expect("the body is complete").is_empty());
+        assert!(Body::from("hello").limited(4).try_into_bytes().is_err());
+        assert!(Body::new(Body::from("hello")).try_into_bytes().is_err());
     }
 
     #[test]
     fn a_body_that_others_have_too_holds_no_memory_of_its_own() {
         let bytes = Bytes::from(b"hello".to_vec());
         let shared = Body::from(bytes.clone());
-        assert_eq!(shared.held_bytes(), 0);
+        assert_eq!(shared.memory_bytes(), 0);
         drop(bytes);
-        assert_eq!(shared.held_bytes(), 5);
-        assert_eq!(Body::from(b"hello".to_vec()).held_bytes(), 5);
+        assert_eq!(shared.memory_bytes(), 5);
+        assert_eq!(Body::from(b"hello".to_vec()).memory_bytes(), 5);
         for body in [Body::from("hello"), Body::from(Bytes::from_static(b"hello")), Body::empty()] {
-            assert_eq!(body.held_bytes(), 0);
+            assert_eq!(body.memory_bytes(), 0);
         }
     }
 
     #[test]
     fn one_byte_more_than_the_limit_is_an_error_for_every_kind() {
         let (writer, reader) = pipe(100, None);
-        writer.push(Bytes::from_static(b"hello"));
+        writer.send(Bytes::from_static(b"hello"));
         writer.finish(HeaderMap::new());
         for body in [
             Body::from("hello"),
@@ -589,12 +589,12 @@ mod tests {
     fn a_body_that_was_too_large_is_empty_after_and_is_not_received_on() {
         let (writer, reader) = pipe(100, None);
         let mut body = Body::incoming(reader, 3);
-        writer.push(Bytes::from_static(b"ab"));
+        writer.send(Bytes::from_static(b"ab"));
         assert_eq!(now(body.next()).expect("a piece").expect("within the limit"), "ab");
-        writer.push(Bytes::from_static(b"cd"));
+        writer.send(Bytes::from_static(b"cd"));
         let error = now(body.next()).expect("an error").expect_err("one byte too many");
         assert!(matches!(error, BodyError::TooLarge { limit: 3 }));
-        assert!(writer.is_reader_gone() && now(body.next()).is_none());
+        assert!(writer.is_closed() && now(body.next()).is_none());
     }
 
     #[test]
@@ -603,7 +603,7 @@ mod tests {
         let mut body = Body::incoming(reader, 4);
         assert!(matches!(now(body.next()), Some(Err(BodyError::TooLarge { limit: 4 }))));
         let mut context = Context::from_waker(Waker::noop());
-        assert!(matches!(writer.poll_wanted(&mut context), Poll::Ready(Err(_))), "requested");
+        assert!(matches!(writer.poll_demand(&mut context), Poll::Ready(Err(_))), "requested");
     }
 
     #[test]
@@ -633,7 +633,7 @@ mod tests {
                 })
             }
         }
-        let mut body = Body::stream(Two(0));
+        let mut body = Body::from_stream(Two(0));
         assert_eq!(body.length(), None);
         assert_eq!(now(body.next()).expect("a piece").expect("no error"), "a");
         let error = now(body.next()).expect("an error").expect_err("an error");

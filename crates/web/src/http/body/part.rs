@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 
 /// The next part of a body.
 #[derive(Debug)]
-pub enum Part {
+pub enum BodyPart {
     /// Bytes in memory, or trailers.
     Frame(Frame<Bytes>),
     /// A range of a file, which is in the system's page cache as far as can be told.
@@ -19,9 +19,9 @@ pub enum Part {
         /// The file.
         file: Arc<File>,
         /// The offset of the first byte.
-        at: u64,
+        offset: u64,
         /// The number of bytes.
-        length: u64,
+        len: u64,
     },
 }
 
@@ -35,8 +35,8 @@ pub trait FileBody: HttpBody<Data = Bytes, Error = BodyError> {
     fn poll_part(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Part, BodyError>>> {
-        self.poll_frame(context).map(|frame| frame.map(|frame| frame.map(Part::Frame)))
+    ) -> Poll<Option<Result<BodyPart, BodyError>>> {
+        self.poll_frame(context).map(|frame| frame.map(|frame| frame.map(BodyPart::Frame)))
     }
 }
 

@@ -4,7 +4,7 @@
 //! reads from the network only while the pipe has room, so a slow handler slows down the peer.
 
 use crate::http::body::BodyError;
-use crate::http::memory::Charge;
+use crate::http::memory::MemoryReservation;
 use bytes::Bytes;
 use http::HeaderMap;
 use std::cell::RefCell;
@@ -14,51 +14,51 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 /// The default number of unread bytes at which the writer of a pipe must pause.
-pub const PIPE_BYTES_MAX: usize = 64 * 1024;
+pub const DEFAULT_PIPE_BYTES_MAX: usize = 64 * 1024;
 
 /// The overhead that is counted for each piece, in bytes.
-const PIECE_BYTES: usize = 64;
+const FRAME_OVERHEAD_BYTES: usize = 64;
 
 /// Creates a pipe that holds up to `bytes_max` unread bytes, plus one piece at most. `length` is
 /// the body's length if it is known in advance.
 #[must_use]
-pub fn pipe(bytes_max: usize, length: Option<u64>) -> (Writer, Reader) {
-    let state = Rc::new(RefCell::new(State {
-        pieces: VecDeque::new(),
-        unread: 0,
-        charge: Charge::new(),
+pub fn pipe(bytes_max: usize, length: Option<u64>) -> (PipeWriter, PipeReader) {
+    let state = Rc::new(RefCell::new(PipeState {
+        frames: VecDeque::new(),
+        unread_bytes: 0,
+        reservation: MemoryReservation::empty(),
         consumed: 0,
         bytes_max: bytes_max.max(1),
-        left: length,
-        end: End::Open,
-        wanted: false,
-        reader_gone: false,
+        remaining: length,
+        end: PipeEnd::Open,
+        is_polled: false,
+        reader_closed: false,
         reader: None,
         writer: None,
     }));
-    (Writer(Rc::clone(&state)), Reader(state))
+    (PipeWriter(Rc::clone(&state)), PipeReader(state))
 }
 
 /// `repr(C)` keeps the order of the fields; those that every piece accesses are first.
 #[repr(C)]
-struct State {
-    pieces: VecDeque<Bytes>,
-    unread: usize,
+struct PipeState {
+    frames: VecDeque<Bytes>,
+    unread_bytes: usize,
     bytes_max: usize,
     reader: Option<Waker>,
-    charge: Charge,
+    reservation: MemoryReservation,
     /// Bytes that the reader has taken.
     consumed: u64,
     /// Bytes that the reader has not taken yet, if known.
-    left: Option<u64>,
+    remaining: Option<u64>,
     writer: Option<Waker>,
-    reader_gone: bool,
+    reader_closed: bool,
     /// Whether the reader has polled at least once.
-    wanted: bool,
-    end: End,
+    is_polled: bool,
+    end: PipeEnd,
 }
 
-enum End {
+enum PipeEnd {
     Open,
     Trailers(HeaderMap),
     Failed(BodyError),
@@ -66,43 +66,43 @@ enum End {
 }
 
 /// The sending half, which the connection holds.
-pub struct Writer(Rc<RefCell<State>>);
+pub struct PipeWriter(Rc<RefCell<PipeState>>);
 
 /// The receiving half, which the handler's body holds.
-pub struct Reader(Rc<RefCell<State>>);
+pub struct PipeReader(Rc<RefCell<PipeState>>);
 
 /// Reports how many bytes the reader of a pipe has taken. It can outlive the [`Writer`], with which
 /// it shares a waker.
-pub struct Taken(Rc<RefCell<State>>);
+pub struct ConsumedBytes(Rc<RefCell<PipeState>>);
 
 /// The reader was dropped, so the rest of the body is not needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReaderGone;
+pub struct ReaderClosed;
 
-impl Writer {
+impl PipeWriter {
     /// Ready when there is room, or when the reader was dropped.
-    pub fn poll_room(&self, context: &mut Context<'_>) -> Poll<Result<(), ReaderGone>> {
+    pub fn poll_capacity(&self, context: &mut Context<'_>) -> Poll<Result<(), ReaderClosed>> {
         let mut state = self.0.borrow_mut();
-        if state.reader_gone {
-            return Poll::Ready(Err(ReaderGone));
+        if state.reader_closed {
+            return Poll::Ready(Err(ReaderClosed));
         }
-        if state.unread < state.bytes_max {
+        if state.unread_bytes < state.bytes_max {
             return Poll::Ready(Ok(()));
         }
-        register(&mut state.writer, context);
+        register_waker(&mut state.writer, context);
         Poll::Pending
     }
 
     /// Ready when the reader has polled for the body at least once, or was dropped.
-    pub fn poll_wanted(&self, context: &mut Context<'_>) -> Poll<Result<(), ReaderGone>> {
+    pub fn poll_demand(&self, context: &mut Context<'_>) -> Poll<Result<(), ReaderClosed>> {
         let mut state = self.0.borrow_mut();
-        if state.reader_gone {
-            return Poll::Ready(Err(ReaderGone));
+        if state.reader_closed {
+            return Poll::Ready(Err(ReaderClosed));
         }
-        if state.wanted {
+        if state.is_polled {
             return Poll::Ready(Ok(()));
         }
-        register(&mut state.writer, context);
+        register_waker(&mut state.writer, context);
         Poll::Pending
     }
 
@@ -116,38 +116,38 @@ impl Writer {
     /// Returns a handle that reports how many bytes the reader takes, even after the writer has
     /// finished.
     #[must_use]
-    pub fn taken(&self) -> Taken {
-        Taken(Rc::clone(&self.0))
+    pub fn consumed_bytes(&self) -> ConsumedBytes {
+        ConsumedBytes(Rc::clone(&self.0))
     }
 
     /// Whether the reader was dropped.
     #[must_use]
-    pub fn is_reader_gone(&self) -> bool {
-        self.0.borrow().reader_gone
+    pub fn is_closed(&self) -> bool {
+        self.0.borrow().reader_closed
     }
 
     /// Adds a piece of the body.
-    pub fn push(&self, piece: Bytes) {
-        self.add(piece, None);
+    pub fn send(&self, piece: Bytes) {
+        self.push_frame(piece, None);
     }
 
     /// As [`Writer::push`], for a task that polls the reader next. If the reader's registered waker
     /// is that of this task, it is not woken, and the result is true.
-    pub fn push_before_poll(&self, piece: Bytes, context: &Context<'_>) -> bool {
-        self.add(piece, Some(context))
+    pub fn send_without_wake(&self, piece: Bytes, context: &Context<'_>) -> bool {
+        self.push_frame(piece, Some(context))
     }
 
-    fn add(&self, piece: Bytes, polled: Option<&Context<'_>>) -> bool {
+    fn push_frame(&self, piece: Bytes, polled: Option<&Context<'_>>) -> bool {
         let mut state = self.0.borrow_mut();
-        if state.reader_gone || piece.is_empty() {
+        if state.reader_closed || piece.is_empty() {
             // As in the reader's `Drop`, the piece must be dropped while nothing is borrowed.
             drop(state);
             return false;
         }
-        state.unread += weight(&piece);
-        state.pieces.push_back(piece);
-        let unread = state.unread;
-        state.charge.set(unread);
+        state.unread_bytes += frame_cost(&piece);
+        state.frames.push_back(piece);
+        let unread = state.unread_bytes;
+        state.reservation.resize(unread);
         let is_polled = |waker: &Waker| polled.is_some_and(|by| waker.will_wake(by.waker()));
         let is_own = state.reader.as_ref().is_some_and(is_polled);
         if !is_own {
@@ -158,48 +158,48 @@ impl Writer {
 
     /// Completes the body. Empty `trailers` are not passed to the reader.
     pub fn finish(self, trailers: HeaderMap) {
-        let end = if trailers.is_empty() { End::Done } else { End::Trailers(trailers) };
-        self.end(end);
+        let end = if trailers.is_empty() { PipeEnd::Done } else { PipeEnd::Trailers(trailers) };
+        self.set_end(end);
     }
 
     /// Ends the body early. The reader gets the pieces written before, then `error`.
-    pub fn fail(self, error: BodyError) {
-        self.end(End::Failed(error));
+    pub fn send_error(self, error: BodyError) {
+        self.set_end(PipeEnd::Failed(error));
     }
 
-    fn end(&self, end: End) {
+    fn set_end(&self, end: PipeEnd) {
         let mut state = self.0.borrow_mut();
         state.end = end;
         wake(&mut state.reader);
     }
 }
 
-impl Taken {
+impl ConsumedBytes {
     /// The number of bytes that the reader has taken, once it exceeds `known`; `u64::MAX` if the
     /// reader was dropped.
-    pub fn poll_more(&self, known: u64, context: &mut Context<'_>) -> Poll<u64> {
+    pub fn poll_increase(&self, known: u64, context: &mut Context<'_>) -> Poll<u64> {
         let mut state = self.0.borrow_mut();
-        if state.reader_gone {
+        if state.reader_closed {
             return Poll::Ready(u64::MAX);
         }
         if state.consumed > known {
             return Poll::Ready(state.consumed);
         }
-        register(&mut state.writer, context);
+        register_waker(&mut state.writer, context);
         Poll::Pending
     }
 
     /// Clears the waker of the writing half, for a caller that polls again without being woken.
-    pub fn forget_waker(&self) {
+    pub fn clear_waker(&self) {
         self.0.borrow_mut().writer = None;
     }
 }
 
-impl Drop for Writer {
+impl Drop for PipeWriter {
     fn drop(&mut self) {
         let mut state = self.0.borrow_mut();
-        if matches!(state.end, End::Open) {
-            state.end = End::Failed(BodyError::Disconnected);
+        if matches!(state.end, PipeEnd::Open) {
+            state.end = PipeEnd::Failed(BodyError::Disconnected);
             wake(&mut state.reader);
         }
     }
@@ -207,74 +207,74 @@ impl Drop for Writer {
 
 /// An item that a [`Reader`] yields.
 #[derive(Debug)]
-pub enum Piece {
+pub enum PipeFrame {
     /// Some bytes, never empty.
     Data(Bytes),
     /// The trailer section, if there is one, as the last item.
     Trailers(HeaderMap),
 }
 
-impl Reader {
+impl PipeReader {
     /// The next piece; `None` at the end and from then on.
-    pub fn poll_next(
+    pub fn poll_frame(
         &mut self,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Piece, BodyError>>> {
+    ) -> Poll<Option<Result<PipeFrame, BodyError>>> {
         let mut state = self.0.borrow_mut();
-        if !state.wanted {
-            state.wanted = true;
+        if !state.is_polled {
+            state.is_polled = true;
             wake(&mut state.writer);
         }
-        if let Some(piece) = state.pieces.pop_front() {
-            if state.pieces.is_empty() {
+        if let Some(piece) = state.frames.pop_front() {
+            if state.frames.is_empty() {
                 // Free the queue's memory: the next piece may take long to arrive, as on a
                 // WebSocket.
-                state.pieces = VecDeque::new();
+                state.frames = VecDeque::new();
             }
-            state.unread -= weight(&piece);
-            let unread = state.unread;
-            state.charge.set(unread);
+            state.unread_bytes -= frame_cost(&piece);
+            let unread = state.unread_bytes;
+            state.reservation.resize(unread);
             state.consumed += piece.len() as u64;
-            if let Some(left) = &mut state.left {
+            if let Some(left) = &mut state.remaining {
                 *left = left.saturating_sub(piece.len() as u64);
             }
             // A writer has registered only if the pipe was full, or if it counts every piece.
             wake(&mut state.writer);
-            return Poll::Ready(Some(Ok(Piece::Data(piece))));
+            return Poll::Ready(Some(Ok(PipeFrame::Data(piece))));
         }
-        match std::mem::replace(&mut state.end, End::Done) {
-            End::Open => {
-                state.end = End::Open;
-                register(&mut state.reader, context);
+        match std::mem::replace(&mut state.end, PipeEnd::Done) {
+            PipeEnd::Open => {
+                state.end = PipeEnd::Open;
+                register_waker(&mut state.reader, context);
                 Poll::Pending
             }
-            End::Trailers(trailers) => Poll::Ready(Some(Ok(Piece::Trailers(trailers)))),
-            End::Failed(error) => Poll::Ready(Some(Err(error))),
-            End::Done => Poll::Ready(None),
+            PipeEnd::Trailers(trailers) => Poll::Ready(Some(Ok(PipeFrame::Trailers(trailers)))),
+            PipeEnd::Failed(error) => Poll::Ready(Some(Err(error))),
+            PipeEnd::Done => Poll::Ready(None),
         }
     }
 
     /// The number of bytes still to be read, if known.
     #[must_use]
-    pub fn left(&self) -> Option<u64> {
-        self.0.borrow().left
+    pub fn remaining(&self) -> Option<u64> {
+        self.0.borrow().remaining
     }
 
     /// Whether it is certain that nothing follows.
     #[must_use]
-    pub fn is_ended(&self) -> bool {
+    pub fn is_end_stream(&self) -> bool {
         let state = self.0.borrow();
-        state.pieces.is_empty() && matches!(state.end, End::Done)
+        state.frames.is_empty() && matches!(state.end, PipeEnd::Done)
     }
 }
 
-impl Drop for Reader {
+impl Drop for PipeReader {
     fn drop(&mut self) {
         let mut state = self.0.borrow_mut();
-        state.reader_gone = true;
-        let pieces = std::mem::take(&mut state.pieces);
-        state.unread = 0;
-        state.charge.set(0);
+        state.reader_closed = true;
+        let pieces = std::mem::take(&mut state.frames);
+        state.unread_bytes = 0;
+        state.reservation.resize(0);
         wake(&mut state.writer);
         drop(state);
         // The owner of a piece's memory may have a destructor, which must find the state consistent
@@ -285,12 +285,12 @@ impl Drop for Reader {
 
 /// The cost of a waiting piece: its bytes and its entry in the queue. Without the latter, a pipe
 /// full of one-byte pieces would use many times its limit.
-fn weight(piece: &Bytes) -> usize {
-    piece.len() + PIECE_BYTES
+fn frame_cost(piece: &Bytes) -> usize {
+    piece.len() + FRAME_OVERHEAD_BYTES
 }
 
 /// Registers the caller's waker, unless it is already registered.
-pub(crate) fn register(place: &mut Option<Waker>, context: &mut Context<'_>) {
+pub(crate) fn register_waker(place: &mut Option<Waker>, context: &mut Context<'_>) {
     match place {
         Some(waker) if waker.will_wake(context.waker()) => {}
         _ => *place = Some(context.waker().clone()),
@@ -303,21 +303,21 @@ fn wake(place: &mut Option<Waker>) {
     }
 }
 
-impl fmt::Debug for Writer {
+impl fmt::Debug for PipeWriter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Writer")
     }
 }
 
-impl fmt::Debug for Taken {
+impl fmt::Debug for ConsumedBytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Taken").field(&self.0.borrow().consumed).finish()
     }
 }
 
-impl fmt::Debug for Reader {
+impl fmt::Debug for PipeReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reader").field("left", &self.left()).finish()
+        f.debug_struct("Reader").field("left", &self.remaining()).finish()
     }
 }
 
@@ -329,9 +329,9 @@ mod tests {
         Context::from_waker(Waker::noop())
     }
 
-    fn data(polled: Poll<Option<Result<Piece, BodyError>>>) -> Bytes {
+    fn data(polled: Poll<Option<Result<PipeFrame, BodyError>>>) -> Bytes {
         match polled {
-            Poll::Ready(Some(Ok(Piece::Data(bytes)))) => bytes,
+            Poll::Ready(Some(Ok(PipeFrame::Data(bytes)))) => bytes,
             other => panic!("expected data, got {other:?}"),
         }
     }
@@ -339,70 +339,70 @@ mod tests {
     #[test]
     fn pieces_arrive_in_order_and_then_the_trailers_and_then_nothing() {
         let (writer, mut reader) = pipe(100, Some(5));
-        writer.push(Bytes::from_static(b"abc"));
-        writer.push(Bytes::from_static(b"de"));
+        writer.send(Bytes::from_static(b"abc"));
+        writer.send(Bytes::from_static(b"de"));
         let mut trailers = HeaderMap::new();
         trailers.insert("x-sum", http::HeaderValue::from_static("1"));
         writer.finish(trailers);
-        assert_eq!(data(reader.poll_next(&mut context())), "abc");
-        assert_eq!(reader.left(), Some(2));
-        assert_eq!(data(reader.poll_next(&mut context())), "de");
-        let Poll::Ready(Some(Ok(Piece::Trailers(seen)))) = reader.poll_next(&mut context()) else {
+        assert_eq!(data(reader.poll_frame(&mut context())), "abc");
+        assert_eq!(reader.remaining(), Some(2));
+        assert_eq!(data(reader.poll_frame(&mut context())), "de");
+        let Poll::Ready(Some(Ok(PipeFrame::Trailers(seen)))) = reader.poll_frame(&mut context()) else {
             panic!("the trailers come after the data");
         };
         assert_eq!(seen["x-sum"], "1");
-        assert!(matches!(reader.poll_next(&mut context()), Poll::Ready(None)));
-        assert!(reader.is_ended());
+        assert!(matches!(reader.poll_frame(&mut context()), Poll::Ready(None)));
+        assert!(reader.is_end_stream());
     }
 
     #[test]
     fn a_full_pipe_holds_the_writer_until_the_reader_took_a_piece() {
         let (writer, mut reader) = pipe(3, None);
-        assert!(writer.poll_room(&mut context()).is_ready());
-        writer.push(Bytes::from_static(b"abcd"));
-        assert!(writer.poll_room(&mut context()).is_pending());
-        data(reader.poll_next(&mut context()));
-        assert!(writer.poll_room(&mut context()).is_ready());
+        assert!(writer.poll_capacity(&mut context()).is_ready());
+        writer.send(Bytes::from_static(b"abcd"));
+        assert!(writer.poll_capacity(&mut context()).is_pending());
+        data(reader.poll_frame(&mut context()));
+        assert!(writer.poll_capacity(&mut context()).is_ready());
     }
 
     #[test]
     fn pieces_of_one_byte_fill_a_pipe_long_before_its_bytes_do() {
         let (writer, mut reader) = pipe(1000, None);
         let mut pieces = 0;
-        while writer.poll_room(&mut context()).is_ready() {
-            writer.push(Bytes::from_static(b"x"));
+        while writer.poll_capacity(&mut context()).is_ready() {
+            writer.send(Bytes::from_static(b"x"));
             pieces += 1;
         }
         assert!(pieces < 100, "{pieces} pieces wait in a pipe of 1,000 bytes");
-        data(reader.poll_next(&mut context()));
-        assert!(writer.poll_room(&mut context()).is_ready());
+        data(reader.poll_frame(&mut context()));
+        assert!(writer.poll_capacity(&mut context()).is_ready());
     }
 
     #[test]
     fn a_writer_that_vanishes_is_an_error_for_the_reader() {
         let (writer, mut reader) = pipe(3, None);
-        writer.push(Bytes::from_static(b"ab"));
+        writer.send(Bytes::from_static(b"ab"));
         drop(writer);
-        data(reader.poll_next(&mut context()));
-        let next = reader.poll_next(&mut context());
+        data(reader.poll_frame(&mut context()));
+        let next = reader.poll_frame(&mut context());
         assert!(matches!(next, Poll::Ready(Some(Err(BodyError::Disconnected)))));
     }
 
     #[test]
     fn a_reader_that_vanishes_is_told_to_the_writer() {
         let (writer, reader) = pipe(3, None);
-        assert!(writer.poll_wanted(&mut context()).is_pending());
+        assert!(writer.poll_demand(&mut context()).is_pending());
         drop(reader);
-        assert_eq!(writer.poll_wanted(&mut context()), Poll::Ready(Err(ReaderGone)));
-        assert_eq!(writer.poll_room(&mut context()), Poll::Ready(Err(ReaderGone)));
-        writer.push(Bytes::from_static(b"lost"));
+        assert_eq!(writer.poll_demand(&mut context()), Poll::Ready(Err(ReaderClosed)));
+        assert_eq!(writer.poll_capacity(&mut context()), Poll::Ready(Err(ReaderClosed)));
+        writer.send(Bytes::from_static(b"lost"));
     }
 
     #[test]
     fn the_first_read_is_what_makes_a_body_wanted() {
         let (writer, mut reader) = pipe(3, None);
-        assert!(writer.poll_wanted(&mut context()).is_pending());
-        assert!(reader.poll_next(&mut context()).is_pending());
-        assert_eq!(writer.poll_wanted(&mut context()), Poll::Ready(Ok(())));
+        assert!(writer.poll_demand(&mut context()).is_pending());
+        assert!(reader.poll_frame(&mut context()).is_pending());
+        assert_eq!(writer.poll_demand(&mut context()), Poll::Ready(Ok(())));
     }
 }

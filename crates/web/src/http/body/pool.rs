@@ -8,11 +8,11 @@ thread_local! {
 
 /// Takes an empty buffer with some capacity from this thread's pool, or allocates one.
 #[must_use]
-pub fn take() -> Vec<u8> {
-    Pool::take_local(&BUFFERS)
+pub fn get() -> Vec<u8> {
+    Pool::get_local(&BUFFERS)
 }
 
 /// Returns a buffer to this thread's pool, whichever thread it came from. Its content is discarded.
-pub fn give(buffer: Vec<u8>) {
-    Pool::give_local(&BUFFERS, buffer);
+pub fn put(buffer: Vec<u8>) {
+    Pool::put_local(&BUFFERS, buffer);
 }

@@ -8,10 +8,10 @@ mod trusted_proxies;
 
 pub use trusted_proxies::{Networks, TrustedProxies};
 
-use self::forwarded::{Element, elements, entries, nth_entry, plain_address};
-use self::trusted_proxies::Reads;
+use self::forwarded::{ForwardedElement, forwarded_elements_rev, list_values_rev, nth_list_value_rev, parse_x_forwarded_for};
+use self::trusted_proxies::ForwardedHeader;
 use crate::http::connection::ConnectionInfo;
-use crate::http::head::Head;
+use crate::http::head::RequestHead;
 use peregrine_proto::{Scheme, is_host_and_port};
 use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
@@ -34,8 +34,8 @@ use std::net::{IpAddr, SocketAddr};
 /// assert_eq!(request.send_now().text(), "https://a.example/login");
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub struct Client<'r> {
-    head: &'r Head,
+pub struct ClientInfo<'r> {
+    head: &'r RequestHead,
     connection: &'r ConnectionInfo,
     address: Option<SocketAddr>,
     /// The number of trusted proxies that passed the request on.
@@ -43,49 +43,49 @@ pub struct Client<'r> {
     /// The scheme in `Forwarded`, from the outermost of the hops reached that reports one. `host`
     /// likewise.
     scheme: Option<&'r str>,
-    host: Option<Word<'r>>,
+    host: Option<ForwardedValue<'r>>,
 }
 
 /// A value that may have been quoted.
-type Word<'r> = forwarded::Word<'r>;
+type ForwardedValue<'r> = forwarded::ForwardedValue<'r>;
 
-impl<'r> Client<'r> {
+impl<'r> ClientInfo<'r> {
     /// The client of a request.
     #[must_use]
-    pub fn of(head: &'r Head, connection: &'r ConnectionInfo) -> Self {
-        let address = connection.peer.tcp();
+    pub fn new(head: &'r RequestHead, connection: &'r ConnectionInfo) -> Self {
+        let address = connection.peer.socket_addr();
         let client = Self { head, connection, address, hops: 0, scheme: None, host: None };
-        match connection.proxies.as_deref() {
+        match connection.trusted_proxies.as_deref() {
             None => client,
-            Some(proxies) => match proxies.reads {
-                Reads::XForwarded { .. } => client.walk_addresses(proxies),
-                Reads::Forwarded => client.walk_elements(proxies),
+            Some(proxies) => match proxies.header {
+                ForwardedHeader::XForwarded { .. } => client.walk_x_forwarded_for(proxies),
+                ForwardedHeader::Forwarded => client.walk_forwarded(proxies),
             },
         }
     }
 
     /// `X-Forwarded-For`: each proxy appends its peer's address on the right.
-    fn walk_addresses(mut self, proxies: &TrustedProxies) -> Self {
-        let mut all = entries(self.head, "x-forwarded-for");
-        while self.is_at_proxy(proxies)
-            && let Some(address) = all.next().and_then(plain_address)
+    fn walk_x_forwarded_for(mut self, proxies: &TrustedProxies) -> Self {
+        let mut all = list_values_rev(self.head, "x-forwarded-for");
+        while self.is_trusted_hop(proxies)
+            && let Some(address) = all.next().and_then(parse_x_forwarded_for)
         {
-            self.reach(address);
+            self.set_hop(address);
         }
         self
     }
 
     /// `Forwarded` (RFC 7239): each proxy appends an element on the right.
-    fn walk_elements(mut self, proxies: &TrustedProxies) -> Self {
-        let mut all = elements(self.head, "forwarded");
-        while self.is_at_proxy(proxies)
-            && let Some(Element { address, scheme, host }) = all.next().flatten()
+    fn walk_forwarded(mut self, proxies: &TrustedProxies) -> Self {
+        let mut all = forwarded_elements_rev(self.head, "forwarded");
+        while self.is_trusted_hop(proxies)
+            && let Some(ForwardedElement { address, scheme, host }) = all.next().flatten()
         {
             self.scheme = scheme.or(self.scheme);
             self.host = host.or(self.host);
             // If a proxy hides its peer's address, the walk ends, but its other values are used.
             match address {
-                Some(address) => self.reach(address),
+                Some(address) => self.set_hop(address),
                 None => break,
             }
         }
@@ -94,13 +94,13 @@ impl<'r> Client<'r> {
 
     /// Whether the hop that was reached is a trusted proxy. The connection's peer was checked
     /// before.
-    fn is_at_proxy(&self, proxies: &TrustedProxies) -> bool {
+    fn is_trusted_hop(&self, proxies: &TrustedProxies) -> bool {
         let may_go_on = proxies.hops_max.is_none_or(|most| self.hops < most);
-        let trusts = |address: SocketAddr| proxies.trusts_address(address.ip());
+        let trusts = |address: SocketAddr| proxies.trusts_ip(address.ip());
         may_go_on && (self.hops == 0 || self.address.is_some_and(trusts))
     }
 
-    fn reach(&mut self, address: SocketAddr) {
+    fn set_hop(&mut self, address: SocketAddr) {
         self.address = Some(address);
         self.hops += 1;
     }
@@ -129,14 +129,14 @@ impl<'r> Client<'r> {
     /// Whether the client used TLS, with the outermost trusted proxy or with this server.
     #[must_use]
     pub fn is_secure(&self) -> bool {
-        let said = match self.connection.proxies.as_deref().map(|proxies| proxies.reads) {
+        let said = match self.connection.trusted_proxies.as_deref().map(|proxies| proxies.header) {
             None => return self.connection.is_secure(),
-            Some(Reads::Forwarded) => self.scheme.map(str::as_bytes),
-            Some(Reads::XForwarded { .. }) => self.entry("x-forwarded-proto"),
+            Some(ForwardedHeader::Forwarded) => self.scheme.map(str::as_bytes),
+            Some(ForwardedHeader::XForwarded { .. }) => self.entry("x-forwarded-proto"),
         };
         match said {
-            Some(said) if is_one_of(said, ["https", "wss"]) => true,
-            Some(said) if is_one_of(said, ["http", "ws"]) => false,
+            Some(said) if equals_any(said, ["https", "wss"]) => true,
+            Some(said) if equals_any(said, ["http", "ws"]) => false,
             // HAProxy and Envoy report it in the `:scheme` of HTTP/2.
             _ => self.connection.is_secure() || self.head.index().scheme == Some(Scheme::Https),
         }
@@ -153,11 +153,11 @@ impl<'r> Client<'r> {
     #[must_use]
     pub fn host(&self) -> Cow<'r, str> {
         let own = || Cow::Borrowed(self.head.authority());
-        let Some(proxies) = self.connection.proxies.as_deref() else { return own() };
-        let said = match proxies.reads {
-            Reads::Forwarded => self.host.map(Word::text),
-            Reads::XForwarded { host: false, .. } => return own(),
-            Reads::XForwarded { .. } => {
+        let Some(proxies) = self.connection.trusted_proxies.as_deref() else { return own() };
+        let said = match proxies.header {
+            ForwardedHeader::Forwarded => self.host.map(ForwardedValue::unquoted),
+            ForwardedHeader::XForwarded { host: false, .. } => return own(),
+            ForwardedHeader::XForwarded { .. } => {
                 let said = self.entry("x-forwarded-host").map(String::from_utf8_lossy);
                 let said = said.filter(|host| is_host_and_port(host.as_bytes()));
                 return self.with_port(said.unwrap_or_else(own));
@@ -192,31 +192,31 @@ impl<'r> Client<'r> {
     /// The prefix that a proxy removed from the path, such as `/shop`, without a slash at its end;
     /// empty if there is none. The redirects of routes (`SlashPolicy`) put it before their paths.
     #[must_use]
-    pub fn prefix(&self) -> &'r str {
-        let proxies = self.connection.proxies.as_deref();
+    pub fn parse_prefix(&self) -> &'r str {
+        let proxies = self.connection.trusted_proxies.as_deref();
         if !proxies
-            .is_some_and(|proxies| matches!(proxies.reads, Reads::XForwarded { prefix: true, .. }))
+            .is_some_and(|proxies| matches!(proxies.header, ForwardedHeader::XForwarded { prefix: true, .. }))
         {
             return "";
         }
         let said = self.entry("x-forwarded-prefix");
-        said.and_then(|said| std::str::from_utf8(said).ok()).and_then(prefix).unwrap_or("")
+        said.and_then(|said| std::str::from_utf8(said).ok()).and_then(parse_prefix).unwrap_or("")
     }
 
     /// The entry of the hop that was reached, or the leftmost if there are fewer entries. A proxy
     /// that replaces the field leaves only one.
     fn entry(&self, name: &'r str) -> Option<&'r [u8]> {
-        nth_entry(self.head, name, self.hops.saturating_sub(1)).filter(|entry| !entry.is_empty())
+        nth_list_value_rev(self.head, name, self.hops.saturating_sub(1)).filter(|entry| !entry.is_empty())
     }
 }
 
-fn is_one_of(said: &[u8], all: [&str; 2]) -> bool {
+fn equals_any(said: &[u8], all: [&str; 2]) -> bool {
     all.iter().any(|one| said.eq_ignore_ascii_case(one.as_bytes()))
 }
 
 /// Parses a path that can be put before other paths. Two slashes would start a host name, and
 /// browsers treat a backslash as a slash.
-fn prefix(said: &str) -> Option<&str> {
+fn parse_prefix(said: &str) -> Option<&str> {
     let path = said.trim_end_matches('/');
     let is_plain =
         |byte: u8| byte.is_ascii_alphanumeric() || b"/-._~!$&'()*+,;=:@%".contains(&byte);

@@ -1,10 +1,10 @@
-use super::forwarded::from_right;
+use super::forwarded::split_list_rev;
 use super::*;
-use crate::http::connection::Peer;
+use crate::http::connection::ConnectionAddr;
 use peregrine_proto::{Limits, RequestLine, Version};
 use std::sync::Arc;
 
-fn head(fields: &[(&str, &str)]) -> Head {
+fn head(fields: &[(&str, &str)]) -> RequestHead {
     let line = RequestLine {
         method: b"GET",
         scheme: None,
@@ -14,24 +14,24 @@ fn head(fields: &[(&str, &str)]) -> Head {
     };
     let host = [(&b"Host"[..], &b"own.example"[..])];
     let fields = fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()));
-    Head::build(&Limits::DEFAULT, &line, host.into_iter().chain(fields)).expect("a head")
+    RequestHead::build(&Limits::DEFAULT, &line, host.into_iter().chain(fields)).expect("a head")
 }
 
 /// A connection from 10.0.0.1. As in the server, it has `proxies` only if they trust that address.
 fn connection(proxies: TrustedProxies) -> ConnectionInfo {
-    let peer = Peer::Tcp("10.0.0.1:999".parse().expect("an address"));
+    let peer = ConnectionAddr::Tcp("10.0.0.1:999".parse().expect("an address"));
     let proxies = Some(Arc::new(proxies)).filter(|proxies| proxies.trusts(&peer));
-    ConnectionInfo { peer, proxies, ..ConnectionInfo::default() }
+    ConnectionInfo { peer, trusted_proxies: proxies, ..ConnectionInfo::default() }
 }
 
 fn address(proxies: TrustedProxies, fields: &[(&str, &str)]) -> String {
     let (head, connection) = (head(fields), connection(proxies));
-    Client::of(&head, &connection).address().expect("an address").to_string()
+    ClientInfo::new(&head, &connection).address().expect("an address").to_string()
 }
 
 /// Trusts 10.0.0.0/8 and fd00::/8.
 fn ten() -> TrustedProxies {
-    TrustedProxies::at(["10.0.0.0/8", "fd00::/8"])
+    TrustedProxies::from_networks(["10.0.0.0/8", "fd00::/8"])
 }
 
 const FOR: &str = "X-Forwarded-For";
@@ -85,11 +85,11 @@ fn the_first_address_from_the_right_that_is_not_trusted_is_the_client_s() {
 fn nobody_is_believed_whose_address_is_not_trusted() {
     let all = [(FOR, "192.0.2.1"), ("X-Forwarded-Proto", "https"), ("Forwarded", "for=192.0.2.1")];
     for proxies in
-        [TrustedProxies::at(["10.0.0.2", "127.0.0.0/8", "unix:"]), TrustedProxies::at([""; 0])]
+        [TrustedProxies::from_networks(["10.0.0.2", "127.0.0.0/8", "unix:"]), TrustedProxies::from_networks([""; 0])]
     {
         assert_eq!(address(proxies.clone(), &all), "10.0.0.1:999");
         let (head, connection) = (head(&all), connection(proxies));
-        let client = Client::of(&head, &connection);
+        let client = ClientInfo::new(&head, &connection);
         assert_eq!((client.scheme(), client.hops()), ("http", 0));
     }
 }
@@ -102,14 +102,14 @@ fn a_number_of_hops_may_be_trusted_instead_of_addresses() {
         (TrustedProxies::hops(2), "192.0.2.1:0"),
         (TrustedProxies::hops(3), "198.51.100.7:0"),
         (TrustedProxies::hops(4), "198.51.100.7:0"),
-        (ten().at_most(1), "192.0.2.2:0"),
+        (ten().hops_max(1), "192.0.2.2:0"),
     ] {
         assert_eq!(address(proxies.clone(), &list), expected, "{proxies:?}");
     }
     let within = [(FOR, "192.0.2.1, 10.0.0.3, 10.0.0.2")];
-    assert_eq!(address(ten().at_most(1), &within), "10.0.0.2:0");
-    assert_eq!(address(ten().at_most(2), &within), "10.0.0.3:0");
-    assert_eq!(address(ten().at_most(3), &within), "192.0.2.1:0");
+    assert_eq!(address(ten().hops_max(1), &within), "10.0.0.2:0");
+    assert_eq!(address(ten().hops_max(2), &within), "10.0.0.3:0");
+    assert_eq!(address(ten().hops_max(3), &within), "192.0.2.1:0");
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn forwarded_is_read_from_the_right_and_its_grammar_is_kept() {
         (&["for=192.0.2.1, for=10.0.0.2 proto=https"], "10.0.0.1:999"),
     ] {
         let fields: Vec<_> = lines.iter().map(|value| ("Forwarded", *value)).collect();
-        assert_eq!(address(ten().forwarded(), &fields), expected, "{fields:?}");
+        assert_eq!(address(ten().forwarded_header(), &fields), expected, "{fields:?}");
     }
 }
 
@@ -166,17 +166,17 @@ fn elements_from_the_right_are_those_from_the_left_where_quotes_are_whole() {
         ("", &[Some("")]),
         (",", &[Some(""), Some("")]),
     ] {
-        let all: Vec<_> = from_right(line.as_bytes()).take(9).collect();
+        let all: Vec<_> = split_list_rev(line.as_bytes()).take(9).collect();
         assert_eq!(all, expected, "{line}");
     }
-    assert_eq!(from_right(b"a\xff,b").collect::<Vec<_>>(), [None]);
+    assert_eq!(split_list_rev(b"a\xff,b").collect::<Vec<_>>(), [None]);
 }
 
 #[test]
 fn only_the_fields_that_were_chosen_are_read() {
     let both = [(FOR, "192.0.2.1"), ("Forwarded", "for=198.51.100.7;proto=https;host=b")];
     assert_eq!(address(ten(), &both), "192.0.2.1:0");
-    assert_eq!(address(ten().forwarded(), &both), "198.51.100.7:0");
+    assert_eq!(address(ten().forwarded_header(), &both), "198.51.100.7:0");
     let all = [
         (FOR, "192.0.2.1"),
         ("X-Forwarded-Proto", "https"),
@@ -186,13 +186,13 @@ fn only_the_fields_that_were_chosen_are_read() {
     ];
     let said = |proxies| {
         let (head, connection) = (head(&all), connection(proxies));
-        let client = Client::of(&head, &connection);
-        format!("{} {}", client.origin(), client.prefix())
+        let client = ClientInfo::new(&head, &connection);
+        format!("{} {}", client.origin(), client.parse_prefix())
     };
     assert_eq!(said(ten()), "https://own.example ");
-    assert_eq!(said(ten().host()), "https://a.example:8443 ");
-    assert_eq!(said(ten().prefix()), "https://own.example /shop");
-    assert_eq!(said(ten().forwarded().host().prefix()), "http://own.example ");
+    assert_eq!(said(ten().x_forwarded_host()), "https://a.example:8443 ");
+    assert_eq!(said(ten().x_forwarded_prefix()), "https://own.example /shop");
+    assert_eq!(said(ten().forwarded_header().x_forwarded_host().x_forwarded_prefix()), "http://own.example ");
 }
 
 #[test]
@@ -217,12 +217,12 @@ fn the_scheme_is_that_of_the_hop_that_was_reached() {
         let mut fields = vec![(FOR, fors)];
         fields.extend(protos.iter().map(|value| ("X-Forwarded-Proto", *value)));
         let (head, connection) = (head(&fields), connection(ten()));
-        assert_eq!(Client::of(&head, &connection).scheme(), expected, "{fields:?}");
+        assert_eq!(ClientInfo::new(&head, &connection).scheme(), expected, "{fields:?}");
     }
     let spoken = head(&[("X-Forwarded-Proto", "http")]);
     let gateway = ConnectionInfo { behind_gateway: true, ..connection(ten()) };
-    assert!(!Client::of(&spoken, &gateway).is_secure(), "the field takes precedence");
-    assert!(Client::of(&head(&[]), &gateway).is_secure());
+    assert!(!ClientInfo::new(&spoken, &gateway).is_secure(), "the field takes precedence");
+    assert!(ClientInfo::new(&head(&[]), &gateway).is_secure());
 }
 
 #[test]
@@ -239,8 +239,8 @@ fn forwarded_tells_scheme_and_host_of_the_outermost_proxy_that_is_trusted() {
         ("for=192.0.2.1;host=\"a/b\"", "http://own.example"),
         ("for=192.0.2.1;host=\"user@b\"", "http://own.example"),
     ] {
-        let (head, connection) = (head(&[("Forwarded", line)]), connection(ten().forwarded()));
-        assert_eq!(Client::of(&head, &connection).origin(), expected, "{line}");
+        let (head, connection) = (head(&[("Forwarded", line)]), connection(ten().forwarded_header()));
+        assert_eq!(ClientInfo::new(&head, &connection).origin(), expected, "{line}");
     }
 }
 
@@ -275,33 +275,33 @@ fn hosts_and_prefixes_are_only_what_may_be_one() {
         ("Prefix", "https://evil.example/", "http://own.example "),
     ] {
         let head = head(&[(&format!("X-Forwarded-{name}"), value)]);
-        let connection = connection(ten().host().prefix());
-        let client = Client::of(&head, &connection);
-        let said = format!("{} {}", client.origin(), client.prefix());
+        let connection = connection(ten().x_forwarded_host().x_forwarded_prefix());
+        let client = ClientInfo::new(&head, &connection);
+        let said = format!("{} {}", client.origin(), client.parse_prefix());
         assert_eq!(said, expected, "{name} {value}");
     }
     let both = [("X-Forwarded-Host", "[::1]"), ("X-Forwarded-Port", "81")];
-    let (head, connection) = (head(&both), connection(ten().host()));
-    assert_eq!(Client::of(&head, &connection).host(), "[::1]:81");
+    let (head, connection) = (head(&both), connection(ten().x_forwarded_host()));
+    assert_eq!(ClientInfo::new(&head, &connection).host(), "[::1]:81");
 }
 
 #[test]
 fn texts_that_are_no_networks_are_told_and_those_that_are_one_are_found() {
     for bad in ["", "10.0.0.0/33", "10.0.0/8", "localhost", "10.0.0.0/8,::1", "unix", "fd00::/129"]
     {
-        let fault = Networks::read([bad]).fault().map(str::to_owned).expect(bad);
+        let fault = Networks::parse([bad]).config_error().map(str::to_owned).expect(bad);
         assert!(fault.contains(&format!("`{bad}`")) && fault.contains("10.0.0.0/8"), "{fault}");
     }
-    assert!(TrustedProxies::hops(0).fault().is_some());
+    assert!(TrustedProxies::hops(0).config_error().is_some());
     let has = |text: &str, address: &str| {
-        let networks = Networks::read([text]);
-        assert_eq!(networks.fault(), None, "{text}");
-        networks.has_address(address.parse().expect("an address"))
+        let networks = Networks::parse([text]);
+        assert_eq!(networks.config_error(), None, "{text}");
+        networks.contains_ip(address.parse().expect("an address"))
     };
     assert!(has("10.1.2.3/8", "10.200.0.1") && !has("10.0.0.0/8", "11.0.0.1"));
     assert!(has("10.0.0.0/8", "::ffff:10.0.0.1") && has("::ffff:10.0.0.0/104", "10.0.0.1"));
     assert!(has("::1", "::1") && !has("::1", "127.0.0.1") && !has("0.0.0.0/0", "::1"));
-    let unix = Peer::Unix { path: None, credentials: None };
-    assert!(Networks::private().has(&unix) && !Networks::read(["10.0.0.0/8"]).has(&unix));
-    assert!(!Networks::private().has_address([8, 8, 8, 8].into()));
+    let unix = ConnectionAddr::Unix { path: None, credentials: None };
+    assert!(Networks::private().contains(&unix) && !Networks::parse(["10.0.0.0/8"]).contains(&unix));
+    assert!(!Networks::private().contains_ip([8, 8, 8, 8].into()));
 }

@@ -1,6 +1,6 @@
 //! Configuration of trusted proxies.
 
-use crate::http::connection::Peer;
+use crate::http::connection::ConnectionAddr;
 use ipnet::IpNet;
 use std::net::IpAddr;
 
@@ -10,22 +10,22 @@ pub struct Networks {
     all: Vec<IpNet>,
     has_unix: bool,
     /// The error in the first text that is not a network.
-    fault: Option<String>,
+    config_error: Option<String>,
 }
 
 impl Networks {
     /// Parses addresses (`10.0.0.7`, `::1`), networks (`10.0.0.0/8`), and `unix:` for all peers on
     /// Unix domain sockets.
-    pub fn read(texts: impl IntoIterator<Item: AsRef<str>>) -> Self {
+    pub fn parse(texts: impl IntoIterator<Item: AsRef<str>>) -> Self {
         let mut networks = Self::default();
         for text in texts {
             let text = text.as_ref().trim();
             if text == "unix:" {
                 networks.has_unix = true;
-            } else if let Some(network) = network(text) {
+            } else if let Some(network) = parse_network(text) {
                 networks.all.push(network);
             } else {
-                networks.fault.get_or_insert_with(|| {
+                networks.config_error.get_or_insert_with(|| {
                     format!(
                         "`{text}` is not a network: write an address (`10.0.0.7`), a network \
                          (`10.0.0.0/8`, `fd00::/8`), or `unix:` for Unix domain sockets"
@@ -40,7 +40,7 @@ impl Networks {
     /// 6598, link-local), and Unix domain sockets.
     #[must_use]
     pub fn private() -> Self {
-        Self::read([
+        Self::parse([
             "127.0.0.0/8",
             "::1",
             "10.0.0.0/8",
@@ -57,25 +57,25 @@ impl Networks {
     /// Whether an address is in one of the networks. An IPv4-mapped IPv6 address is looked up as an
     /// IPv4 address.
     #[must_use]
-    pub fn has_address(&self, address: IpAddr) -> bool {
+    pub fn contains_ip(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         self.all.iter().any(|network| network.contains(&address))
     }
 
     /// Whether a connection's peer is in the set.
     #[must_use]
-    pub fn has(&self, peer: &Peer) -> bool {
+    pub fn contains(&self, peer: &ConnectionAddr) -> bool {
         match peer {
-            Peer::Tcp(address) => self.has_address(address.ip()),
-            Peer::Unix { .. } => self.has_unix,
-            Peer::None => false,
+            ConnectionAddr::Tcp(address) => self.contains_ip(address.ip()),
+            ConnectionAddr::Unix { .. } => self.has_unix,
+            ConnectionAddr::None => false,
         }
     }
 
     /// The error in the parsed texts, if there is one.
     #[must_use]
-    pub fn fault(&self) -> Option<&str> {
-        self.fault.as_deref()
+    pub fn config_error(&self) -> Option<&str> {
+        self.config_error.as_deref()
     }
 
     /// Whether the set is empty.
@@ -85,7 +85,7 @@ impl Networks {
     }
 }
 
-fn network(text: &str) -> Option<IpNet> {
+fn parse_network(text: &str) -> Option<IpNet> {
     let network = match text.parse::<IpAddr>() {
         Ok(address) => IpNet::from(address),
         Err(_) => text.parse().ok()?,
@@ -125,12 +125,12 @@ pub struct TrustedProxies {
     /// `None` means that every address is trusted.
     networks: Option<Networks>,
     pub(super) hops_max: Option<usize>,
-    pub(super) reads: Reads,
+    pub(super) header: ForwardedHeader,
 }
 
 /// The fields that are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reads {
+pub(super) enum ForwardedHeader {
     /// `X-Forwarded-For` and `X-Forwarded-Proto`, and the other fields that are enabled.
     XForwarded { host: bool, prefix: bool },
     /// `Forwarded` (RFC 7239).
@@ -140,36 +140,36 @@ pub(super) enum Reads {
 impl TrustedProxies {
     /// Proxies at these addresses (`10.0.0.7`) and networks (`10.0.0.0/8`); `unix:` stands for
     /// every peer on a Unix domain socket. Any other text is an error when the server starts.
-    pub fn at(networks: impl IntoIterator<Item: AsRef<str>>) -> Self {
-        Self { networks: Some(Networks::read(networks)), hops_max: None, reads: Reads::DEFAULT }
+    pub fn from_networks(networks: impl IntoIterator<Item: AsRef<str>>) -> Self {
+        Self { networks: Some(Networks::parse(networks)), hops_max: None, header: ForwardedHeader::DEFAULT }
     }
 
     /// Exactly `count` proxies, at any addresses: the connection's peer and `count - 1` before it.
     /// Only for a server that clients cannot reach except through the proxies.
     #[must_use]
     pub fn hops(count: usize) -> Self {
-        Self { networks: None, hops_max: Some(count), reads: Reads::DEFAULT }
+        Self { networks: None, hops_max: Some(count), header: ForwardedHeader::DEFAULT }
     }
 
     /// Trusts at most `count` proxies, even if more addresses are those of trusted proxies.
     #[must_use]
-    pub fn at_most(mut self, count: usize) -> Self {
+    pub fn hops_max(mut self, count: usize) -> Self {
         self.hops_max = Some(count);
         self
     }
 
     /// Reads `Forwarded` (RFC 7239) instead of the `X-Forwarded-*` fields.
     #[must_use]
-    pub fn forwarded(mut self) -> Self {
-        self.reads = Reads::Forwarded;
+    pub fn forwarded_header(mut self) -> Self {
+        self.header = ForwardedHeader::Forwarded;
         self
     }
 
     /// Also reads `X-Forwarded-Host` and `X-Forwarded-Port`. The proxies must set or remove them;
     /// otherwise each client can choose the host.
     #[must_use]
-    pub fn host(mut self) -> Self {
-        if let Reads::XForwarded { host, .. } = &mut self.reads {
+    pub fn x_forwarded_host(mut self) -> Self {
+        if let ForwardedHeader::XForwarded { host, .. } = &mut self.header {
             *host = true;
         }
         self
@@ -178,8 +178,8 @@ impl TrustedProxies {
     /// Also reads `X-Forwarded-Prefix`, the prefix that a proxy removed from the path. The proxies
     /// must set it or remove it.
     #[must_use]
-    pub fn prefix(mut self) -> Self {
-        if let Reads::XForwarded { prefix, .. } = &mut self.reads {
+    pub fn x_forwarded_prefix(mut self) -> Self {
+        if let ForwardedHeader::XForwarded { prefix, .. } = &mut self.header {
             *prefix = true;
         }
         self
@@ -187,43 +187,43 @@ impl TrustedProxies {
 
     /// Whether a connection's peer is one of the trusted proxies.
     #[must_use]
-    pub fn trusts(&self, peer: &Peer) -> bool {
-        self.networks.as_ref().is_none_or(|networks| networks.has(peer))
+    pub fn trusts(&self, peer: &ConnectionAddr) -> bool {
+        self.networks.as_ref().is_none_or(|networks| networks.contains(peer))
     }
 
-    pub(super) fn trusts_address(&self, address: IpAddr) -> bool {
-        self.networks.as_ref().is_none_or(|networks| networks.has_address(address))
+    pub(super) fn trusts_ip(&self, address: IpAddr) -> bool {
+        self.networks.as_ref().is_none_or(|networks| networks.contains_ip(address))
     }
 
     /// The error in these settings, if there is one.
     #[must_use]
-    pub fn fault(&self) -> Option<&str> {
+    pub fn config_error(&self) -> Option<&str> {
         match &self.networks {
             _ if self.hops_max == Some(0) => Some("0 hops trust no proxy: remove the setting"),
-            Some(networks) => networks.fault(),
+            Some(networks) => networks.config_error(),
             None => None,
         }
     }
 }
 
-impl Reads {
+impl ForwardedHeader {
     const DEFAULT: Self = Self::XForwarded { host: false, prefix: false };
 }
 
 impl<T: AsRef<str>, const N: usize> From<[T; N]> for TrustedProxies {
     fn from(networks: [T; N]) -> Self {
-        Self::at(networks)
+        Self::from_networks(networks)
     }
 }
 
 impl<T: AsRef<str>> From<Vec<T>> for TrustedProxies {
     fn from(networks: Vec<T>) -> Self {
-        Self::at(networks)
+        Self::from_networks(networks)
     }
 }
 
 impl<T: AsRef<str>> From<&[T]> for TrustedProxies {
     fn from(networks: &[T]) -> Self {
-        Self::at(networks)
+        Self::from_networks(networks)
     }
 }

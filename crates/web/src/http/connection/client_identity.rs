@@ -42,15 +42,15 @@ pub struct ClientIdentity {
     /// The email addresses among them.
     pub emails: Vec<String>,
     /// The IP addresses among them.
-    pub addresses: Vec<IpAddr>,
+    pub ip_addresses: Vec<IpAddr>,
     /// The serial number, as the bytes of a big-endian integer.
-    pub serial: Vec<u8>,
+    pub serial_number: Vec<u8>,
     /// When the certificate expires. A connection may last longer.
     pub not_after: SystemTime,
     /// The SHA-256 hash of the certificate.
     pub fingerprint: [u8; 32],
     /// All certificates that the client sent, in DER, its own first.
-    pub chain: Vec<Vec<u8>>,
+    pub certificate_chain: Vec<Vec<u8>>,
 }
 
 impl ClientIdentity {
@@ -74,7 +74,7 @@ impl ClientIdentity {
     /// The serial number in hexadecimal.
     #[must_use]
     pub fn serial_hex(&self) -> String {
-        hex(&self.serial)
+        hex(&self.serial_number)
     }
 }
 
@@ -95,11 +95,11 @@ impl Default for ClientIdentity {
             dns_names: Vec::new(),
             uris: Vec::new(),
             emails: Vec::new(),
-            addresses: Vec::new(),
-            serial: Vec::new(),
+            ip_addresses: Vec::new(),
+            serial_number: Vec::new(),
             not_after: UNIX_EPOCH,
             fingerprint: [0; 32],
-            chain: Vec::new(),
+            certificate_chain: Vec::new(),
         }
     }
 }
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn numbers_are_written_in_hexadecimal() {
-        let mut identity = ClientIdentity { serial: vec![0, 0xab], ..ClientIdentity::default() };
+        let mut identity = ClientIdentity { serial_number: vec![0, 0xab], ..ClientIdentity::default() };
         identity.fingerprint[31] = 7;
         assert_eq!(identity.serial_hex(), "00ab");
         assert_eq!(identity.fingerprint_hex(), format!("{}07", "00".repeat(31)));

@@ -4,7 +4,7 @@ mod client_identity;
 pub(crate) mod proxy_protocol;
 
 pub use self::client_identity::ClientIdentity;
-pub use self::proxy_protocol::{Proxied, ProxiedTls};
+pub use self::proxy_protocol::{ProxyProtocolInfo, ProxyProtocolTls};
 
 use crate::http::client::TrustedProxies;
 use std::any::Any;
@@ -19,26 +19,26 @@ use std::sync::{Arc, OnceLock};
 pub struct ConnectionInfo {
     /// The remote end. If there is a PROXY header, it is the client that the header names, and
     /// [`ConnectionInfo::proxy`] describes the proxy.
-    pub peer: Peer,
+    pub peer: ConnectionAddr,
     /// The address to which the peer connected, shared by connections with the same one.
-    pub local: Arc<Peer>,
+    pub local: Arc<ConnectionAddr>,
     /// The result of the TLS handshake; `None` on a plaintext connection.
     pub tls: Option<Arc<TlsInfo>>,
     /// Whether a plaintext connection comes from a gateway that terminates the client's TLS, as
     /// `Limits::behind_gateway` declares.
     pub behind_gateway: bool,
     /// The content of the PROXY header; `None` without one.
-    pub proxy: Option<Arc<Proxied>>,
+    pub proxy_protocol: Option<Arc<ProxyProtocolInfo>>,
     /// The trusted proxies, if the peer is one of them. The information about clients in its
     /// requests is then used. See [`Client`](crate::Client).
-    pub proxies: Option<Arc<TrustedProxies>>,
+    pub trusted_proxies: Option<Arc<TrustedProxies>>,
     /// Space for a value that mounted services keep with a connection.
     #[doc(hidden)]
-    pub companion: Companion,
+    pub data: ConnectionData,
     /// The number of the worker that counts the connection's requests ([`crate::in_progress`]); 0
     /// if there is none.
     #[doc(hidden)]
-    pub worker: u64,
+    pub worker_id: u64,
 }
 
 impl ConnectionInfo {
@@ -47,14 +47,14 @@ impl ConnectionInfo {
     /// proxies report.
     #[must_use]
     pub fn is_secure(&self) -> bool {
-        let is_proxied_so = || self.proxy.as_ref().is_some_and(|proxy| proxy.is_secure());
+        let is_proxied_so = || self.proxy_protocol.as_ref().is_some_and(|proxy| proxy.is_secure());
         self.tls.is_some() || self.behind_gateway || is_proxied_so()
     }
 
     /// The client's identity, if it presented a certificate.
     #[must_use]
-    pub fn client(&self) -> Option<&Arc<ClientIdentity>> {
-        self.tls.as_ref()?.client.as_ref()
+    pub fn client_identity(&self) -> Option<&Arc<ClientIdentity>> {
+        self.tls.as_ref()?.client_identity.as_ref()
     }
 }
 
@@ -63,9 +63,9 @@ impl ConnectionInfo {
 /// value. The bridge to tower services uses it.
 #[doc(hidden)]
 #[derive(Default)]
-pub struct Companion(OnceLock<Box<dyn Any + Send + Sync>>);
+pub struct ConnectionData(OnceLock<Box<dyn Any + Send + Sync>>);
 
-impl Companion {
+impl ConnectionData {
     /// The value, if there is one of this type.
     #[must_use]
     pub fn get<T: Any>(&self) -> Option<&T> {
@@ -73,18 +73,18 @@ impl Companion {
     }
 
     /// The value, created if there is none; `None` if there is one of another type.
-    pub fn get_or_make<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> Option<&T> {
+    pub fn get_or_init<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> Option<&T> {
         self.0.get_or_init(|| Box::new(make())).downcast_ref()
     }
 }
 
-impl Clone for Companion {
+impl Clone for ConnectionData {
     fn clone(&self) -> Self {
         Self::default()
     }
 }
 
-impl fmt::Debug for Companion {
+impl fmt::Debug for ConnectionData {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Companion").field("is_there", &self.0.get().is_some()).finish()
     }
@@ -92,7 +92,7 @@ impl fmt::Debug for Companion {
 
 /// One end of a connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Peer {
+pub enum ConnectionAddr {
     /// TCP.
     Tcp(SocketAddr),
     /// A Unix domain socket.
@@ -100,7 +100,7 @@ pub enum Peer {
         /// The socket's path, if it has one. Client sockets usually have none.
         path: Option<PathBuf>,
         /// The peer's process, if the system reports it; always `None` for the local end.
-        credentials: Option<Credentials>,
+        credentials: Option<PeerCredentials>,
     },
     /// No network, as in a test.
     #[default]
@@ -124,7 +124,7 @@ pub enum Peer {
 /// assert_eq!(app.test().get("/admin").send_now().status(), 403);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Credentials {
+pub struct PeerCredentials {
     /// The user that the process ran as (the effective one).
     pub uid: u32,
     /// The group that the process ran as.
@@ -134,7 +134,7 @@ pub struct Credentials {
     pub pid: Option<u32>,
 }
 
-impl fmt::Display for Credentials {
+impl fmt::Display for PeerCredentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(pid) = self.pid {
             write!(f, "pid {pid}, ")?;
@@ -143,10 +143,10 @@ impl fmt::Display for Credentials {
     }
 }
 
-impl Peer {
+impl ConnectionAddr {
     /// The address, if this end is TCP.
     #[must_use]
-    pub fn tcp(&self) -> Option<SocketAddr> {
+    pub fn socket_addr(&self) -> Option<SocketAddr> {
         match self {
             Self::Tcp(address) => Some(*address),
             _ => None,
@@ -155,7 +155,7 @@ impl Peer {
 
     /// The peer's process, if this is the peer of a Unix domain socket and the system reports it.
     #[must_use]
-    pub fn credentials(&self) -> Option<Credentials> {
+    pub fn peer_credentials(&self) -> Option<PeerCredentials> {
         match self {
             Self::Unix { credentials, .. } => *credentials,
             _ => None,
@@ -163,7 +163,7 @@ impl Peer {
     }
 }
 
-impl fmt::Display for Peer {
+impl fmt::Display for ConnectionAddr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(address) => address.fmt(f),
@@ -192,10 +192,10 @@ pub struct TlsInfo {
     /// The server name that the client requested (SNI).
     pub server_name: Option<String>,
     /// The application protocol that was negotiated (ALPN), such as `http/1.1`.
-    pub protocol: Option<Vec<u8>>,
+    pub alpn_protocol: Option<Vec<u8>>,
     /// Whether an earlier session was resumed.
     pub resumed: bool,
     /// The client's identity, if it presented a certificate in this handshake or in that of the
     /// resumed session.
-    pub client: Option<Arc<ClientIdentity>>,
+    pub client_identity: Option<Arc<ClientIdentity>>,
 }

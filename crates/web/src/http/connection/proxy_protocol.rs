@@ -1,17 +1,17 @@
 //! Information from a PROXY header.
 
-use crate::http::connection::Peer;
+use crate::http::connection::ConnectionAddr;
 use std::sync::Arc;
 
 /// The information about a connection that a proxy reported in a PROXY header, besides the
 /// addresses. Those are in [`ConnectionInfo`](crate::connection::ConnectionInfo), as if the client
 /// had connected directly.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Proxied {
+pub struct ProxyProtocolInfo {
     /// The proxy: the remote end of the socket.
-    pub by: Peer,
+    pub proxy: ConnectionAddr,
     /// The local end of the socket, to which the proxy connected.
-    pub local: Arc<Peer>,
+    pub local: Arc<ConnectionAddr>,
     /// The header's version, 1 or 2. Only version 2 can carry the information in the fields below.
     pub version: u8,
     /// The application protocol that client and proxy negotiated (ALPN), such as `h2`.
@@ -21,15 +21,15 @@ pub struct Proxied {
     /// The proxy's identifier of the connection.
     pub unique_id: Option<Vec<u8>>,
     /// The TLS between the client and the proxy, as the proxy reports it.
-    pub tls: Option<ProxiedTls>,
+    pub tls: Option<ProxyProtocolTls>,
     /// Values of other types, in order: the type and the bytes. Cloud providers define some: 0xEA
     /// is AWS's VPC endpoint, 0xEE Azure's private link, 0xE0 Google's.
-    pub others: Vec<(u8, Vec<u8>)>,
+    pub tlvs: Vec<(u8, Vec<u8>)>,
 }
 
 /// The information about TLS between client and proxy in a PROXY header.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ProxiedTls {
+pub struct ProxyProtocolTls {
     /// Whether the client connected over TLS.
     pub is_tls: bool,
     /// The version, as the proxy writes it, such as `TLSv1.3`.
@@ -43,10 +43,10 @@ pub struct ProxiedTls {
     /// The common name of the client's certificate.
     pub common_name: Option<String>,
     /// Values of other types, in order: the type and the bytes.
-    pub others: Vec<(u8, Vec<u8>)>,
+    pub tlvs: Vec<(u8, Vec<u8>)>,
 }
 
-impl Proxied {
+impl ProxyProtocolInfo {
     /// Whether the client used TLS with the proxy.
     #[must_use]
     pub fn is_secure(&self) -> bool {
@@ -54,7 +54,7 @@ impl Proxied {
     }
 }
 
-impl ProxiedTls {
+impl ProxyProtocolTls {
     /// What identifies the client, in bytes that differ between clients: whether it sent a valid
     /// certificate, and what the proxy tells about it. The protocol version and the cipher may
     /// differ between connections of one client.
@@ -64,7 +64,7 @@ impl ProxiedTls {
         let mut bytes = vec![u8::from(self.has_certificate), u8::from(self.is_verified)];
         let name = self.common_name.as_deref().unwrap_or_default();
         for part in
-            [name.as_bytes()].into_iter().chain(self.others.iter().map(|(_, value)| &value[..]))
+            [name.as_bytes()].into_iter().chain(self.tlvs.iter().map(|(_, value)| &value[..]))
         {
             bytes.extend_from_slice(&part.len().to_be_bytes());
             bytes.extend_from_slice(part);
@@ -79,23 +79,23 @@ mod tests {
 
     #[test]
     fn whatever_tells_clients_apart_is_in_their_bytes() {
-        let ada = ProxiedTls {
+        let ada = ProxyProtocolTls {
             has_certificate: true,
             is_verified: true,
             common_name: Some("ada".to_owned()),
-            others: vec![(0x28, b"der".to_vec())],
-            ..ProxiedTls::default()
+            tlvs: vec![(0x28, b"der".to_vec())],
+            ..ProxyProtocolTls::default()
         };
         for other in [
-            ProxiedTls { has_certificate: false, ..ada.clone() },
-            ProxiedTls { is_verified: false, ..ada.clone() },
-            ProxiedTls { common_name: Some("bob".to_owned()), ..ada.clone() },
-            ProxiedTls { others: vec![(0x28, b"other".to_vec())], ..ada.clone() },
-            ProxiedTls { common_name: Some("adader".to_owned()), others: vec![], ..ada.clone() },
+            ProxyProtocolTls { has_certificate: false, ..ada.clone() },
+            ProxyProtocolTls { is_verified: false, ..ada.clone() },
+            ProxyProtocolTls { common_name: Some("bob".to_owned()), ..ada.clone() },
+            ProxyProtocolTls { tlvs: vec![(0x28, b"other".to_vec())], ..ada.clone() },
+            ProxyProtocolTls { common_name: Some("adader".to_owned()), tlvs: vec![], ..ada.clone() },
         ] {
             assert_ne!(other.client_bytes(), ada.client_bytes(), "{other:?}");
         }
-        let again = ProxiedTls { version: Some("TLSv1.2".to_owned()), ..ada.clone() };
+        let again = ProxyProtocolTls { version: Some("TLSv1.2".to_owned()), ..ada.clone() };
         assert_eq!(again.client_bytes(), ada.client_bytes());
     }
 }

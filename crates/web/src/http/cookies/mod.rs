@@ -4,7 +4,7 @@
 mod sealed;
 
 use crate::http::from_request::FromRequestParts;
-use crate::http::panic::contained;
+use crate::http::panic::catch_log_panic;
 use crate::http::problem::Problem;
 use crate::http::request::Parts;
 use crate::http::response::{IntoResponse, IntoResponseParts, Response};
@@ -107,7 +107,7 @@ impl IntoResponseParts for Cookies {
         for cookie in self.jar.delta() {
             let value = set_cookie(cookie).ok_or_else(|| {
                 let name = cookie.name();
-                contained(|| {
+                catch_log_panic(|| {
                     tracing::error!(
                         cookie = name,
                         "the name or an attribute of a cookie is invalid"
@@ -119,7 +119,7 @@ impl IntoResponseParts for Cookies {
                     "the server made an invalid cookie; its log says which",
                 )
             })?;
-            response.fields.append(SET_COOKIE, value);
+            response.headers.append(SET_COOKIE, value);
         }
         Ok(())
     }
@@ -142,7 +142,7 @@ fn set_cookie(cookie: &Cookie<'_>) -> Option<HeaderValue> {
 /// Status 200 with the changed cookies and no content.
 impl IntoResponse for Cookies {
     fn into_response(self) -> Response {
-        crate::http::response::headers::only(self)
+        crate::http::response::headers::response_from_parts(self)
     }
 }
 
@@ -154,7 +154,7 @@ mod tests {
 
     fn sent(response: &Response) -> Vec<&str> {
         let mut values: Vec<_> = response
-            .fields
+            .headers
             .iter()
             .filter(|(name, _)| *name == SET_COOKIE)
             .map(|(_, value)| value.to_str().expect("ASCII"))

@@ -2,7 +2,7 @@
 
 use super::{Cookie, Cookies};
 use crate::http::from_request::FromRequestParts;
-use crate::http::panic::contained;
+use crate::http::panic::catch_log_panic;
 use crate::http::problem::Problem;
 use crate::http::request::Parts;
 use crate::http::requirements::Requirements;
@@ -41,7 +41,7 @@ impl CookieKeys {
     /// The secret is shorter than 32 bytes.
     #[must_use]
     #[track_caller]
-    pub fn accepting(mut self, secret: &[u8]) -> Self {
+    pub fn with_previous(mut self, secret: &[u8]) -> Self {
         self.0.push(key(secret));
         self
     }
@@ -71,9 +71,9 @@ impl CookieKeys {
         })
     }
 
-    fn of(parts: &Parts) -> Result<Self, Problem> {
+    fn from_state(parts: &Parts) -> Result<Self, Problem> {
         parts.states().get::<Self>().cloned().ok_or_else(|| {
-            contained(|| {
+            catch_log_panic(|| {
                 tracing::error!(
                     "a handler needs CookieKeys; add .state(CookieKeys::new(..)) to the App"
                 )
@@ -102,7 +102,7 @@ impl fmt::Debug for CookieKeys {
     }
 }
 
-macro_rules! sealed {
+macro_rules! sealed_cookies {
     ($feature:literal $Type:ident $jar:ident $jar_mut:ident, $(#[$doc:meta])*) => {
         $(#[$doc])*
         ///
@@ -186,7 +186,7 @@ macro_rules! sealed {
     };
 }
 
-sealed! { "cookies-signed" SignedCookies signed signed_mut,
+sealed_cookies! { "cookies-signed" SignedCookies signed signed_mut,
     /// The request's cookies that this server has signed, and changes to them. Clients can read
     /// them but not change them.
     ///
@@ -210,7 +210,7 @@ sealed! { "cookies-signed" SignedCookies signed signed_mut,
     /// ```
 }
 
-sealed! { "cookies-private" PrivateCookies private private_mut,
+sealed_cookies! { "cookies-private" PrivateCookies private private_mut,
     /// The request's cookies that this server has encrypted, and changes to them. Clients can
     /// neither read nor change them. Otherwise like `SignedCookies`.
 }
@@ -243,7 +243,7 @@ mod tests {
     }
 
     fn set(client: &TestClient, path: &str) -> String {
-        let response = client.get(path).send_now();
+        let response = client.get(path).send_blocking();
         response
             .header("set-cookie")
             .expect("a cookie")
@@ -254,7 +254,7 @@ mod tests {
     }
 
     fn read(client: &TestClient, path: &str, cookie: &str) -> String {
-        client.get(path).header("cookie", cookie).send_now().text()
+        client.get(path).header("cookie", cookie).send_blocking().text()
     }
 
     const OLD: [u8; 32] = [1; 32];
@@ -295,7 +295,7 @@ mod tests {
 
     #[test]
     fn an_old_key_opens_and_the_new_one_seals() {
-        let (old, both) = (app(CookieKeys::new(&OLD)), app(CookieKeys::new(&NEW).accepting(&OLD)));
+        let (old, both) = (app(CookieKeys::new(&OLD)), app(CookieKeys::new(&NEW).with_previous(&OLD)));
         let new = app(CookieKeys::new(&NEW));
         for kind in ["signed", "private"] {
             let (make, path) = (format!("/{kind}"), format!("/read/{kind}"));
@@ -311,8 +311,8 @@ mod tests {
     fn changes_are_sent_and_keys_are_needed_at_start() {
         let client = app(CookieKeys::new(&OLD));
         let cookie = set(&client, "/signed");
-        let response = client.get("/gone").header("cookie", cookie).send_now();
-        let sent: Vec<_> = response.fields_named("set-cookie").collect();
+        let response = client.get("/gone").header("cookie", cookie).send_blocking();
+        let sent: Vec<_> = response.header_values("set-cookie").collect();
         assert!(
             sent.len() == 2 && sent.iter().any(|line| line.starts_with("a=; Max-Age=0")),
             "{sent:?}"

@@ -1,6 +1,6 @@
 //! Conversion of requests to the types of the `http` crate.
 
-use super::Head;
+use super::RequestHead;
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use peregrine_proto::{Known, Span};
@@ -11,28 +11,28 @@ use std::sync::LazyLock;
 /// The size of the memory blocks that hold copies of several heads. A block is freed when the last
 /// of its copies is dropped: in larger blocks, one long-lived copy would keep more of the others in
 /// memory.
-const COPIES_BYTES: usize = 4 * 1024;
+const COPY_BLOCK_BYTES: usize = 4 * 1024;
 
 thread_local! {
     static COPIES: RefCell<BytesMut> = RefCell::default();
 }
 
-impl Head {
+impl RequestHead {
     /// Converts the head to the `http` crate's request, with `body`. The target and all values
     /// share one copy of the head's bytes. A request to upgrade to another protocol gets version
     /// HTTP/1.1, even if it was received over HTTP/2, because its fields have the form of HTTP/1.1.
     #[must_use]
     pub fn to_http<B>(&self, body: B) -> http::Request<B> {
-        let shared = copied(self.as_bytes());
+        let shared = copy_to_bytes(self.as_bytes());
         let mut request = http::Request::new(body);
         *request.method_mut() = self.method();
         *request.version_mut() = match self.version() {
-            http::Version::HTTP_2 if self.index().asks_upgrade(self.as_bytes()) => {
+            http::Version::HTTP_2 if self.index().wants_upgrade(self.as_bytes()) => {
                 http::Version::HTTP_11
             }
             version => version,
         };
-        *request.uri_mut() = uri_of(shared.slice(range(self.index().target)));
+        *request.uri_mut() = uri_of(shared.slice(to_range(self.index().target)));
         *request.headers_mut() = self.header_map_of(&shared);
         request
     }
@@ -48,11 +48,11 @@ impl Head {
     fn header_map_of(&self, shared: &Bytes) -> HeaderMap {
         let mut map = HeaderMap::with_capacity(self.index().fields.len());
         for field in &self.index().fields {
-            let name = match NAMES.get(field.known as usize) {
+            let name = match KNOWN_NAMES.get(field.known as usize) {
                 Some(name) => Ok(name.clone()),
                 None => HeaderName::from_bytes(self.slice(field.name)),
             };
-            let value = range(field.value);
+            let value = to_range(field.value);
             // The parser accepts only what these types accept, so neither conversion fails.
             if let (Ok(name), Ok(value)) =
                 (name, HeaderValue::from_maybe_shared(shared.slice(value)))
@@ -65,16 +65,16 @@ impl Head {
 }
 
 /// The well-known names as the `http` crate represents them, in the order of [`Known::ALL`].
-static NAMES: LazyLock<Box<[HeaderName]>> = LazyLock::new(|| {
+static KNOWN_NAMES: LazyLock<Box<[HeaderName]>> = LazyLock::new(|| {
     Known::ALL.iter().map(|known| HeaderName::from_static(known.name())).collect()
 });
 
 /// Copies `bytes` into the current block, so that most copies need no allocation.
-fn copied(bytes: &[u8]) -> Bytes {
+fn copy_to_bytes(bytes: &[u8]) -> Bytes {
     let copied = COPIES.try_with(|copies| {
         let mut copies = copies.borrow_mut();
         if copies.capacity() < bytes.len() {
-            copies.reserve(COPIES_BYTES.max(bytes.len()));
+            copies.reserve(COPY_BLOCK_BYTES.max(bytes.len()));
         }
         copies.extend_from_slice(bytes);
         copies.split().freeze()
@@ -83,7 +83,7 @@ fn copied(bytes: &[u8]) -> Bytes {
     copied.unwrap_or_else(|_| Bytes::copy_from_slice(bytes))
 }
 
-fn range(span: Span) -> Range<usize> {
+fn to_range(span: Span) -> Range<usize> {
     usize::from(span.start)..usize::from(span.end)
 }
 

@@ -1,9 +1,9 @@
 //! The cookies of a request.
 
-use super::Head;
-use peregrine_proto::field::trim;
+use super::RequestHead;
+use peregrine_proto::field::trim_ows;
 
-impl Head {
+impl RequestHead {
     /// The names and values of all cookies, in order, as they were sent. Cookies without a name are
     /// skipped.
     // RFC 6265 §5.2: only spaces and tabs are removed around a name. With other white space before
@@ -11,7 +11,7 @@ impl Head {
     // this one.
     #[doc(hidden)]
     pub fn cookies(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
-        cookies_in(self.fields_named("cookie"))
+        cookies_in(self.header_values("cookie"))
     }
 
     /// The value of the first cookie called `name`.
@@ -26,7 +26,7 @@ impl Head {
     #[doc(hidden)]
     #[must_use]
     pub fn peek_cookie(&self, name: &str) -> Option<&[u8]> {
-        let mut cookies = cookies_in(self.peek_fields_named("cookie"));
+        let mut cookies = cookies_in(self.peek_header_values("cookie"));
         cookies.find(|(other, _)| *other == name.as_bytes()).map(|(_, value)| value)
     }
 }
@@ -38,7 +38,7 @@ fn cookies_in<'h>(
     // RFC 6265 §5.4: a client sends one Cookie field; RFC 9113 §8.2.3 allows several.
     fields.flat_map(|value| value.split(|byte| *byte == b';')).filter_map(|pair| {
         let equals = pair.iter().position(|byte| *byte == b'=')?;
-        let (name, value) = (trim(&pair[..equals]), trim(&pair[equals + 1..]));
+        let (name, value) = (trim_ows(&pair[..equals]), trim_ows(&pair[equals + 1..]));
         (!name.is_empty()).then_some((name, value))
     })
 }

@@ -5,15 +5,15 @@ mod cookies;
 mod nominated;
 pub(crate) mod selection;
 
-use crate::http::interim::Interims;
+use crate::http::interim::PendingInterims;
 use bytes::Bytes;
 use convert::uri_of;
 use http::Uri;
 use peregrine_proto::{
-    FieldIndex, HeadBuilder, HeadIndex, Known, Limits, Method, Reject, RequestLine, Span, Version,
+    FieldIndex, HeadBuilder, HeadIndex, Known, Limits, Method, Http2Error, RequestLine, Span, Version,
 };
 use peregrine_router::Parameters;
-use peregrine_slot::{Pool, Reuse};
+use peregrine_slot::{Pool, Recycle};
 use selection::Selection;
 use std::cell::Cell;
 use std::fmt;
@@ -23,18 +23,18 @@ use std::rc::Rc;
 const BLOCK_BYTES_MAX: usize = 16 * 1024;
 
 thread_local! {
-    static BLOCKS: Pool<Shared> = const { Pool::new(64) };
+    static BLOCKS: Pool<SharedBlock> = const { Pool::new(64) };
 }
 
 /// The head of a request, as received. It is an eight-byte pointer to a pooled block; dropping the
 /// last pointer returns the block to the pool.
-pub struct Head(Option<Shared>);
+pub struct RequestHead(Option<SharedBlock>);
 
 #[derive(Clone, Default)]
-struct Shared(Rc<Block>);
+struct SharedBlock(Rc<HeadBlock>);
 
 #[derive(Clone, Default)]
-struct Block {
+struct HeadBlock {
     bytes: Vec<u8>,
     index: HeadIndex,
     parameters: Parameters,
@@ -44,7 +44,7 @@ struct Block {
     outer_route: Option<Option<u32>>,
     /// Shared by all copies of the head, so that interim responses sent through any copy reach the
     /// server.
-    interims: Rc<Interims>,
+    pending_interims: Rc<PendingInterims>,
     /// Also shared by all copies, so that a mark on any of them is seen wherever the response is
     /// stored or sent.
     identity_reads: IdentityReads,
@@ -75,22 +75,22 @@ impl IdentityReads {
     }
 }
 
-impl Reuse for Shared {
-    fn make() -> Self {
+impl Recycle for SharedBlock {
+    fn create() -> Self {
         Self::default()
     }
 
     /// Clears the request and keeps the memory, unless another owner still has the block. Every
     /// field is named, so that a new field does not compile until it is cleared here too.
-    fn clean(&mut self) -> bool {
+    fn recycle(&mut self) -> bool {
         let Some(block) = Rc::get_mut(&mut self.0) else { return false };
-        let Block {
+        let HeadBlock {
             bytes,
             index,
             parameters,
             route,
             outer_route,
-            interims,
+            pending_interims: interims,
             identity_reads,
             selection,
         } = block;
@@ -108,13 +108,13 @@ impl Reuse for Shared {
     }
 }
 
-impl Head {
+impl RequestHead {
     /// An empty head from this thread's pool. The server fills [`Head::index_mut`] with the parser,
     /// then calls [`Head::set_bytes`] with the bytes that the index refers to; or it fills both
     /// with a [`HeadBuilder`] on [`Head::buffers_mut`].
     #[must_use]
-    pub fn take() -> Self {
-        Self(Some(Pool::take_local(&BLOCKS)))
+    pub fn from_pool() -> Self {
+        Self(Some(Pool::get_local(&BLOCKS)))
     }
 
     /// Builds a head from its parts, by the rules of the parser.
@@ -125,10 +125,10 @@ impl Head {
         limits: &Limits,
         line: &RequestLine<'_>,
         fields: impl IntoIterator<Item = (&'f [u8], &'f [u8])>,
-    ) -> Result<Self, Reject> {
-        let mut head = Self::take();
+    ) -> Result<Self, Http2Error> {
+        let mut head = Self::from_pool();
         let (bytes, index) = head.buffers_mut();
-        let mut builder = HeadBuilder::begin(limits, line, bytes, index)?;
+        let mut builder = HeadBuilder::new(limits, line, bytes, index)?;
         for (name, value) in fields {
             builder.field(name, value)?;
         }
@@ -137,12 +137,12 @@ impl Head {
     }
 
     /// The interim responses of the request's handler.
-    pub(crate) fn interims(&self) -> &Rc<Interims> {
-        &self.block().interims
+    pub(crate) fn pending_interims(&self) -> &Rc<PendingInterims> {
+        &self.block().pending_interims
     }
 
-    pub(crate) fn set_interims(&mut self, interims: Rc<Interims>) {
-        self.block_mut().interims = interims;
+    pub(crate) fn set_pending_interims(&mut self, interims: Rc<PendingInterims>) {
+        self.block_mut().pending_interims = interims;
     }
 
     /// The identities that the response to this request depends on.
@@ -163,13 +163,13 @@ impl Head {
         self.block_mut().identity_reads = reads;
     }
 
-    fn block(&self) -> &Block {
+    fn block(&self) -> &HeadBlock {
         &self.0.as_ref().expect("a head has its block until it is dropped").0
     }
 
     /// The block, for modification. A shared block is copied first, which happens only if a
     /// middleware rewrites requests.
-    fn block_mut(&mut self) -> &mut Block {
+    fn block_mut(&mut self) -> &mut HeadBlock {
         Rc::make_mut(&mut self.0.as_mut().expect("a head has its block until it is dropped").0)
     }
 
@@ -224,7 +224,7 @@ impl Head {
 
     /// The method's name.
     #[must_use]
-    pub fn method_name(&self) -> &str {
+    pub fn method_str(&self) -> &str {
         self.text(self.index().method_span)
     }
 
@@ -250,7 +250,7 @@ impl Head {
 
     /// Replaces the request's method. The new name is appended to the head's bytes.
     pub(crate) fn set_method(&mut self, method: Method) {
-        let Block { bytes, index, .. } = self.block_mut();
+        let HeadBlock { bytes, index, .. } = self.block_mut();
         let name = method.name().unwrap_or_default();
         let (start, end) = (bytes.len(), bytes.len() + name.len());
         if let (Ok(start), Ok(end)) = (start.try_into(), end.try_into()) {
@@ -264,7 +264,7 @@ impl Head {
     /// 64 KiB.
     pub(crate) fn set_path(&mut self, path: &[u8], from: usize) -> bool {
         let query = self.query().map(str::to_owned);
-        let Block { bytes, index, .. } = self.block_mut();
+        let HeadBlock { bytes, index, .. } = self.block_mut();
         bytes.truncate(from);
         bytes.extend_from_slice(path);
         let middle = bytes.len();
@@ -293,7 +293,7 @@ impl Head {
     #[must_use]
     pub fn path(&self) -> &str {
         let block = self.block();
-        std::str::from_utf8(block.index.path_of(&block.bytes)).unwrap_or("")
+        std::str::from_utf8(block.index.path_bytes(&block.bytes)).unwrap_or("")
     }
 
     /// The query, without its question mark.
@@ -319,10 +319,10 @@ impl Head {
     /// The tests of [`Personal`] list its callers.
     #[doc(hidden)]
     #[must_use]
-    pub fn peek_field<'h>(&'h self, name: &str) -> Option<&'h [u8]> {
-        let known = Known::find(name.as_bytes());
+    pub fn peek_header_bytes<'h>(&'h self, name: &str) -> Option<&'h [u8]> {
+        let known = Known::from_name(name.as_bytes());
         if known != Known::Other {
-            return Some(self.slice(self.index().find(known)?));
+            return Some(self.slice(self.index().get(known)?));
         }
         let mut fields = self.index().fields.iter();
         let field = fields.find(|field| {
@@ -334,25 +334,25 @@ impl Head {
 
     /// The content type, if it is `application/grpc` or begins with that.
     #[must_use]
-    pub fn grpc_type(&self) -> Option<&[u8]> {
+    pub fn grpc_content_type(&self) -> Option<&[u8]> {
         const GRPC: &[u8] = b"application/grpc";
-        let value = self.field("content-type")?;
+        let value = self.header_bytes("content-type")?;
         value.get(..GRPC.len()).filter(|start| start.eq_ignore_ascii_case(GRPC)).map(|_| value)
     }
 
     /// The value of the first field called `name`, in any case, if it is text.
     #[must_use]
-    pub fn field_text(&self, name: &str) -> Option<&str> {
-        std::str::from_utf8(self.field(name)?).ok()
+    pub fn header(&self, name: &str) -> Option<&str> {
+        std::str::from_utf8(self.header_bytes(name)?).ok()
     }
 
     /// As [`Head::fields_named`], but does not mark the response; see [`Head::peek_field`].
     #[doc(hidden)]
-    pub fn peek_fields_named<'h>(&'h self, name: &'h str) -> impl Iterator<Item = &'h [u8]> + 'h {
-        let known = Known::find(name.as_bytes());
+    pub fn peek_header_values<'h>(&'h self, name: &'h str) -> impl Iterator<Item = &'h [u8]> + 'h {
+        let known = Known::from_name(name.as_bytes());
         let index = self.index();
         // Most lookups are for absent fields; for known names, one bit of the index says so.
-        let fields = if index.has(known) { &index.fields[..] } else { &[] };
+        let fields = if index.contains(known) { &index.fields[..] } else { &[] };
         fields
             .iter()
             .filter(move |field| {
@@ -364,8 +364,8 @@ impl Head {
     }
 
     /// As [`Head::remove_fields`], but does not mark the response.
-    pub(crate) fn omit_fields(&mut self, names: &[&str]) {
-        let Block { bytes, index, .. } = self.block_mut();
+    pub(crate) fn omit_headers(&mut self, names: &[&str]) {
+        let HeadBlock { bytes, index, .. } = self.block_mut();
         index.retain(|field| {
             let name = bytes.get(usize::from(field.name.start)..usize::from(field.name.end));
             let name = name.unwrap_or_default();
@@ -378,18 +378,18 @@ impl Head {
     ///
     /// If the client named the field in `Connection`, its name is removed there: the client meant
     /// its own field, and a proxy must pass on this one.
-    pub fn add_field(&mut self, field: &str, content: &[u8]) -> bool {
-        if self.index().has(Known::Connection) {
-            self.forget_nominated(&[field]);
+    pub fn append_header(&mut self, field: &str, content: &[u8]) -> bool {
+        if self.index().contains(Known::Connection) {
+            self.remove_connection_options(&[field]);
         }
-        let Block { bytes, index, .. } = self.block_mut();
+        let HeadBlock { bytes, index, .. } = self.block_mut();
         let (start, middle) = (bytes.len(), bytes.len() + field.len());
         let places = (start.try_into(), middle.try_into(), (middle + content.len()).try_into());
         let (Ok(start), Ok(middle), Ok(end)) = places else { return false };
         bytes.extend_from_slice(field.as_bytes());
         bytes.extend_from_slice(content);
         let (name, value) = (Span { start, end: middle }, Span { start: middle, end });
-        let known = Known::find(field.as_bytes());
+        let known = Known::from_name(field.as_bytes());
         index.fields.push(FieldIndex { name, value, known });
         // Updates the set of known names that are present.
         index.retain(|_| true);
@@ -398,33 +398,33 @@ impl Head {
 
     /// As [`Head::fields`], but does not mark the response; see [`Head::peek_field`].
     #[doc(hidden)]
-    pub fn peek_fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+    pub fn peek_headers(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         let fields = self.index().fields.iter();
         fields.map(|field| (self.slice(field.name), self.slice(field.value)))
     }
 
     /// The path parameters that the router found.
     #[must_use]
-    pub fn parameters(&self) -> &Parameters {
+    pub fn path_parameters(&self) -> &Parameters {
         &self.block().parameters
     }
 
     /// The route that the router found.
     #[must_use]
-    pub fn route(&self) -> Option<u32> {
+    pub fn route_id(&self) -> Option<u32> {
         self.block().route
     }
 
     /// The route that the server found, even inside an application that is used as a handler.
     #[doc(hidden)]
     #[must_use]
-    pub fn server_route(&self) -> Option<u32> {
-        self.block().outer_route.unwrap_or_else(|| self.route())
+    pub fn outer_route_id(&self) -> Option<u32> {
+        self.block().outer_route.unwrap_or_else(|| self.route_id())
     }
 
     /// Copies the outer route and the selection from `origin`, a head of the same request.
-    pub(crate) fn share_outer_route(&mut self, origin: &Self) {
-        let Block { outer_route, selection, .. } = origin.block();
+    pub(crate) fn copy_outer_route(&mut self, origin: &Self) {
+        let HeadBlock { outer_route, selection, .. } = origin.block();
         let own = self.block_mut();
         (own.outer_route, own.selection) = (*outer_route, selection.clone());
     }
@@ -432,7 +432,7 @@ impl Head {
     /// Saves the current route as the server's, before an application that is used as a handler
     /// sets its own.
     #[doc(hidden)]
-    pub fn keep_route(&mut self) {
+    pub fn enter_nested_app(&mut self) {
         let block = self.block_mut();
         block.outer_route.get_or_insert(block.route);
         block.selection.enter(block.route);
@@ -444,29 +444,29 @@ impl Head {
         find: impl FnOnce(&[u8], &mut Parameters) -> (Option<u32>, T),
     ) -> T {
         let block = self.block_mut();
-        let path = block.index.path_of(&block.bytes);
+        let path = block.index.path_bytes(&block.bytes);
         let (route, result) = find(path, &mut block.parameters);
         block.route = route;
         result
     }
 }
 
-impl Drop for Head {
+impl Drop for RequestHead {
     fn drop(&mut self) {
         if let Some(block) = self.0.take() {
-            Pool::give_local(&BLOCKS, block);
+            Pool::put_local(&BLOCKS, block);
         }
     }
 }
 
-impl fmt::Debug for Head {
+impl fmt::Debug for RequestHead {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("Head");
-        debug.field("method", &self.method_name());
+        debug.field("method", &self.method_str());
         debug.field("target", &self.text(self.index().target));
         // Values may be secrets, so only names are shown.
         let names: Vec<_> =
-            self.peek_fields().map(|(name, _)| String::from_utf8_lossy(name)).collect();
+            self.peek_headers().map(|(name, _)| String::from_utf8_lossy(name)).collect();
         debug.field("fields", &names).finish()
     }
 }

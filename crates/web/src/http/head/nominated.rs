@@ -3,22 +3,22 @@
 //! RFC 9110 §7.6.1: a proxy removes them. A client must not be able to remove a field that this
 //! server sets, so setting a field removes its name from `Connection`.
 
-use super::{Block, Head};
+use super::{HeadBlock, RequestHead};
 use peregrine_proto::{FieldIndex, Known, Span};
 
-impl Head {
+impl RequestHead {
     /// Removes the fields that `Connection` names, and removes these names from `Connection`,
     /// whether or not such a field exists. Call it before code sets fields by other means than
     /// [`Head::add_field`]. Fields that frame the request stay, and so do options that are not
     /// field names. Returns whether any name was removed.
     #[doc(hidden)]
-    pub fn drop_nominated(&mut self) -> bool {
-        let names = self.nominated(|_| true);
+    pub fn remove_nominated_headers(&mut self) -> bool {
+        let names = self.nominated_names(|_| true);
         let is_any = !names.is_empty();
         if is_any {
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
             self.remove_fields(&names);
-            self.forget_nominated(&names);
+            self.remove_connection_options(&names);
         }
         is_any
     }
@@ -27,30 +27,30 @@ impl Head {
     /// client named them for the server that passed the request on, and that server may have set
     /// them since.
     #[doc(hidden)]
-    pub fn keep_nominated(&mut self) {
-        let names = self.nominated(|name| self.field(name).is_some());
+    pub fn keep_nominated_headers(&mut self) {
+        let names = self.nominated_names(|name| self.header_bytes(name).is_some());
         if !names.is_empty() {
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
-            self.forget_nominated(&names);
+            self.remove_connection_options(&names);
         }
     }
 
     /// The names in `Connection` that may be field names and for which `is_meant` is true.
-    fn nominated(&self, is_meant: impl Fn(&str) -> bool) -> Vec<String> {
-        let options = self.fields_named("connection").flat_map(|list| list.split(|b| *b == b','));
+    fn nominated_names(&self, is_meant: impl Fn(&str) -> bool) -> Vec<String> {
+        let options = self.header_values("connection").flat_map(|list| list.split(|b| *b == b','));
         let options = options.filter_map(|option| std::str::from_utf8(option.trim_ascii()).ok());
         options
-            .filter(|name| !name.is_empty() && !stays(name) && is_meant(name))
+            .filter(|name| !name.is_empty() && !is_protected(name) && is_meant(name))
             .map(str::to_owned)
             .collect()
     }
 
     /// Removes these names from `Connection`. If options remain in a list, each becomes a separate
     /// field, because the bytes of the head do not change.
-    pub(super) fn forget_nominated(&mut self, names: &[&str]) {
-        let Block { bytes, index, .. } = self.block_mut();
+    pub(super) fn remove_connection_options(&mut self, names: &[&str]) {
+        let HeadBlock { bytes, index, .. } = self.block_mut();
         let is_named = |option: &[u8]| {
-            names.iter().any(|name| !stays(name) && option.eq_ignore_ascii_case(name.as_bytes()))
+            names.iter().any(|name| !is_protected(name) && option.eq_ignore_ascii_case(name.as_bytes()))
         };
         let mut kept = Vec::with_capacity(index.fields.len());
         for field in &index.fields {
@@ -87,10 +87,10 @@ fn length(part: &[u8]) -> u16 {
 /// Whether `name` is a connection option that is not a field name, or a field that no option may
 /// remove: one that frames the request, determines where it goes, or concerns only the connection
 /// anyway.
-fn stays(name: &str) -> bool {
+fn is_protected(name: &str) -> bool {
     let is_option = ["close", "http2-settings"].iter().any(|one| name.eq_ignore_ascii_case(one));
     let is_known = matches!(
-        Known::find(name.as_bytes()),
+        Known::from_name(name.as_bytes()),
         Known::Connection
             | Known::ContentLength
             | Known::Expect
@@ -105,10 +105,10 @@ fn stays(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::Head;
+    use crate::RequestHead;
     use peregrine_proto::{Limits, Method, RequestLine, Version};
 
-    fn head(connection: &[&str]) -> Head {
+    fn head(connection: &[&str]) -> RequestHead {
         let line = RequestLine {
             method: Method::Post.name().unwrap_or_default().as_bytes(),
             scheme: None,
@@ -123,11 +123,11 @@ mod tests {
             (b"X-Other", b"1"),
         ];
         let connection = connection.iter().map(|value| (&b"Connection"[..], value.as_bytes()));
-        Head::build(&Limits::default(), &line, connection.chain(fields)).unwrap()
+        RequestHead::build(&Limits::default(), &line, connection.chain(fields)).unwrap()
     }
 
-    fn options(head: &Head) -> String {
-        let all = head.fields_named("connection").map(String::from_utf8_lossy);
+    fn options(head: &RequestHead) -> String {
+        let all = head.header_values("connection").map(String::from_utf8_lossy);
         all.collect::<Vec<_>>().join("|")
     }
 
@@ -145,14 +145,14 @@ mod tests {
         for (connection, left) in cases {
             let mut head = head(connection);
             head.remove_fields(&["x-user"]);
-            assert!(head.add_field("x-user", b"ours"));
+            assert!(head.append_header("x-user", b"ours"));
             assert_eq!(options(&head), left, "{connection:?}");
-            assert_eq!(head.field("x-user"), Some(&b"ours"[..]));
+            assert_eq!(head.header_bytes("x-user"), Some(&b"ours"[..]));
         }
         // Options that no added field may remove stay.
         let mut head = head(&["upgrade, te"]);
-        head.add_field("te", b"trailers");
-        head.add_field("upgrade", b"websocket");
+        head.append_header("te", b"trailers");
+        head.append_header("upgrade", b"websocket");
         assert_eq!(options(&head), "upgrade, te");
     }
 
@@ -161,17 +161,17 @@ mod tests {
         let named = "close, X-User, host, content-length, transfer-encoding, x-none, expect";
         let left = "close|host|content-length|transfer-encoding|expect";
         let mut dropped = head(&[named]);
-        dropped.drop_nominated();
+        dropped.remove_nominated_headers();
         assert_eq!(options(&dropped), left);
-        assert_eq!(dropped.field("x-user"), None);
+        assert_eq!(dropped.header_bytes("x-user"), None);
         let mut kept = head(&[named]);
-        kept.keep_nominated();
+        kept.keep_nominated_headers();
         assert_eq!(options(&kept), left.replace("|expect", "|x-none|expect"));
-        assert_eq!(kept.field("x-user"), Some(&b"theirs"[..]));
+        assert_eq!(kept.header_bytes("x-user"), Some(&b"theirs"[..]));
         for head in [dropped, kept] {
-            assert_eq!(head.field("host"), Some(&b"a"[..]));
-            assert_eq!(head.field("content-length"), Some(&b"0"[..]));
-            assert_eq!(head.field("x-other"), Some(&b"1"[..]));
+            assert_eq!(head.header_bytes("host"), Some(&b"a"[..]));
+            assert_eq!(head.header_bytes("content-length"), Some(&b"0"[..]));
+            assert_eq!(head.header_bytes("x-other"), Some(&b"1"[..]));
         }
     }
 }

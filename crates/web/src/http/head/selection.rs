@@ -1,7 +1,7 @@
 //! How a request's route was selected, apart from its method and path. Caches need this so that
 //! they do not serve one route's response for another.
 
-use crate::http::head::Head;
+use crate::http::head::RequestHead;
 use crate::http::response::Response;
 use http::header::VARY;
 use http::{HeaderName, HeaderValue};
@@ -12,25 +12,25 @@ use std::sync::Arc;
 /// The header fields that guards examined while the route of a request was selected, including the
 /// guards of routes that were not selected. All copies of a head share them.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct GuardReads(Rc<RefCell<Looked>>);
+pub(crate) struct GuardReads(Rc<RefCell<ExaminedHeaders>>);
 
 #[derive(Debug, Default)]
-struct Looked {
-    fields: Vec<HeaderName>,
+struct ExaminedHeaders {
+    names: Vec<HeaderName>,
     /// A guard does not declare which fields it examines.
     is_unknown: bool,
 }
 
 impl GuardReads {
     /// Records that a guard examined these fields; `None` if the guard does not declare its fields.
-    pub(crate) fn note(&self, fields: Option<&[HeaderName]>) {
+    pub(crate) fn record(&self, fields: Option<&[HeaderName]>) {
         let mut looked = self.0.borrow_mut();
         match fields {
             None => looked.is_unknown = true,
             Some(fields) => {
                 for field in fields {
-                    if !looked.fields.contains(field) {
-                        looked.fields.push(field.clone());
+                    if !looked.names.contains(field) {
+                        looked.names.push(field.clone());
                     }
                 }
             }
@@ -41,7 +41,7 @@ impl GuardReads {
     pub(crate) fn clear(&mut self) {
         match Rc::get_mut(&mut self.0) {
             Some(looked) => {
-                let Looked { fields, is_unknown } = looked.get_mut();
+                let ExaminedHeaders { names: fields, is_unknown } = looked.get_mut();
                 fields.clear();
                 *is_unknown = false;
             }
@@ -55,32 +55,32 @@ impl GuardReads {
 pub(crate) struct Selection {
     pub(crate) guards: GuardReads,
     /// A hash of the routes that lead through the enclosing applications to this one.
-    routes_around: u64,
+    outer_routes_hash: u64,
     /// Where this application is mounted as a tower service.
-    mounted: Option<Mounted>,
+    mount: Option<MountInfo>,
 }
 
 impl Selection {
     pub(crate) fn clear(&mut self) {
-        let Self { guards, routes_around, mounted } = self;
+        let Self { guards, outer_routes_hash: routes_around, mount: mounted } = self;
         guards.clear();
         (*routes_around, *mounted) = (0, None);
     }
 
     /// Enters the application that is the handler of `route`.
     pub(crate) fn enter(&mut self, route: Option<u32>) {
-        self.routes_around = self.routes_with(route);
+        self.outer_routes_hash = self.routes_hash(route);
     }
 
-    fn routes_with(&self, route: Option<u32>) -> u64 {
+    fn routes_hash(&self, route: Option<u32>) -> u64 {
         // FNV-1a over route numbers, so that adjacent numbers give different values. Clients cannot
         // choose the numbers, so this need not resist deliberate collisions.
         let with = |route: u32| {
-            (self.routes_around ^ (u64::from(route) + 1))
+            (self.outer_routes_hash ^ (u64::from(route) + 1))
                 .wrapping_mul(0x0100_0000_01b3)
                 .rotate_left(23)
         };
-        route.map_or(self.routes_around, with)
+        route.map_or(self.outer_routes_hash, with)
     }
 }
 
@@ -88,17 +88,17 @@ impl Selection {
 /// extensions of the request.
 #[doc(hidden)]
 #[derive(Clone, Debug)]
-pub struct Mounted {
+pub struct MountInfo {
     /// The path as the client sent it.
     pub path: Arc<str>,
     /// A hash of the routes that led to the application.
-    pub routes: u64,
+    pub routes_hash: u64,
 }
 
-impl Head {
+impl RequestHead {
     /// The header fields that the guards of routes examined.
-    pub fn guard_fields(&self) -> Ref<'_, [HeaderName]> {
-        Ref::map(self.selection().guards.0.borrow(), |looked| &looked.fields[..])
+    pub fn guard_header_names(&self) -> Ref<'_, [HeaderName]> {
+        Ref::map(self.selection().guards.0.borrow(), |looked| &looked.names[..])
     }
 
     /// Whether a guard does not declare which fields it examines, as with a closure. It is then
@@ -114,11 +114,11 @@ impl Head {
     pub fn vary_by_guards(&self, response: &mut Response) {
         let looked = self.selection().guards.0.borrow();
         if looked.is_unknown {
-            response.fields.set(VARY, HeaderValue::from_static("*"));
+            response.headers.insert(VARY, HeaderValue::from_static("*"));
             return;
         }
-        for field in &looked.fields {
-            response.fields.vary_by(field);
+        for field in &looked.names {
+            response.headers.add_vary_name(field);
         }
     }
 
@@ -126,31 +126,31 @@ impl Head {
     /// the request or because its application is mounted.
     #[doc(hidden)]
     #[must_use]
-    pub fn is_told_apart(&self) -> bool {
+    pub fn depends_on_selection(&self) -> bool {
         let looked = self.selection().guards.0.borrow();
-        self.selection().mounted.as_ref().is_some()
+        self.selection().mount.as_ref().is_some()
             || looked.is_unknown
-            || !looked.fields.is_empty()
+            || !looked.names.is_empty()
     }
 
     /// The path as the client sent it, even in an application that is mounted below a prefix.
     #[must_use]
     pub fn original_path(&self) -> &str {
-        self.selection().mounted.as_ref().map_or_else(|| self.path(), |mounted| &mounted.path)
+        self.selection().mount.as_ref().map_or_else(|| self.path(), |mounted| &mounted.path)
     }
 
     /// Records how the request reached this application.
     #[doc(hidden)]
-    pub fn set_mounted(&mut self, mounted: Mounted) {
+    pub fn set_mount(&mut self, mounted: MountInfo) {
         let selection = self.selection_mut();
-        (selection.routes_around, selection.mounted) = (mounted.routes, Some(mounted));
+        (selection.outer_routes_hash, selection.mount) = (mounted.routes_hash, Some(mounted));
     }
 
     /// A hash of the matched route and of the routes of the enclosing applications. It is equal for
     /// equal applications, also on other workers.
     #[doc(hidden)]
     #[must_use]
-    pub fn route_path(&self) -> u64 {
-        self.selection().routes_with(self.route())
+    pub fn routes_hash(&self) -> u64 {
+        self.selection().routes_hash(self.route_id())
     }
 }

@@ -1,7 +1,7 @@
 //! Tracks which responses depend on the identity of the client.
 
-use crate::http::connection::{ConnectionInfo, ProxiedTls};
-use crate::http::head::{Head, IdentityReads};
+use crate::http::connection::{ConnectionInfo, ProxyProtocolTls};
+use crate::http::head::{RequestHead, IdentityReads};
 use crate::http::request::Parts;
 use crate::http::response::Response;
 use http::header::CACHE_CONTROL;
@@ -35,7 +35,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 /// }
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub enum Personal {}
+pub enum PrivateResponse {}
 
 /// The part of a request that identifies its client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,9 +58,9 @@ const IDENTIFIED: u8 = 1 << 4;
 /// The response must be sent as private, so that shared caches downstream do not store it.
 const SENT_AS_PRIVATE: u8 = 1 << 5;
 /// The sources that code outside this project can read without marking the request.
-const UNSEEN: [IdentitySource; 3] =
+const UNMARKED_SOURCES: [IdentitySource; 3] =
     [IdentitySource::Cookie, IdentitySource::Credentials, IdentitySource::Connection];
-const UNSEEN_BITS: u8 = IdentitySource::Cookie.bit()
+const UNMARKED_SOURCE_BITS: u8 = IdentitySource::Cookie.bit()
     | IdentitySource::Credentials.bit()
     | IdentitySource::Connection.bit();
 const API_KEY: &[u8] = b"x-api-key";
@@ -68,13 +68,13 @@ const IDENTITY_FIELDS: [&str; 3] = ["cookie", "authorization", "x-api-key"];
 
 /// The marks of the request outside the mounted service, and a hash of its client's identity.
 #[derive(Clone, Copy, Debug)]
-struct HandedDown {
+struct ExportedMarks {
     marks: u8,
     identity: Option<u64>,
 }
 
 /// A hash of every value that may identify the client; `None` if the request has no such value.
-fn identity_of(head: &Head, connection: &ConnectionInfo) -> Option<u64> {
+fn identity_of(head: &RequestHead, connection: &ConnectionInfo) -> Option<u64> {
     let mut hasher = DefaultHasher::new();
     let mut is_any = false;
     let mut add = |name: &str, value: &[u8]| {
@@ -82,17 +82,17 @@ fn identity_of(head: &Head, connection: &ConnectionInfo) -> Option<u64> {
         (name, value).hash(&mut hasher);
     };
     for name in IDENTITY_FIELDS {
-        head.peek_fields_named(name).for_each(|value| add(name, value));
+        head.peek_header_values(name).for_each(|value| add(name, value));
     }
     if let Some(query) = head.query() {
         add("query", query.as_bytes());
     }
-    if let Some(client) = connection.client() {
+    if let Some(client) = connection.client_identity() {
         add("certificate", &client.fingerprint);
     }
     if identifies_client(connection) {
-        let proxied = connection.proxy.as_ref().and_then(|proxy| proxy.tls.as_ref());
-        let client = proxied.map(ProxiedTls::client_bytes).unwrap_or_default();
+        let proxied = connection.proxy_protocol.as_ref().and_then(|proxy| proxy.tls.as_ref());
+        let client = proxied.map(ProxyProtocolTls::client_bytes).unwrap_or_default();
         add("proxied certificate", &client);
     }
     is_any.then(|| hasher.finish())
@@ -109,16 +109,16 @@ impl IdentitySource {
     }
 
     /// Whether the request carries this identity.
-    fn is_present(self, head: &Head, connection: &ConnectionInfo) -> bool {
+    fn is_present(self, head: &RequestHead, connection: &ConnectionInfo) -> bool {
         match self {
             Self::Connection => identifies_client(connection),
-            field => field.is_in_fields(head),
+            field => field.is_in_headers(head),
         }
     }
 
     /// Whether a field of the request carries this identity. Costs a few bit tests unless the
     /// request has fields that the parser does not know by name.
-    fn is_in_fields(self, head: &Head) -> bool {
+    fn is_in_headers(self, head: &RequestHead) -> bool {
         let index = head.index();
         let is_api_key = |field: &FieldIndex| {
             field.known == Known::Other
@@ -126,10 +126,10 @@ impl IdentitySource {
                 && head.slice(field.name).eq_ignore_ascii_case(API_KEY)
         };
         match self {
-            Self::Cookie => index.has(Known::Cookie),
+            Self::Cookie => index.contains(Known::Cookie),
             Self::Credentials => {
-                index.has(Known::Authorization)
-                    || (index.has(Known::Other) && index.fields.iter().any(is_api_key))
+                index.contains(Known::Authorization)
+                    || (index.contains(Known::Other) && index.fields.iter().any(is_api_key))
             }
             Self::Connection | Self::Other => false,
         }
@@ -138,36 +138,36 @@ impl IdentitySource {
 
 /// Whether the connection itself identifies the client.
 fn identifies_client(connection: &ConnectionInfo) -> bool {
-    let proxied = connection.proxy.as_ref().and_then(|proxy| proxy.tls.as_ref());
-    connection.client().is_some()
+    let proxied = connection.proxy_protocol.as_ref().and_then(|proxy| proxy.tls.as_ref());
+    connection.client_identity().is_some()
         || proxied.is_some_and(|tls| tls.has_certificate || tls.common_name.is_some())
 }
 
-impl Personal {
+impl PrivateResponse {
     /// Marks the response to this request as dependent on the client's identity.
-    pub fn note(parts: &Parts) {
-        Self::depends_on(&parts.head, IdentitySource::Other);
+    pub fn mark(parts: &Parts) {
+        Self::mark_source(&parts.head, IdentitySource::Other);
     }
 
     /// Marks the response as dependent on `Authorization`, `X-Api-Key` or the query, by which
     /// caches and idempotency keys keep clients apart.
-    pub fn note_credentials(parts: &Parts) {
-        Self::depends_on(&parts.head, IdentitySource::Credentials);
+    pub fn mark_credentials(parts: &Parts) {
+        Self::mark_source(&parts.head, IdentitySource::Credentials);
         parts.head.identity_reads().mark(IDENTIFIED);
     }
 
     /// Marks the response to the request with this head as dependent on an identity.
-    pub fn depends_on(head: &Head, source: IdentitySource) {
+    pub fn mark_source(head: &RequestHead, source: IdentitySource) {
         head.identity_reads().mark(source.bit() | SENT_AS_PRIVATE);
     }
 
     /// Marks the response as dependent on all fields of the request. Most code that lists the
     /// fields is interested in others than the identity, so the response is sent as private only if
     /// the request has an identity field.
-    pub(crate) fn depends_on_fields(head: &Head) {
+    pub(crate) fn mark_all_headers(head: &RequestHead) {
         for source in [IdentitySource::Cookie, IdentitySource::Credentials] {
-            if source.is_in_fields(head) {
-                Self::depends_on(head, source);
+            if source.is_in_headers(head) {
+                Self::mark_source(head, source);
             } else {
                 head.identity_reads().mark(source.bit());
             }
@@ -177,9 +177,9 @@ impl Personal {
     /// Marks the response as dependent on the client identity of the connection. Most code that
     /// reads a connection is interested in its address, so the response is sent as private only if
     /// the connection does identify the client.
-    pub(crate) fn depends_on_connection(head: &Head, connection: &ConnectionInfo) {
+    pub(crate) fn mark_connection(head: &RequestHead, connection: &ConnectionInfo) {
         if identifies_client(connection) {
-            Self::depends_on(head, IdentitySource::Connection);
+            Self::mark_source(head, IdentitySource::Connection);
         } else {
             head.identity_reads().mark(IdentitySource::Connection.bit());
         }
@@ -188,15 +188,15 @@ impl Personal {
     /// Marks a request that is passed to code that reads identities without marking them, such as a
     /// tower layer or an upstream server. `Cache` then stores its response only for clients without
     /// an identity. The fields of the response do not change.
-    pub fn passed_on(parts: &Parts) {
-        parts.head.identity_reads().mark(UNSEEN_BITS);
+    pub fn mark_forwarded(parts: &Parts) {
+        parts.head.identity_reads().mark(UNMARKED_SOURCE_BITS);
     }
 
     /// As [`Personal::passed_on`], for a service that answers the request instead of a handler,
     /// such as an axum `Router`. If the request carries an identity, the response is also sent as
     /// private.
-    pub fn served_elsewhere(parts: &Parts) {
-        Self::passed_on(parts);
+    pub fn mark_delegated(parts: &Parts) {
+        Self::mark_forwarded(parts);
         if Self::carries_identity(parts) {
             parts.head.identity_reads().mark(SENT_AS_PRIVATE);
         }
@@ -205,23 +205,23 @@ impl Personal {
     /// Passes the marks of a request, and a hash of its client's identity, to the applications
     /// inside a mounted service.
     #[doc(hidden)]
-    pub fn hand_down(parts: &mut Parts) {
+    pub fn export_marks(parts: &mut Parts) {
         let marks = parts.head.identity_reads().bits();
         let identity = identity_of(&parts.head, parts.peek_connection());
         if marks > 0 || identity.is_some() {
-            parts.extensions_mut().insert(HandedDown { marks, identity });
+            parts.extensions_mut().insert(ExportedMarks { marks, identity });
         }
     }
 
     /// Marks the request of an application inside a mounted service. The code around it may have
     /// read an identity, and may have removed or replaced it afterwards.
     #[doc(hidden)]
-    pub fn inherit(head: &Head, connection: &ConnectionInfo, extensions: &http::Extensions) {
-        head.identity_reads().mark(UNSEEN_BITS);
-        if let Some(outer) = extensions.get::<HandedDown>() {
+    pub fn import_marks(head: &RequestHead, connection: &ConnectionInfo, extensions: &http::Extensions) {
+        head.identity_reads().mark(UNMARKED_SOURCE_BITS);
+        if let Some(outer) = extensions.get::<ExportedMarks>() {
             head.identity_reads().mark(outer.marks);
             if outer.identity.is_some() && outer.identity != identity_of(head, connection) {
-                Self::depends_on(head, IdentitySource::Other);
+                Self::mark_source(head, IdentitySource::Other);
             }
         }
     }
@@ -229,14 +229,14 @@ impl Personal {
     /// Marks a request whose head was changed by code that reads identities without marking them.
     /// That code may have read a value before it removed or replaced it.
     #[doc(hidden)]
-    pub fn changed(head: &Head, origin: &Head) {
+    pub fn mark_changed(head: &RequestHead, origin: &RequestHead) {
         let is_changed = |name: &&str| {
-            let mut before = origin.peek_fields_named(name).peekable();
-            before.peek().is_some() && !before.eq(head.peek_fields_named(name))
+            let mut before = origin.peek_header_values(name).peekable();
+            before.peek().is_some() && !before.eq(head.peek_header_values(name))
         };
         let has_other_query = origin.query().is_some() && origin.query() != head.query();
         if has_other_query || IDENTITY_FIELDS.iter().any(is_changed) {
-            Self::depends_on(head, IdentitySource::Other);
+            Self::mark_source(head, IdentitySource::Other);
         }
     }
 
@@ -244,32 +244,32 @@ impl Personal {
     /// does not mark the request.
     #[must_use]
     pub fn carries_identity(parts: &Parts) -> bool {
-        UNSEEN.iter().any(|source| source.is_present(&parts.head, parts.peek_connection()))
+        UNMARKED_SOURCES.iter().any(|source| source.is_present(&parts.head, parts.peek_connection()))
     }
 
     /// Whether the response is marked, so far, as dependent on an identity of the request.
     #[must_use]
-    pub fn is_noted(parts: &Parts) -> bool {
-        Self::watch(parts).sources().are_noted(&parts.head, parts.peek_connection())
+    pub fn is_marked(parts: &Parts) -> bool {
+        Self::watch(parts).sources().are_client_specific(&parts.head, parts.peek_connection())
     }
 
     /// Returns a watch that also sees later marks, even if the request was moved or replaced.
     #[must_use]
-    pub fn watch(parts: &Parts) -> PersonalWatch {
+    pub fn watch(parts: &Parts) -> PrivateResponseWatch {
         Self::watch_head(&parts.head)
     }
 
     /// As [`Personal::watch`], for a head.
     #[must_use]
-    pub fn watch_head(head: &Head) -> PersonalWatch {
-        PersonalWatch(head.identity_reads().clone())
+    pub fn watch_head(head: &RequestHead) -> PrivateResponseWatch {
+        PrivateResponseWatch(head.identity_reads().clone())
     }
 
     /// Completes the fields of a response for caches: adds `Vary` for the guards by which the route
     /// was selected, and sends a response that depends on an identity as private, unless the
     /// handler has set a directive about storage.
     #[doc(hidden)]
-    pub fn finish(head: &Head, response: &mut Response) {
+    pub fn finish_response(head: &RequestHead, response: &mut Response) {
         head.vary_by_guards(response);
         if head.identity_reads().bits() & SENT_AS_PRIVATE > 0 && !response.status.is_informational()
         {
@@ -287,19 +287,19 @@ fn send_as_private(response: &mut Response) {
         let decided: [&[u8]; 4] = [b"private", b"public", b"no-store", b"s-maxage"];
         decided.iter().any(|known| name.eq_ignore_ascii_case(known))
     };
-    let is_decided = response.fields.iter().any(|(name, value)| {
+    let is_decided = response.headers.iter().any(|(name, value)| {
         *name == CACHE_CONTROL && value.as_bytes().split(|byte| *byte == b',').any(says)
     });
     if !is_decided {
-        response.fields.append(CACHE_CONTROL, HeaderValue::from_static("private"));
+        response.headers.append(CACHE_CONTROL, HeaderValue::from_static("private"));
     }
 }
 
 /// Observes which identities the response to a request depends on.
 #[derive(Clone, Debug)]
-pub struct PersonalWatch(IdentityReads);
+pub struct PrivateResponseWatch(IdentityReads);
 
-impl PersonalWatch {
+impl PrivateResponseWatch {
     /// The identities that the response depends on so far.
     #[must_use]
     pub fn sources(&self) -> IdentitySources {
@@ -321,21 +321,21 @@ impl IdentitySources {
     /// identified by its credentials or by an [`IdentitySource::Other`], or if the request carries
     /// an identity that was read.
     #[must_use]
-    pub fn are_noted(self, head: &Head, connection: &ConnectionInfo) -> bool {
+    pub fn are_client_specific(self, head: &RequestHead, connection: &ConnectionInfo) -> bool {
         self.0 & IDENTIFIED > 0
             || self.has(IdentitySource::Other)
-            || self.are_carried(head, connection)
+            || self.are_present(head, connection)
     }
 
     /// Whether the request carries an identity in one of these sources. If so, a response that was
     /// made for a client without an identity is not valid for this request.
     #[must_use]
-    pub fn are_carried(self, head: &Head, connection: &ConnectionInfo) -> bool {
-        UNSEEN.iter().any(|source| self.has(*source) && source.is_present(head, connection))
+    pub fn are_present(self, head: &RequestHead, connection: &ConnectionInfo) -> bool {
+        UNMARKED_SOURCES.iter().any(|source| self.has(*source) && source.is_present(head, connection))
     }
 
     /// Applies these marks to another request, which a cache answers with the same response.
-    pub fn mark(self, head: &Head) {
+    pub fn mark(self, head: &RequestHead) {
         head.identity_reads().mark(self.0);
     }
 
@@ -347,34 +347,34 @@ impl IdentitySources {
 }
 
 /// Accessors of fields that mark identity reads.
-impl Head {
+impl RequestHead {
     /// The value of the first field called `name`, in any case. Reading `Cookie`, `Authorization`
     /// or `X-Api-Key` marks the response as specific to this client ([`Personal`]).
     #[must_use]
-    pub fn field<'h>(&'h self, name: &str) -> Option<&'h [u8]> {
+    pub fn header_bytes<'h>(&'h self, name: &str) -> Option<&'h [u8]> {
         self.mark_identity(name);
-        self.peek_field(name)
+        self.peek_header_bytes(name)
     }
 
     /// All values of fields called `name`, in any case, in order. Reading `Cookie`, `Authorization`
     /// or `X-Api-Key` marks the response as specific to this client ([`Personal`]).
-    pub fn fields_named<'h>(&'h self, name: &'h str) -> impl Iterator<Item = &'h [u8]> + 'h {
+    pub fn header_values<'h>(&'h self, name: &'h str) -> impl Iterator<Item = &'h [u8]> + 'h {
         self.mark_identity(name);
-        self.peek_fields_named(name)
+        self.peek_header_values(name)
     }
 
     /// All fields in order, with names as they were sent. If the request has an identity field,
     /// this marks the response as specific to this client ([`Personal`]).
-    pub fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
-        Personal::depends_on_fields(self);
-        self.peek_fields()
+    pub fn headers(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        PrivateResponse::mark_all_headers(self);
+        self.peek_headers()
     }
 
     /// All fields as a [`HeaderMap`]. Allocates; the other accessors do not. Marks the response as
     /// [`Head::fields`] does.
     #[must_use]
     pub fn to_header_map(&self) -> HeaderMap {
-        Personal::depends_on_fields(self);
+        PrivateResponse::mark_all_headers(self);
         self.peek_header_map()
     }
 
@@ -383,24 +383,24 @@ impl Head {
     /// response stays specific to this client ([`Personal`]).
     pub fn remove_fields(&mut self, names: &[&str]) {
         for name in names {
-            if source_of(name).is_some_and(|source| self.is_read(source))
-                && self.peek_field(name).is_some()
+            if source_of(name).is_some_and(|source| self.is_identity_read(source))
+                && self.peek_header_bytes(name).is_some()
             {
-                Personal::depends_on(self, IdentitySource::Other);
+                PrivateResponse::mark_source(self, IdentitySource::Other);
             }
         }
-        self.omit_fields(names);
+        self.omit_headers(names);
     }
 
     /// Marks the response as dependent on the field `name` if that field identifies clients.
     #[inline]
     fn mark_identity(&self, name: &str) {
         if let Some(source) = source_of(name) {
-            Personal::depends_on(self, source);
+            PrivateResponse::mark_source(self, source);
         }
     }
 
-    fn is_read(&self, source: IdentitySource) -> bool {
+    fn is_identity_read(&self, source: IdentitySource) -> bool {
         self.identity_reads().bits() & source.bit() > 0
     }
 
@@ -413,7 +413,7 @@ impl Head {
 /// The identity source that corresponds to the field with this name.
 #[inline]
 fn source_of(name: &str) -> Option<IdentitySource> {
-    match Known::find(name.as_bytes()) {
+    match Known::from_name(name.as_bytes()) {
         Known::Cookie => Some(IdentitySource::Cookie),
         Known::Authorization => Some(IdentitySource::Credentials),
         Known::Other if name.as_bytes().eq_ignore_ascii_case(API_KEY) => {

@@ -1,6 +1,6 @@
 use super::*;
 use crate::extract::test_support::get;
-use crate::http::connection::{ClientIdentity, ProxiedTls, TlsInfo};
+use crate::http::connection::{ClientIdentity, ProxyProtocolTls, TlsInfo};
 use crate::http::request::Request;
 use crate::{App, Body};
 use std::path::{Path, PathBuf};
@@ -18,31 +18,31 @@ fn is_marked(parts: &Parts) -> bool {
 #[test]
 fn a_mark_on_any_copy_is_seen_by_all_watches() {
     let parts = parts();
-    let (first, copy) = (Personal::watch(&parts), parts.head.share());
-    let second = Personal::watch(&parts);
-    assert!(!Personal::is_noted(&parts));
-    Personal::depends_on(&copy, IdentitySource::Other);
+    let (first, copy) = (PrivateResponse::watch(&parts), parts.head.share());
+    let second = PrivateResponse::watch(&parts);
+    assert!(!PrivateResponse::is_marked(&parts));
+    PrivateResponse::mark_source(&copy, IdentitySource::Other);
     assert!(first.sources().has(IdentitySource::Other) && first.sources() == second.sources());
-    assert!(Personal::is_noted(&parts));
+    assert!(PrivateResponse::is_marked(&parts));
 }
 
 #[test]
 fn credentials_identify_a_client_wherever_they_are() {
     let parts = parts();
-    Personal::note_credentials(&parts);
-    let sources = Personal::watch(&parts).sources();
-    assert!(Personal::is_noted(&parts) && !sources.has(IdentitySource::Other));
+    PrivateResponse::mark_credentials(&parts);
+    let sources = PrivateResponse::watch(&parts).sources();
+    assert!(PrivateResponse::is_marked(&parts) && !sources.has(IdentitySource::Other));
 }
 
 #[test]
 fn the_marks_of_one_request_do_not_reach_the_next_that_has_its_memory() {
     for keeps_watch in [false, true] {
-        let first = Request::new(Head::take(), Body::empty(), Rc::default(), Rc::default());
-        Personal::note(&first.parts);
-        let watch = keeps_watch.then(|| Personal::watch(&first.parts));
+        let first = Request::new(RequestHead::from_pool(), Body::empty(), Rc::default(), Rc::default());
+        PrivateResponse::mark(&first.parts);
+        let watch = keeps_watch.then(|| PrivateResponse::watch(&first.parts));
         drop(first);
         assert!(!is_marked(
-            &Request::new(Head::take(), Body::empty(), Rc::default(), Rc::default()).parts
+            &Request::new(RequestHead::from_pool(), Body::empty(), Rc::default(), Rc::default()).parts
         ));
         drop(watch);
     }
@@ -55,49 +55,49 @@ type Read = fn(&Parts);
 fn every_way_to_read_an_identity_from_a_request_marks_it() {
     let reads: [(&str, IdentitySource, Read); 9] = [
         ("field cookie", IdentitySource::Cookie, |parts| {
-            let _ = parts.head.field("Cookie");
+            let _ = parts.head.header_bytes("Cookie");
         }),
         ("field authorization", IdentitySource::Credentials, |parts| {
-            let _ = parts.head.field("authorization");
+            let _ = parts.head.header_bytes("authorization");
         }),
         ("field_text", IdentitySource::Cookie, |parts| {
-            let _ = parts.head.field_text("cookie");
+            let _ = parts.head.header("cookie");
         }),
         ("fields_named", IdentitySource::Cookie, |parts| {
-            let _ = parts.head.fields_named("cookie").next();
+            let _ = parts.head.header_values("cookie").next();
         }),
         ("fields", IdentitySource::Cookie, |parts| {
-            let _ = parts.head.fields().next();
+            let _ = parts.head.headers().next();
         }),
         ("to_header_map", IdentitySource::Credentials, |parts| drop(parts.head.to_header_map())),
         ("connection", IdentitySource::Connection, |parts| drop(Rc::clone(parts.connection()))),
-        ("passed_on", IdentitySource::Connection, Personal::passed_on),
-        ("served_elsewhere", IdentitySource::Cookie, Personal::served_elsewhere),
+        ("passed_on", IdentitySource::Connection, PrivateResponse::mark_forwarded),
+        ("served_elsewhere", IdentitySource::Cookie, PrivateResponse::mark_delegated),
     ];
     for (name, source, read) in reads {
         let request = parts();
         read(&request);
-        let sources = Personal::watch(&request).sources();
+        let sources = PrivateResponse::watch(&request).sources();
         assert!(sources.has(source), "{name}: {sources:?}");
-        assert!(!Personal::is_noted(&request), "{name}: the request has no identity");
+        assert!(!PrivateResponse::is_marked(&request), "{name}: the request has no identity");
     }
     let other = parts();
-    let _ = (other.head.field("accept"), other.head.peek_field("cookie"), other.peek_connection());
-    let _ = (other.head.peek_fields().next(), other.head.peek_fields_named("cookie").next());
+    let _ = (other.head.header_bytes("accept"), other.head.peek_header_bytes("cookie"), other.peek_connection());
+    let _ = (other.head.peek_headers().next(), other.head.peek_header_values("cookie").next());
     assert!(!is_marked(&other));
 }
 
 fn with_certificate() -> ConnectionInfo {
     let client = ClientIdentity { subject: "CN=alice".to_owned(), ..ClientIdentity::default() };
-    let tls = TlsInfo { client: Some(Arc::new(client)), ..TlsInfo::default() };
+    let tls = TlsInfo { client_identity: Some(Arc::new(client)), ..TlsInfo::default() };
     ConnectionInfo { tls: Some(Arc::new(tls)), ..ConnectionInfo::default() }
 }
 
 #[test]
 fn a_certificate_that_the_proxy_saw_identifies_the_client_too() {
-    let tls = ProxiedTls { common_name: Some("alice".to_owned()), ..ProxiedTls::default() };
-    let proxied = crate::http::connection::Proxied { tls: Some(tls), ..<_>::default() };
-    let proxied = ConnectionInfo { proxy: Some(Arc::new(proxied)), ..ConnectionInfo::default() };
+    let tls = ProxyProtocolTls { common_name: Some("alice".to_owned()), ..ProxyProtocolTls::default() };
+    let proxied = crate::http::connection::ProxyProtocolInfo { tls: Some(tls), ..<_>::default() };
+    let proxied = ConnectionInfo { proxy_protocol: Some(Arc::new(proxied)), ..ConnectionInfo::default() };
     assert!(identifies_client(&proxied) && identifies_client(&with_certificate()));
     assert!(!identifies_client(&ConnectionInfo::default()));
 }
@@ -110,7 +110,7 @@ fn a_personal_response_is_sent_as_private_unless_the_handler_says_for_whom_it_is
         let mut response = Response::new(http::StatusCode::OK);
         if !control.is_empty() {
             let control = HeaderValue::try_from(control).expect("text");
-            response.fields.append(CACHE_CONTROL, control);
+            response.headers.append(CACHE_CONTROL, control);
         }
         response
     };
@@ -124,13 +124,13 @@ fn a_personal_response_is_sent_as_private_unless_the_handler_says_for_whom_it_is
         ("max-age=60&PUBLIC", &["max-age=60, PUBLIC"]),
         ("s-maxage=5", &["s-maxage=5"]),
     ] {
-        let response = client.get(&format!("/?{said}")).send_now();
+        let response = client.get(&format!("/?{said}")).send_blocking();
         let fields = response.headers().iter().filter(|(name, _)| **name == CACHE_CONTROL);
         let all: Vec<_> = fields.map(|(_, value)| value.to_str().expect("text")).collect();
         assert_eq!(all, sent, "{said}");
     }
     assert_eq!(
-        client.get("/plain").header("cookie", "a=b").send_now().header("cache-control"),
+        client.get("/plain").header("cookie", "a=b").send_blocking().header("cache-control"),
         None
     );
 }

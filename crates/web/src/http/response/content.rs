@@ -1,7 +1,7 @@
 //! Response content: text, bytes, JSON, HTML, forms, and whole responses.
 
-use super::headers::flatten;
-use super::into_response::{IntoResponse, failed};
+use super::headers::flatten_header_map;
+use super::into_response::{IntoResponse, response_error};
 use crate::http::body::{Body, BodyError, pool};
 use crate::http::response::Response;
 use bytes::Bytes;
@@ -83,18 +83,18 @@ pub struct Html<T>(pub T);
 /// A response with status 200, one `Content-Type` and a body.
 fn content(media_type: HeaderValue, body: impl Into<Body>) -> Response {
     let mut response = Response::new(StatusCode::OK).with_body(body);
-    response.fields.append(CONTENT_TYPE, media_type);
+    response.headers.append(CONTENT_TYPE, media_type);
     response
 }
 
 impl<T: Serialize> IntoResponse for Json<T> {
     fn into_response(self) -> Response {
-        let mut buffer = pool::take();
+        let mut buffer = pool::get();
         match serde_json::to_writer(&mut buffer, &self.0) {
             Ok(()) => content(JSON, buffer),
             Err(error) => {
-                pool::give(buffer);
-                failed("unserializable-json", &error)
+                pool::put(buffer);
+                response_error("unserializable-json", &error)
             }
         }
     }
@@ -104,7 +104,7 @@ impl<T: Serialize> IntoResponse for Form<T> {
     fn into_response(self) -> Response {
         match serde_html_form::to_string(&self.0) {
             Ok(text) => content(FORM, text),
-            Err(error) => failed("unserializable-form", &error),
+            Err(error) => response_error("unserializable-form", &error),
         }
     }
 }
@@ -239,7 +239,7 @@ where
             None => Body::new(place.expect("the body was put there above")),
         };
         let mut response = Response::new(parts.status).with_body(body);
-        response.fields.extend(flatten(parts.headers));
+        response.headers.extend(flatten_header_map(parts.headers));
         if !parts.extensions.is_empty() {
             *response.extensions_mut() = parts.extensions;
         }

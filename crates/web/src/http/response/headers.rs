@@ -1,9 +1,9 @@
 //! Header fields as parts of a response, and a marker that prevents compression.
 
-use super::into_response::{IntoResponse, IntoResponseParts, failed_by, is_failed};
-use crate::http::panic::contained;
+use super::into_response::{IntoResponse, IntoResponseParts, response_error_from, is_response_error};
+use crate::http::panic::catch_log_panic;
 use crate::http::problem::Problem;
-use crate::http::response::{Fields, Response};
+use crate::http::response::{Headers, Response};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use std::fmt::Display;
 
@@ -23,7 +23,7 @@ use std::fmt::Display;
 pub struct AppendHeaders<I>(pub I);
 
 /// The name-value pairs of `map`, whose own iterator yields each name only with its first value.
-pub(super) fn flatten(map: HeaderMap) -> impl Iterator<Item = (HeaderName, HeaderValue)> {
+pub(super) fn flatten_header_map(map: HeaderMap) -> impl Iterator<Item = (HeaderName, HeaderValue)> {
     let mut last = None;
     map.into_iter().filter_map(move |(name, value)| {
         last = name.or(last.take());
@@ -32,13 +32,13 @@ pub(super) fn flatten(map: HeaderMap) -> impl Iterator<Item = (HeaderName, Heade
 }
 
 /// Converts a name and a value from a handler into a field, or into a problem if one is not valid.
-fn field<K, V>(name: K, value: V) -> Result<(HeaderName, HeaderValue), Problem>
+fn parse_header<K, V>(name: K, value: V) -> Result<(HeaderName, HeaderValue), Problem>
 where
     K: TryInto<HeaderName, Error: Display>,
     V: TryInto<HeaderValue, Error: Display>,
 {
     let invalid = |what: &str, error: &dyn Display| {
-        contained(|| tracing::error!(what, %error, "a handler made an invalid header field"));
+        catch_log_panic(|| tracing::error!(what, %error, "a handler made an invalid header field"));
         Problem::new(
             StatusCode::INTERNAL_SERVER_ERROR,
             "invalid-response-header",
@@ -52,7 +52,7 @@ where
 
 impl IntoResponseParts for StatusCode {
     fn into_response_parts(self, response: &mut Response) -> Result<(), Problem> {
-        if !is_failed(response) {
+        if !is_response_error(response) {
             response.status = self;
         }
         Ok(())
@@ -63,20 +63,20 @@ impl IntoResponseParts for StatusCode {
 impl IntoResponseParts for HeaderMap {
     fn into_response_parts(self, response: &mut Response) -> Result<(), Problem> {
         for name in self.keys() {
-            response.fields.remove(name);
+            response.headers.remove(name);
         }
-        response.fields.extend(flatten(self));
+        response.headers.extend(flatten_header_map(self));
         Ok(())
     }
 }
 
 /// Each name replaces earlier fields of that name.
-impl IntoResponseParts for Fields {
+impl IntoResponseParts for Headers {
     fn into_response_parts(self, response: &mut Response) -> Result<(), Problem> {
         for (name, _) in self.iter() {
-            response.fields.remove(name);
+            response.headers.remove(name);
         }
-        response.fields.extend(self.iter().map(|(name, value)| (name.clone(), value.clone())));
+        response.headers.extend(self.iter().map(|(name, value)| (name.clone(), value.clone())));
         Ok(())
     }
 }
@@ -89,8 +89,8 @@ where
 {
     fn into_response_parts(self, response: &mut Response) -> Result<(), Problem> {
         for (name, value) in self {
-            let (name, value) = field(name, value)?;
-            response.fields.set(name, value);
+            let (name, value) = parse_header(name, value)?;
+            response.headers.insert(name, value);
         }
         Ok(())
     }
@@ -104,8 +104,8 @@ where
 {
     fn into_response_parts(self, response: &mut Response) -> Result<(), Problem> {
         for (name, value) in self.0 {
-            let (name, value) = field(name, value)?;
-            response.fields.append(name, value);
+            let (name, value) = parse_header(name, value)?;
+            response.headers.append(name, value);
         }
         Ok(())
     }
@@ -125,18 +125,18 @@ impl IntoResponseParts for () {
 }
 
 /// A response that consists of these parts only.
-pub(crate) fn only(parts: impl IntoResponseParts) -> Response {
+pub(crate) fn response_from_parts(parts: impl IntoResponseParts) -> Response {
     let mut response = Response::new(StatusCode::OK);
     match parts.into_response_parts(&mut response) {
         Ok(()) => response,
-        Err(problem) => failed_by(problem),
+        Err(problem) => response_error_from(problem),
     }
 }
 
 /// Status 200 with these fields and no content.
 impl IntoResponse for HeaderMap {
     fn into_response(self) -> Response {
-        only(self)
+        response_from_parts(self)
     }
 }
 
@@ -147,7 +147,7 @@ where
     V: TryInto<HeaderValue, Error: Display>,
 {
     fn into_response(self) -> Response {
-        only(self)
+        response_from_parts(self)
     }
 }
 
@@ -159,7 +159,7 @@ where
     V: TryInto<HeaderValue, Error: Display>,
 {
     fn into_response(self) -> Response {
-        only(self)
+        response_from_parts(self)
     }
 }
 
@@ -168,24 +168,24 @@ where
 /// it comes before the body, as header fields do. Middleware that stores responses stores it with
 /// them.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Uncompressed;
+pub struct NoCompression;
 
-impl Uncompressed {
+impl NoCompression {
     /// Whether the response must not be compressed.
     #[must_use]
-    pub fn is_on(response: &Response) -> bool {
+    pub fn is_set(response: &Response) -> bool {
         response.extensions().is_some_and(|all| all.get::<Self>().is_some())
     }
 
     /// Keeps `response` from being compressed.
-    pub fn put_on(self, response: &mut Response) {
+    pub fn apply_to(self, response: &mut Response) {
         response.extensions_mut().insert(self);
     }
 }
 
-impl IntoResponseParts for Uncompressed {
+impl IntoResponseParts for NoCompression {
     fn into_response_parts(self, response: &mut Response) -> Result<(), Problem> {
-        self.put_on(response);
+        self.apply_to(response);
         Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! Conversion of handler return values into responses.
 
-use crate::http::panic::contained;
+use crate::http::panic::catch_log_panic;
 use crate::http::problem::Problem;
 use crate::http::response::Response;
 
@@ -53,26 +53,26 @@ pub trait IntoResponseParts {
 /// Marks a response that the framework sends because it could not build the intended one. A status
 /// before it in a tuple must not replace its status.
 #[derive(Clone, Copy)]
-pub(crate) struct Failed;
+pub(crate) struct ResponseFailed;
 
 /// The response in place of one that could not be built. `error` is logged.
-pub(crate) fn failed(kind: &'static str, error: &dyn std::fmt::Display) -> Response {
-    contained(|| tracing::error!(kind, %error, "a response could not be built"));
-    failed_by(Problem::new(
+pub(crate) fn response_error(kind: &'static str, error: &dyn std::fmt::Display) -> Response {
+    catch_log_panic(|| tracing::error!(kind, %error, "a response could not be built"));
+    response_error_from(Problem::new(
         http::StatusCode::INTERNAL_SERVER_ERROR,
         kind,
         "the server could not build the response; its log says why",
     ))
 }
 
-pub(crate) fn failed_by(problem: Problem) -> Response {
+pub(crate) fn response_error_from(problem: Problem) -> Response {
     let mut response = problem.into_response();
-    response.extensions_mut().insert(Failed);
+    response.extensions_mut().insert(ResponseFailed);
     response
 }
 
-pub(crate) fn is_failed(response: &Response) -> bool {
-    response.extensions().is_some_and(|extensions| extensions.get::<Failed>().is_some())
+pub(crate) fn is_response_error(response: &Response) -> bool {
+    response.extensions().is_some_and(|extensions| extensions.get::<ResponseFailed>().is_some())
 }
 
 /// Tuples: applies the parts from left to right to the response of the last element.
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
     use crate::extract::test_support::now;
     use crate::http::body::{Body, BodyError};
-    use crate::http::response::Fields;
+    use crate::http::response::Headers;
     use crate::http::response::content::{Form, Html, Json};
     use crate::http::response::headers::AppendHeaders;
     use crate::http::response::redirect::Redirect;
@@ -122,7 +122,7 @@ mod tests {
     /// Status, `Content-Type` (empty if there is none) and body.
     fn shown(response: Response) -> (u16, String, String) {
         let media_type =
-            response.fields.get(&CONTENT_TYPE).map(|value| value.to_str().expect("text"));
+            response.headers.get(&CONTENT_TYPE).map(|value| value.to_str().expect("text"));
         let (status, media_type) = (response.status.as_u16(), media_type.unwrap_or("").to_owned());
         let body = now(response.body.collect(u64::MAX)).expect("a whole body");
         (status, media_type, String::from_utf8(body).expect("text"))
@@ -167,13 +167,13 @@ mod tests {
 
     #[test]
     fn json_is_written_into_a_buffer_of_the_stock_which_gets_it_back() {
-        let buffer = crate::http::body::pool::take();
+        let buffer = crate::http::body::pool::get();
         let address = buffer.as_ptr();
-        crate::http::body::pool::give(buffer);
+        crate::http::body::pool::put(buffer);
         let response = Json([1, 2]).into_response();
         assert_eq!(response.body.as_slice().map(<[u8]>::as_ptr), Some(address));
         drop(response);
-        let again = crate::http::body::pool::take();
+        let again = crate::http::body::pool::get();
         assert_eq!(again.as_ptr(), address);
     }
 
@@ -197,7 +197,7 @@ mod tests {
         let mut map = HeaderMap::new();
         map.append(SET_COOKIE, HeaderValue::from_static("a=1"));
         map.append(SET_COOKIE, HeaderValue::from_static("b=2"));
-        let mut fields = Fields::new();
+        let mut fields = Headers::new();
         fields.append(ETAG, HeaderValue::from_static("second"));
         let links = AppendHeaders([("link", "x"), ("link", "y")]);
         let response = (
@@ -212,7 +212,7 @@ mod tests {
         )
             .into_response();
         let all: Vec<_> = response
-            .fields
+            .headers
             .iter()
             .skip(1)
             .map(|(name, value)| (name.as_str(), value.to_str().expect("text")))
@@ -230,9 +230,9 @@ mod tests {
     #[test]
     fn fields_alone_are_a_response() {
         let response = [("x-a", "1"), ("x-b", "2")].into_response();
-        assert_eq!((response.status.as_u16(), response.fields.len()), (200, 2));
-        assert_eq!(HeaderMap::new().into_response().fields.len(), 0);
-        assert_eq!(AppendHeaders([("x-a", "1")]).into_response().fields.len(), 1);
+        assert_eq!((response.status.as_u16(), response.headers.len()), (200, 2));
+        assert_eq!(HeaderMap::new().into_response().headers.len(), 0);
+        assert_eq!(AppendHeaders([("x-a", "1")]).into_response().headers.len(), 1);
     }
 
     #[test]
@@ -242,7 +242,7 @@ mod tests {
             (AppendHeaders([("no name", "1")]), "a").into_response(),
             [("x-a", "1\n")].into_response(),
         ] {
-            assert_eq!(response.fields.get(&HeaderName::from_static("x-a")), None);
+            assert_eq!(response.headers.get(&HeaderName::from_static("x-a")), None);
             let (status, media_type, body) = shown(response);
             assert_eq!((status, media_type.as_str()), (500, "application/problem+json"));
             assert!(body.contains("invalid-response-header"), "{body}");
@@ -258,7 +258,7 @@ mod tests {
         ] {
             let response = redirect.into_response();
             assert_eq!(response.status, status);
-            assert_eq!(response.fields.get(&LOCATION).expect("a location"), "/a?b=c");
+            assert_eq!(response.headers.get(&LOCATION).expect("a location"), "/a?b=c");
         }
         let (status, _, body) = shown(Redirect::to("/a\r\nset-cookie: b").into_response());
         assert_eq!(status, 500);
@@ -286,7 +286,7 @@ mod tests {
             .body(String::from("text"));
         let response = foreign.expect("valid").into_response();
         assert_eq!(response.extensions().and_then(|extensions| extensions.get::<u8>()), Some(&7));
-        assert_eq!(response.fields.len(), 3);
+        assert_eq!(response.headers.len(), 3);
         assert_eq!(shown(response), (203, "text/x".into(), "text".into()));
 
         let own = http::Response::new(Body::from("whole")).into_response();

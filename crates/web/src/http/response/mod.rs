@@ -8,8 +8,8 @@ pub(crate) mod redirect;
 pub(crate) use self::into_response::{IntoResponse, IntoResponseParts};
 
 use crate::http::body::Body;
-use crate::http::panic::guarded;
-use crate::http::upgrade::OnUpgrade;
+use crate::http::panic::catch_panic;
+use crate::http::upgrade::UpgradeHandler;
 use http::header::VARY;
 use http::{HeaderName, HeaderValue, StatusCode};
 use peregrine_slot::Pool;
@@ -23,32 +23,32 @@ pub struct Response {
     /// The header fields, which [`Response::headers`] also returns. They do not include the fields
     /// that the server writes itself: `Date`, `Content-Length`, `Transfer-Encoding` and
     /// `Connection`.
-    pub fields: Fields,
+    pub headers: Headers,
     /// The body.
     pub body: Body,
-    rare: Option<Box<Rare>>,
+    rare: Option<Box<RareParts>>,
 }
 
 /// Parts that few responses have.
 #[derive(Default)]
-struct Rare {
+struct RareParts {
     extensions: http::Extensions,
-    upgrade: Option<OnUpgrade>,
-    rest: Option<Rest>,
+    upgrade: Option<UpgradeHandler>,
+    after_response: Option<AfterResponse>,
 }
 
 /// Work that continues after a response is complete.
-pub type Rest = Pin<Box<dyn Future<Output = ()>>>;
+pub type AfterResponse = Pin<Box<dyn Future<Output = ()>>>;
 
 /// The application's values may panic in their destructors. Such a panic must not reach the code
 /// that drops the response.
-impl Drop for Rare {
+impl Drop for RareParts {
     fn drop(&mut self) {
         let (extensions, upgrade) = (std::mem::take(&mut self.extensions), self.upgrade.take());
-        guarded("the destructor of a response's extension", || drop(extensions));
-        guarded("the destructor of an upgrade", || drop(upgrade));
-        let rest = self.rest.take();
-        guarded("the destructor of a request's body", || drop(rest));
+        catch_panic("the destructor of a response's extension", || drop(extensions));
+        catch_panic("the destructor of an upgrade", || drop(upgrade));
+        let rest = self.after_response.take();
+        catch_panic("the destructor of a request's body", || drop(rest));
     }
 }
 
@@ -56,7 +56,7 @@ impl Response {
     /// A response with `status` and nothing else.
     #[must_use]
     pub fn new(status: StatusCode) -> Self {
-        Self { status, fields: Fields::new(), body: Body::empty(), rare: None }
+        Self { status, headers: Headers::new(), body: Body::empty(), rare: None }
     }
 
     /// Sets the body.
@@ -69,7 +69,7 @@ impl Response {
     /// Sets a header field; earlier fields of that name are replaced.
     #[must_use]
     pub fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
-        self.fields.set(name, value);
+        self.headers.insert(name, value);
         self
     }
 
@@ -82,18 +82,18 @@ impl Response {
     /// The value of the first header field called `name`, in any case, if it is text.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
-        self.fields.text(name)
+        self.headers.get_str(name)
     }
 
     /// The header fields: [`Response::fields`].
     #[must_use]
-    pub fn headers(&self) -> &Fields {
-        &self.fields
+    pub fn headers(&self) -> &Headers {
+        &self.headers
     }
 
     /// The header fields, for modification: [`Response::fields`].
-    pub fn headers_mut(&mut self) -> &mut Fields {
-        &mut self.fields
+    pub fn headers_mut(&mut self) -> &mut Headers {
+        &mut self.headers
     }
 
     /// Values attached for outer middleware, such as the error behind the status.
@@ -109,7 +109,7 @@ impl Response {
 
     /// Sets the code that takes over the connection after this response (status 101).
     #[must_use]
-    pub fn with_upgrade(mut self, upgrade: OnUpgrade) -> Self {
+    pub fn with_upgrade(mut self, upgrade: UpgradeHandler) -> Self {
         self.rare.get_or_insert_default().upgrade = Some(upgrade);
         self
     }
@@ -119,19 +119,19 @@ impl Response {
     /// drops it. For bridges to other frameworks; a handler that spawns a task does not need it.
     #[doc(hidden)]
     #[must_use]
-    pub fn with_rest(mut self, rest: Rest) -> Self {
-        self.rare.get_or_insert_default().rest = Some(rest);
+    pub fn with_after_response(mut self, rest: AfterResponse) -> Self {
+        self.rare.get_or_insert_default().after_response = Some(rest);
         self
     }
 
     /// Takes out the future set by [`Response::with_rest`].
     #[doc(hidden)]
-    pub fn take_rest(&mut self) -> Option<Rest> {
-        self.rare.as_deref_mut()?.rest.take()
+    pub fn take_after_response(&mut self) -> Option<AfterResponse> {
+        self.rare.as_deref_mut()?.after_response.take()
     }
 
     /// Takes out the upgrade set by [`Response::with_upgrade`].
-    pub fn take_upgrade(&mut self) -> Option<OnUpgrade> {
+    pub fn take_upgrade(&mut self) -> Option<UpgradeHandler> {
         self.rare.as_deref_mut()?.upgrade.take()
     }
 }
@@ -139,15 +139,15 @@ impl Response {
 impl fmt::Debug for Response {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("Response");
-        debug.field("status", &self.status).field("fields", &self.fields);
+        debug.field("status", &self.status).field("fields", &self.headers);
         debug.field("body", &self.body).finish()
     }
 }
 
-type Field = (HeaderName, HeaderValue);
+type Header = (HeaderName, HeaderValue);
 
 thread_local! {
-    static LISTS: Pool<Vec<Field>> = const { Pool::new(64) };
+    static LISTS: Pool<Vec<Header>> = const { Pool::new(64) };
 }
 
 /// The header fields of a response, in the order they are sent.
@@ -155,24 +155,24 @@ thread_local! {
 /// The list is taken from the thread's pool and returns there, so it costs no allocation. A
 /// `Response` stays small, so that middleware can pass it on cheaply.
 #[derive(Default)]
-pub struct Fields(Vec<Field>);
+pub struct Headers(Vec<Header>);
 
-impl Fields {
+impl Headers {
     /// No fields.
     #[must_use]
     pub fn new() -> Self {
         Self(Vec::new())
     }
 
-    fn push(&mut self, field: Field) {
+    fn push(&mut self, field: Header) {
         if self.0.capacity() == 0 {
-            self.0 = Pool::take_local(&LISTS);
+            self.0 = Pool::get_local(&LISTS);
         }
         self.0.push(field);
     }
 
     /// Sets the field `name`, replacing every field of that name.
-    pub fn set(&mut self, name: HeaderName, value: HeaderValue) {
+    pub fn insert(&mut self, name: HeaderName, value: HeaderValue) {
         let mut places = self.0.iter_mut().filter(|(present, _)| *present == name);
         let Some((_, place)) = places.next() else {
             self.push((name, value));
@@ -186,14 +186,14 @@ impl Fields {
     }
 
     /// Sets the field `name` unless the response already has it.
-    pub fn set_default(&mut self, name: HeaderName, value: HeaderValue) {
+    pub fn insert_if_not_present(&mut self, name: HeaderName, value: HeaderValue) {
         if self.get(&name).is_none() {
             self.push((name, value));
         }
     }
 
     /// Sets each of these fields, whose names must all differ, unless the response already has it.
-    pub fn set_defaults<'f>(
+    pub fn insert_all_if_not_present<'f>(
         &mut self,
         fields: impl IntoIterator<Item = &'f (HeaderName, HeaderValue)>,
     ) {
@@ -218,7 +218,7 @@ impl Fields {
 
     /// The first value of the field `name`, in any case, if it is text.
     #[must_use]
-    pub fn text(&self, name: &str) -> Option<&str> {
+    pub fn get_str(&self, name: &str) -> Option<&str> {
         let mut fields = self.iter();
         let (_, value) = fields.find(|(present, _)| present.as_str().eq_ignore_ascii_case(name))?;
         value.to_str().ok()
@@ -226,12 +226,12 @@ impl Fields {
 
     /// Adds the request field `name` (lower case) to `Vary`, unless it is listed there already: the
     /// response depends on that field.
-    pub fn vary(&mut self, name: &'static str) {
-        self.vary_by(&HeaderName::from_static(name));
+    pub fn add_vary(&mut self, name: &'static str) {
+        self.add_vary_name(&HeaderName::from_static(name));
     }
 
     /// As [`Fields::vary`], for a name that is not known at compile time.
-    pub(crate) fn vary_by(&mut self, name: &HeaderName) {
+    pub(crate) fn add_vary_name(&mut self, name: &HeaderName) {
         let is_said = |value: &HeaderValue| {
             let mut names = value.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
             names.any(|said| said == b"*" || said.eq_ignore_ascii_case(name.as_str().as_bytes()))
@@ -264,7 +264,7 @@ impl Fields {
     }
 }
 
-impl Extend<(HeaderName, HeaderValue)> for Fields {
+impl Extend<(HeaderName, HeaderValue)> for Headers {
     fn extend<I: IntoIterator<Item = (HeaderName, HeaderValue)>>(&mut self, fields: I) {
         for field in fields {
             self.push(field);
@@ -272,7 +272,7 @@ impl Extend<(HeaderName, HeaderValue)> for Fields {
     }
 }
 
-impl Clone for Fields {
+impl Clone for Headers {
     fn clone(&self) -> Self {
         let mut clone = Self::new();
         clone.extend(self.iter().map(|(name, value)| (name.clone(), value.clone())));
@@ -280,15 +280,15 @@ impl Clone for Fields {
     }
 }
 
-impl Drop for Fields {
+impl Drop for Headers {
     fn drop(&mut self) {
         if self.0.capacity() > 0 {
-            Pool::give_local(&LISTS, std::mem::take(&mut self.0));
+            Pool::put_local(&LISTS, std::mem::take(&mut self.0));
         }
     }
 }
 
-impl fmt::Debug for Fields {
+impl fmt::Debug for Headers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_map().entries(self.iter()).finish()
     }
@@ -316,34 +316,34 @@ mod tests {
     #[test]
     fn set_replaces_all_and_append_adds() {
         let value = HeaderValue::from_static;
-        let mut fields = Fields::new();
+        let mut fields = Headers::new();
         fields.append(SET_COOKIE, value("a"));
         fields.append(VARY, value("b"));
         fields.append(SET_COOKIE, value("c"));
-        fields.set_default(VARY, value("ignored"));
+        fields.insert_if_not_present(VARY, value("ignored"));
         assert_eq!(fields.len(), 3);
-        fields.set(SET_COOKIE, value("d"));
+        fields.insert(SET_COOKIE, value("d"));
         let all: Vec<_> = fields.iter().map(|(_, value)| value.to_str().expect("text")).collect();
         assert_eq!(all, ["d", "b"]);
-        assert_eq!((fields.text("VARY"), fields.text("etag")), (Some("b"), None));
+        assert_eq!((fields.get_str("VARY"), fields.get_str("etag")), (Some("b"), None));
         fields.remove(&VARY);
         assert_eq!(fields.len(), 1);
     }
 
     #[test]
     fn vary_names_each_field_once() {
-        let mut fields = Fields::new();
+        let mut fields = Headers::new();
         fields.append(VARY, HeaderValue::from_static("Accept , Origin"));
         for name in ["origin", "accept-encoding", "accept", "accept-encoding", "cookie"] {
-            fields.vary(name);
+            fields.add_vary(name);
         }
-        let all = |fields: &Fields| {
+        let all = |fields: &Headers| {
             let all = fields.iter().map(|(_, value)| value.to_str().expect("text").to_owned());
             all.collect::<Vec<_>>()
         };
         assert_eq!(all(&fields), ["Accept , Origin", "accept-encoding", "cookie"]);
-        fields.set(VARY, HeaderValue::from_static("*"));
-        fields.vary("origin");
+        fields.insert(VARY, HeaderValue::from_static("*"));
+        fields.add_vary("origin");
         assert_eq!(all(&fields), ["*"]);
     }
 }

@@ -1,6 +1,6 @@
 //! Redirects.
 
-use super::into_response::{IntoResponse, failed};
+use super::into_response::{IntoResponse, response_error};
 use crate::http::response::Response;
 use http::header::LOCATION;
 use http::{HeaderValue, StatusCode};
@@ -50,7 +50,7 @@ impl IntoResponse for Redirect {
     fn into_response(self) -> Response {
         match self.location {
             Some(location) => Response::new(self.status).with_header(LOCATION, location),
-            None => failed("invalid-redirect", &"the target is not a valid header value"),
+            None => response_error("invalid-redirect", &"the target is not a valid header value"),
         }
     }
 }

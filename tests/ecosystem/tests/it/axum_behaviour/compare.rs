@@ -2,8 +2,8 @@
 
 use crate::axum_behaviour::reply::{Ask, Reply};
 use axum::Router;
-use peregrine::tower::{IntoTower, tower};
-use peregrine::{DriverChoice, Running};
+use peregrine::tower::{IntoTowerHandler, tower};
+use peregrine::{DriverChoice, RunningServer};
 use peregrine_ecosystem_tests::start;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -27,7 +27,7 @@ pub(crate) struct Served {
 
 enum Ending {
     Reference(#[expect(dead_code, reason = "its drop is the order")] oneshot::Sender<()>),
-    Ours(Box<Running>),
+    Ours(Box<RunningServer>),
 }
 
 impl Served {
@@ -52,7 +52,7 @@ impl Served {
     pub(crate) fn shut_down(&self) {
         let mut ending = self.ending.lock().expect("the mutex is not poisoned");
         match &*ending {
-            Some(Ending::Ours(running)) => running.handle().shut_down(),
+            Some(Ending::Ours(running)) => running.handle().graceful_shutdown(),
             _ => drop(ending.take()),
         }
     }
@@ -124,7 +124,7 @@ impl Case {
                     serving.with_graceful_shutdown(async { drop(ended.await) }).await
                 });
             },
-            move || router.clone().into_tower(),
+            move || router.clone().into_tower_handler(),
         );
     }
 
@@ -133,7 +133,7 @@ impl Case {
         reference: impl FnOnce(tokio::net::TcpListener, oneshot::Receiver<()>),
         make: M,
     ) where
-        A: peregrine::IntoApplication + 'static,
+        A: peregrine::IntoBuiltApp + 'static,
         M: Fn() -> A + Clone + Send + 'static,
     {
         self.servers.clear();

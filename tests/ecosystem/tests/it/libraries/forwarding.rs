@@ -1,11 +1,11 @@
 //! Handlers that send requests to a second server through one reqwest client shared by all workers.
 
 use http::StatusCode;
-use peregrine::tls::{SelfSigned, Tls};
+use peregrine::tls::{SelfSigned, TlsConfig};
 use peregrine::tower::tower;
 use peregrine::web::App;
 use peregrine::web::prelude::*;
-use peregrine::{DriverChoice, Running, Server};
+use peregrine::{DriverChoice, RunningServer, Server};
 use peregrine_ecosystem_tests::{base_url, client, end, in_runtime, on_both_drivers, start};
 use std::convert::Infallible;
 use std::num::NonZeroUsize;
@@ -26,7 +26,7 @@ on_both_drivers! {
 
 /// The second server, and the gate of its stream.
 struct Behind {
-    running: Running,
+    running: RunningServer,
     identity: SelfSigned,
     gate: Arc<Semaphore>,
 }
@@ -50,7 +50,7 @@ impl futures_core::Stream for Gated {
 
 impl Behind {
     fn start() -> Self {
-        let identity = Tls::self_signed(&["localhost"]).expect("a certificate can be made");
+        let identity = TlsConfig::self_signed(&["localhost"]).expect("a certificate can be made");
         let gate = Arc::new(Semaphore::new(0));
         let shared = gate.clone();
         let make = move || {
@@ -63,10 +63,10 @@ impl Behind {
                     let open = async move {
                         gate.acquire().await.expect("the semaphore is never closed").forget()
                     };
-                    Body::stream(Gated(0, Box::pin(open)))
+                    Body::from_stream(Gated(0, Box::pin(open)))
                 })
         };
-        let server = Server::bind("127.0.0.1:0").tls("127.0.0.1:0", identity.tls.clone());
+        let server = Server::bind("127.0.0.1:0").listen_tls("127.0.0.1:0", identity.tls.clone());
         let running = server.workers(NonZeroUsize::MIN).quiet().start(make);
         Self { running: running.expect("the server starts"), identity, gate }
     }
@@ -105,7 +105,7 @@ impl Forward {
 }
 
 /// A front server in both forms, which responds with the second server's responses.
-fn fronts(choice: DriverChoice, workers: usize, forward: &Forward) -> Vec<Running> {
+fn fronts(choice: DriverChoice, workers: usize, forward: &Forward) -> Vec<RunningServer> {
     let ours = forward.clone();
     let ours = move || {
         let get = async |State(forward): State<Forward>| forward.text().await;
@@ -185,7 +185,7 @@ fn an_answer_streams_through_piece_by_piece(choice: DriverChoice) {
         App::new().state(shared.clone()).get("/", async |State(forward): State<Forward>| {
             let response =
                 forward.client.get(&forward.url).send().await.expect("the server responds");
-            Body::stream(response.bytes_stream())
+            Body::from_stream(response.bytes_stream())
         })
     };
     let theirs = axum::Router::new().route(

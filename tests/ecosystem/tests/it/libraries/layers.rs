@@ -52,7 +52,7 @@ async fn count(Extension(session): Extension<Session>, State(local): State<Local
 fn a_session_goes_from_request_to_request(choice: DriverChoice) {
     let sessions = SessionManagerLayer::new(MemoryStore::default()).with_secure(false);
     let make = move || {
-        App::new().state(Local::default()).with(layer(sessions.clone())).get("/count", count).post(
+        App::new().state(Local::default()).wrap(layer(sessions.clone())).get("/count", count).post(
             "/length",
             async |Extension(session): Extension<Session>, body: Vec<u8>| {
                 let length = session.insert("length", body.len()).await;
@@ -143,7 +143,7 @@ fn a_user_who_logged_in_is_known_until_he_logs_out(choice: DriverChoice) {
     let make = move || {
         App::new()
             .state(Local::default())
-            .with(layer(login.clone()))
+            .wrap(layer(login.clone()))
             .post("/login", log_in)
             .post("/logout", log_out)
             .get("/me", who)
@@ -179,7 +179,7 @@ fn who_asks_too_often_is_refused_by_his_address(choice: DriverChoice) {
         App::new()
             .state(Local::default())
             .get("/free", || "free")
-            .with(limit.connect_info(ConnectInfo))
+            .wrap(limit.connect_info(ConnectInfo))
             .get("/", async |State(local): State<Local>| {
                 local.set(local.get() + 1);
                 "served"
@@ -215,7 +215,7 @@ fn a_function_of_axum_is_a_middleware_around_a_handler_of_ours(choice: DriverCho
             body
         };
         let guard = layer_with_body(Body::new, from_fn(guard));
-        App::new().state(Local::default()).with(guard).post("/", echo)
+        App::new().state(Local::default()).wrap(guard).post("/", echo)
     };
     let Some(running) = start(choice, 1, make) else { return };
     in_runtime(async {

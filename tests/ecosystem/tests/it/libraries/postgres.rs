@@ -228,7 +228,7 @@ fn notifications_are_events_of_a_stream(choice: DriverChoice) {
     async fn events(State(pool): State<PgPool>) -> Result<impl IntoResponse, String> {
         let mut listener = PgListener::connect_with(&pool).await.map_err(|e| e.to_string())?;
         listener.listen(&channel(&pool)).await.map_err(|error| error.to_string())?;
-        let body = Body::stream(Events(listener.into_stream()));
+        let body = Body::from_stream(Events(listener.into_stream()));
         Ok(([("content-type", "text/event-stream")], body))
     }
     async fn notify(State(pool): State<PgPool>, Path(text): Path<String>) -> Result<(), String> {

@@ -217,7 +217,7 @@ fn what_is_published_is_a_stream_of_events(choice: DriverChoice) {
         let client = deadpool_redis::redis::Client::open(url).map_err(|error| error.to_string())?;
         let mut messages = client.get_async_pubsub().await.map_err(|error| error.to_string())?;
         messages.subscribe("news").await.map_err(|error| error.to_string())?;
-        let body = Body::stream(Events(messages.into_on_message()));
+        let body = Body::from_stream(Events(messages.into_on_message()));
         Ok(([("content-type", "text/event-stream")], body))
     }
     async fn publish(State(pool): State<Pool>, Path(text): Path<String>) -> Result<String, String> {
@@ -270,10 +270,10 @@ fn rate_limits_of_two_servers_count_together(choice: DriverChoice) {
     let pool = redis.pool(1);
     let machine = || {
         // A long timeout, because the worker counts locally when Redis does not respond in time.
-        let store = RedisStore::open(&redis.url()).timeout(START_MAX);
-        let limit = RateLimit::per_hour(BURST as u32).in_redis(store);
-        let limit = limit.and(RateLimit::per_day(1_000).named("daily").for_everybody());
-        start(choice, 2, move || App::new().with(limit.clone()).get("/", || "hello"))
+        let store = RedisStore::from_url(&redis.url()).timeout(START_MAX);
+        let limit = RateLimit::per_hour(BURST as u32).redis_store(store);
+        let limit = limit.and(RateLimit::per_day(1_000).name("daily").global());
+        start(choice, 2, move || App::new().wrap(limit.clone()).get("/", || "hello"))
     };
     let (Some(one), Some(other)) = (machine(), machine()) else { return };
     in_runtime(async {
@@ -321,11 +321,11 @@ fn a_rate_limit_asks_redis_once_and_comes_back_to_it(choice: DriverChoice) {
         let seconds = Arc::clone(&seconds);
         move || Duration::from_secs(seconds.load(Relaxed))
     };
-    let store = RedisStore::open(&redis.url()).timeout(START_MAX).prefix("mine:");
-    let limit = RateLimit::per_hour(10).in_redis(store).clock(clock);
-    let limit = limit.and(RateLimit::per_day(100).named("daily"));
+    let store = RedisStore::from_url(&redis.url()).timeout(START_MAX).key_prefix("mine:");
+    let limit = RateLimit::per_hour(10).redis_store(store).clock(clock);
+    let limit = limit.and(RateLimit::per_day(100).name("daily"));
     let counted = limit.clone();
-    let make = move || App::new().with(limit.clone()).get("/", || "hello");
+    let make = move || App::new().wrap(limit.clone()).get("/", || "hello");
     let Some(running) = start(choice, 1, make) else { return };
     in_runtime(async {
         let url = format!("{}/", base_url(&running));
@@ -359,23 +359,23 @@ fn a_rate_limit_asks_redis_once_and_comes_back_to_it(choice: DriverChoice) {
             let limit = remaining().await;
             assert!(limit.starts_with(&format!("\"default\";r={left};t=")), "{limit}");
         }
-        assert_eq!(counted.counts().store_failed, 2);
+        assert_eq!(counted.stats().store_errors, 2);
         seconds.fetch_add(1, Relaxed);
         let limit = remaining().await;
         assert!(limit.starts_with("\"default\";r=4;t="), "{limit}");
-        assert_eq!(counted.counts().store_failed, 2);
+        assert_eq!(counted.stats().store_errors, 2);
     });
     end(running);
 }
 
 fn limits_without_a_name_do_not_pay_each_others_debts(choice: DriverChoice) {
     let redis = Redis::start();
-    let store = RedisStore::open(&redis.url()).timeout(START_MAX);
-    let general = RateLimit::per_second(1_000).in_redis(store.clone());
-    let logins = RateLimit::per_hour(3).in_redis(store);
+    let store = RedisStore::from_url(&redis.url()).timeout(START_MAX);
+    let general = RateLimit::per_second(1_000).redis_store(store.clone());
+    let logins = RateLimit::per_hour(3).redis_store(store);
     let make = move || {
-        let app = App::new().with(general.clone()).get("/", || "hello");
-        app.scope("/login", |scope| scope.with(logins.clone()).get("/", || "in"))
+        let app = App::new().wrap(general.clone()).get("/", || "hello");
+        app.scope("/login", |scope| scope.wrap(logins.clone()).get("/", || "in"))
     };
     let Some(running) = start(choice, 1, make) else { return };
     in_runtime(async {

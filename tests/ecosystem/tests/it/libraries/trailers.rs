@@ -11,7 +11,7 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, StreamBody};
 use peregrine::tower::{Mount, SendBody, tower};
 use peregrine::web::App;
-use peregrine::{DriverChoice, Running};
+use peregrine::{DriverChoice, RunningServer};
 use peregrine_ecosystem_tests::{end, on_both_drivers, start};
 use std::convert::Infallible;
 use std::io::{Read, Write};
@@ -99,7 +99,7 @@ where
 }
 
 /// The response of one call, with head, body and trailers, as sent.
-fn call(running: &Running, path: &str) -> String {
+fn call(running: &RunningServer, path: &str) -> String {
     let address = running.http_address().expect("the server has an HTTP listener");
     let mut stream = TcpStream::connect(address).expect("the server accepts connections");
     let request = format!(
@@ -112,7 +112,7 @@ fn call(running: &Running, path: &str) -> String {
     reply
 }
 
-fn expect_echo(running: Running) {
+fn expect_echo(running: RunningServer) {
     let reply = call(&running, "/tests.Echo/Say");
     assert!(reply.starts_with("HTTP/1.1 200 OK\r\n"), "{reply:?}");
     assert!(reply.contains("\r\ncontent-type: application/grpc\r\n"), "{reply:?}");

@@ -3,9 +3,9 @@
 
 use super::Database;
 use http::StatusCode;
-use peregrine::tower::{IntoTower, Tower};
+use peregrine::tower::{IntoTowerHandler, TowerHandler};
 use peregrine::web::App;
-use peregrine::{DriverChoice, Running};
+use peregrine::{DriverChoice, RunningServer};
 use peregrine_ecosystem_tests::{base_url, client, end, in_runtime, start};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -257,7 +257,7 @@ mod mounted {
 const FORMS: [&str; 2] = ["ours", "axum"];
 
 /// Starts a form on this many workers, which share the pool.
-fn serve(form: &str, choice: DriverChoice, workers: usize, users: &Users) -> Option<Running> {
+fn serve(form: &str, choice: DriverChoice, workers: usize, users: &Users) -> Option<RunningServer> {
     let users = users.clone();
     if form == "ours" {
         start(choice, workers, move || native::app(users.clone()))
@@ -266,8 +266,8 @@ fn serve(form: &str, choice: DriverChoice, workers: usize, users: &Users) -> Opt
     }
 }
 
-fn tower_of(users: Users) -> Tower<impl peregrine::tower::Reach> {
-    mounted::router(users).into_tower()
+fn tower_of(users: Users) -> TowerHandler<impl peregrine::tower::Dispatch> {
+    mounted::router(users).into_tower_handler()
 }
 
 /// Sends requests one after the other; returns the status and the body of each response.

@@ -134,7 +134,7 @@ pub async fn tasks_that_outlive_their_request_are_waited_for<B: Bench>(bench: &B
     let shared = site.shared.clone();
     let outcome = site.end().await;
     assert_eq!((shared.finished.get(), shared.dropped.get()), (2, 0));
-    assert_eq!(outcome.snapshot.tasks_cut, 0);
+    assert_eq!(outcome.snapshot.aborted_tasks, 0);
 }
 
 /// A server in its lame-duck period accepts and answers requests, and tells every client to

@@ -74,7 +74,7 @@ pub async fn a_panic_in_a_destructor_harms_nobody<B: Bench>(bench: &B, way: Way)
         site.client().await.expect_alive().await;
     }
     let outcome = site.end().await;
-    assert_eq!(outcome.snapshot.ended.values().sum::<u64>(), outcome.snapshot.accepted);
+    assert_eq!(outcome.snapshot.closed.values().sum::<u64>(), outcome.snapshot.accepted);
 }
 
 /// When a peer cancels an exchange, resets the connection, or closes it, its handlers, streams and

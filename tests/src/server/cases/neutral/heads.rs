@@ -227,11 +227,11 @@ fn told() -> App {
     let fields = async |request: Request| {
         let parts = &request.parts;
         let values = |name: &str| {
-            let values = parts.head.fields_named(name);
+            let values = parts.head.header_values(name);
             values.map(String::from_utf8_lossy).collect::<Vec<_>>().join(" + ")
         };
         let head = &parts.head;
-        let (method, path) = (head.method_name(), head.path());
+        let (method, path) = (head.method_str(), head.path());
         let (authority, query) = (head.authority(), head.query().unwrap_or("-"));
         let all = [values("cookie"), values("x-twice"), values("host"), values("connection")];
         format!("{method} {path} {query} {authority} | {}", all.join(" | "))
@@ -393,9 +393,9 @@ pub async fn fields_of_responses_arrive<B: Bench>(bench: &B, way: Way) {
             let mut response = Response::new(StatusCode::OK).with_body(body);
             for (name, value) in [("x-twice", "a"), ("set-cookie", "a=1"), ("set-cookie", "b=2")] {
                 let name = HeaderName::from_static(name);
-                response.fields.append(name, HeaderValue::from_static(value));
+                response.headers.append(name, HeaderValue::from_static(value));
             }
-            response.fields.append(HeaderName::from_static("x-twice"), "b".parse().expect("text"));
+            response.headers.append(HeaderName::from_static("x-twice"), "b".parse().expect("text"));
             response
         })
     });

@@ -18,7 +18,7 @@ use crate::server::app::Shared;
 use crate::server::bench::{Bench, Outcome, Served};
 use crate::server::client::{Client, Way};
 use crate::server::secure::server_tls;
-use peregrine::{IntoApplication, Limits};
+use peregrine::{IntoBuiltApp, Limits};
 use std::time::Duration;
 
 /// A timeout that expires soon.
@@ -49,7 +49,7 @@ fn begin_with<B: Bench>(bench: &B, way: Way, limits: Limits) -> Site<B> {
 fn begin_app<B, A, M>(bench: &B, way: Way, limits: Limits, make: M) -> Site<B>
 where
     B: Bench,
-    A: IntoApplication + 'static,
+    A: IntoBuiltApp + 'static,
     M: Fn() -> A + Clone + Send + 'static,
 {
     let server = bench.start(limits, way.is_secure().then(server_tls), make);

@@ -10,12 +10,12 @@ use crate::server::told;
 use bytes::Bytes;
 use http::HeaderValue;
 use http::header::X_FRAME_OPTIONS;
-use peregrine::middleware::{AccessLog, CatchPanic, RequestId, ResponseHeaders, Timeout};
+use peregrine::middleware::{AccessLog, CatchPanic, SetRequestId, ResponseHeaders, Timeout};
 use peregrine::prelude::*;
-use peregrine::tower::{LocalService, Mount, tower};
+use peregrine::tower::{AppService, Mount, tower};
 use peregrine::web::HandlerExt;
 use peregrine::web::connection::ConnectionInfo;
-use peregrine::{App, IntoApplication, Limits};
+use peregrine::{App, IntoBuiltApp, Limits};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub async fn problems_have_the_application_s_form<B: Bench>(bench: &B, way: Way)
     bench.calm();
     let limits = Limits { rate_slack: SHORT, ..limits() };
     let site = begin_app(bench, way, limits, || {
-        let form = |problem: Problem, head: &Head| {
+        let form = |problem: Problem, head: &RequestHead| {
             (problem.status, format!("{} {}", problem.kind, head.path()))
         };
         let late = async || std::future::pending::<&str>().await;
@@ -69,12 +69,12 @@ pub async fn problems_have_the_application_s_form<B: Bench>(bench: &B, way: Way)
 /// middleware fields are added too, whatever the response.
 pub async fn middleware_is_around_every_exchange<B: Bench>(bench: &B, way: Way) {
     let site = begin_app(bench, way, limits(), || {
-        let headers = ResponseHeaders::new().set(X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
+        let headers = ResponseHeaders::new().insert(X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
         App::new()
-            .with(RequestId::new())
-            .with(headers)
-            .with(CatchPanic::new())
-            .with(Timeout::new(Duration::from_millis(500)))
+            .wrap(SetRequestId::new())
+            .wrap(headers)
+            .wrap(CatchPanic::new())
+            .wrap(Timeout::new(Duration::from_millis(500)))
             .get("/hello", || "hello")
             .get("/panic", || -> &'static str { panic!("on purpose") })
             .get("/never", async || std::future::pending::<&str>().await)
@@ -118,7 +118,7 @@ pub async fn the_access_log_tells_of_each_exchange<B: Bench>(bench: &B, way: Way
     let counts = Arc::clone(&started);
     let site = begin_app(bench, way, limits(), move || {
         let counts = Arc::clone(&counts);
-        App::new().with(RequestId::new()).with(AccessLog::new()).scope("/", |scope| {
+        App::new().wrap(SetRequestId::new()).wrap(AccessLog::new()).scope("/", |scope| {
             scope
                 .get("/hello", || "hello")
                 .get("/panic", || -> &'static str { panic!("on purpose") })
@@ -179,7 +179,7 @@ pub async fn handlers_see_their_connection<B: Bench>(bench: &B, way: Way) {
         App::new().get("/hello", || "hello").get("/connection", async |request: Request| {
             let info: &ConnectionInfo = request.parts.connection();
             let tls = info.tls.as_ref().map_or("plain".to_owned(), |tls| {
-                let protocol = tls.protocol.as_deref().map(String::from_utf8_lossy);
+                let protocol = tls.alpn_protocol.as_deref().map(String::from_utf8_lossy);
                 let name = tls.server_name.as_deref();
                 format!("{} {} {}", tls.version, protocol.unwrap_or_default(), name.unwrap_or("-"))
             });
@@ -266,8 +266,8 @@ pub async fn a_mounted_service_is_served<B: Bench>(bench: &B, way: Way) {
     let make = {
         let shared = shared.clone();
         move || {
-            let inner = shared.app()().into_application().expect("the application is valid");
-            let service = LocalService::new(inner).body_limit(64 << 20);
+            let inner = shared.app()().into_built_app().expect("the application is valid");
+            let service = AppService::new(inner).body_limit(64 << 20);
             App::new().get("/hello", || "hello").mount("/below", tower(service))
         }
     };

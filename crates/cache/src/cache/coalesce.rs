@@ -1,0 +1,107 @@
+//! One request that others wait for.
+
+use super::entry::CacheEntry;
+use std::fmt;
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
+
+/// The outcome that waiting requests get.
+#[derive(Clone, Debug)]
+pub(crate) enum FlightOutcome {
+    /// A response, which may fit their requests too.
+    Stored(Arc<CacheEntry>),
+    /// A response that is not for others, or a panic, which must not spread: each waiting request
+    /// calls the handler itself.
+    Uncacheable,
+    /// The request was abandoned: one of the waiting requests must take over.
+    Abandoned,
+}
+
+/// The request that others wait for, shared by all workers.
+#[derive(Default)]
+pub(crate) struct CoalescedFetch(Mutex<FlightState>);
+
+#[derive(Default)]
+struct FlightState {
+    outcome: Option<FlightOutcome>,
+    waiting: Vec<(u64, Waker)>,
+    last_waiter_id: u64,
+    /// Its target was changed meanwhile, so the response must not be stored.
+    is_invalidated: bool,
+}
+
+impl CoalescedFetch {
+    fn lock(&self) -> MutexGuard<'_, FlightState> {
+        // No code under this lock panics halfway through a change.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for the outcome.
+    pub(crate) async fn wait(self: Arc<Self>) -> FlightOutcome {
+        let seat = FlightWaiter { flight: &self, waiter_id: self.next_waiter_id() };
+        poll_fn(|context| {
+            let mut state = self.lock();
+            if let Some(landed) = &state.outcome {
+                return Poll::Ready(landed.clone());
+            }
+            let waker = context.waker().clone();
+            match state.waiting.iter_mut().find(|(ticket, _)| *ticket == seat.waiter_id) {
+                Some((_, place)) => *place = waker,
+                None => state.waiting.push((seat.waiter_id, waker)),
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    fn next_waiter_id(&self) -> u64 {
+        let mut state = self.lock();
+        state.last_waiter_id += 1;
+        state.last_waiter_id
+    }
+
+    /// How many requests wait.
+    pub(crate) fn waiters(&self) -> usize {
+        self.lock().waiting.len()
+    }
+
+    /// Prevents the response from being stored.
+    pub(crate) fn invalidate(&self) {
+        self.lock().is_invalidated = true;
+    }
+
+    pub(crate) fn is_invalidated(&self) -> bool {
+        self.lock().is_invalidated
+    }
+
+    /// Publishes the outcome; only the first call has an effect.
+    pub(crate) fn complete(&self, landed: FlightOutcome) {
+        let mut state = self.lock();
+        if state.outcome.is_some() {
+            return;
+        }
+        state.outcome = Some(landed);
+        let waiting = std::mem::take(&mut state.waiting);
+        drop(state);
+        waiting.into_iter().for_each(|(_, waker)| waker.wake());
+    }
+}
+
+/// A waiting request, removed when it is dropped.
+struct FlightWaiter<'f> {
+    flight: &'f CoalescedFetch,
+    waiter_id: u64,
+}
+
+impl Drop for FlightWaiter<'_> {
+    fn drop(&mut self) {
+        self.flight.lock().waiting.retain(|(ticket, _)| *ticket != self.waiter_id);
+    }
+}
+
+impl fmt::Debug for CoalescedFetch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Flight({} wait)", self.waiters())
+    }
+}

@@ -1,0 +1,80 @@
+//! The identity of a request, as far as the cache needs it.
+
+use http::Method;
+use peregrine_web::connection::ConnectionInfo;
+use peregrine_web::personal::{IdentitySources, PrivateResponse};
+use peregrine_web::{RequestHead, Parts};
+
+/// A request as the cache sees it.
+#[derive(Clone, Copy)]
+pub(crate) struct Requester<'h> {
+    pub(crate) head: &'h RequestHead,
+    pub(crate) connection: &'h ConnectionInfo,
+    /// The identities read so far: see [`Personal`].
+    pub(crate) sources: IdentitySources,
+}
+
+impl<'h> Requester<'h> {
+    pub(crate) fn from_parts(parts: &'h Parts) -> Self {
+        let sources = PrivateResponse::watch(parts).sources();
+        Self { head: &parts.head, connection: parts.peek_connection(), sources }
+    }
+
+    /// Whether the client was identified, or has an identity in a place that was read.
+    pub(crate) fn is_identified(&self) -> bool {
+        self.sources.are_client_specific(self.head, self.connection)
+    }
+
+    /// Whether the client has credentials. RFC 9111, section 3.5, names `Authorization`; the same
+    /// applies to similar fields. The usual field for API keys counts even before a handler reads
+    /// it, so that no stored response is sent to its client.
+    pub(crate) fn has_credentials(&self) -> bool {
+        let has = |name: &&str| self.head.peek_header_bytes(name).is_some();
+        self.is_identified() || ["authorization", "x-api-key"].iter().any(has)
+    }
+
+    /// Whether the response may be specific to the client.
+    pub(crate) fn is_private(&self) -> bool {
+        self.has_credentials() || self.head.peek_header_bytes("cookie").is_some()
+    }
+
+    /// The route that answers the request and, inside a mounted application, the path there: these
+    /// distinguish responses with the same target.
+    pub(crate) fn route_key(&self) -> Vec<u8> {
+        let mut place = self.head.routes_hash().to_be_bytes().to_vec();
+        if self.head.path() != self.head.original_path() {
+            place.extend_from_slice(self.head.path().as_bytes());
+        }
+        place
+    }
+
+    /// Whether this is a HEAD request whose response is that to GET without content (RFC 9110,
+    /// section 9.3.2), even if HEAD has a separate route. With guards, the route that GET would
+    /// take is unknown.
+    pub(crate) fn is_plain_head(&self) -> bool {
+        let is_guarded = self.head.has_opaque_guards() || !self.head.guard_header_names().is_empty();
+        self.head.method() == Method::HEAD && !is_guarded
+    }
+
+    /// The values of a request field, in a form that no other values have: a handler may
+    /// distinguish values that look alike, and a client must not get a response caused by another
+    /// client's value.
+    pub(crate) fn field_values(&self, name: &str) -> Vec<u8> {
+        // RFC 9111 §4.1: in fields known to be lists, whitespace between elements is insignificant.
+        let is_list = name.starts_with("accept");
+        let mut all = Vec::new();
+        for value in self.head.peek_header_values(name) {
+            if is_list && !value.contains(&b'"') {
+                for (number, element) in value.split(|byte| *byte == b',').enumerate() {
+                    all.extend_from_slice(if number > 0 { b"," } else { b"" });
+                    all.extend_from_slice(element.trim_ascii());
+                }
+            } else {
+                all.extend_from_slice(value);
+            }
+            // No value contains a newline, so an empty field differs from an absent one.
+            all.push(b'\n');
+        }
+        all
+    }
+}

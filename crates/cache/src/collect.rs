@@ -1,0 +1,219 @@
+//! Collects a body into one buffer.
+
+use bytes::Bytes;
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use peregrine_web::account::{MemoryReservation, MemoryPressure, pressure};
+use peregrine_web::turn::yield_now;
+use peregrine_web::{Body, BodyError};
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// The number of frames to read from an always-ready body before yielding.
+const FRAMES_PER_POLL: u32 = 32;
+
+/// The result.
+pub(crate) enum Collected {
+    /// The complete content.
+    Complete(Bytes),
+    /// The content was too long, took too long, had trailers, failed, did not match its announced
+    /// length, or the worker's memory is full: the unchanged body.
+    Incomplete(Body),
+}
+
+/// Reads a body of at most `bytes_max` bytes within `time_max`, if set. The body that is sent is
+/// the same in either case.
+pub(crate) async fn collect_body(mut body: Body, bytes_max: u64, time_max: Option<Duration>) -> Collected {
+    if body.length().is_some_and(|length| length > bytes_max) {
+        return Collected::Incomplete(body);
+    }
+    body = match body.try_into_bytes() {
+        Ok(bytes) => return Collected::Complete(bytes),
+        Err(body) => body,
+    };
+    let promised = body.length();
+    let (mut held, mut last, mut charge) = (BodyBuffer::default(), None, MemoryReservation::empty());
+    // Without a runtime, as in tests, timers do not work.
+    let time_max = time_max.filter(|_| tokio::runtime::Handle::try_current().is_ok());
+    let mut alarm = pin!(time_max.map(tokio::time::sleep));
+    let (mut is_over, mut unbroken) = (false, 0);
+    let is_whole = loop {
+        let next = poll_fn(|context| {
+            // The timer must also stop a body that is always ready.
+            if alarm.as_mut().as_pin_mut().is_some_and(|alarm| alarm.poll(context).is_ready()) {
+                return Poll::Ready(None);
+            }
+            if unbroken >= FRAMES_PER_POLL {
+                unbroken = 0;
+                yield_now(context);
+                return Poll::Pending;
+            }
+            let polled = Pin::new(&mut body).poll_frame(context);
+            unbroken = if polled.is_pending() { 0 } else { unbroken + 1 };
+            polled.map(Some)
+        });
+        match next.await {
+            None => break false,
+            Some(None) => {
+                is_over = true;
+                // A response to HEAD may announce the length of the GET response without having
+                // content.
+                break promised.is_none_or(|length| length == held.length());
+            }
+            Some(Some(frame)) => match frame.map(Frame::into_data) {
+                Ok(Ok(data)) => {
+                    held.add(data);
+                    charge.resize(held.memory_bytes());
+                    if held.length() > bytes_max || pressure() >= MemoryPressure::Critical {
+                        break false;
+                    }
+                }
+                Ok(Err(trailers)) => {
+                    last = Some(Ok(trailers));
+                    break false;
+                }
+                Err(error) => {
+                    last = Some(Err(error));
+                    break false;
+                }
+            },
+        }
+    };
+    let read = held.into_bytes();
+    if is_whole {
+        return Collected::Complete(read);
+    }
+    Collected::Incomplete(Body::new(ReplayBody { buffered: read, last, rest: body, is_ended: is_over, reservation: charge }))
+}
+
+/// The content read so far. Small pieces are copied together: each `Bytes` costs more than its
+/// content.
+#[derive(Default)]
+struct BodyBuffer {
+    /// The only piece so far, not copied.
+    first: Bytes,
+    all: Vec<u8>,
+}
+
+impl BodyBuffer {
+    fn add(&mut self, piece: Bytes) {
+        if self.length() == 0 {
+            self.first = piece;
+            return;
+        }
+        let first = std::mem::take(&mut self.first);
+        self.all.reserve(first.len() + piece.len());
+        self.all.extend_from_slice(&first);
+        self.all.extend_from_slice(&piece);
+    }
+
+    fn length(&self) -> u64 {
+        (self.first.len() + self.all.len()) as u64
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.first.len() + self.all.capacity()
+    }
+
+    fn into_bytes(self) -> Bytes {
+        if self.all.is_empty() { self.first } else { self.all.into() }
+    }
+}
+
+/// The part already read, followed by the rest.
+struct ReplayBody {
+    buffered: Bytes,
+    /// The frame after that, unless it was data.
+    last: Option<Result<Frame<Bytes>, BodyError>>,
+    rest: Body,
+    /// Whether the rest has ended.
+    is_ended: bool,
+    reservation: MemoryReservation,
+}
+
+impl HttpBody for ReplayBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let read = std::mem::take(&mut self.buffered);
+        if !read.is_empty() {
+            return Poll::Ready(Some(Ok(Frame::data(read))));
+        }
+        self.reservation.resize(0);
+        if let Some(last) = self.last.take() {
+            return Poll::Ready(Some(last));
+        }
+        if self.is_ended {
+            return Poll::Ready(None);
+        }
+        Pin::new(&mut self.rest).poll_frame(context)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self.rest.size_hint().exact() {
+            Some(rest) => SizeHint::with_exact(self.buffered.len() as u64 + rest),
+            None => SizeHint::default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use peregrine_web::account::{reserved, set_limit};
+    use peregrine_web::test::block_on;
+
+    /// A body of this many pieces, without a length.
+    fn body(pieces: usize, piece: &'static [u8]) -> Body {
+        struct Pieces(usize, &'static [u8]);
+        impl HttpBody for Pieces {
+            type Data = Bytes;
+            type Error = BodyError;
+
+            fn poll_frame(
+                mut self: Pin<&mut Self>,
+                _: &mut Context<'_>,
+            ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+                let Some(left) = self.0.checked_sub(1) else { return Poll::Ready(None) };
+                self.0 = left;
+                Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(self.1)))))
+            }
+        }
+        Body::new(Pieces(pieces, piece))
+    }
+
+    #[test]
+    fn small_pieces_take_no_more_than_their_bytes_and_are_all_there() {
+        let before = reserved();
+        for (pieces, piece) in [(10_000, &b"x"[..]), (10_000, b""), (1, b"only"), (0, b"")] {
+            let all = piece.repeat(pieces);
+            let whole = block_on(collect_body(body(pieces, piece), 10_000, None));
+            assert!(matches!(&whole, Collected::Complete(read) if *read == all), "{pieces}");
+            // Longer content is sent unchanged.
+            let most = all.len().saturating_sub(1) as u64;
+            let Collected::Incomplete(other) = block_on(collect_body(body(pieces, piece), most, None)) else {
+                assert_eq!(most, all.len() as u64, "empty content is never too long");
+                continue;
+            };
+            assert!(reserved() - before <= 2 * all.len(), "{} bytes are held", reserved() - before);
+            let other = block_on(other.into_bytes(u64::MAX)).expect("the body is complete");
+            assert_eq!(other, all);
+        }
+        assert_eq!(reserved(), before);
+    }
+
+    #[test]
+    fn where_the_worker_holds_as_much_as_it_may_nothing_is_gathered() {
+        set_limit(Some(reserved() + 5_000));
+        let gathered = block_on(collect_body(body(10_000, b"x"), 100_000, None));
+        set_limit(None);
+        let Collected::Incomplete(other) = gathered else { panic!("the worker's memory is full") };
+        let other = block_on(other.into_bytes(u64::MAX)).expect("the body is complete");
+        assert_eq!(other.len(), 10_000);
+    }
+}

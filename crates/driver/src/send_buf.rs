@@ -1,0 +1,148 @@
+//! A piece of data to send.
+
+use std::fmt;
+use std::fs::File;
+use std::ops::Deref;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+/// Data that a driver holds until the kernel took it: its own bytes, shared bytes, or a part of a
+/// file.
+///
+/// The bytes stay in place, unchanged, as long as the piece lives, even when it is moved.
+#[derive(Debug)]
+pub enum SendBuf {
+    /// The driver's own memory, which it may reuse.
+    Owned(Vec<u8>),
+    /// Memory of the application. Boxed, because few connections ever use it.
+    Shared(Box<SharedBytes>),
+    /// A part of a file, whose bytes are not in memory.
+    File(Box<FileRange>),
+}
+
+impl SendBuf {
+    /// Creates a piece of shared bytes.
+    #[must_use]
+    pub fn from_shared(bytes: Bytes) -> Self {
+        Self::Shared(Box::new(SharedBytes(Some(bytes))))
+    }
+
+    /// Creates a piece from a part of a file.
+    #[must_use]
+    pub fn from_file(part: FileRange) -> Self {
+        Self::File(Box::new(part))
+    }
+
+    /// The number of bytes to send.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::File(part) => part.len,
+            _ => self.as_bytes().len(),
+        }
+    }
+
+    /// Returns whether it has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The bytes in memory; empty for a file.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        match self {
+            Self::Owned(bytes) => bytes,
+            Self::Shared(bytes) => bytes,
+            Self::File(_) => &[],
+        }
+    }
+}
+
+impl Default for SendBuf {
+    fn default() -> Self {
+        Self::Owned(Vec::new())
+    }
+}
+
+/// A range of a file, which stays open while the range lives.
+#[derive(Clone, Debug)]
+pub struct FileRange {
+    /// The file.
+    pub file: Arc<File>,
+    /// The offset of its first byte in the file.
+    pub offset: u64,
+    /// The number of bytes.
+    pub len: usize,
+}
+
+impl FileRange {
+    /// Returns whether this error number of a call that copies from a file to a socket is caused by
+    /// the file. Other numbers are caused by the socket, or are temporary. The numbers are those of
+    /// Linux.
+    #[must_use]
+    pub fn is_file_error(code: i32) -> bool {
+        const EIO: i32 = 5;
+        const EINVAL: i32 = 22;
+        const ESTALE: i32 = 116;
+        matches!(code, EIO | EINVAL | ESTALE)
+    }
+}
+
+/// Shared bytes that can be dropped anywhere: their owner, and its destructor, may be the
+/// application's. A panic of the destructor is reported like every panic and then caught.
+///
+/// A driver drops these while none of its state is borrowed: a destructor may wake a task.
+pub struct SharedBytes(Option<Bytes>);
+
+impl Deref for SharedBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.0.as_deref().unwrap_or_default()
+    }
+}
+
+impl Drop for SharedBytes {
+    fn drop(&mut self) {
+        let bytes = self.0.take();
+        // The panic hook has reported it, and it cannot have touched the driver's state.
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(bytes)));
+    }
+}
+
+impl fmt::Debug for SharedBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Shared({} bytes)", self.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_owner_that_panics_harms_nobody() {
+        struct Bomb;
+        impl AsRef<[u8]> for Bomb {
+            fn as_ref(&self) -> &[u8] {
+                b"bomb"
+            }
+        }
+        impl Drop for Bomb {
+            fn drop(&mut self) {
+                panic!("a panic in a destructor");
+            }
+        }
+        let piece = SendBuf::from_shared(Bytes::from_owner(Bomb));
+        assert_eq!((piece.as_bytes(), piece.len()), (&b"bomb"[..], 4));
+        drop(piece);
+    }
+
+    #[test]
+    fn a_piece_is_as_small_as_a_vector() {
+        assert_eq!(size_of::<SendBuf>(), size_of::<Vec<u8>>());
+    }
+}

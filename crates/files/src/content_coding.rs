@@ -1,0 +1,144 @@
+//! Negotiation of precompressed files.
+
+use peregrine_web::RequestHead;
+
+/// A compression format. The order is the preference among formats with equal weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum ContentCoding {
+    Brotli,
+    Zstd,
+    Gzip,
+}
+
+pub(crate) const ALL: [ContentCoding; 3] = [ContentCoding::Brotli, ContentCoding::Zstd, ContentCoding::Gzip];
+
+impl ContentCoding {
+    /// The name in HTTP.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Brotli => "br",
+            Self::Zstd => "zstd",
+            Self::Gzip => "gzip",
+        }
+    }
+
+    /// The extension of files in this format.
+    pub(crate) fn extension(self) -> &'static str {
+        match self {
+            Self::Brotli => ".br",
+            Self::Zstd => ".zst",
+            Self::Gzip => ".gz",
+        }
+    }
+
+    fn matches(self, coding: &str) -> bool {
+        let old = self == Self::Gzip && coding.eq_ignore_ascii_case("x-gzip");
+        old || coding.eq_ignore_ascii_case(self.name())
+    }
+}
+
+/// The formats that a client accepts, best first.
+pub(crate) type AcceptedCodings = [Option<ContentCoding>; 3];
+
+/// RFC 9110, section 12.5.3: without the field, anything is acceptable. But such a client is not a
+/// browser, and gets what every client understands.
+pub(crate) fn negotiate(head: &RequestHead) -> AcceptedCodings {
+    let mut qualities = [None; 3];
+    let (mut rest, mut identity) = (0, None);
+    for list in head.header_values("accept-encoding") {
+        let Ok(list) = std::str::from_utf8(list) else { continue };
+        for item in list.split(',') {
+            let (coding, quality) = parse_element(item);
+            if coding == "*" {
+                rest = quality;
+            } else if coding.eq_ignore_ascii_case("identity") {
+                identity = Some(quality);
+            } else if let Some(at) = ALL.iter().position(|encoding| encoding.matches(coding)) {
+                qualities[at] = Some(quality);
+            }
+        }
+    }
+    // Clients that prefer uncompressed content get it.
+    let least = identity.unwrap_or_default().max(1);
+    let quality = |at: usize| qualities[at].unwrap_or(rest);
+    let mut places = [0, 1, 2];
+    places.sort_by_key(|at| std::cmp::Reverse(quality(*at)));
+    places.map(|at| (quality(at) >= least).then_some(ALL[at]))
+}
+
+/// A coding and its weight, from 0 to 1,000.
+fn parse_element(item: &str) -> (&str, u16) {
+    let mut parts = item.split(';');
+    let coding = parts.next().unwrap_or_default().trim_ascii();
+    let weight = parts.find_map(|part| {
+        let (name, value) = part.split_once('=')?;
+        name.trim_ascii().eq_ignore_ascii_case("q").then(|| value.trim_ascii())
+    });
+    (coding, weight.map_or(1000, parse_qvalue))
+}
+
+/// RFC 9110, section 12.4.2: a weight has at most three decimal places. An invalid weight counts as
+/// 0.
+fn parse_qvalue(text: &str) -> u16 {
+    let (whole, part) = text.split_once('.').unwrap_or((text, ""));
+    let is_number = part.len() <= 3 && part.bytes().all(|byte| byte.is_ascii_digit());
+    match whole {
+        "1" if is_number => 1000,
+        "0" if is_number => format!("{part:0<3}").parse().unwrap_or_default(),
+        _ => 0,
+    }
+}
+
+/// Whether files of this type may have compressed variants.
+pub(crate) fn is_compressible(media_type: &str) -> bool {
+    let (kind, subtype) = media_type.split_once('/').unwrap_or((media_type, ""));
+    match kind {
+        "text" | "font" | "model" => !subtype.starts_with("woff"),
+        "image" => ["svg+xml", "x-icon", "bmp", "vnd.microsoft.icon"].contains(&subtype),
+        "application" => {
+            !["zip", "gzip", "zstd", "x-7z-compressed", "x-xz", "x-bzip2", "font-woff"]
+                .contains(&subtype)
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use peregrine_web::{App, Request};
+
+    /// The formats accepted by a client that sends this field.
+    fn takes(sent: Option<&str>) -> String {
+        let handler = async |request: Request| {
+            let accepted = negotiate(&request.parts.head);
+            accepted.iter().flatten().map(|encoding| encoding.name()).collect::<Vec<_>>().join(" ")
+        };
+        let client = App::new().get("/", handler).test();
+        let request = client.get("/");
+        let request = match sent {
+            Some(sent) => request.header("accept-encoding", sent),
+            None => request,
+        };
+        request.send_blocking().text()
+    }
+
+    #[test]
+    fn weights_decide_and_then_the_order() {
+        for (sent, taken) in [
+            (None, ""),
+            (Some(""), ""),
+            (Some("gzip, deflate, br, zstd"), "br zstd gzip"),
+            (Some("GZIP;q=1.0, br;Q=0.5"), "gzip br"),
+            (Some("*"), "br zstd gzip"),
+            (Some("*;q=0.1, gzip"), "gzip br zstd"),
+            (Some("br;q=0, *"), "zstd gzip"),
+            (Some("x-gzip"), "gzip"),
+            (Some("br;q=0.2, identity;q=0.5, gzip"), "gzip"),
+            (Some("identity, gzip;q=0.5"), ""),
+            (Some("br;q=2, gzip;q=0.001, zstd;q=x"), "gzip"),
+        ] {
+            assert_eq!(takes(sent), taken, "{sent:?}");
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Numbers that one thread writes and any thread reads.
+
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+/// A counter that only grows.
+///
+/// Only **one** thread may write to it, which makes an addition as cheap as for a plain integer.
+/// Concurrent additions by two threads could be lost.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// A counter at zero.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    /// Adds `more`.
+    #[inline]
+    pub fn add(&self, more: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
+    }
+
+    /// Sets the counter to a value that was counted elsewhere.
+    #[inline]
+    pub fn set(&self, count: u64) {
+        self.0.store(count, Ordering::Relaxed);
+    }
+
+    /// The current value. May be called by any thread.
+    #[inline]
+    #[must_use]
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A gauge: the current number of something. The rule for writers of a [`Count`] applies here as
+/// well.
+#[derive(Debug, Default)]
+pub struct Gauge(AtomicI64);
+
+impl Gauge {
+    /// A gauge at zero.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(AtomicI64::new(0))
+    }
+
+    /// Adds `more`, which may be negative.
+    #[inline]
+    pub fn add(&self, more: i64) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
+    }
+
+    /// Sets the gauge to a value that was counted elsewhere.
+    #[inline]
+    pub fn set(&self, level: i64) {
+        self.0.store(level, Ordering::Relaxed);
+    }
+
+    /// The current value. May be called by any thread.
+    #[inline]
+    #[must_use]
+    pub fn get(&self) -> i64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_one_thread_counts_another_one_reads() {
+        let (count, level) = (Counter::new(), Gauge::new());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                (0..1000).for_each(|_| count.add(2));
+                level.add(5);
+                level.add(-2);
+            });
+        });
+        assert_eq!((count.get(), level.get()), (2000, 3));
+        count.set(7);
+        assert_eq!(count.get(), 7);
+    }
+}

@@ -1,0 +1,69 @@
+//! Counts a few kinds that are not known in advance.
+
+use crate::counter::Counter;
+use std::sync::OnceLock;
+
+/// A counter for each of up to `MAX` kinds; all further kinds share one counter. Only one thread
+/// may write, as for a [`Count`].
+///
+/// Meant for rare events: a kind is found by comparing it with all previous ones.
+#[derive(Debug)]
+pub struct CounterSet<K, const MAX: usize> {
+    labels: [OnceLock<K>; MAX],
+    counts: [Counter; MAX],
+    overflow: Counter,
+}
+
+impl<K, const MAX: usize> Default for CounterSet<K, MAX> {
+    fn default() -> Self {
+        Self {
+            labels: [const { OnceLock::new() }; MAX],
+            counts: [const { Counter::new() }; MAX],
+            overflow: Counter::new(),
+        }
+    }
+}
+
+impl<K: PartialEq, const MAX: usize> CounterSet<K, MAX> {
+    /// Counts an event of this kind.
+    pub fn increment(&self, kind: K) {
+        for (place, count) in self.labels.iter().zip(&self.counts) {
+            let is_free = place.get().is_none();
+            if is_free || place.get() == Some(&kind) {
+                if is_free {
+                    // This thread is the only writer.
+                    let _ = place.set(kind);
+                }
+                return count.add(1);
+            }
+        }
+        self.overflow.add(1);
+    }
+
+    /// The kinds so far, each with its count. May be called by any thread.
+    pub fn iter(&self) -> impl Iterator<Item = (&K, u64)> {
+        let kinds = self.labels.iter().map_while(OnceLock::get);
+        kinds.zip(self.counts.iter().map(Counter::get))
+    }
+
+    /// The number of events of all further kinds.
+    #[must_use]
+    pub fn overflow(&self) -> u64 {
+        self.overflow.get()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_has_its_count_and_those_beyond_have_one_together() {
+        let few = CounterSet::<_, 2>::default();
+        for kind in ["a", "b", "a", "c", "d", "b", "a"] {
+            few.increment(kind);
+        }
+        assert_eq!(few.iter().collect::<Vec<_>>(), [(&"a", 3), (&"b", 2)]);
+        assert_eq!(few.overflow(), 2);
+    }
+}

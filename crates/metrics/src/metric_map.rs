@@ -1,0 +1,113 @@
+//! Values under integer keys, in preallocated memory.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How many places are tried for a key.
+const PROBE_LEN_MAX: usize = 16;
+
+/// Values under keys. One thread adds entries, and any thread reads all of them. The table never
+/// grows: keys without a free place share one entry.
+#[derive(Debug)]
+pub struct MetricMap<V> {
+    slots: Box<[MapEntry<V>]>,
+    shift: u32,
+    overflow: V,
+}
+
+/// Slots do not share cache lines, hence neither do workers.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+struct MapEntry<V> {
+    /// Zero while the slot is free.
+    key: AtomicU64,
+    value: V,
+}
+
+impl<V: Default> MetricMap<V> {
+    /// Creates a table for about `keys` keys, with at most three times the memory of that many
+    /// entries.
+    #[must_use]
+    pub fn with_capacity(keys: usize) -> Self {
+        let slots = (keys + keys / 2).next_power_of_two().max(2);
+        Self {
+            slots: (0..slots).map(|_| MapEntry::default()).collect(),
+            shift: u64::BITS - slots.trailing_zeros(),
+            overflow: V::default(),
+        }
+    }
+
+    /// The entry of `key`, which must not be zero. Only for the thread that writes.
+    #[inline]
+    #[must_use]
+    pub fn entry(&self, key: u64) -> &V {
+        debug_assert!(key != 0, "zero is not a key");
+        let first = self.home_slot(key);
+        let slot = &self.slots[first];
+        if slot.key.load(Ordering::Relaxed) == key { &slot.value } else { self.probe(key, first) }
+    }
+
+    #[cold]
+    fn probe(&self, key: u64, first: usize) -> &V {
+        for probe in 0..PROBE_LEN_MAX.min(self.slots.len()) {
+            let slot = &self.slots[(first + probe) & (self.slots.len() - 1)];
+            match slot.key.load(Ordering::Relaxed) {
+                found if found == key => return &slot.value,
+                0 => {
+                    slot.key.store(key, Ordering::Release);
+                    return &slot.value;
+                }
+                _ => {}
+            }
+        }
+        &self.overflow
+    }
+
+    /// The place that is tried first for a key.
+    fn home_slot(&self, key: u64) -> usize {
+        // Fibonacci hashing: the upper bits of the product depend on all bits of the key.
+        (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.shift) as usize
+    }
+
+    /// All entries with their keys, in any order. May be called by any thread.
+    pub fn entries(&self) -> impl Iterator<Item = (u64, &V)> {
+        let slots = self.slots.iter().map(|slot| (slot.key.load(Ordering::Acquire), &slot.value));
+        slots.filter(|(key, _)| *key != 0)
+    }
+
+    /// The shared entry of all keys without a place.
+    #[must_use]
+    pub fn overflow(&self) -> &V {
+        &self.overflow
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::counter::Counter;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn every_key_has_its_entry_while_there_is_room() {
+        let table = MetricMap::<Counter>::with_capacity(200);
+        for round in 1..=3_u64 {
+            for key in 1..=200 {
+                table.entry(key << 32 | key).add(round);
+            }
+        }
+        let found: BTreeMap<_, _> =
+            table.entries().map(|(key, count)| (key >> 32, count.get())).collect();
+        assert_eq!(found, (1..=200).map(|key| (key, 6)).collect());
+        assert_eq!(table.overflow().get(), 0);
+    }
+
+    #[test]
+    fn keys_without_a_place_are_counted_together_and_none_is_lost() {
+        let table = MetricMap::<Counter>::with_capacity(8);
+        (1..=1000).for_each(|key| table.entry(key).add(1));
+        let placed: u64 = table.entries().map(|(_, count)| count.get()).sum();
+        assert!(placed <= 16, "{placed}");
+        assert_eq!(placed + table.overflow().get(), 1000);
+        assert!(table.entries().all(|(_, count)| count.get() == 1));
+    }
+}

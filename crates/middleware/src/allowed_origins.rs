@@ -1,0 +1,285 @@
+//! Sets of allowed origins, as configured in a middleware.
+
+use http::HeaderValue;
+use peregrine_web::RequestHead;
+use peregrine_web::origin::Origin;
+use std::fmt;
+#[cfg(feature = "cors")]
+use std::rc::Rc;
+
+/// The maximum length of quoted text from a peer, in characters.
+const QUOTED_MAX: usize = 60;
+
+/// Text from a peer, shortened for display.
+pub(crate) fn quote(sent: &[u8]) -> String {
+    let text = String::from_utf8_lossy(sent);
+    match text.char_indices().nth(QUOTED_MAX) {
+        Some((end, _)) => format!("{}..", &text[..end]),
+        None => text.into_owned(),
+    }
+}
+
+/// A function that decides whether an origin is allowed.
+#[cfg(feature = "cors")]
+type OriginPredicate = Rc<dyn Fn(&str, &RequestHead) -> bool>;
+
+/// A set of allowed origins.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct AllowedOrigins {
+    #[cfg(feature = "cors")]
+    pub(crate) allows_any: bool,
+    rules: Vec<Rule>,
+    /// Invalid origins, with the reason.
+    pub(crate) config_errors: Vec<String>,
+}
+
+#[derive(Clone)]
+enum Rule {
+    /// As configured, and ready to be sent.
+    Exact(
+        String,
+        #[cfg_attr(not(feature = "cors"), expect(dead_code, reason = "sent by `Cors`"))]
+        HeaderValue,
+    ),
+    Pattern(OriginPattern),
+    #[cfg(feature = "cors")]
+    Predicate(OriginPredicate),
+}
+
+/// The decision on a request's origin.
+#[cfg(feature = "cors")]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum OriginMatch {
+    /// All origins are allowed, so the response is the same for all.
+    Any,
+    /// This one is allowed.
+    Exact(HeaderValue),
+    /// It is not allowed, or missing.
+    NoMatch,
+}
+
+impl AllowedOrigins {
+    /// Adds an origin, or a pattern if it contains a `*`.
+    pub(crate) fn add(&mut self, text: &str) {
+        match parse_rule(text) {
+            Ok(rule) => self.rules.push(rule),
+            Err(reason) => self.config_errors.push(format!("`{text}` is not an origin: {reason}")),
+        }
+    }
+
+    #[cfg(feature = "cors")]
+    pub(crate) fn add_predicate(&mut self, ask: impl Fn(&str, &RequestHead) -> bool + 'static) {
+        self.rules.push(Rule::Predicate(Rc::new(ask)));
+    }
+
+    #[cfg(feature = "cors")]
+    pub(crate) fn is_empty(&self) -> bool {
+        !self.allows_any && self.rules.is_empty()
+    }
+
+    /// Returns whether this origin is one of those that were added.
+    #[cfg(feature = "csrf")]
+    pub(crate) fn contains(&self, origin: &[u8], head: &RequestHead) -> bool {
+        std::str::from_utf8(origin).is_ok_and(|origin| self.rule_of(origin, head).is_some())
+    }
+
+    #[cfg_attr(not(feature = "cors"), expect(unused_variables, reason = "functions get it"))]
+    fn rule_of(&self, origin: &str, head: &RequestHead) -> Option<&Rule> {
+        self.rules.iter().find(|rule| match rule {
+            Rule::Exact(text, _) => origins_match(text, origin),
+            Rule::Pattern(pattern) => pattern.matches(origin),
+            #[cfg(feature = "cors")]
+            Rule::Predicate(ask) => ask(origin, head),
+        })
+    }
+
+    #[cfg(feature = "cors")]
+    pub(crate) fn match_origin(&self, head: &RequestHead) -> OriginMatch {
+        if self.allows_any {
+            return OriginMatch::Any;
+        }
+        let Some(origin) = head.header("origin") else { return OriginMatch::NoMatch };
+        let value = match self.rule_of(origin, head) {
+            None => return OriginMatch::NoMatch,
+            // Send the origin as the browser wrote it, because browsers compare bytes.
+            Some(Rule::Exact(text, value)) if text == origin => Ok(value.clone()),
+            Some(_) => HeaderValue::from_str(origin),
+        };
+        value.map_or(OriginMatch::NoMatch, OriginMatch::Exact)
+    }
+}
+
+fn origins_match(one: &str, other: &str) -> bool {
+    one == other
+        || matches!((Origin::parse(one), Origin::parse(other)), (Some(one), Some(other)) if one == other)
+}
+
+/// Origins of one scheme whose hosts have the same suffix.
+#[derive(Clone, Debug)]
+struct OriginPattern {
+    is_https: bool,
+    /// With a leading dot, if more labels may precede it.
+    host: String,
+    has_wildcard: bool,
+    /// `None` allows any port.
+    port: Option<u16>,
+}
+
+impl OriginPattern {
+    fn parse(text: &str) -> Result<Self, &'static str> {
+        const ONLY: &str = "a `*` stands for the first labels of a host, as in `https://*.example.com`, or for \
+                            any port, as in `http://localhost:*`";
+        let (text, any_port) = match text.strip_suffix(":*") {
+            Some(text) => (text, true),
+            None => (text, false),
+        };
+        let (has_star, text) = match text.split_once("://*.") {
+            Some((scheme, host)) => (true, format!("{scheme}://{host}")),
+            None => (false, text.to_owned()),
+        };
+        if text.contains('*') {
+            return Err(ONLY);
+        }
+        let Some(origin) = Origin::parse(&text) else { return Err(ONLY) };
+        // Otherwise anyone with a domain would be allowed.
+        if has_star && !origin.host.contains('.') && origin.host != "localhost" {
+            return Err("the host after `*.` must have at least two labels");
+        }
+        let dot = if has_star { "." } else { "" };
+        let host = format!("{dot}{}", origin.host);
+        let port = (!any_port).then_some(origin.port);
+        Ok(Self { is_https: origin.is_https, host, has_wildcard: has_star, port })
+    }
+
+    fn matches(&self, text: &str) -> bool {
+        let Some(origin) = Origin::parse(text) else { return false };
+        if origin.is_https != self.is_https || self.port.is_some_and(|port| port != origin.port) {
+            return false;
+        }
+        let host = origin.host;
+        if !self.has_wildcard {
+            return host.eq_ignore_ascii_case(&self.host);
+        }
+        let Some(at) = host.len().checked_sub(self.host.len()) else { return false };
+        let (Some(front), Some(end)) = (host.get(..at), host.get(at..)) else { return false };
+        let is_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+        let is_label = |label: &str| !label.is_empty() && label.bytes().all(is_name);
+        end.eq_ignore_ascii_case(&self.host) && front.split('.').all(is_label)
+    }
+}
+
+fn parse_rule(text: &str) -> Result<Rule, &'static str> {
+    if text == "*" {
+        return Err("use `any_origin()` to allow all origins");
+    }
+    if text.eq_ignore_ascii_case("null") {
+        // Sandboxed frames, `data:` documents and redirects of any site have it.
+        return Err("any page can have the origin `null`; `origin_if` can still allow it");
+    }
+    if text.contains('*') {
+        return OriginPattern::parse(text).map(Rule::Pattern);
+    }
+    let Some((scheme, host)) = text.split_once("://") else {
+        return Err("write scheme and host, such as `https://app.example.com`");
+    };
+    let is_http = scheme.eq_ignore_ascii_case("http") || scheme.eq_ignore_ascii_case("https");
+    if host.is_empty()
+        || host.contains(['/', '?', '#', '@', ' ', ','])
+        || (is_http && Origin::parse(text).is_none())
+    {
+        return Err(
+            "it has scheme, host and optionally a port, and nothing after them, not even a slash",
+        );
+    }
+    let value =
+        HeaderValue::from_str(text).map_err(|_| "it has characters not allowed in a field")?;
+    Ok(Rule::Exact(text.to_owned(), value))
+}
+
+impl fmt::Debug for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exact(text, _) => f.write_str(text),
+            Self::Pattern(pattern) => pattern.fmt(f),
+            #[cfg(feature = "cors")]
+            Self::Predicate(_) => f.write_str("a function"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lets_in(rule: &str, origin: &str) -> bool {
+        match parse_rule(rule).expect("an origin") {
+            Rule::Exact(text, _) => origins_match(&text, origin),
+            Rule::Pattern(pattern) => pattern.matches(origin),
+            #[cfg(feature = "cors")]
+            Rule::Predicate(_) => unreachable!("not a function"),
+        }
+    }
+
+    #[test]
+    fn an_origin_is_let_in_however_it_is_written_and_a_neighbour_is_not() {
+        for (rule, origin, expected) in [
+            ("https://a.test", "https://a.test", true),
+            ("https://a.test", "https://a.test:443", true),
+            ("https://A.test:443", "https://a.test", true),
+            ("https://a.test", "http://a.test", false),
+            ("https://a.test", "https://a.test:444", false),
+            ("https://a.test", "https://a.test.evil.test", false),
+            ("https://a.test", "https://xa.test", false),
+            ("https://a.test", "https://a.test/", false),
+            ("https://a.test", "null", false),
+            ("https://a.test", "", false),
+            ("app://x", "app://x", true),
+            ("app://x", "app://y", false),
+            ("http://[::1]:3000", "http://[::1]:3000", true),
+            ("https://*.a.test", "https://b.a.test", true),
+            ("https://*.a.test", "https://c.b.A.test", true),
+            ("https://*.a.test", "https://a.test", false),
+            ("https://*.a.test", "https://.a.test", false),
+            ("https://*.a.test", "https://b..a.test", false),
+            ("https://*.a.test", "https://ba.test", false),
+            ("https://*.a.test", "http://b.a.test", false),
+            ("https://*.a.test", "https://b.a.test:8443", false),
+            ("https://*.a.test", "https://evil.test?.a.test", false),
+            ("https://*.a.test", "https://evil.test\\.a.test", false),
+            ("https://*.a.test", "https://\u{e9}.a.test", false),
+            ("https://*.a.test:8443", "https://b.a.test:8443", true),
+            ("https://*.a.test:*", "https://b.a.test:1", true),
+            ("http://localhost:*", "http://localhost:5173", true),
+            ("http://localhost:*", "http://localhost", true),
+            ("http://localhost:*", "http://localhost.evil.test:1", false),
+            ("http://localhost:*", "http://localhost:x", false),
+        ] {
+            assert_eq!(lets_in(rule, origin), expected, "{rule} {origin}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_origin_says_why() {
+        for (text, word) in [
+            ("*", "any_origin"),
+            ("null", "origin_if"),
+            ("", "scheme"),
+            ("a.test", "scheme"),
+            ("https://", "scheme, host"),
+            ("https://a.test/", "slash"),
+            ("https://a.test/x", "slash"),
+            ("https://a.test:99999", "port"),
+            ("https://a.test, https://b.test", "nothing after"),
+            ("https://*", "first labels"),
+            ("https://*.*.test", "first labels"),
+            ("https://a*.test", "first labels"),
+            ("https://b.*.test", "first labels"),
+            ("*://a.test", "first labels"),
+            ("https://*.com", "two labels"),
+            ("app://x\n", "characters"),
+        ] {
+            let reason = parse_rule(text).err().unwrap_or("it is accepted");
+            assert!(reason.contains(word), "{text:?}: {reason}");
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! An application as a tower service on one thread.
+
+use crate::error::BoxError;
+use crate::extensions;
+use crate::request::to_head;
+use crate::response::{to_http, to_body};
+use crate::after_response;
+use crate::timer::new_timer;
+use http::{HeaderValue, Method, StatusCode, header};
+use http_body::Body as HttpBody;
+use peregrine_web::application::BuiltApp;
+use peregrine_web::connection::ConnectionInfo;
+use peregrine_web::extract::DEFAULT_BODY_BYTES_MAX;
+use peregrine_web::head::RequestHead;
+use peregrine_web::panics::catch_log_panic;
+use peregrine_web::panics::catch_panic;
+use peregrine_web::personal::{IdentitySources, PrivateResponse};
+use peregrine_web::selection::MountInfo;
+use peregrine_web::{App, Body, BuildError, IntoResponse, Problem, Request, Response};
+use std::convert::Infallible;
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// Converts an application into a tower service, for hyper, for axum, or for tests that call tower
+/// services.
+///
+/// Handlers need not be `Send`, so neither the service nor its future is `Send`. Run the service
+/// where futures stay on one thread: on a current-thread runtime or in a `LocalSet`. For servers
+/// that require `Send`, use [`spawn_tower`](crate::spawn_tower).
+///
+/// ```
+/// use peregrine::tower::into_tower;
+/// use peregrine::App;
+/// use tower::ServiceExt;
+///
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// let service = into_tower(App::new().get("/", || "hello"))?;
+/// let request = peregrine::http::Request::get("/").body(String::new())?;
+/// let response = service.oneshot(request).await?;
+/// assert_eq!(response.into_body().collect(1000).await?, b"hello");
+/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// # }).unwrap();
+/// ```
+///
+/// # Differences from the Peregrine server
+///
+/// The body limit of a route (default 2 MiB, see [`LocalService::body_limit`]) and its time limit
+/// apply. Under another server, the time limit needs a tokio runtime with time enabled. The
+/// surrounding server handles the connection, including time limits on slow peers. It also handles
+/// the panics that the `CatchPanic` middleware does not catch. An upgrade needs two things: hyper's
+/// `OnUpgrade` in the request's extensions, which hyper inserts, and a `LocalSet`, because the
+/// upgraded protocol runs as a local task.
+///
+/// A tower service inside the application may spawn a task that reads the request body after the
+/// response. This works only if the application is mounted in another Peregrine application. Other
+/// servers drop the body with the response, and the task's next read fails with
+/// [`BodyError::Disconnected`].
+///
+/// If the request's extensions contain a [`ConnectionInfo`], handlers see this value as their
+/// connection. Otherwise they see `ConnectionInfo::default()`.
+///
+/// A cache in the application sees only the request that reaches the application. If middleware of
+/// the surrounding server reads cookies or credentials and then removes them, the application's
+/// cached routes must set `Cache-Control: private` themselves.
+///
+/// [`BodyError::Disconnected`]: peregrine_web::BodyError::Disconnected
+///
+/// # Errors
+/// The application has faults, such as conflicting routes; see [`App::build`].
+pub fn into_tower(app: App) -> Result<AppService, BuildError> {
+    app.build().map(AppService::new)
+}
+
+/// Like [`into_tower`], but returns a make-service, which returns a clone of the service for each
+/// connection.
+///
+/// # Errors
+/// The application has faults, such as conflicting routes; see [`App::build`].
+///
+/// ```
+/// use peregrine::tower::into_make_service;
+/// use peregrine::App;
+///
+/// let make = into_make_service(App::new().get("/", || "hello"))?;
+/// # let _ = make;
+/// # Ok::<_, peregrine::web::BuildError>(())
+/// ```
+pub fn into_make_service(app: App) -> Result<MakeAppService, BuildError> {
+    into_tower(app).map(MakeAppService)
+}
+
+/// An application as a tower service. [`into_tower`] creates one.
+#[derive(Clone)]
+pub struct AppService {
+    app: Rc<BuiltApp>,
+    body_bytes_max: u64,
+}
+
+impl AppService {
+    /// Creates a service from an application that is already built.
+    #[must_use]
+    pub fn new(application: BuiltApp) -> Self {
+        extensions::enable_nested();
+        Self { app: Rc::new(application), body_bytes_max: DEFAULT_BODY_BYTES_MAX }
+    }
+
+    /// Sets the body limit, in bytes, for routes that have no limit of their own. Default: 2 MiB.
+    /// Reading a body over the limit fails, and extractors respond with 413.
+    #[must_use]
+    pub fn body_limit(self, bytes_max: u64) -> Self {
+        Self { body_bytes_max: bytes_max, ..self }
+    }
+
+    /// Handles one request with any type of body.
+    pub(crate) async fn respond<B>(&self, request: http::Request<B>) -> Response
+    where
+        B: HttpBody<Error: Into<BoxError>> + 'static,
+    {
+        let (mut parts, body) = request.into_parts();
+        let connection = parts.extensions.remove::<ConnectionInfo>().unwrap_or_default();
+        let is_head = parts.method == Method::HEAD;
+        let mut head = match to_head(&parts) {
+            Ok(head) => head,
+            Err(reject) => return self.app.render_problem(reject.into(), &RequestHead::from_pool()),
+        };
+        // Keeps the fields that `Connection` names. The client addressed `Connection` to the
+        // surrounding server, whose middleware may have set those fields since then.
+        head.keep_nominated_headers();
+        // Saves the route of the surrounding server before this application sets its own.
+        head.enter_nested_app();
+        PrivateResponse::import_marks(&head, &connection, &parts.extensions);
+        if let Some(mounted) = parts.extensions.get::<MountInfo>() {
+            head.set_mount(mounted.clone());
+        }
+        let target = self.app.find(&mut head, &connection);
+        let limit = target.body_limit(self.body_bytes_max);
+        let timeout = target.options().timeout;
+        let mut extensions = parts.extensions;
+        let on_upgrade = extensions.remove::<hyper::upgrade::OnUpgrade>();
+        let body = to_body(body).limited(limit);
+        let seen = head.share();
+        let mut request =
+            Request::new(head, body, Rc::clone(self.app.states()), Rc::new(connection));
+        *request.parts.extensions_mut() = extensions;
+        let request = target.lift_limit(request);
+        let answered = with_timeout(self.app.call(request), timeout).await;
+        let late = || self.app.render_problem(Problem::handler_timeout(), &seen);
+        let mut response = answered.unwrap_or_else(late);
+        PrivateResponse::finish_response(&seen, &mut response);
+        // Read only by a surrounding Peregrine server.
+        let sources = PrivateResponse::watch_head(&seen).sources();
+        if sources != IdentitySources::default() {
+            response.extensions_mut().insert(sources);
+        }
+        if let Some(upgrade) = response.take_upgrade() {
+            match on_upgrade {
+                Some(ours) => crate::upgrade::spawn_upgrade(ours, upgrade),
+                None => return upgrade_unsupported(),
+            }
+        }
+        if is_head {
+            strip_body(&mut response);
+        }
+        response
+    }
+}
+
+/// Returns the handler's response, or `None` if the time limit expires first. If the destructor of
+/// the handler's future panics, the response does not change, as in the server.
+async fn with_timeout(
+    answer: impl Future<Output = Response>,
+    limit: Option<Duration>,
+) -> Option<Response> {
+    let mut answer = pin!(Some(answer));
+    let mut alarm = None;
+    let answered = poll_fn(|context| {
+        let answering = answer.as_mut().as_pin_mut().expect("it is dropped only below");
+        if let Poll::Ready(response) = answering.poll(context) {
+            return Poll::Ready(Some(response));
+        }
+        let Some(limit) = limit else { return Poll::Pending };
+        if alarm.is_none() {
+            alarm = new_timer(limit);
+        }
+        let Some(alarm) = &mut alarm else { return Poll::Pending };
+        alarm.poll_elapsed(context).map(|()| None)
+    })
+    .await;
+    catch_panic("the destructor of a handler's future", || answer.set(None));
+    answered
+}
+
+/// RFC 9110 §9.3.2: a response to HEAD has no content, and may announce the length of the response
+/// to GET.
+fn strip_body(response: &mut Response) {
+    let body = std::mem::take(&mut response.body);
+    // RFC 9110 §15.3.6: a 205 response to GET has no content either.
+    let length = body.length().filter(|_| response.status != StatusCode::RESET_CONTENT);
+    if let Some(length) = length {
+        response.headers.insert_if_not_present(header::CONTENT_LENGTH, HeaderValue::from(length));
+    }
+}
+
+fn upgrade_unsupported() -> Response {
+    catch_log_panic(|| {
+        tracing::error!(target: "peregrine",
+        "a handler responded with an upgrade, but the server around it does not offer one")
+    });
+    let detail = "The server cannot change the protocol here.";
+    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "no-upgrade", detail).into_response()
+}
+
+impl<B> tower_service::Service<http::Request<B>> for AppService
+where
+    B: HttpBody<Error: Into<BoxError>> + 'static,
+{
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = AppFuture;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<B>) -> AppFuture {
+        let service = self.clone();
+        AppFuture(Box::pin(async move {
+            let mut response = service.respond(request).await;
+            response.take_after_response().into_iter().for_each(after_response::defer);
+            to_http(response, |body| body)
+        }))
+    }
+}
+
+/// The future of [`LocalService`]. It is not `Send`.
+pub struct AppFuture(Pin<Box<dyn Future<Output = http::Response<Body>>>>);
+
+impl Future for AppFuture {
+    type Output = Result<http::Response<Body>, Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.as_mut().poll(context).map(Ok)
+    }
+}
+
+/// Returns a clone of one service for each connection. [`into_make_service`] creates one.
+#[derive(Clone, Debug)]
+pub struct MakeAppService(AppService);
+
+impl<T> tower_service::Service<T> for MakeAppService {
+    type Response = AppService;
+    type Error = Infallible;
+    type Future = std::future::Ready<Result<AppService, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: T) -> Self::Future {
+        std::future::ready(Ok(self.0.clone()))
+    }
+}
+
+impl fmt::Debug for AppService {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("LocalService").field(&self.app).finish()
+    }
+}
+
+impl fmt::Debug for AppFuture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LocalFuture")
+    }
+}

@@ -1,0 +1,330 @@
+//! Calls a tower service when it is ready. A request that must wait gets its own instance.
+
+use crate::body::SendBody;
+use crate::error::BoxError;
+use crate::extensions::ClientAddr;
+use http_body::Body as HttpBody;
+use peregrine_web::connection::ConnectionInfo;
+use peregrine_web::panics::catch_log_panic;
+use std::any::Any;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::fmt;
+use std::future::poll_fn;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use tower_service::Service;
+
+/// Why a call yielded no response.
+#[derive(Debug)]
+pub enum TowerError {
+    /// `poll_ready` returned an error.
+    NotReady(BoxError),
+    /// The call returned an error.
+    Call(BoxError),
+}
+
+/// The future of a call whose service was not ready immediately. It is boxed because it is rare:
+/// otherwise every request's future would reserve space for it.
+pub type OneshotFuture<'r, B> = Pin<Box<dyn Future<Output = Result<http::Response<B>, TowerError>> + 'r>>;
+
+/// How a request reaches a service. Implemented by [`Direct`] and [`PerPeer`] only.
+pub trait Dispatch: Clone + 'static + sealed::Sealed {
+    /// The body of responses.
+    type Body: HttpBody<Error: Into<BoxError>> + 'static;
+
+    /// A call to a service that was ready immediately.
+    type Future: Future<Output = Result<http::Response<Self::Body>, Self::Error>>;
+
+    /// The error of a failed call.
+    type Error: Into<BoxError>;
+
+    /// Polls whether a request can be passed to the service now.
+    fn poll_ready(&self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>>;
+
+    /// Calls the service, which [`Reach::poll_ready`] just reported as ready.
+    fn call(&self, request: http::Request<SendBody>) -> Self::Future;
+
+    /// Calls the service once it is ready; `polled` is the result of the last
+    /// [`Reach::poll_ready`].
+    fn oneshot(
+        &self,
+        polled: Poll<Result<(), Self::Error>>,
+        request: http::Request<SendBody>,
+        connection: &Rc<ConnectionInfo>,
+    ) -> OneshotFuture<'_, Self::Body>;
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl<S> Sealed for super::SharedService<S> {}
+    impl<M> Sealed for super::PerConnection<M> {}
+}
+
+/// One service for all requests of a worker.
+#[derive(Clone, Debug)]
+pub struct SharedService<S>(RefCell<S>);
+
+impl<S> SharedService<S> {
+    pub(crate) fn new(service: S) -> Self {
+        Self(RefCell::new(service))
+    }
+
+    /// Polls the instance that all requests share. If it is ready, [`Direct::call_shared`] can call
+    /// it without a clone.
+    pub(crate) fn poll_shared<T>(&self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>>
+    where
+        S: Service<T>,
+    {
+        self.0.borrow_mut().poll_ready(context)
+    }
+
+    /// Calls the service, which was just ready.
+    pub(crate) fn call_shared<T>(&self, request: T) -> S::Future
+    where
+        S: Service<T>,
+    {
+        self.0.borrow_mut().call(request)
+    }
+
+    /// Waits for the service and calls it.
+    ///
+    /// The request takes the instance that was polled and leaves a fresh clone. The state of a
+    /// polled instance (a place in a queue, a permit, a waker) belongs to the request that polled
+    /// it; another request must not use or drop it.
+    pub(crate) fn oneshot_owned<'r, T, B>(
+        &self,
+        polled: Poll<Result<(), S::Error>>,
+        request: T,
+    ) -> OneshotFuture<'r, B>
+    where
+        S: Service<T, Response = http::Response<B>, Error: Into<BoxError>> + Clone + 'r,
+        T: 'r,
+        B: 'r,
+    {
+        let fresh = self.0.borrow().clone();
+        let own = self.0.replace(fresh);
+        let failed = match polled {
+            Poll::Ready(Err(error)) => Some(error.into()),
+            _ => None,
+        };
+        Box::pin(async move {
+            match failed {
+                Some(error) => Err(TowerError::NotReady(error)),
+                None => call(own, request).await,
+            }
+        })
+    }
+}
+
+impl<S, B> Dispatch for SharedService<S>
+where
+    S: Service<http::Request<SendBody>, Response = http::Response<B>> + Clone + 'static,
+    S::Error: Into<BoxError>,
+    B: HttpBody<Error: Into<BoxError>> + 'static,
+{
+    type Body = B;
+    type Future = S::Future;
+    type Error = S::Error;
+
+    fn poll_ready(&self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.poll_shared(context)
+    }
+
+    fn call(&self, request: http::Request<SendBody>) -> S::Future {
+        self.call_shared(request)
+    }
+
+    fn oneshot(
+        &self,
+        polled: Poll<Result<(), S::Error>>,
+        request: http::Request<SendBody>,
+        _: &Rc<ConnectionInfo>,
+    ) -> OneshotFuture<'_, B> {
+        self.oneshot_owned(polled, request)
+    }
+}
+
+/// Creates a service for each connection from the peer's address, as axum does under hyper. The
+/// service is created when the connection's first request arrives, and each request gets a clone of
+/// it. On a connection from a trusted proxy, a new service is created for each request, from the
+/// address of the request's client.
+pub struct PerConnection<M> {
+    make: RefCell<M>,
+    /// Distinguishes the services of this `PerPeer` from those of others on the same thread.
+    id: u64,
+}
+
+thread_local! {
+    /// The services of each connection. They cannot be in [`PerPeer`], which is passed to the
+    /// workers and must be `Send`. They cannot be in [`ConnectionInfo`] either, because its copies
+    /// may move to other threads.
+    static KEPT: RefCell<HashMap<u64, ConnectionServices>> = RefCell::default();
+}
+
+/// The services of one connection, each with the number of its [`PerPeer`]. No service is called or
+/// dropped while `KEPT` is borrowed, because the service's code may borrow `KEPT` too.
+type ConnectionServices = Vec<(u64, Rc<dyn Any>)>;
+
+/// A connection's number on its thread. Dropping it drops the connection's services.
+struct ConnectionToken(u64);
+
+impl ConnectionToken {
+    fn new(connection: &ConnectionInfo) -> Option<&Self> {
+        static NUMBERS: AtomicU64 = AtomicU64::new(0);
+        connection.data.get_or_init(|| Self(NUMBERS.fetch_add(1, Ordering::Relaxed)))
+    }
+}
+
+impl Drop for ConnectionToken {
+    fn drop(&mut self) {
+        // While a thread exits, its services may already be dropped.
+        let services = KEPT.try_with(|kept| kept.borrow_mut().remove(&self.0));
+        drop_services(services.ok().flatten().unwrap_or_default());
+    }
+}
+
+/// Drops services one by one and catches their panics: a panicking destructor must not fail the
+/// server's work for the connection, and a second one must not abort the process.
+fn drop_services(services: ConnectionServices) {
+    for (_, service) in services {
+        if catch_unwind(AssertUnwindSafe(|| drop(service))).is_err() {
+            catch_log_panic(
+                || tracing::error!(target: "peregrine", "a connection's service panicked on drop"),
+            );
+        }
+    }
+}
+
+impl<M> PerConnection<M> {
+    pub(crate) fn new(make: M) -> Self {
+        static NUMBERS: AtomicU64 = AtomicU64::new(0);
+        Self { make: RefCell::new(make), id: NUMBERS.fetch_add(1, Ordering::Relaxed) }
+    }
+
+    /// A clone of the connection's service, if it has one.
+    fn cached<S: Clone + 'static>(&self, connection: &ConnectionInfo) -> Option<S> {
+        let token: &ConnectionToken = connection.data.get()?;
+        let service = KEPT.with_borrow(|kept| {
+            let mut services = kept.get(&token.0)?.iter();
+            services.find(|(number, _)| *number == self.id).map(|(_, kept)| Rc::clone(kept))
+        });
+        service?.downcast_ref::<S>().cloned()
+    }
+
+    /// Keeps a service for the connection's further requests.
+    fn cache<S: 'static>(&self, connection: &ConnectionInfo, service: S) {
+        let Some(token) = ConnectionToken::new(connection) else { return };
+        let service = Rc::new(service);
+        KEPT.with_borrow_mut(|kept| kept.entry(token.0).or_default().push((self.id, service)));
+    }
+}
+
+impl<M> Drop for PerConnection<M> {
+    fn drop(&mut self) {
+        // While a thread exits, its services may already be dropped.
+        let own: Option<Vec<_>> = KEPT
+            .try_with(|kept| {
+                let mut kept = kept.borrow_mut();
+                let services = kept.values_mut();
+                services
+                    .flat_map(|services| services.extract_if(.., |(by, _)| *by == self.id))
+                    .collect()
+            })
+            .ok();
+        drop_services(own.unwrap_or_default());
+    }
+}
+
+impl<M: Clone> Clone for PerConnection<M> {
+    fn clone(&self) -> Self {
+        Self::new(self.make.borrow().clone())
+    }
+}
+
+impl<M, S, B> Dispatch for PerConnection<M>
+where
+    M: Service<SocketAddr, Response = S, Error = Infallible> + Clone + 'static,
+    S: Service<http::Request<SendBody>, Response = http::Response<B>> + Clone + 'static,
+    S::Error: Into<BoxError>,
+    B: HttpBody<Error: Into<BoxError>> + 'static,
+{
+    type Body = B;
+    type Future = S::Future;
+    type Error = S::Error;
+
+    /// Always pending, because the service depends on the connection, which this method does not
+    /// know.
+    fn poll_ready(&self, _: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        Poll::Pending
+    }
+
+    fn call(&self, _: http::Request<SendBody>) -> S::Future {
+        unreachable!("`poll_ready` is always pending")
+    }
+
+    fn oneshot(
+        &self,
+        _: Poll<Result<(), S::Error>>,
+        request: http::Request<SendBody>,
+        connection: &Rc<ConnectionInfo>,
+    ) -> OneshotFuture<'_, B> {
+        let told = request.extensions().get::<ClientAddr>().copied();
+        if told.is_none()
+            && let Some(service) = self.cached::<S>(connection)
+        {
+            return Box::pin(call(service, request));
+        }
+        let connection = Rc::clone(connection);
+        let make = self.make.borrow().clone();
+        Box::pin(async move {
+            // A Unix socket has no address: the service is made for the unspecified address.
+            let nobody = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+            let address = told.map_or_else(|| connection.peer.socket_addr(), |caller| caller.address);
+            let made = make_service(make, address.unwrap_or(nobody)).await?;
+            if told.is_none() {
+                self.cache(&connection, made.clone());
+            }
+            drop(connection);
+            call(made, request).await
+        })
+    }
+}
+
+async fn make_service<M: Service<SocketAddr, Error = Infallible>>(
+    mut make: M,
+    peer: SocketAddr,
+) -> Result<M::Response, TowerError> {
+    ready(&mut make).await?;
+    match make.call(peer).await {
+        Ok(service) => Ok(service),
+    }
+}
+
+/// Waits for a service and calls it.
+async fn call<S, T>(mut service: S, request: T) -> Result<S::Response, TowerError>
+where
+    S: Service<T, Error: Into<BoxError>>,
+{
+    ready(&mut service).await?;
+    service.call(request).await.map_err(|error| TowerError::Call(error.into()))
+}
+
+async fn ready<S, T>(service: &mut S) -> Result<(), TowerError>
+where
+    S: Service<T, Error: Into<BoxError>>,
+{
+    let ready = poll_fn(|context| service.poll_ready(context)).await;
+    ready.map_err(|error| TowerError::NotReady(error.into()))
+}
+
+impl<M> fmt::Debug for PerConnection<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PerPeer").finish_non_exhaustive()
+    }
+}

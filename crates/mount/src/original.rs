@@ -1,0 +1,57 @@
+//! The original request, kept while a tower layer holds the `http::Request` made from it.
+//!
+//! The module `restore` stores it in the request's row of a thread-local table (module `passage`).
+//! When the layer calls its inner service, `restore` finds the row through the layer's request.
+
+use peregrine_web::service::ErasedService;
+use peregrine_web::upgrade::UpgradeHandler;
+use peregrine_web::{Parts, Response};
+
+/// The kept request.
+pub(crate) struct OriginalRequest {
+    parts: Parts,
+    /// The rest of the application; `None` if the middleware's `run` only borrows it. In that case
+    /// `run` makes the layer's calls.
+    next: Option<ErasedService>,
+    /// The upgrades of the responses that the layer received from its inner service.
+    upgrades: Vec<UpgradeHandler>,
+}
+
+/// The index of a response's upgrade in `Origin::upgrades`. It is stored in the response's
+/// extensions, because a layer that retries receives several responses.
+#[derive(Clone)]
+struct UpgradeIndex(usize);
+
+impl OriginalRequest {
+    /// Keeps a request's `parts` and the rest of the application.
+    pub(crate) fn new(parts: Parts, next: Option<ErasedService>) -> Self {
+        Self { parts, next, upgrades: Vec::new() }
+    }
+
+    pub(crate) fn parts(&self) -> &Parts {
+        &self.parts
+    }
+
+    /// The rest of the application.
+    pub(crate) fn next_service(&self) -> Option<ErasedService> {
+        self.next.clone()
+    }
+
+    /// Keeps the upgrade of a response until the layer has responded.
+    pub(crate) fn store_upgrade(&mut self, upgrade: UpgradeHandler, response: &mut Response) {
+        response.extensions_mut().insert(UpgradeIndex(self.upgrades.len()));
+        self.upgrades.push(upgrade);
+    }
+
+    /// The upgrade that belongs to the layer's response.
+    pub(crate) fn into_upgrade(mut self, response: &mut Response) -> Option<UpgradeHandler> {
+        match response.extensions_mut().remove::<UpgradeIndex>() {
+            Some(UpgradeIndex(number)) if number < self.upgrades.len() => {
+                Some(self.upgrades.swap_remove(number))
+            }
+            // A layer may create a new response without the extensions. Then the last upgrade is
+            // used.
+            _ => self.upgrades.pop(),
+        }
+    }
+}

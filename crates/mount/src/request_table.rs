@@ -1,0 +1,499 @@
+//! Keeps a request's values on its thread while a tower layer may move to other threads.
+//!
+//! Many layers require `Send`, but our bodies and calls are not `Send`. So a layer gets
+//! [`Handle`]s. The calls and bodies that they refer to ([`Thing`]s) stay in a thread-local table,
+//! in the row of their request. On the request's thread, a handle finds its value in the table, and
+//! most requests need nothing else. On another thread, a handle sends a message to the request's
+//! [`Home`], which owns the row. The home is polled on the request's thread for as long as messages
+//! can arrive: first with the layer, then with the response's body, and then after the response.
+
+use crate::body::SendBoxBody;
+use crate::body_channel::{BodyChannel, LocalTask, BodyForwarder, Progress};
+use crate::call::{LocalCall, CallOutcome, CallReply, poll_call};
+use crate::original::OriginalRequest;
+use peregrine_web::Body;
+use peregrine_web::response::AfterResponse;
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use tokio::sync::oneshot;
+
+/// The maximum number of calls that wait for a request's home.
+const CALLS_MAX: usize = 1024;
+
+/// A row keeps its slots for the next request only if their capacity is at most this.
+const SLOTS_RETAINED_MAX: usize = 8;
+
+/// A `Send` reference to a request's row. It gives access only on the request's thread.
+pub(crate) struct RequestRef {
+    thread_id: u64,
+    /// The index of the row.
+    row: usize,
+    /// Distinguishes this request from others that used the same row.
+    generation: u64,
+    queue: Mutex<CommandQueue>,
+}
+
+/// The passage, in the extensions of the layer's request.
+#[derive(Clone)]
+pub(crate) struct RequestRefExtension(pub(crate) Arc<RequestRef>);
+
+/// Messages from other threads to the request's home.
+#[derive(Default)]
+struct CommandQueue {
+    commands: Vec<Command>,
+    queued_calls: usize,
+    /// The waker of the task that polls the home.
+    owner_waker: Option<Waker>,
+    is_closed: bool,
+}
+
+enum Command {
+    /// Begin a call.
+    StartCall(Box<RemoteCall>),
+    /// Continue a call that began on the request's thread, and send its outcome.
+    ResumeCall(usize, CallReply),
+    /// Move a body.
+    ForwardBody(usize, Arc<Mutex<BodyChannel>>),
+    /// Drop a value.
+    Release(usize),
+}
+
+/// A call that another thread made, or a call whose inner service is only borrowed, so that the row
+/// cannot own it.
+pub(crate) struct RemoteCall {
+    pub(crate) request: http::Request<SendBoxBody>,
+    pub(crate) reply: CallReply,
+}
+
+/// A value that stays on its thread.
+pub(crate) enum LocalValue {
+    Body(Body),
+    Call(LocalCall<'static>),
+}
+
+/// A slot of a row, for one value.
+enum ValueSlot {
+    Free,
+    /// The value is in use.
+    Borrowed,
+    Occupied(LocalValue),
+}
+
+/// The state of one request. Later requests reuse the row and the capacity of its slots.
+#[derive(Default)]
+struct RequestState {
+    /// Zero while the row is free.
+    generation: u64,
+    /// `None` once the request is answered.
+    original: Option<OriginalRequest>,
+    slots: Vec<ValueSlot>,
+    /// Work that responses inside the layer left to be done after the response.
+    after_response: Vec<AfterResponse>,
+    /// The waker of the task that waits until the row is empty.
+    idle_waker: Option<Waker>,
+    /// The passage of the previous request, reused for the next one if no handle refers to it.
+    request_ref: Option<Arc<RequestRef>>,
+}
+
+#[derive(Default)]
+struct RequestTable {
+    rows: Vec<RequestState>,
+    free: Vec<usize>,
+    last_generation: u64,
+}
+
+thread_local! {
+    static THREAD: u64 = {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        LAST.fetch_add(1, Ordering::Relaxed)
+    };
+    static TABLE: RefCell<RequestTable> = RefCell::default();
+}
+
+impl RequestRef {
+    /// Whether this is the request's thread.
+    pub(crate) fn is_local(&self) -> bool {
+        THREAD.with(|thread| *thread == self.thread_id)
+    }
+
+    /// Runs `look` on the request's row; `None` on other threads, and when the request is over.
+    fn with_row<T>(&self, look: impl FnOnce(&mut RequestState) -> T) -> Option<T> {
+        if !self.is_local() {
+            return None;
+        }
+        // While a thread exits, its table may already be destroyed.
+        let found = TABLE.try_with(|table| {
+            let mut table = table.borrow_mut();
+            let row = table.rows.get_mut(self.row);
+            row.filter(|row| row.generation == self.generation).map(look)
+        });
+        found.ok().flatten()
+    }
+
+    /// Runs `look` on the original request; `None` on other threads, and after the response.
+    pub(crate) fn with_original<T>(&self, look: impl FnOnce(&mut OriginalRequest) -> T) -> Option<T> {
+        self.with_row(|row| row.original.as_mut().map(look)).flatten()
+    }
+
+    /// Keeps `thing` in the request's row.
+    ///
+    /// # Errors
+    /// The request is over, or belongs to another thread. The value is returned.
+    pub(crate) fn store(self: &Arc<Self>, thing: LocalValue) -> Result<LocalHandle, LocalValue> {
+        let mut thing = Some(thing);
+        let slot = self.with_row(|row| {
+            let full = ValueSlot::Occupied(thing.take().expect("the closure runs at most once"));
+            let free = row.slots.iter().position(|slot| matches!(slot, ValueSlot::Free));
+            match free {
+                Some(slot) => row.slots[slot] = full,
+                None => row.slots.push(full),
+            }
+            free.unwrap_or(row.slots.len() - 1)
+        });
+        match (slot, thing) {
+            (Some(slot), _) => Ok(LocalHandle { request: Arc::clone(self), slot: Some(slot) }),
+            (None, thing) => Err(thing.expect("the closure did not run")),
+        }
+    }
+
+    /// Stores the work that a response inside the layer continues. The response cannot carry this
+    /// work, because the layer may drop the response's body. The home runs the work after the
+    /// layer's own response.
+    pub(crate) fn store_after_response(&self, rest: AfterResponse) {
+        let mut rest = Some(rest);
+        let waiting = self.with_row(|row| {
+            row.after_response.extend(rest.take());
+            row.idle_waker.take()
+        });
+        waiting.flatten().into_iter().for_each(Waker::wake);
+    }
+
+    /// Makes the request's home begin a call; callable on any thread. The receiver yields the
+    /// outcome, or an error if the request is over.
+    pub(crate) fn send_call(&self, request: http::Request<SendBoxBody>) -> oneshot::Receiver<CallOutcome> {
+        let (reply, response) = oneshot::channel();
+        self.send_command(Command::StartCall(Box::new(RemoteCall { request, reply })));
+        response
+    }
+
+    fn send_command(&self, mail: Command) {
+        let mut mailbox = lock(&self.queue);
+        let is_call = matches!(mail, Command::StartCall(_));
+        if mailbox.is_closed || is_call && mailbox.queued_calls == CALLS_MAX {
+            drop(mailbox);
+            return mail.reject();
+        }
+        mailbox.queued_calls += usize::from(is_call);
+        mailbox.commands.push(mail);
+        let home = mailbox.owner_waker.take();
+        drop(mailbox);
+        home.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl Command {
+    /// Notifies the sender that the work will not be done. No lock may be held: destructors of
+    /// dropped values may run arbitrary code.
+    fn reject(self) {
+        if let Self::ForwardBody(_, bridge) = self {
+            BodyForwarder::abort(bridge);
+        }
+    }
+}
+
+/// A `Send` reference to a value that stays on its thread. Dropping the handle drops the value
+/// there.
+pub(crate) struct LocalHandle {
+    request: Arc<RequestRef>,
+    /// `None` once the value was moved out or the home took it over.
+    slot: Option<usize>,
+}
+
+/// The result of looking up a handle's value on this thread.
+pub(crate) enum LocalLookup<T> {
+    Local(T),
+    OtherThread,
+    /// The request is over.
+    Gone,
+}
+
+impl LocalHandle {
+    /// Runs `work` on the value. The table is not borrowed meanwhile, because the value's code may
+    /// borrow it.
+    pub(crate) fn with<T>(&self, work: impl FnOnce(&mut LocalValue) -> T) -> LocalLookup<T> {
+        let Some(slot) = self.slot else { return LocalLookup::Gone };
+        if !self.request.is_local() {
+            return LocalLookup::OtherThread;
+        }
+        let Some(Some(mut thing)) = self.request.with_row(|row| borrow_value(&mut row.slots[slot])) else {
+            return LocalLookup::Gone;
+        };
+        let value = work(&mut thing);
+        let mut thing = Some(thing);
+        self.request.with_row(|row| row.slots[slot] = thing.take().map_or(ValueSlot::Free, ValueSlot::Occupied));
+        // If the request ended meanwhile, the value is dropped here, while the table is not
+        // borrowed.
+        drop(thing);
+        LocalLookup::Local(value)
+    }
+
+    /// Takes the value, if it belongs to this thread.
+    ///
+    /// # Errors
+    /// The value belongs to another thread or no longer exists.
+    pub(crate) fn take(mut self) -> Result<LocalValue, Self> {
+        let Some(slot) = self.slot else { return Err(self) };
+        match self.request.with_row(|row| row.take_value(slot)) {
+            Some((Some(thing), rest)) => {
+                self.slot = None;
+                rest.into_iter().for_each(Waker::wake);
+                Ok(thing)
+            }
+            _ => Err(self),
+        }
+    }
+
+    /// Makes the home continue a call, and returns the receiver of its outcome.
+    pub(crate) fn resume_call(mut self) -> oneshot::Receiver<CallOutcome> {
+        let (reply, response) = oneshot::channel();
+        if let Some(slot) = self.slot.take() {
+            self.request.send_command(Command::ResumeCall(slot, reply));
+        }
+        response
+    }
+
+    /// Makes the home move a body over `bridge`.
+    pub(crate) fn forward_body(mut self, bridge: Arc<Mutex<BodyChannel>>) {
+        match self.slot.take() {
+            Some(slot) => self.request.send_command(Command::ForwardBody(slot, bridge)),
+            None => BodyForwarder::abort(bridge),
+        }
+    }
+}
+
+impl Drop for LocalHandle {
+    fn drop(&mut self) {
+        let Some(slot) = self.slot.take() else { return };
+        if !self.request.is_local() {
+            return self.request.send_command(Command::Release(slot));
+        }
+        if let Some((thing, rest)) = self.request.with_row(|row| row.take_value(slot)) {
+            drop(thing);
+            rest.into_iter().for_each(Waker::wake);
+        }
+    }
+}
+
+impl RequestState {
+    /// Takes a value out. If this empties the row, also returns the waker of the task that waits
+    /// for an empty row.
+    fn take_value(&mut self, slot: usize) -> (Option<LocalValue>, Option<Waker>) {
+        let taken = std::mem::replace(&mut self.slots[slot], ValueSlot::Free);
+        let rest = if self.is_empty() { self.idle_waker.take() } else { None };
+        match taken {
+            ValueSlot::Occupied(thing) => (Some(thing), rest),
+            ValueSlot::Free | ValueSlot::Borrowed => (None, rest),
+        }
+    }
+
+    /// Frees the row and returns its contents.
+    fn release(&mut self) -> (Option<OriginalRequest>, Option<Waker>, Vec<ValueSlot>, Vec<AfterResponse>) {
+        self.generation = 0;
+        let is_small = self.slots.capacity() <= SLOTS_RETAINED_MAX;
+        let slots = if self.is_empty() && is_small {
+            self.slots.clear();
+            Vec::new()
+        } else {
+            std::mem::take(&mut self.slots)
+        };
+        (self.original.take(), self.idle_waker.take(), slots, std::mem::take(&mut self.after_response))
+    }
+
+    fn is_empty(&self) -> bool {
+        self.slots.iter().all(|slot| matches!(slot, ValueSlot::Free))
+    }
+}
+
+fn borrow_value(slot: &mut ValueSlot) -> Option<LocalValue> {
+    match std::mem::replace(slot, ValueSlot::Borrowed) {
+        ValueSlot::Occupied(thing) => Some(thing),
+        other => {
+            *slot = other;
+            None
+        }
+    }
+}
+
+/// Owns a request's values, and does the work that other threads request. Dropping it drops all of
+/// the values.
+pub(crate) struct RequestOwner {
+    request: Arc<RequestRef>,
+    call_starter: CallStarter,
+    calls: Vec<(LocalCall<'static>, Option<CallReply>)>,
+    forwarders: Vec<BodyForwarder>,
+    /// Work to do after the response.
+    after_response: Vec<AfterResponse>,
+}
+
+/// Which code begins the calls that other threads request.
+pub(crate) enum CallStarter {
+    /// The home begins them with this function.
+    Owner(fn(http::Request<SendBoxBody>) -> LocalCall<'static>),
+    /// The code that polls the home takes them from here and begins them.
+    Poller(Vec<RemoteCall>),
+    /// No code: the response is complete.
+    Closed,
+}
+
+impl RequestOwner {
+    /// Creates the home of the request kept in `origin`.
+    pub(crate) fn new(origin: OriginalRequest, begins: CallStarter) -> Self {
+        let passage = TABLE.with_borrow_mut(|table| {
+            table.last_generation += 1;
+            let number = table.last_generation;
+            let place = table.free.pop().unwrap_or(table.rows.len());
+            if place == table.rows.len() {
+                table.rows.push(RequestState::default());
+            }
+            let row = &mut table.rows[place];
+            (row.generation, row.original) = (number, Some(origin));
+            let mut passage = row.request_ref.take();
+            if let Some(again) = passage.as_mut().and_then(Arc::get_mut) {
+                again.generation = number;
+                again.queue = Mutex::default();
+            } else {
+                let thread = THREAD.with(|thread| *thread);
+                let mailbox = Mutex::default();
+                passage = Some(Arc::new(RequestRef { thread_id: thread, row: place, generation: number, queue: mailbox }));
+            }
+            passage.expect("one was reused or created above")
+        });
+        Self { request: passage, call_starter: begins, calls: Vec::new(), forwarders: Vec::new(), after_response: Vec::new() }
+    }
+
+    pub(crate) fn request(&self) -> &Arc<RequestRef> {
+        &self.request
+    }
+
+    /// Takes the calls that the caller must begin.
+    pub(crate) fn take_remote_calls(&mut self) -> Vec<RemoteCall> {
+        match &mut self.call_starter {
+            CallStarter::Poller(asked) => std::mem::take(asked),
+            CallStarter::Owner(_) | CallStarter::Closed => Vec::new(),
+        }
+    }
+
+    /// Stops beginning calls, and returns the original request. Calls in progress continue.
+    pub(crate) fn finish_request(&mut self) -> Option<OriginalRequest> {
+        self.call_starter = CallStarter::Closed;
+        self.request.with_row(|row| row.original.take()).flatten()
+    }
+
+    fn handle_command(&mut self, mail: Command) {
+        match mail {
+            Command::StartCall(call) => match &mut self.call_starter {
+                CallStarter::Owner(begin) => self.calls.push((begin(call.request), Some(call.reply))),
+                CallStarter::Poller(asked) => asked.push(*call),
+                CallStarter::Closed => {}
+            },
+            Command::ResumeCall(slot, reply) => {
+                if let Some((Some(LocalValue::Call(call)), _)) =
+                    self.request.with_row(|row| row.take_value(slot))
+                {
+                    self.calls.push((call, Some(reply)));
+                }
+            }
+            Command::ForwardBody(slot, bridge) => match self.request.with_row(|row| row.take_value(slot)) {
+                Some((Some(LocalValue::Body(body)), _)) => self.forwarders.push(BodyForwarder::new(body, bridge)),
+                _ => BodyForwarder::abort(bridge),
+            },
+            Command::Release(slot) => drop(self.request.with_row(|row| row.take_value(slot))),
+        }
+    }
+}
+
+impl LocalTask for RequestOwner {
+    fn poll(&mut self, context: &mut Context<'_>) -> Progress {
+        let mail = {
+            let mut mailbox = lock(&self.request.queue);
+            mailbox.owner_waker.get_or_insert_with(|| Waker::noop().clone()).clone_from(context.waker());
+            mailbox.queued_calls = 0;
+            std::mem::take(&mut mailbox.commands)
+        };
+        let mut pumped = if mail.is_empty() { Progress::Idle } else { Progress::Advanced };
+        mail.into_iter().for_each(|mail| self.handle_command(mail));
+        if self.calls.is_empty() && self.forwarders.is_empty() {
+            return pumped;
+        }
+        let before = self.calls.len();
+        self.calls.retain_mut(|(call, reply)| poll_call(call, reply, context));
+        if self.calls.len() < before {
+            pumped = Progress::Advanced;
+        }
+        self.forwarders.retain_mut(|pump| {
+            if pump.poll(context) == Progress::Advanced {
+                pumped = Progress::Advanced;
+            }
+            pump.is_active()
+        });
+        pumped
+    }
+
+    /// Whether any value or work is left.
+    fn is_active(&self) -> bool {
+        let is_idle = self.request.with_row(|row| row.is_empty() && row.after_response.is_empty());
+        let is_done = self.calls.is_empty() && self.forwarders.is_empty() && self.after_response.is_empty();
+        !is_done || !is_idle.unwrap_or(true)
+    }
+
+    /// Runs until nothing is left.
+    async fn run_to_completion(mut self) {
+        std::future::poll_fn(|context| {
+            loop {
+                let left = self.request.with_row(|row| std::mem::take(&mut row.after_response));
+                self.after_response.extend(left.into_iter().flatten());
+                self.after_response.retain_mut(|rest| rest.as_mut().poll(context).is_pending());
+                // A future in `rests` may wait for work that `poll` does.
+                if self.poll(context) == Progress::Idle {
+                    break;
+                }
+            }
+            if !self.is_active() {
+                return Poll::Ready(());
+            }
+            let waker = context.waker().clone();
+            // The old waker is dropped while the table is not borrowed.
+            drop(self.request.with_row(|row| row.idle_waker.replace(waker)));
+            Poll::Pending
+        })
+        .await;
+    }
+}
+
+impl Drop for RequestOwner {
+    fn drop(&mut self) {
+        let left = self.request.with_row(RequestState::release);
+        if left.is_some() {
+            TABLE.with_borrow_mut(|table| {
+                let place = self.request.row;
+                table.rows[place].request_ref = Some(Arc::clone(&self.request));
+                table.free.push(place);
+            });
+        }
+        // The values' destructors may use the table.
+        drop(left);
+        let mut mailbox = lock(&self.request.queue);
+        mailbox.is_closed = true;
+        let (mail, home) = (std::mem::take(&mut mailbox.commands), mailbox.owner_waker.take());
+        drop(mailbox);
+        drop(home);
+        mail.into_iter().for_each(Command::reject);
+    }
+}
+
+/// No code panics while it holds this lock.
+fn lock(mailbox: &Mutex<CommandQueue>) -> MutexGuard<'_, CommandQueue> {
+    mailbox.lock().unwrap_or_else(PoisonError::into_inner)
+}

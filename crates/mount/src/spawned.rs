@@ -1,0 +1,228 @@
+//! An application on a thread of its own, as a tower service that is `Send`.
+
+use crate::body::{SendBody, SendBoxBody};
+use crate::body_channel::LocalTask;
+use crate::error::BoxError;
+use crate::app_service::AppService;
+use crate::response::to_http;
+use crate::timer::TokioTimerSource;
+use http_body::Body as HttpBody;
+use peregrine_web::{App, BuildError, clock};
+use std::convert::Infallible;
+use std::fmt;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use tokio::runtime::{Builder, LocalOptions};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+
+/// The maximum number of calls that wait for the application's thread.
+const QUEUED_REQUESTS_MAX: usize = 1024;
+
+/// Why an application could not be spawned.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum SpawnError {
+    /// The application has faults, such as conflicting routes.
+    Build(BuildError),
+    /// The thread or its runtime could not be started.
+    Thread(io::Error),
+}
+
+impl fmt::Display for SpawnError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Build(error) => error.fmt(f),
+            Self::Thread(error) => write!(f, "the application has no thread: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for SpawnError {}
+
+/// Runs an application on its own thread, and returns a tower service that is `Send` and `Clone`,
+/// for axum and for hyper on several threads. The thread ends when the last clone is dropped.
+///
+/// Each request goes to that thread through a channel, and its response returns through another.
+/// This wakes another thread twice and costs some microseconds. All requests share one core. Bodies
+/// move one frame at a time, when they are read. To use more cores, spawn several applications and
+/// distribute the load. It is better to do the reverse: let the Peregrine server run the axum
+/// router or other tower service, with [`crate::tower`].
+///
+/// The application does not notice when the surrounding server drains. Its event streams continue
+/// until they end or the server closes them.
+///
+/// ```
+/// use axum::Router;
+/// use peregrine::tower::spawn_tower;
+/// use peregrine::App;
+///
+/// let ours = spawn_tower(|| App::new().get("/hello", || "hello"))?;
+/// let router: Router = Router::new().nest_service("/ours", ours);
+/// # let _ = router;
+/// # Ok::<_, peregrine::tower::SpawnError>(())
+/// ```
+///
+/// # Errors
+/// The application has faults, such as conflicting routes, or its thread could not be started.
+pub fn spawn_tower<M>(make: M) -> Result<SpawnedService, SpawnError>
+where
+    M: FnOnce() -> App + Send + 'static,
+{
+    let (calls, receiver) = mpsc::channel(QUEUED_REQUESTS_MAX);
+    let (sender, built) = std::sync::mpsc::channel();
+    let body = move || {
+        let runtime = Builder::new_current_thread()
+            .enable_all()
+            .build_local(LocalOptions::default())
+            .map_err(SpawnError::Thread);
+        let service = make().build().map(AppService::new).map_err(SpawnError::Build);
+        let (runtime, service) = match runtime.and_then(|runtime| Ok((runtime, service?))) {
+            Ok(both) => both,
+            Err(error) => return drop(sender.send(Err(error))),
+        };
+        let _ = sender.send(Ok(()));
+        clock::install(Rc::new(TokioTimerSource::new()));
+        runtime.block_on(run_app(service, receiver));
+    };
+    let thread = std::thread::Builder::new().name("peregrine-tower".to_owned());
+    thread.spawn(body).map_err(SpawnError::Thread)?;
+    let silent = |_| SpawnError::Thread(io::Error::other("the function that creates it panicked"));
+    built.recv().map_err(silent)??;
+    Ok(SpawnedService { requests: calls, permit: None })
+}
+
+/// Handles each call in its own task, until the last [`RemoteService`] is dropped and the last call
+/// has completed.
+async fn run_app(service: AppService, mut calls: mpsc::Receiver<RemoteRequest>) {
+    let mut tasks = JoinSet::new();
+    while let Some(RemoteRequest { request, reply }) = calls.recv().await {
+        tasks.spawn_local(handle_request(service.clone(), request, reply));
+        while tasks.try_join_next().is_some() {}
+    }
+    while tasks.join_next().await.is_some() {}
+}
+
+async fn handle_request(
+    service: AppService,
+    request: http::Request<SendBoxBody>,
+    mut reply: oneshot::Sender<http::Response<SendBody>>,
+) {
+    // If the caller drops the call, the handler is dropped too, as if the peer had disconnected.
+    let mut response = tokio::select! {
+        biased;
+        response = service.respond(request) => response,
+        () = reply.closed() => return,
+    };
+    let (mut pump, rest) = (None, response.take_rest());
+    let response = to_http(response, |body| {
+        let (body, rest) = SendBody::into_forwarded(body);
+        pump = rest;
+        body
+    });
+    if reply.send(response).is_err() {
+        return;
+    }
+    if let Some(pump) = pump {
+        pump.run_to_completion().await;
+    }
+    // A nested service may have spawned a task that reads the request's body after the response.
+    if let Some(rest) = rest {
+        rest.await;
+    }
+}
+
+struct RemoteRequest {
+    request: http::Request<SendBoxBody>,
+    reply: oneshot::Sender<http::Response<SendBody>>,
+}
+
+/// An application on its own thread as a tower service. [`spawn_tower`] creates one.
+pub struct SpawnedService {
+    requests: mpsc::Sender<RemoteRequest>,
+    /// The channel's permit for the next call, or the future that waits for the permit.
+    permit: Option<PermitState>,
+}
+
+enum PermitState {
+    Waiting(PermitFuture),
+    Acquired(mpsc::OwnedPermit<RemoteRequest>),
+}
+
+type PermitFuture = Pin<
+    Box<
+        dyn Future<Output = Result<mpsc::OwnedPermit<RemoteRequest>, mpsc::error::SendError<()>>>
+            + Send
+            + Sync,
+    >,
+>;
+
+impl Clone for SpawnedService {
+    fn clone(&self) -> Self {
+        Self { requests: self.requests.clone(), permit: None }
+    }
+}
+
+impl<B> tower_service::Service<http::Request<B>> for SpawnedService
+where
+    B: HttpBody<Error: Into<BoxError>> + Send + 'static,
+{
+    type Response = http::Response<SendBody>;
+    type Error = Infallible;
+    type Future = SpawnedFuture;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        loop {
+            match &mut self.permit {
+                Some(PermitState::Acquired(_)) => return Poll::Ready(Ok(())),
+                Some(PermitState::Waiting(waiting)) => match ready!(waiting.as_mut().poll(context)) {
+                    Ok(permit) => self.permit = Some(PermitState::Acquired(permit)),
+                    // The call reports the error.
+                    Err(_) => {
+                        self.permit = None;
+                        return Poll::Ready(Ok(()));
+                    }
+                },
+                None => {
+                    let waiting = self.requests.clone().reserve_owned();
+                    self.permit = Some(PermitState::Waiting(Box::pin(waiting)));
+                }
+            }
+        }
+    }
+
+    fn call(&mut self, request: http::Request<B>) -> SpawnedFuture {
+        let (reply, response) = oneshot::channel();
+        // Without a permit the sender of the reply is dropped, and the response is a 500.
+        if let Some(PermitState::Acquired(permit)) = self.permit.take() {
+            permit.send(RemoteRequest { request: request.map(SendBoxBody::new), reply });
+        }
+        SpawnedFuture(response)
+    }
+}
+
+/// The future of [`RemoteService`]. Dropping it drops the handler's future.
+#[derive(Debug)]
+pub struct SpawnedFuture(oneshot::Receiver<http::Response<SendBody>>);
+
+impl Future for SpawnedFuture {
+    type Output = Result<http::Response<SendBody>, Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let response = ready!(Pin::new(&mut self.0).poll(context));
+        // The handler panicked, or the thread has ended.
+        Poll::Ready(Ok(response.unwrap_or_else(|_| {
+            let mut response = http::Response::new(SendBody::default());
+            *response.status_mut() = http::StatusCode::INTERNAL_SERVER_ERROR;
+            response
+        })))
+    }
+}
+
+impl fmt::Debug for SpawnedService {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RemoteService")
+    }
+}

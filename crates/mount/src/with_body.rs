@@ -1,0 +1,170 @@
+//! Tower layers that are made for one type of body.
+
+use crate::body::SendBody;
+use crate::error::BoxError;
+use crate::layer::{NextService, NextFuture, LayerMiddleware, layer};
+use http_body::Body as HttpBody;
+use std::convert::Infallible;
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use tower_layer::Layer;
+use tower_service::Service;
+
+/// Converts a tower layer that requires one body type, usually axum's, into a middleware. Examples
+/// are `axum::middleware::from_fn`, `login_required!` of axum-login, and `GovernorLayer`. `body`
+/// converts a [`SendBody`] into the required type.
+///
+/// ```
+/// use axum::body::Body;
+/// use axum::extract::Request;
+/// use axum::middleware::{Next, from_fn};
+/// use axum::response::Response;
+/// use peregrine::tower::layer_with_body;
+/// use peregrine::App;
+///
+/// async fn stamp(request: Request, next: Next) -> Response {
+///     let mut response = next.run(request).await;
+///     response.headers_mut().insert("x-stamp", peregrine::http::HeaderValue::from_static("1"));
+///     response
+/// }
+///
+/// let app = App::new().with(layer_with_body(Body::new, from_fn(stamp))).get("/", || "hello");
+/// let response = app.test().get("/").send_now();
+/// assert_eq!((response.header("x-stamp"), response.text().as_str()), (Some("1"), "hello"));
+/// ```
+///
+/// Otherwise it works like [`layer()`], which takes layers that accept any body type.
+///
+/// # Cost
+///
+/// The cost is that of [`layer()`] plus that of `body`. `axum::body::Body::new` boxes each body
+/// that is not empty, and Peregrine reads a boxed body as a stream.
+pub fn layer_with_body<L, B, S, R>(
+    body: fn(SendBody) -> B,
+    layer_of_it: L,
+) -> LayerMiddleware<LayerWithBody<L, B>>
+where
+    L: Layer<NextServiceWithBody<B>, Service = S>,
+    S: Service<http::Request<B>, Response = http::Response<R>>,
+{
+    layer(LayerWithBody { body, layer: layer_of_it })
+}
+
+/// Adapts a layer for one body type to [`SendBody`]. Created by [`layer_with_body`].
+pub struct LayerWithBody<L, B> {
+    body: fn(SendBody) -> B,
+    layer: L,
+}
+
+impl<L: Clone, B> Clone for LayerWithBody<L, B> {
+    fn clone(&self) -> Self {
+        Self { body: self.body, layer: self.layer.clone() }
+    }
+}
+
+impl<L: Layer<NextServiceWithBody<B>>, B> Layer<NextService> for LayerWithBody<L, B> {
+    type Service = ServiceWithBody<L::Service, B>;
+
+    fn layer(&self, inner: NextService) -> Self::Service {
+        let service = self.layer.layer(NextServiceWithBody { body: self.body, inner });
+        ServiceWithBody { body: self.body, service }
+    }
+}
+
+/// Adapts a service that takes one body type to [`SendBody`].
+pub struct ServiceWithBody<S, B> {
+    body: fn(SendBody) -> B,
+    service: S,
+}
+
+impl<S: Clone, B> Clone for ServiceWithBody<S, B> {
+    fn clone(&self) -> Self {
+        Self { body: self.body, service: self.service.clone() }
+    }
+}
+
+impl<S: Service<http::Request<B>>, B> Service<http::Request<SendBody>> for ServiceWithBody<S, B> {
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = S::Future;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.service.poll_ready(context)
+    }
+
+    fn call(&mut self, request: http::Request<SendBody>) -> S::Future {
+        self.service.call(request.map(self.body))
+    }
+}
+
+/// [`Inner`], with its response bodies converted to `B`.
+pub struct NextServiceWithBody<B> {
+    body: fn(SendBody) -> B,
+    inner: NextService,
+}
+
+impl<B> Clone for NextServiceWithBody<B> {
+    fn clone(&self) -> Self {
+        Self { body: self.body, inner: self.inner.clone() }
+    }
+}
+
+impl<T, B> Service<http::Request<T>> for NextServiceWithBody<B>
+where
+    T: HttpBody<Error: Into<BoxError>> + Send + 'static,
+{
+    type Response = http::Response<B>;
+    type Error = Infallible;
+    type Future = NextFutureWithBody<T, B>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<T>) -> Self::Future {
+        NextFutureWithBody { body: self.body, call: self.inner.call(request) }
+    }
+}
+
+/// The future of [`InnerWithBody`].
+pub struct NextFutureWithBody<T, B> {
+    body: fn(SendBody) -> B,
+    call: NextFuture<T>,
+}
+
+impl<T, B> Future for NextFutureWithBody<T, B>
+where
+    T: HttpBody<Error: Into<BoxError>> + Send + 'static,
+{
+    type Output = Result<http::Response<B>, Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let polled = Pin::new(&mut self.call).poll(context);
+        polled.map(|answered| answered.map(|response| response.map(self.body)))
+    }
+}
+
+impl<L, B> fmt::Debug for LayerWithBody<L, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("WithBody")
+    }
+}
+
+impl<S, B> fmt::Debug for ServiceWithBody<S, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OuterWithBody")
+    }
+}
+
+impl<B> fmt::Debug for NextServiceWithBody<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("InnerWithBody")
+    }
+}
+
+impl<T, B> fmt::Debug for NextFutureWithBody<T, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("InnerWithBodyFuture")
+    }
+}

@@ -1,0 +1,233 @@
+//! Handlers that describe themselves through their argument and return types.
+
+use crate::input::OperationInput;
+use crate::operation::Operation;
+use crate::output::OperationOutput;
+use peregrine_web::handler::{
+    WithOption, Guarded, Handler, Named, WithMetadata, RouteOptions, Signature, ViaFuture, ViaOptions,
+    ViaValue,
+};
+use peregrine_web::requirements::Requirements;
+use peregrine_web::{Request, Response};
+use std::fmt;
+use std::rc::Rc;
+
+/// A change of a description.
+pub(crate) type OperationEdit = dyn for<'a> Fn(&'a mut Operation) -> &'a mut Operation;
+
+/// A note attached to a route that is described or hidden.
+#[derive(Clone)]
+pub struct OperationMetadata(pub(crate) MetadataKind);
+
+#[derive(Clone)]
+pub(crate) enum MetadataKind {
+    /// Of a scope, for all routes in it.
+    Scope(Rc<OperationEdit>),
+    /// From the types of a handler.
+    Inferred(fn(&mut Operation)),
+    /// Added to a route explicitly.
+    Explicit(Rc<OperationEdit>),
+    Hidden,
+}
+
+impl fmt::Debug for OperationMetadata {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            MetadataKind::Scope(_) => "Note::Around",
+            MetadataKind::Inferred(_) => "Note::Signature",
+            MetadataKind::Explicit(_) => "Note::Edit",
+            MetadataKind::Hidden => "Note::Hidden",
+        })
+    }
+}
+
+/// A note for all routes of a scope, including those not added through [`Api`](crate::Api):
+/// `.noted(openapi::for_all(|it| it.tag("birds").security("token")))`. The descriptions of the
+/// routes themselves take precedence.
+pub fn operation_defaults(edit: impl for<'a> Fn(&'a mut Operation) -> &'a mut Operation + 'static) -> OperationMetadata {
+    OperationMetadata(MetadataKind::Scope(Rc::new(edit)))
+}
+
+/// A note that excludes routes from the document, so that they do not count as undescribed:
+/// `.noted(openapi::hidden())` on a scope or a handler.
+#[must_use]
+pub fn hidden() -> OperationMetadata {
+    OperationMetadata(MetadataKind::Hidden)
+}
+
+/// A handler whose argument and return types describe themselves. `Args` is inferred.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be described by its argument and return types",
+    label = "not a self-describing handler",
+    note = "each argument must implement `DescribeArgument`, and the return type `DescribeResponse`; those of the framework do, if the types inside them derive `schemars::JsonSchema`",
+    note = "a service or a handler that returns `impl IntoResponse` is described by `.described_by(|it| ..)`"
+)]
+pub trait OperationHandler<Args>: Signature<Args> {
+    /// Adds the description that follows from the types.
+    fn describe(operation: &mut Operation);
+}
+
+/// Adds the description of a handler's route to the document.
+///
+/// ```
+/// use peregrine::openapi::{DescribeExt, JsonSchema, OpenApi};
+/// use peregrine::prelude::*;
+///
+/// #[derive(serde::Serialize, JsonSchema)]
+/// struct Bird {
+///     name: String,
+/// }
+///
+/// async fn show(Path(id): Path<u32>) -> Json<Bird> {
+///     Json(Bird { name: format!("bird {id}") })
+/// }
+///
+/// let app = App::new().get("/birds/{id}", show.described()).add(OpenApi::new("Birds", "1.0"));
+/// let document = app.test().get("/openapi.json").send_now().json::<serde_json::Value>();
+/// let parameter = &document["paths"]["/birds/{id}"]["get"]["parameters"][0];
+/// assert_eq!(parameter["schema"]["format"], "uint32");
+/// ```
+pub trait DescribeExt<Args>: Signature<Args> + Sized {
+    /// Describes the route by the handler's argument and return types.
+    fn described(self) -> Described<Self>
+    where
+        Self: OperationHandler<Args>,
+    {
+        let notes = vec![OperationMetadata(MetadataKind::Inferred(<Self as OperationHandler<Args>>::describe))];
+        Described { handler: self, metadata: notes.into() }
+    }
+
+    /// Like [`described`](Self::described), with additions by `edit`, which take precedence.
+    fn describe(
+        self,
+        edit: impl for<'a> Fn(&'a mut Operation) -> &'a mut Operation + 'static,
+    ) -> Described<Self>
+    where
+        Self: OperationHandler<Args>,
+    {
+        let signature = OperationMetadata(MetadataKind::Inferred(<Self as OperationHandler<Args>>::describe));
+        Described { handler: self, metadata: [signature, OperationMetadata(MetadataKind::Explicit(Rc::new(edit)))].into() }
+    }
+
+    /// Describes the route only by `edit`: for services, and for handlers that return
+    /// `impl IntoResponse`.
+    fn described_manually(
+        self,
+        edit: impl for<'a> Fn(&'a mut Operation) -> &'a mut Operation + 'static,
+    ) -> Described<Self> {
+        Described { handler: self, metadata: [OperationMetadata(MetadataKind::Explicit(Rc::new(edit)))].into() }
+    }
+
+    /// Excludes the route from the document.
+    fn hidden(self) -> Described<Self> {
+        Described { handler: self, metadata: [hidden()].into() }
+    }
+}
+
+impl<Args, H: Signature<Args>> DescribeExt<Args> for H {}
+
+/// A handler whose route is described, created by [`DescribeExt`].
+#[derive(Clone, Debug)]
+pub struct Described<H> {
+    handler: H,
+    metadata: Rc<[OperationMetadata]>,
+}
+
+impl<Args, H: Signature<Args>> Signature<ViaOptions<Args>> for Described<H> {}
+
+impl<Args, Via, H: Handler<Args, Via>> Handler<ViaOptions<Args>, Via> for Described<H> {
+    fn call(&self, request: Request) -> impl Future<Output = Response> {
+        self.handler.call(request)
+    }
+
+    fn require(&self, requirements: &mut Requirements) {
+        self.handler.require(requirements);
+        for note in &*self.metadata {
+            requirements.metadata(note.clone());
+        }
+    }
+
+    fn configure(&self, options: &mut RouteOptions) {
+        self.handler.configure(options);
+    }
+}
+
+/// The description is already attached to its route.
+impl<Args, H: Signature<Args>> OperationHandler<ViaOptions<Args>> for Described<H> {
+    fn describe(_: &mut Operation) {}
+}
+
+macro_rules! around {
+    ($($Around:ident)*) => {
+        $(
+            impl<Args, H: Describe<Args>> Describe<ViaOptions<Args>> for $Around<H> {
+                fn describe(operation: &mut Operation) {
+                    H::describe(operation);
+                }
+            }
+        )*
+    };
+}
+
+around! { WithOption Guarded Named WithMetadata }
+
+impl<F, R> OperationHandler<(ViaFuture,)> for F
+where
+    F: AsyncFn() -> R,
+    R: OperationOutput,
+{
+    fn describe(operation: &mut Operation) {
+        operation.output::<R>();
+    }
+}
+
+impl<F, R> OperationHandler<(ViaValue,)> for F
+where
+    F: Fn() -> R,
+    R: OperationOutput + peregrine_web::IntoResponse,
+{
+    fn describe(operation: &mut Operation) {
+        operation.output::<R>();
+    }
+}
+
+/// Implements [`Describe`] for one number of arguments and one kind of return.
+macro_rules! handler {
+    ($Marker:ident, $Fn:ident, [$($result:tt)*], $($Argument:ident)*) => {
+        impl<F, R, $($Argument,)*> Describe<($Marker, $($Argument,)*)> for F
+        where
+            F: $Fn($($Argument,)*) -> R,
+            R: DescribeResponse $($result)*,
+            $($Argument: DescribeArgument,)*
+        {
+            fn describe(operation: &mut Operation) {
+                $($Argument::describe(operation);)*
+                operation.answers::<R>();
+            }
+        }
+    };
+}
+
+macro_rules! handlers {
+    ($(($($Argument:ident)*))*) => {
+        $(
+            handler!(ViaFuture, AsyncFn, [], $($Argument)*);
+            handler!(ViaValue, Fn, [+ peregrine_web::IntoResponse], $($Argument)*);
+        )*
+    };
+}
+
+handlers! {
+    (A)
+    (A B)
+    (A B C)
+    (A B C D)
+    (A B C D E)
+    (A B C D E G)
+    (A B C D E G H)
+    (A B C D E G H I)
+    (A B C D E G H I J)
+    (A B C D E G H I J K)
+    (A B C D E G H I J K L)
+    (A B C D E G H I J K L M)
+}

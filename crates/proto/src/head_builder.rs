@@ -1,0 +1,311 @@
+//! Builds heads from their parts if they were not received over HTTP/1: for HPACK, and for layers
+//! that modify a request.
+
+use crate::field::{self, Known};
+use crate::h1::parse_method_and_target;
+use crate::limits::HEAD_BYTES_CEILING;
+use crate::{
+    FieldIndex, HeadIndex, Limits, Method, Http2Error, Scheme, Span, TargetForm, Version, authority,
+};
+
+/// The parts of a request line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestLine<'a> {
+    /// The method's name.
+    pub method: &'a [u8],
+    /// The scheme, if the request contains one.
+    pub scheme: Option<Scheme>,
+    /// Host and port, if the request contains them outside its fields; otherwise empty. An
+    /// authority requires a scheme. With the asterisk form, use a Host field instead.
+    pub authority: &'a [u8],
+    /// Path and query, or `*`. With an authority it may be empty, which means `/`.
+    pub target: &'a [u8],
+    /// The version.
+    pub version: Version,
+}
+
+/// Writes a head and indexes it, by the rules and limits of the parser: the bytes are an HTTP/1
+/// head that the parser would index in the same way. The builder does not require a Host field, and
+/// does not check the fields that frame the content.
+///
+/// ```
+/// use peregrine_proto::{HeadBuilder, HeadIndex, Limits, RequestLine, Scheme, Version};
+///
+/// let (limits, mut bytes, mut head) = (Limits::default(), Vec::new(), HeadIndex::new());
+/// let line = RequestLine {
+///     method: b"GET",
+///     scheme: Some(Scheme::Https),
+///     authority: b"example.org",
+///     target: b"/a?b",
+///     version: Version::Http2,
+/// };
+/// let mut builder = HeadBuilder::begin(&limits, &line, &mut bytes, &mut head)?;
+/// builder.field(b"accept", b"*/*")?;
+/// builder.finish()?;
+/// assert_eq!(head.authority.of(&bytes), b"example.org");
+/// assert_eq!(bytes, b"GET https://example.org/a?b HTTP/2.0\r\naccept: */*\r\n\r\n");
+/// # Ok::<_, peregrine_proto::Reject>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "a head ends with `finish`"]
+pub struct HeadBuilder<'head> {
+    limits: &'head Limits,
+    bytes: &'head mut Vec<u8>,
+    index: &'head mut HeadIndex,
+}
+
+impl<'head> HeadBuilder<'head> {
+    /// Starts a head in `bytes` and `index`, whose contents are replaced. After an error, here or
+    /// later, they contain no head.
+    ///
+    /// # Errors
+    /// The line violates a rule, or is longer than `limits` allows.
+    pub fn new(
+        limits: &'head Limits,
+        line: &RequestLine<'_>,
+        bytes: &'head mut Vec<u8>,
+        index: &'head mut HeadIndex,
+    ) -> Result<Self, Http2Error> {
+        bytes.clear();
+        index.clear();
+        let RequestLine { method, scheme, authority, target, version } = *line;
+        let authority = if target == b"*" { &[] } else { authority };
+        if scheme.is_none() && !authority.is_empty() {
+            return Err(Http2Error::TargetAuthority);
+        }
+        let parts = [method, authority, target].map(<[u8]>::len).iter().sum::<usize>();
+        if parts > HEAD_BYTES_CEILING {
+            return Err(Http2Error::RequestLineTooLong);
+        }
+        bytes.extend_from_slice(method);
+        bytes.push(b' ');
+        let target_start = bytes.len();
+        if let Some(scheme) = scheme.filter(|_| !authority.is_empty()) {
+            bytes.extend_from_slice(scheme.name().as_bytes());
+            bytes.extend_from_slice(b"://");
+            bytes.extend_from_slice(authority);
+        }
+        bytes.extend_from_slice(target);
+        let target_end = bytes.len();
+        bytes.extend_from_slice(match version {
+            Version::Http10 => b" HTTP/1.0\r\n",
+            Version::Http11 => b" HTTP/1.1\r\n",
+            Version::Http2 => b" HTTP/2.0\r\n",
+        });
+        let this = Self { limits, bytes, index };
+        if this.bytes.len() > limits.request_line_bytes_max {
+            return Err(Http2Error::RequestLineTooLong);
+        }
+        this.check_length(0)?;
+        parse_method_and_target(this.bytes, this.index)?;
+        // The parser must find the given parts: otherwise a piece of one part would be taken for
+        // another.
+        if this.index.method_span.len() != method.len() {
+            return Err(Http2Error::MethodInvalid);
+        }
+        let found = (this.index.target.range(), this.index.authority.len());
+        if found != (target_start..target_end, authority.len()) {
+            return Err(Http2Error::TargetInvalid);
+        }
+        this.index.scheme = scheme;
+        this.index.version = version;
+        Ok(this)
+    }
+
+    /// Starts the head of a request for another protocol in the form of HTTP/1.1: whatever method
+    /// `line` has, the head is that of a GET with the fields `connection: upgrade` and `upgrade`,
+    /// which names the protocol. HTTP/2 clients use CONNECT with `:protocol` instead, and must not
+    /// send these fields, so handlers need not know both forms.
+    ///
+    /// # Errors
+    /// The line or the protocol violates a rule, or is longer than `limits` allows.
+    // RFC 8441 §4 and §5: the parts of such a request mean what they mean for HTTP/1.1's Upgrade.
+    pub fn new_upgrade(
+        limits: &'head Limits,
+        line: &RequestLine<'_>,
+        protocol: &[u8],
+        bytes: &'head mut Vec<u8>,
+        index: &'head mut HeadIndex,
+    ) -> Result<Self, Http2Error> {
+        let line = RequestLine { method: b"GET", ..*line };
+        let mut this = Self::new(limits, &line, bytes, index)?;
+        if !field::is_token(protocol) {
+            return Err(Http2Error::FieldValueInvalid);
+        }
+        this.field(b"connection", b"upgrade")?;
+        this.field(b"upgrade", protocol)?;
+        Ok(this)
+    }
+
+    /// Starts a head whose parts are known to be valid: `method` is the line's method, the line has
+    /// a scheme and an authority, and its target is a path that begins with a slash, possibly with
+    /// a query. The result is that of [`begin`](Self::begin), without parsing.
+    #[inline]
+    pub(crate) fn begin_unchecked(
+        limits: &Limits,
+        line: &RequestLine<'_>,
+        method: Method,
+        bytes: &mut Vec<u8>,
+        index: &mut HeadIndex,
+    ) -> Result<(), Http2Error> {
+        let RequestLine { method: name, scheme, authority, target, version } = *line;
+        let scheme_name = scheme.map_or("", Scheme::name);
+        let length = name.len() + scheme_name.len() + authority.len() + target.len();
+        let length = length + b" :// HTTP/2.0\r\n".len();
+        if length > limits.request_line_bytes_max {
+            return Err(Http2Error::RequestLineTooLong);
+        }
+        if length + b"\r\n".len() > limits.head_bytes_max.min(HEAD_BYTES_CEILING) {
+            return Err(Http2Error::HeadTooLong);
+        }
+        bytes.clear();
+        index.clear();
+        bytes.reserve(length + FIELDS_CAPACITY);
+        bytes.extend_from_slice(name);
+        bytes.push(b' ');
+        let start = bytes.len();
+        bytes.extend_from_slice(scheme_name.as_bytes());
+        bytes.extend_from_slice(b"://");
+        let authority_start = bytes.len();
+        bytes.extend_from_slice(authority);
+        let path_start = bytes.len();
+        bytes.extend_from_slice(target);
+        let end = bytes.len();
+        bytes.extend_from_slice(b" HTTP/2.0\r\n");
+        let query = target.iter().position(|byte| *byte == b'?').map(|at| path_start + at);
+        index.method = method;
+        index.method_span = Span::new(0, name.len());
+        index.scheme = scheme;
+        index.target = Span::new(start, end);
+        index.target_form = TargetForm::Absolute;
+        index.authority = Span::new(authority_start, path_start);
+        index.path = Span::new(path_start, query.unwrap_or(end));
+        index.query = query.map(|at| Span::new(at + 1, end));
+        index.version = version;
+        debug_assert!(
+            {
+                let (mut others, mut other) = (Vec::new(), HeadIndex::default());
+                let begun = HeadBuilder::new(limits, line, &mut others, &mut other).is_ok();
+                begun && *bytes == others && *index == other
+            },
+            "the parser finds the same"
+        );
+        Ok(())
+    }
+
+    /// Adds a field. White space around its value is removed.
+    ///
+    /// # Errors
+    /// The field violates a rule, or exceeds a limit.
+    #[inline]
+    pub fn field(&mut self, name: &[u8], value: &[u8]) -> Result<(), Http2Error> {
+        let known = Known::from_name(name);
+        if known == Known::Other && !field::is_token(name) {
+            let is_empty = name.is_empty();
+            return Err(if is_empty { Http2Error::FieldNameEmpty } else { Http2Error::FieldNameInvalid });
+        }
+        let value = field::trim_ows(value);
+        match value.get(field::value_end(value, 0)) {
+            None => {}
+            Some(0) => return Err(Http2Error::FieldValueNul),
+            Some(_) => return Err(Http2Error::FieldValueInvalid),
+        }
+        self.field_unchecked(known, name, value)
+    }
+
+    /// Resumes a head that was started in `bytes` and `index`.
+    #[inline]
+    pub(crate) fn resume(
+        limits: &'head Limits,
+        bytes: &'head mut Vec<u8>,
+        index: &'head mut HeadIndex,
+    ) -> Self {
+        Self { limits, bytes, index }
+    }
+
+    /// Adds a field whose name and value are known to be valid. `known` is the name's variant.
+    #[inline]
+    pub(crate) fn field_unchecked(
+        &mut self,
+        known: Known,
+        name: &[u8],
+        value: &[u8],
+    ) -> Result<(), Http2Error> {
+        let line = name.len() + value.len() + b": \r\n".len();
+        if line > self.limits.field_bytes_max {
+            return Err(Http2Error::FieldTooLong);
+        }
+        if self.index.fields.len() >= self.limits.fields_max {
+            return Err(Http2Error::FieldsTooMany);
+        }
+        self.check_length(line)?;
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(name);
+        self.bytes.extend_from_slice(b": ");
+        let value_start = self.bytes.len();
+        self.bytes.extend_from_slice(value);
+        let value = Span::new(value_start, self.bytes.len());
+        self.bytes.extend_from_slice(b"\r\n");
+        self.index.push(FieldIndex { name: Span::new(start, start + name.len()), value, known });
+        Ok(())
+    }
+
+    /// Appends two texts, which are known to be valid, to the value of the last field.
+    pub(crate) fn append_to_last_value(&mut self, first: &[u8], second: &[u8]) -> Result<(), Http2Error> {
+        let more = first.len() + second.len();
+        self.check_length(more)?;
+        let last = self.index.fields.last_mut().expect("there is a last field");
+        let line = last.name.len() + last.value.len() + b": \r\n".len();
+        if line + more > self.limits.field_bytes_max {
+            return Err(Http2Error::FieldTooLong);
+        }
+        self.bytes.truncate(usize::from(last.value.end));
+        self.bytes.extend_from_slice(first);
+        self.bytes.extend_from_slice(second);
+        last.value = Span::new(usize::from(last.value.start), self.bytes.len());
+        self.bytes.extend_from_slice(b"\r\n");
+        Ok(())
+    }
+
+    /// Moves a field to the end.
+    pub(crate) fn move_to_end(&mut self, at: usize) {
+        let start = usize::from(self.index.fields[at].name.start);
+        let length = usize::from(self.index.fields[at].value.end) + b"\r\n".len() - start;
+        self.bytes[start..].rotate_left(length);
+        let rest = &mut self.index.fields[at..];
+        rest.rotate_left(1);
+        let (moved, others) = rest.split_last_mut().expect("the field to move exists");
+        let back = |span: Span, bytes: usize| {
+            Span::new(usize::from(span.start) - bytes, usize::from(span.end) - bytes)
+        };
+        for field in others {
+            field.name = back(field.name, length);
+            field.value = back(field.value, length);
+        }
+        let end = usize::from(moved.value.end) + b"\r\n".len();
+        let (name, value) = (moved.name.range(), moved.value.range());
+        let forth = self.bytes.len() - end;
+        moved.name = Span::new(name.start + forth, name.end + forth);
+        moved.value = Span::new(value.start + forth, value.end + forth);
+    }
+
+    /// Finishes the head.
+    ///
+    /// # Errors
+    /// There is more than one Host field, or an invalid one.
+    pub fn finish(self) -> Result<(), Http2Error> {
+        self.bytes.extend_from_slice(b"\r\n");
+        authority::from_host(self.bytes, self.index)
+    }
+
+    /// Rejects a head that would become too long with `more` bytes and its end.
+    #[inline]
+    fn check_length(&self, more: usize) -> Result<(), Http2Error> {
+        let bytes_max = self.limits.head_bytes_max.min(HEAD_BYTES_CEILING);
+        let bytes = self.bytes.len().saturating_add(more).saturating_add(b"\r\n".len());
+        if bytes > bytes_max { Err(Http2Error::HeadTooLong) } else { Ok(()) }
+    }
+}
+
+/// The space reserved for the fields after a request line, in bytes.
+const FIELDS_CAPACITY: usize = 512;

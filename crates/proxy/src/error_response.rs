@@ -1,0 +1,57 @@
+//! The responses to clients when no upstream has responded.
+
+use crate::attempt::AttemptError;
+use crate::proxy::ReverseProxy;
+use http::header::RETRY_AFTER;
+use http::{HeaderValue, StatusCode};
+use peregrine_web::panics::catch_log_panic;
+use peregrine_web::{BodyError, Parts, Problem};
+
+/// Why a request got no response from an upstream.
+pub(crate) struct FailureDetail {
+    pub(crate) attempt_error: AttemptError,
+    /// The error that ended the client's content.
+    pub(crate) error: Option<BodyError>,
+}
+
+impl ReverseProxy {
+    pub(crate) fn to_problem(&self, why: FailureDetail, number: usize, parts: &Parts) -> Problem {
+        if let Some(error) = why.error {
+            return error.into();
+        }
+        if matches!(why.attempt_error, AttemptError::InvalidTarget) {
+            let detail = "the path or the query has characters that are invalid in a URL";
+            return Problem::new(StatusCode::BAD_REQUEST, "invalid-target", detail);
+        }
+        let upstream = &self.upstreams.set().upstreams[number];
+        catch_log_panic(|| {
+            tracing::warn!(
+                target: "peregrine",
+                upstream = %upstream,
+                why = %why.attempt_error,
+                path = parts.head.path(),
+                "a request could not be forwarded"
+            );
+        });
+        match why.attempt_error {
+            AttemptError::ResponseTimeout | AttemptError::ConnectTimeout => {
+                let detail = "the server behind this one did not respond in time; try again later";
+                Problem::new(StatusCode::GATEWAY_TIMEOUT, "upstream-late", detail)
+            }
+            AttemptError::NoFreeConnection | AttemptError::OutOfResources(_) => {
+                let detail =
+                    "there is no free connection to the server behind this one; try again later";
+                Problem::new(StatusCode::SERVICE_UNAVAILABLE, "upstream-busy", detail)
+                    .with_header(RETRY_AFTER, HeaderValue::from_static("1"))
+            }
+            AttemptError::Connect(_) => {
+                let detail = "the server behind this one cannot be reached; try again later";
+                Problem::new(StatusCode::BAD_GATEWAY, "upstream-unreachable", detail)
+            }
+            _ => {
+                let detail = "the server behind this one sent no valid response; try again later";
+                Problem::new(StatusCode::BAD_GATEWAY, "upstream-failed", detail)
+            }
+        }
+    }
+}

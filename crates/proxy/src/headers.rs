@@ -1,0 +1,315 @@
+//! Selects the fields that are forwarded, and adds those of the proxy itself. No I/O.
+
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, MAX_FORWARDS, PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE, VIA,
+};
+use http::{HeaderMap, HeaderName, HeaderValue, Version};
+use http_body::Frame;
+use peregrine_web::response::Headers;
+use peregrine_web::{RequestHead, Parts};
+use std::net::IpAddr;
+
+/// A request that has passed this many proxies is assumed to be in a loop.
+pub(crate) const VIA_HOPS_MAX: usize = 16;
+
+/// RFC 9110 §7.6.1: the fields that belong to one connection, whether `Connection` names them or
+/// not. Also the fields for the length of the content, which are generated again.
+const HOP_BY_HOP: [HeaderName; 10] = [
+    CONNECTION,
+    HeaderName::from_static("http2-settings"),
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION,
+    TE,
+    TRANSFER_ENCODING,
+    UPGRADE,
+    CONTENT_LENGTH,
+];
+
+const FORWARDED: HeaderName = HeaderName::from_static("forwarded");
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+
+/// Fields that describe the client. Upstreams trust them, so their values are removed unless a
+/// trusted proxy sent them.
+const FORWARDING_FIELDS: [&str; 7] = [
+    "forwarded",
+    "x-forwarded-for",
+    "x-forwarded-proto",
+    "x-forwarded-host",
+    "x-forwarded-port",
+    "x-forwarded-prefix",
+    "x-real-ip",
+];
+
+/// Some programs trust other fields with this prefix, such as `X-Forwarded-Ssl` and
+/// `X-Forwarded-User`. Only trusted proxies may send them.
+const X_FORWARDED_PREFIX: &str = "x-forwarded-";
+
+/// The fields in which an upstream receives the client's address.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum ForwardedHeaders {
+    /// `X-Forwarded-For`, `-Proto` and `-Host`.
+    #[default]
+    XForwarded,
+    /// `Forwarded` (RFC 7239).
+    Forwarded,
+    Off,
+}
+
+/// The value of `Host` in requests to upstreams.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum HostHeader {
+    /// The client's value.
+    #[default]
+    Preserve,
+    /// The upstream's own host.
+    Upstream,
+    Fixed(HeaderValue),
+}
+
+/// The fields of the request to an upstream, except Host. `pseudonym` is the proxy's name in `Via`.
+pub(crate) fn upstream_headers(parts: &Parts, telling: ForwardedHeaders, pseudonym: &str) -> HeaderMap {
+    let head = &parts.head;
+    let nominated = connection_options(head.header_values("connection"));
+    let is_trusted = parts.peek_connection().trusted_proxies.is_some();
+    let mut fields = HeaderMap::with_capacity(16);
+    for (name, value) in head.peek_headers() {
+        let Ok(name) = HeaderName::from_bytes(name) else { continue };
+        let Ok(value) = HeaderValue::from_bytes(value) else { continue };
+        let is_ours = is_forwarding_field(&name);
+        // RFC 9110 §10.1.1: this server sends the 100 itself, when the content is first read.
+        let is_left_out = HOP_BY_HOP.contains(&name)
+            || name == HOST
+            || name == EXPECT
+            || is_ours && !(is_trusted && is_forwarded(&name, telling))
+            || !is_trusted && has_prefix(&name, X_FORWARDED_PREFIX)
+            || nominated.contains(&name);
+        if !is_left_out {
+            fields.append(name, value);
+        }
+    }
+    // RFC 9110 §10.1.4: trailers are forwarded, so the client's `TE: trailers` is forwarded too.
+    let takes_trailers = head.header_values("te").any(|list| has_token(list, b"trailers"));
+    if takes_trailers {
+        fields.insert(TE, HeaderValue::from_static("trailers"));
+        fields.insert(CONNECTION, HeaderValue::from_static("te"));
+    }
+    set_forwarding_fields(&mut fields, parts, telling, is_trusted);
+    append_via(&mut fields, head.version(), pseudonym);
+    fields
+}
+
+/// The fields of an upstream's response, for the client.
+pub(crate) fn client_headers(from: &HeaderMap, version: Version, pseudonym: &str) -> Headers {
+    let nominated = connection_options(from.get_all(CONNECTION).iter().map(HeaderValue::as_bytes));
+    let mut fields = Headers::new();
+    let mut seen = String::new();
+    for (name, value) in from {
+        if *name == VIA {
+            if let Ok(value) = value.to_str() {
+                seen.push_str(value);
+                seen.push_str(", ");
+            }
+        } else if !HOP_BY_HOP.contains(name) && !nominated.contains(name) {
+            fields.append(name.clone(), value.clone());
+        }
+    }
+    if let Ok(value) = HeaderValue::try_from(format!("{seen}{} {pseudonym}", via_version(version))) {
+        fields.append(VIA, value);
+    }
+    fields
+}
+
+/// The fields of an interim response, for the client.
+pub(crate) fn interim_headers(from: &HeaderMap) -> HeaderMap {
+    let nominated = connection_options(from.get_all(CONNECTION).iter().map(HeaderValue::as_bytes));
+    let passes = |name: &HeaderName| !HOP_BY_HOP.contains(name) && !nominated.contains(name);
+    let kept = from.iter().filter(|(name, _)| passes(name));
+    kept.map(|(name, value)| (name.clone(), value.clone())).collect()
+}
+
+/// Removes the fields that belong to one connection, and those that describe the client, from
+/// trailers. Other frames are unchanged.
+pub(crate) fn filter_trailers<T>(frame: Frame<T>) -> Frame<T> {
+    match frame.into_trailers() {
+        Ok(mut trailers) => {
+            let is_out = |name: &HeaderName| {
+                HOP_BY_HOP.contains(name) || is_forwarding_field(name) || has_prefix(name, X_FORWARDED_PREFIX)
+            };
+            let out: Vec<_> = trailers.keys().filter(|name| is_out(name)).cloned().collect();
+            out.iter().for_each(|name| drop(trailers.remove(name)));
+            Frame::trailers(trailers)
+        }
+        Err(data) => data,
+    }
+}
+
+/// The protocols in the client's `Upgrade`, except those that would carry further HTTP requests
+/// past this proxy: other versions of HTTP, and TLS. `None` if none is left.
+pub(crate) fn upgrade_protocols(head: &RequestHead) -> Option<HeaderValue> {
+    let all = head.header_values("upgrade").flat_map(|list| list.split(|byte| *byte == b','));
+    let mut kept = Vec::new();
+    for protocol in all.map(<[u8]>::trim_ascii).filter(|protocol| !protocol.is_empty()) {
+        let name = protocol.split(|byte| *byte == b'/').next().unwrap_or_default();
+        let leads_around = [&b"h2c"[..], b"h2", b"h3", b"http", b"tls"];
+        if leads_around.iter().any(|one| name.trim_ascii().eq_ignore_ascii_case(one)) {
+            continue;
+        }
+        if !kept.is_empty() {
+            kept.extend_from_slice(b", ");
+        }
+        kept.extend_from_slice(protocol);
+    }
+    if kept.is_empty() { None } else { HeaderValue::try_from(kept).ok() }
+}
+
+/// Whether an upstream switched only to protocols that the request named.
+pub(crate) fn is_requested_upgrade(asked: &HeaderValue, answered: &HeaderMap) -> bool {
+    let mut all = answered
+        .get_all(UPGRADE)
+        .iter()
+        .flat_map(|list| list.as_bytes().split(|byte| *byte == b','));
+    answered.contains_key(UPGRADE) && all.all(|one| has_token(asked.as_bytes(), one.trim_ascii()))
+}
+
+/// Whether a client of this proxy can interpret the framing of a response. RFC 9112 §6.1: an
+/// unrequested transfer coding would be taken for the content. §6.3: a length beside chunks ought
+/// to be handled as an error.
+pub(crate) fn has_valid_framing(from: &HeaderMap) -> bool {
+    let mut codings = from.get_all(TRANSFER_ENCODING).iter();
+    match (codings.next(), codings.next()) {
+        (None, _) => true,
+        (Some(one), None) => {
+            one.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked")
+                && !from.contains_key(CONTENT_LENGTH)
+        }
+        (Some(_), Some(_)) => false,
+    }
+}
+
+/// RFC 9110 §7.6.2: decrements Max-Forwards of an OPTIONS request (TRACE is not forwarded). Returns
+/// false if the request must not be forwarded.
+pub(crate) fn decrement_max_forwards(fields: &mut HeaderMap) -> bool {
+    let Some(left) = fields.get(MAX_FORWARDS) else { return true };
+    let left: Option<u64> = left.to_str().ok().and_then(|left| left.trim().parse().ok());
+    // An invalid value is ignored.
+    let Some(left) = left else { return true };
+    if let Some(rest) = left.checked_sub(1) {
+        fields.insert(MAX_FORWARDS, rest.into());
+    }
+    left > 0
+}
+
+/// The number of proxies in the request's `Via`.
+pub(crate) fn via_hops(head: &RequestHead) -> usize {
+    head.header_values("via").map(|list| list.split(|byte| *byte == b',').count()).sum()
+}
+
+/// RFC 9110 §7.6.1: the fields that `Connection` names belong to the connection too.
+fn connection_options<'v>(lists: impl Iterator<Item = &'v [u8]>) -> Vec<HeaderName> {
+    let words = lists.flat_map(|list| list.split(|byte| *byte == b','));
+    words.filter_map(|word| HeaderName::from_bytes(word.trim_ascii()).ok()).collect()
+}
+
+fn has_token(list: &[u8], word: &[u8]) -> bool {
+    list.split(|byte| *byte == b',').any(|one| one.trim_ascii().eq_ignore_ascii_case(word))
+}
+
+fn is_forwarding_field(name: &HeaderName) -> bool {
+    FORWARDING_FIELDS.iter().any(|one| one.len() == name.as_str().len() && has_prefix(name, one))
+}
+
+/// CGI programs and similar ones read `X_Forwarded_For` as `X-Forwarded-For`.
+fn has_prefix(name: &HeaderName, with: &str) -> bool {
+    let (name, with) = (name.as_str().as_bytes(), with.as_bytes());
+    let is_same = |(one, byte): (&u8, &u8)| one == byte || (*one == b'-' && *byte == b'_');
+    name.len() >= with.len() && with.iter().zip(name).all(is_same)
+}
+
+/// Whether a trusted proxy's value is kept. Only a list that this proxy extends is kept.
+fn is_forwarded(name: &HeaderName, telling: ForwardedHeaders) -> bool {
+    match telling {
+        ForwardedHeaders::XForwarded => *name == X_FORWARDED_FOR,
+        ForwardedHeaders::Forwarded => *name == FORWARDED,
+        ForwardedHeaders::Off => false,
+    }
+}
+
+fn set_forwarding_fields(fields: &mut HeaderMap, parts: &Parts, telling: ForwardedHeaders, is_trusted: bool) {
+    let (client, peer) =
+        (parts.client(), parts.peek_connection().peer.socket_addr().map(|peer| peer.ip().to_canonical()));
+    let host = client.host();
+    // If a trusted proxy reported the client in another field, the client is added to this one.
+    let before = |fields: &HeaderMap, name: &HeaderName| {
+        client.ip().filter(|ip| is_trusted && !fields.contains_key(name) && Some(*ip) != peer)
+    };
+    match telling {
+        ForwardedHeaders::Off => {}
+        ForwardedHeaders::XForwarded => {
+            let all = before(fields, &X_FORWARDED_FOR).into_iter().chain(peer);
+            for address in all {
+                add(fields, &X_FORWARDED_FOR, address.to_string());
+            }
+            set(fields, X_FORWARDED_PROTO, client.scheme());
+            if !host.is_empty() {
+                set(fields, X_FORWARDED_HOST, &host);
+            }
+        }
+        ForwardedHeaders::Forwarded => {
+            if let Some(address) = before(fields, &FORWARDED) {
+                add(fields, &FORWARDED, format!("for={}", forwarded_node(Some(address))));
+            }
+            let mut element = format!("for={};proto={}", forwarded_node(peer), client.scheme());
+            if !host.is_empty() && !host.contains(['"', '\\']) {
+                element.push_str(&format!(";host=\"{host}\""));
+            }
+            add(fields, &FORWARDED, element);
+        }
+    }
+}
+
+/// RFC 7239 §6: an IPv6 address is in brackets and quotes.
+fn forwarded_node(address: Option<IpAddr>) -> String {
+    match address {
+        Some(IpAddr::V4(address)) => address.to_string(),
+        Some(IpAddr::V6(address)) => format!("\"[{address}]\""),
+        None => "unknown".to_owned(),
+    }
+}
+
+/// RFC 9110 §7.6.3: each proxy adds the version of the message that it received, and its name.
+fn append_via(fields: &mut HeaderMap, version: Version, pseudonym: &str) {
+    add(fields, &VIA, format!("{} {pseudonym}", via_version(version)));
+}
+
+fn via_version(version: Version) -> &'static str {
+    match version {
+        Version::HTTP_10 => "1.0",
+        Version::HTTP_2 => "2.0",
+        Version::HTTP_3 => "3.0",
+        _ => "1.1",
+    }
+}
+
+/// Appends an element to a list, in one field.
+fn add(fields: &mut HeaderMap, name: &HeaderName, element: String) {
+    let mut all: Vec<u8> = Vec::new();
+    for value in fields.get_all(name) {
+        all.extend_from_slice(value.as_bytes());
+        all.extend_from_slice(b", ");
+    }
+    all.extend_from_slice(element.as_bytes());
+    if let Ok(value) = HeaderValue::try_from(all) {
+        fields.insert(name.clone(), value);
+    }
+}
+
+fn set(fields: &mut HeaderMap, name: HeaderName, value: &str) {
+    if let Ok(value) = HeaderValue::try_from(value) {
+        fields.insert(name, value);
+    }
+}

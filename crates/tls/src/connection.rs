@@ -1,0 +1,484 @@
+//! The TLS state of one connection.
+
+use crate::handshake_info::{HandshakeInfo, PeerCertificate, TlsReadState, TlsVersion};
+use crate::certificate_names::CertificateNames;
+use crate::peer_certificate;
+use crate::limits::{HANDSHAKE_BYTES_MAX, RECORD_CIPHERTEXT_BYTES_MAX};
+use crate::sniff::{self, SniffedProtocol};
+use crate::records::{Traffic, append_close_notify, append_handshake, append_encrypted, append_alerts};
+use crate::connection_error::{PLAIN_HTTP_REPLY, TlsConnectionError, TlsSendError};
+use crate::{challenge, resolver, client_not_after};
+use challenge::{ChallengeResponses, ChallengeDetector};
+use peregrine_slot::Pool;
+use rustls::server::UnbufferedServerConnection;
+use rustls::unbuffered::ConnectionState;
+use rustls::{HandshakeKind, ProtocolVersion, ServerConfig};
+use std::fmt;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+thread_local! {
+    /// Where received records are decrypted. Received bytes are borrowed and read-only, and rustls
+    /// decrypts in place, so they are copied once. The copy lives only as long as one call, so one
+    /// buffer serves all sessions of a thread.
+    static SCRATCH: Pool<Vec<u8>> = const { Pool::new(1) };
+}
+
+/// The TLS state of one connection; created by [`Tls::session`](crate::Tls::session).
+///
+/// Its two directions are independent. The server passes bytes from the peer to
+/// [`Session::receive`], and data for the peer to [`Session::send`] and [`Session::close`]. All
+/// three append to the caller's buffers; always send the bytes in `out`, in order, whatever the
+/// result is.
+///
+/// Receiving only moves forward through these stages:
+///
+/// | stage | `receive` may lead to |
+/// |---|---|
+/// | opening: too few bytes to recognise the protocol | handshaking, open, rejected |
+/// | handshaking | open, closed, rejected |
+/// | open | closed, rejected |
+/// | closed: the peer sent `close_notify` | - |
+/// | rejected: the peer broke a rule | - |
+///
+/// Between requests a session owns no buffers, except for an incomplete record.
+pub struct TlsConnection {
+    stage: TlsConnectionState,
+    write_state: WriteState,
+    /// Bytes received before the handshake was complete.
+    handshake_bytes: usize,
+    /// Unprocessed bytes: the beginning of a record or, already decrypted, of a handshake message
+    /// that spans several records. Usually empty and unallocated.
+    incoming: Vec<u8>,
+}
+
+/// The state of the receiving side.
+enum TlsConnectionState {
+    /// Too few bytes to recognise the protocol; fewer than 25.
+    Sniffing(Arc<ServerConfig>),
+    /// The same while challenges are pending; the first record decides.
+    DetectingChallenge(Box<ChallengeDetector>),
+    /// The peer speaks TLS.
+    Active(TlsReadState, Box<ActiveConnection>),
+    /// The peer broke a rule.
+    Failed(Box<TlsConnectionError>),
+}
+
+/// Whether this side may still send.
+#[derive(Clone, Copy, PartialEq)]
+enum WriteState {
+    Open,
+    Closed,
+}
+
+struct ActiveConnection {
+    rustls: UnbufferedServerConnection,
+    server_name: Option<Box<str>>,
+    /// The hosts to check requests against, if configured.
+    certificate_names: Option<CertificateNames>,
+    /// When the client's certificate expires; used during the handshake.
+    client_not_after: Option<u64>,
+}
+
+impl TlsConnection {
+    pub(crate) fn new(config: Arc<ServerConfig>) -> Self {
+        Self::with_state(TlsConnectionState::Sniffing(config))
+    }
+
+    pub(crate) fn with_challenges(usual: Arc<ServerConfig>, challenges: Arc<ChallengeResponses>) -> Self {
+        Self::with_state(TlsConnectionState::DetectingChallenge(Box::new(ChallengeDetector::new(usual, challenges))))
+    }
+
+    fn with_state(stage: TlsConnectionState) -> Self {
+        Self { stage, write_state: WriteState::Open, handshake_bytes: 0, incoming: Vec::new() }
+    }
+
+    /// Processes all of `input`: appends the contained plaintext to `plain`, and bytes to send to
+    /// `out`.
+    ///
+    /// However the same bytes are cut, the plaintext is the same. `plain` never grows by more than
+    /// the bytes received and not yet processed, so the caller limits it by the size of `input`.
+    ///
+    /// # Errors
+    ///
+    /// A [`Reject`] ends the session: send `out` and close the connection. Plaintext that arrived
+    /// before the violation is in `plain`. Further calls return the same error.
+    pub fn receive(
+        &mut self,
+        input: &[u8],
+        plain: &mut Vec<u8>,
+        out: &mut Vec<u8>,
+    ) -> Result<TlsReadState, TlsConnectionError> {
+        match &self.stage {
+            TlsConnectionState::Sniffing(_) | TlsConnectionState::DetectingChallenge(_) => self.detect_protocol(input, plain, out),
+            // RFC 8446 §6.1: data received after a closure alert MUST be ignored.
+            TlsConnectionState::Active(TlsReadState::PeerClosed, _) => Ok(TlsReadState::PeerClosed),
+            TlsConnectionState::Active(..) => self.process_input(input, plain, out),
+            TlsConnectionState::Failed(reject) => Err(reject.as_ref().clone()),
+        }
+    }
+
+    /// Encrypts `plain` into records of at most 16 KiB and appends them to `out`. Each call starts
+    /// a new record, so the caller should batch small writes.
+    ///
+    /// # Errors
+    ///
+    /// A [`SendError`] if the session cannot send.
+    pub fn send(&mut self, plain: &[u8], out: &mut Vec<u8>) -> Result<(), TlsSendError> {
+        let sent = self.with_traffic(out, |traffic, out| match append_encrypted(traffic, plain, out) {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                // Appends the close_notify that rustls has prepared.
+                append_close_notify(traffic, out);
+                Err(error)
+            }
+        });
+        if sent == Err(TlsSendError::KeysExhausted) {
+            self.write_state = WriteState::Closed;
+        }
+        sent
+    }
+
+    /// Appends a `close_notify` to `out`: nothing more will be sent. Receiving is still possible.
+    /// Appends nothing before the handshake is complete, after an error, or when called again.
+    // RFC 8446 §6.1: each party MUST send a "close_notify" before closing its write side, unless it
+    // has already sent some error alert.
+    pub fn close(&mut self, out: &mut Vec<u8>) {
+        // On an error the close_notify cannot be sent, which is not an error for the caller.
+        let _ = self.with_traffic(out, |traffic, out| {
+            append_close_notify(traffic, out);
+            Ok(())
+        });
+        self.write_state = WriteState::Closed;
+    }
+
+    /// The number of bytes buffered for an incomplete record or handshake message.
+    #[inline]
+    #[must_use]
+    pub fn buffered_bytes(&self) -> usize {
+        self.incoming.len()
+    }
+
+    /// The negotiated parameters; `None` before the handshake is complete and after a [`Reject`].
+    pub fn handshake_info(&self) -> Option<HandshakeInfo<'_>> {
+        let TlsConnectionState::Active(TlsReadState::Established | TlsReadState::PeerClosed, connection) = &self.stage else {
+            return None;
+        };
+        let engine = &connection.rustls;
+        let version = match engine.protocol_version()? {
+            ProtocolVersion::TLSv1_3 => TlsVersion::Tls13,
+            _ => TlsVersion::Tls12,
+        };
+        Some(HandshakeInfo {
+            version,
+            cipher_suite: engine.negotiated_cipher_suite()?.suite().as_str()?,
+            server_name: connection.server_name.as_deref(),
+            alpn: engine.alpn_protocol(),
+            resumed: engine.handshake_kind() == Some(HandshakeKind::Resumed),
+        })
+    }
+
+    /// The client's identity, if it presented a certificate in this handshake or in that of the
+    /// session it resumed; `None` before the handshake is complete. The certificate is parsed on
+    /// each call.
+    pub fn peer_certificate(&self) -> Option<PeerCertificate> {
+        match &self.stage {
+            TlsConnectionState::Active(TlsReadState::Established | TlsReadState::PeerClosed, connection) => {
+                peer_certificate::parse(connection.rustls.peer_certificates()?)
+            }
+            _ => None,
+        }
+    }
+
+    /// The hosts that the certificate is valid for, if requests for other hosts are rejected.
+    #[inline]
+    pub fn certificate_names(&mut self) -> Option<&mut CertificateNames> {
+        match &mut self.stage {
+            TlsConnectionState::Active(_, connection) => connection.certificate_names.as_mut(),
+            TlsConnectionState::Sniffing(_) | TlsConnectionState::DetectingChallenge(_) | TlsConnectionState::Failed(_) => None,
+        }
+    }
+
+    /// Returns whether the handshake waits for the lookup of another instance's ACME challenge. If
+    /// so, [`Session::poll_look`] reports when to continue.
+    #[inline]
+    pub fn is_lookup_pending(&self) -> bool {
+        matches!(&self.stage, TlsConnectionState::DetectingChallenge(examined) if examined.is_lookup_pending())
+    }
+
+    /// Ready when the handshake is not waiting. [`Session::receive`] then continues, even without
+    /// new bytes.
+    pub fn poll_lookup(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        match &mut self.stage {
+            TlsConnectionState::DetectingChallenge(examined) => examined.poll_lookup(context),
+            _ => Poll::Ready(()),
+        }
+    }
+
+    /// Recognises the protocol by the first bytes, and processes those of a TLS connection.
+    fn detect_protocol(
+        &mut self,
+        input: &[u8],
+        plain: &mut Vec<u8>,
+        out: &mut Vec<u8>,
+    ) -> Result<TlsReadState, TlsConnectionError> {
+        if !self.incoming.is_empty() {
+            self.incoming.extend_from_slice(input);
+        }
+        let first = if self.incoming.is_empty() { input } else { &self.incoming };
+        let judgement = sniff::sniff(first);
+        let config = match &mut self.stage {
+            TlsConnectionState::Sniffing(config) => Some(Arc::clone(config)),
+            TlsConnectionState::DetectingChallenge(examined) if judgement == SniffedProtocol::Tls => examined.config(first),
+            _ => None,
+        };
+        match judgement {
+            // During the lookup, the peer has nothing to send.
+            SniffedProtocol::Tls if first.len() > HANDSHAKE_BYTES_MAX && config.is_none() => {
+                Err(self.fail(TlsConnectionError::HandshakeTooLong))
+            }
+            SniffedProtocol::NeedMore => Ok(self.buffer_input(input)),
+            SniffedProtocol::Tls => {
+                let Some(config) = config else { return Ok(self.buffer_input(input)) };
+                let engine = UnbufferedServerConnection::new(config)
+                    .expect("the configuration was checked to create connections");
+                let connection =
+                    ActiveConnection { rustls: engine, server_name: None, certificate_names: None, client_not_after: None };
+                self.stage = TlsConnectionState::Active(TlsReadState::Handshaking, Box::new(connection));
+                // The first byte is enough to recognise TLS, so nothing was buffered before, except
+                // while the first record was inspected.
+                if self.incoming.is_empty() {
+                    return self.process_input(input, plain, out);
+                }
+                let whole = std::mem::take(&mut self.incoming);
+                self.process_input(&whole, plain, out)
+            }
+            SniffedProtocol::PlainHttp => {
+                out.extend_from_slice(PLAIN_HTTP_REPLY);
+                Err(self.fail(TlsConnectionError::PlainHttp))
+            }
+            SniffedProtocol::Unknown => {
+                out.extend_from_slice(UNEXPECTED_MESSAGE_ALERT);
+                Err(self.fail(TlsConnectionError::NotTls))
+            }
+        }
+    }
+
+    /// Buffers `input` until more bytes arrive.
+    fn buffer_input(&mut self, input: &[u8]) -> TlsReadState {
+        if self.incoming.is_empty() {
+            self.incoming.extend_from_slice(input);
+        }
+        TlsReadState::Handshaking
+    }
+
+    /// Processes bytes of a TLS connection: copies them to a mutable buffer, and keeps the
+    /// unprocessed rest.
+    fn process_input(
+        &mut self,
+        input: &[u8],
+        plain: &mut Vec<u8>,
+        out: &mut Vec<u8>,
+    ) -> Result<TlsReadState, TlsConnectionError> {
+        let is_open = matches!(self.stage, TlsConnectionState::Active(TlsReadState::Established, _));
+        if !is_open {
+            self.handshake_bytes += input.len();
+        }
+        if self.incoming.is_empty() {
+            if is_open && is_incomplete_record(input) {
+                self.incoming = input.to_vec();
+                return Ok(TlsReadState::Established);
+            }
+            let mut bytes = Pool::get_local(&SCRATCH);
+            bytes.extend_from_slice(input);
+            let result = self.process_records(&mut bytes, plain, out);
+            if let Ok((used, TlsReadState::Handshaking | TlsReadState::Established)) = result {
+                self.incoming = bytes[used..].to_vec();
+            }
+            Pool::put_local(&SCRATCH, bytes);
+            self.check_limits(result)
+        } else {
+            self.incoming.extend_from_slice(input);
+            if is_open && is_incomplete_record(&self.incoming) {
+                return Ok(TlsReadState::Established);
+            }
+            let mut bytes = std::mem::take(&mut self.incoming);
+            let result = self.process_records(&mut bytes, plain, out);
+            match result {
+                Ok((0, _)) => self.incoming = bytes,
+                // Copying the rest frees the memory of the processed part.
+                Ok((used, TlsReadState::Handshaking | TlsReadState::Established)) => {
+                    self.incoming = bytes[used..].to_vec();
+                }
+                Ok((_, TlsReadState::PeerClosed)) | Err(_) => {}
+            }
+            self.check_limits(result)
+        }
+    }
+
+    /// Rejects a peer whose handshake or incomplete handshake message is too long.
+    fn check_limits(
+        &mut self,
+        result: Result<(usize, TlsReadState), TlsConnectionError>,
+    ) -> Result<TlsReadState, TlsConnectionError> {
+        let (_, received) = result?;
+        let handshake_bytes = match received {
+            TlsReadState::Handshaking => self.handshake_bytes,
+            TlsReadState::Established => self.incoming.len(),
+            TlsReadState::PeerClosed => 0,
+        };
+        if handshake_bytes > HANDSHAKE_BYTES_MAX {
+            return Err(self.fail(TlsConnectionError::HandshakeTooLong));
+        }
+        Ok(received)
+    }
+
+    /// Lets rustls process `bytes` until it needs more. Returns how many were consumed.
+    fn process_records(
+        &mut self,
+        bytes: &mut [u8],
+        plain: &mut Vec<u8>,
+        out: &mut Vec<u8>,
+    ) -> Result<(usize, TlsReadState), TlsConnectionError> {
+        let TlsConnectionState::Active(received, connection) = &mut self.stage else {
+            unreachable!("only a live session processes bytes");
+        };
+        if *received == TlsReadState::Handshaking {
+            client_not_after::set(connection.client_not_after);
+        }
+        let mut used = 0;
+        let mut is_closed = false;
+        let failure = loop {
+            let mut is_data = false;
+            let status = connection.rustls.process_tls_records(&mut bytes[used..]);
+            let mut discard = status.discard;
+            match status.state {
+                Ok(ConnectionState::ReadTraffic(mut traffic)) => {
+                    is_data = true;
+                    while let Some(Ok(record)) = traffic.next_record() {
+                        plain.extend_from_slice(record.payload);
+                        discard += record.discard;
+                    }
+                }
+                Ok(ConnectionState::EncodeTlsData(mut data)) => append_handshake(&mut data, out),
+                Ok(ConnectionState::TransmitTlsData(data)) => data.done(),
+                Ok(ConnectionState::PeerClosed) => is_closed = true,
+                Ok(ConnectionState::BlockedHandshake | ConnectionState::WriteTraffic(_)) => {
+                    used += discard;
+                    break None;
+                }
+                // The only remaining state is `Closed`, because early data is never accepted.
+                Ok(_) => break None,
+                Err(error) => break Some(error),
+            }
+            used += discard;
+            // Data does not change the state, so there is no need to call rustls again after the
+            // last of it.
+            if is_data && used == bytes.len() && !connection.rustls.wants_write() {
+                break None;
+            }
+        };
+        if *received == TlsReadState::Handshaking {
+            // Take the choice even after an error, so that it is not attributed to another session.
+            if let Some(choice) = resolver::take_last() {
+                connection.server_name = choice.server_name;
+                connection.certificate_names = choice.certificate.map(CertificateNames::new);
+            }
+            connection.client_not_after = client_not_after::get();
+        }
+        if let Some(error) = failure {
+            append_alerts(&mut connection.rustls, out);
+            return Err(self.fail(TlsConnectionError::from(error)));
+        }
+        *received = if is_closed {
+            TlsReadState::PeerClosed
+        } else if connection.rustls.is_handshaking() {
+            TlsReadState::Handshaking
+        } else if *received == TlsReadState::Handshaking
+            && connection.rustls.alpn_protocol() == Some(challenge::ACME_TLS_ALPN)
+        {
+            // RFC 8737 §3: a validation connection carries only its handshake.
+            TlsReadState::PeerClosed
+        } else {
+            TlsReadState::Established
+        };
+        Ok((used, *received))
+    }
+
+    /// Ends the session and frees its memory.
+    fn fail(&mut self, reject: TlsConnectionError) -> TlsConnectionError {
+        self.incoming = Vec::new();
+        self.write_state = WriteState::Closed;
+        self.stage = TlsConnectionState::Failed(Box::new(reject.clone()));
+        reject
+    }
+
+    /// Calls `act` with the encrypting state, after appending all pending output to `out`.
+    fn with_traffic(
+        &mut self,
+        out: &mut Vec<u8>,
+        act: impl FnOnce(&mut Traffic<'_>, &mut Vec<u8>) -> Result<(), TlsSendError>,
+    ) -> Result<(), TlsSendError> {
+        if self.write_state == WriteState::Closed {
+            return Err(TlsSendError::Closed);
+        }
+        let connection = match &mut self.stage {
+            TlsConnectionState::Sniffing(_) | TlsConnectionState::DetectingChallenge(_) | TlsConnectionState::Active(TlsReadState::Handshaking, _) => {
+                return Err(TlsSendError::Handshaking);
+            }
+            TlsConnectionState::Active(TlsReadState::Established | TlsReadState::PeerClosed, connection) => connection,
+            TlsConnectionState::Failed(_) => return Err(TlsSendError::Closed),
+        };
+        loop {
+            // rustls remembers positions in the unprocessed bytes, so it must see them here. It
+            // finds nothing new in them.
+            match connection.rustls.process_tls_records(&mut self.incoming).state {
+                Ok(ConnectionState::WriteTraffic(mut traffic)) => return act(&mut traffic, out),
+                Ok(ConnectionState::EncodeTlsData(mut data)) => append_handshake(&mut data, out),
+                Ok(ConnectionState::TransmitTlsData(data)) => data.done(),
+                Ok(_) => return Err(TlsSendError::Closed),
+                // The buffered bytes were processed when they arrived, so this does not happen. If
+                // it did, continuing would make rustls process the same bytes twice.
+                Err(error) => {
+                    append_alerts(&mut connection.rustls, out);
+                    self.fail(TlsConnectionError::from(error));
+                    return Err(TlsSendError::Closed);
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Debug for TlsConnection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let stage: &dyn fmt::Debug = match &self.stage {
+            TlsConnectionState::Sniffing(_) | TlsConnectionState::DetectingChallenge(_) => &"Opening",
+            TlsConnectionState::Active(received, _) => received,
+            TlsConnectionState::Failed(reject) => reject,
+        };
+        f.debug_struct("Session")
+            .field("stage", stage)
+            .field("unread_bytes", &self.incoming.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The content type of application data.
+const APPLICATION_DATA: u8 = 23;
+
+/// A fatal alert in clear text.
+const UNEXPECTED_MESSAGE_ALERT: &[u8] = &[21, 3, 3, 0, 2, 2, 10];
+
+/// Whether these are the first bytes of an application data record, of which rustls could only wait
+/// for the rest. They stay here without being copied; anything unusual is passed to rustls.
+fn is_incomplete_record(bytes: &[u8]) -> bool {
+    match *bytes {
+        [] | [APPLICATION_DATA] => true,
+        [APPLICATION_DATA, 3] | [APPLICATION_DATA, 3, _] | [APPLICATION_DATA, 3, _, _] => true,
+        [APPLICATION_DATA, 3, _, high, low, ref payload @ ..] => {
+            let length = usize::from(u16::from_be_bytes([high, low]));
+            length <= RECORD_CIPHERTEXT_BYTES_MAX && payload.len() < length
+        }
+        _ => false,
+    }
+}

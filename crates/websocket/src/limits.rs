@@ -1,0 +1,120 @@
+//! The limits and timeouts of a WebSocket, with their defaults.
+
+use peregrine_proto::ws;
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// How long a peer may be silent before it is sent a ping. Proxies close silent connections after
+/// 60 s, so this is less.
+pub const PING_INTERVAL: Duration = Duration::from_secs(30);
+
+/// How long a peer may take to answer that ping.
+pub const PONG_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long closing may take: the wait for the peer's Close frame, and then the rest of the
+/// handler.
+pub const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long a handler may still send while the server drains.
+pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The limits of a WebSocket. Values equal to a limit are allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WebSocketLimits {
+    /// Maximum size of a received message, in bytes, after decompression. Default 1 MiB. If
+    /// exceeded, the peer gets close code 1009.
+    pub message_bytes_max: u64,
+    /// Maximum payload of a received frame, in bytes. Default 1 MiB. If exceeded, the peer gets
+    /// 1009.
+    pub frame_bytes_max: u64,
+    /// Maximum number of bytes queued for the peer. Default 64 KiB. Sending waits while the limit
+    /// is reached. A single message may exceed it.
+    pub send_queue_bytes_max: usize,
+    /// Maximum number of bytes queued for the handler; each message counts 64 bytes more. Default
+    /// 64 KiB. The peer is not read from while the limit is reached. A single message may exceed
+    /// it.
+    pub receive_queue_bytes_max: usize,
+    /// Messages shorter than this are not compressed. Default 64 bytes.
+    pub compress_bytes_min: usize,
+    /// Maximum number of pongs queued for a peer that does not read, at least 1. Default 100. The
+    /// peer is not read from while the limit is reached.
+    pub pending_pongs_max: u16,
+    /// Budget for pings and empty fragments, which cost the server work without delivering data:
+    /// the initial and the maximum amount. Default 1,000, enough for 500 pings. If it is used up,
+    /// the peer gets close code 1008.
+    pub abuse_budget_max: u32,
+    /// How much of that budget is restored per second. Default 50.
+    pub abuse_budget_per_second: u32,
+}
+
+impl Default for WebSocketLimits {
+    fn default() -> Self {
+        let protocol = ws::Limits::DEFAULT;
+        Self {
+            message_bytes_max: protocol.message_bytes_max,
+            frame_bytes_max: protocol.frame_bytes_max,
+            send_queue_bytes_max: 64 * 1024,
+            receive_queue_bytes_max: 64 * 1024,
+            compress_bytes_min: protocol.compress_bytes_min,
+            pending_pongs_max: protocol.pending_pongs_max,
+            abuse_budget_max: protocol.abuse_budget_max,
+            abuse_budget_per_second: protocol.abuse_budget_per_second,
+        }
+    }
+}
+
+impl WebSocketLimits {
+    pub(crate) fn protocol(&self) -> ws::Limits {
+        ws::Limits {
+            message_bytes_max: self.message_bytes_max,
+            frame_bytes_max: self.frame_bytes_max,
+            compress_bytes_min: self.compress_bytes_min,
+            pending_pongs_max: self.pending_pongs_max.max(1),
+            abuse_budget_max: self.abuse_budget_max,
+            abuse_budget_per_second: self.abuse_budget_per_second,
+        }
+    }
+}
+
+/// The timeouts of one WebSocket.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WebSocketTimeouts {
+    pub(crate) ping_interval: Option<Duration>,
+    pub(crate) pong_timeout: Duration,
+    pub(crate) close: Duration,
+    pub(crate) drain_timeout: Duration,
+}
+
+impl Default for WebSocketTimeouts {
+    fn default() -> Self {
+        Self {
+            ping_interval: Some(PING_INTERVAL),
+            pong_timeout: PONG_TIMEOUT,
+            close: CLOSE_TIMEOUT,
+            drain_timeout: DRAIN_TIMEOUT,
+        }
+    }
+}
+
+/// Shared by all WebSockets of a thread that have the same limits.
+pub(crate) struct CachedLimits {
+    pub(crate) limits: WebSocketLimits,
+    pub(crate) protocol: ws::Limits,
+}
+
+thread_local! {
+    static LATEST: RefCell<Option<Rc<CachedLimits>>> = const { RefCell::new(None) };
+}
+
+impl CachedLimits {
+    pub(crate) fn for_limits(limits: WebSocketLimits) -> Rc<Self> {
+        LATEST.with_borrow_mut(|latest| match latest {
+            Some(bounds) if bounds.limits == limits => Rc::clone(bounds),
+            _ => {
+                let bounds = Self { limits, protocol: limits.protocol() };
+                Rc::clone(latest.insert(Rc::new(bounds)))
+            }
+        })
+    }
+}

@@ -1,0 +1,226 @@
+//! One end of a connection, used by both the server's stream and the client.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use crate::network::Network;
+use crate::pipe::{SenderState, ReceiverState, take_front};
+use crate::state::{Connection, Side, NetworkState};
+
+/// One end of a connection, closed when dropped.
+pub(crate) struct SimEndpoint {
+    pub(crate) network: Network,
+    pub(crate) id: u64,
+    side: Side,
+    /// This handle has to close it.
+    is_open: bool,
+}
+
+impl SimEndpoint {
+    pub(crate) fn new(network: Network, id: u64, end: Side) -> Self {
+        Self { network, id, side: end, is_open: true }
+    }
+
+    /// Returns the connection's number. The caller must close it.
+    pub(crate) fn release(&mut self) -> u64 {
+        self.is_open = false;
+        self.id
+    }
+
+    fn with<T>(&self, work: impl FnOnce(&mut NetworkState, u64, Side) -> T) -> T {
+        self.network.with(|state| work(state, self.id, self.side))
+    }
+
+    /// An address for documentation (RFC 5737) that follows from the connection.
+    pub(crate) fn client_address(&self) -> SocketAddr {
+        let host = u8::try_from(1 + self.id % 254).expect("at most 254");
+        let port = u16::try_from(1024 + self.id % 60_000).expect("at most 61,023");
+        SocketAddr::from((Ipv4Addr::new(192, 0, 2, host), port))
+    }
+
+    /// Receives the next bytes, at most `bytes_max`; empty at the end.
+    pub(crate) fn poll_recv(
+        &self,
+        context: &mut Context<'_>,
+        bytes_max: usize,
+    ) -> Poll<io::Result<Vec<u8>>> {
+        self.with(|state, id, end| {
+            let cut = state.faults.split_per_mille;
+            let random = &mut state.random;
+            let connection = connection(&mut state.connections, id);
+            let fault = connection.error_kind();
+            let pipe = connection.pipe(end.peer());
+            if !pipe.receive_buffer.is_empty() {
+                let most = pipe.receive_buffer.len().min(bytes_max);
+                let size = if random.chance(cut) { 1 + random.index(most) } else { most };
+                let bytes = take_front(&mut pipe.receive_buffer, size);
+                state.record("receive", [id, u64::try_from(size).unwrap_or(u64::MAX), 0]);
+                state.flush(id, end.peer());
+                return Poll::Ready(Ok(bytes));
+            }
+            match pipe.receiver {
+                ReceiverState::Open => {
+                    pipe.recv_waker = Some(context.waker().clone());
+                    Poll::Pending
+                }
+                ReceiverState::FinReceived => Poll::Ready(Ok(Vec::new())),
+                ReceiverState::Reset | ReceiverState::Closed => Poll::Ready(Err(fault.into())),
+            }
+        })
+    }
+
+    /// Returns whether [`Link::poll_recv`] would complete immediately with bytes, without arranging
+    /// a wake-up.
+    pub(crate) fn has_data(&self) -> bool {
+        self.with(|state, id, end| {
+            let pipe = connection(&mut state.connections, id).pipe(end.peer());
+            !pipe.receive_buffer.is_empty()
+        })
+    }
+
+    /// Returns whether [`Link::poll_recv`] would be ready.
+    pub(crate) fn is_readable(&self) -> bool {
+        self.with(|state, id, end| {
+            let pipe = connection(&mut state.connections, id).pipe(end.peer());
+            !pipe.receive_buffer.is_empty() || pipe.receiver != ReceiverState::Open
+        })
+    }
+
+    /// Queues bytes. They are in transit when the result is reached; see `poll_sent`.
+    pub(crate) fn queue(&self, bytes: &[u8]) -> Result<u64, io::ErrorKind> {
+        self.with(|state, id, end| {
+            let connection = connection(&mut state.connections, id);
+            let fault = connection.error_kind();
+            let pipe = connection.pipe(end);
+            match pipe.sender {
+                SenderState::Open => {}
+                SenderState::Reset => return Err(fault),
+                SenderState::FinQueued | SenderState::FinSent => return Err(io::ErrorKind::BrokenPipe),
+            }
+            pipe.pending.extend(bytes);
+            pipe.queued += u64::try_from(bytes.len()).expect("a length has at most 64 bits");
+            let target = pipe.queued;
+            state.flush(id, end);
+            Ok(target)
+        })
+    }
+
+    /// Ready when the pipe has accepted everything up to `target`.
+    pub(crate) fn poll_flushed_to(&self, context: &mut Context<'_>, target: u64) -> Poll<io::Result<()>> {
+        self.with(|state, id, end| {
+            let connection = connection(&mut state.connections, id);
+            let fault = connection.error_kind();
+            let pipe = connection.pipe(end);
+            if pipe.bytes_written >= target {
+                return Poll::Ready(Ok(()));
+            }
+            if pipe.sender == SenderState::Reset {
+                return Poll::Ready(Err(fault.into()));
+            }
+            pipe.register_sender(context.waker());
+            Poll::Pending
+        })
+    }
+
+    /// Ready when the pipe has accepted everything and, if requested, the end.
+    pub(crate) fn poll_flushed(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.with(|state, id, end| {
+            let connection = connection(&mut state.connections, id);
+            let fault = connection.error_kind();
+            let pipe = connection.pipe(end);
+            if pipe.sender == SenderState::Reset {
+                return Poll::Ready(Err(fault.into()));
+            }
+            if pipe.bytes_written < pipe.queued || pipe.sender == SenderState::FinQueued {
+                // According to the driver contract, only the last caller is woken.
+                pipe.send_wakers.clear();
+                pipe.register_sender(context.waker());
+                return Poll::Pending;
+            }
+            Poll::Ready(Ok(()))
+        })
+    }
+
+    /// Returns whether `poll_all_sent` would be ready.
+    pub(crate) fn is_flushed(&self) -> bool {
+        self.with(|state, id, end| {
+            let pipe = connection(&mut state.connections, id).pipe(end);
+            let is_under_way = pipe.bytes_written < pipe.queued || pipe.sender == SenderState::FinQueued;
+            pipe.sender == SenderState::Reset || !is_under_way
+        })
+    }
+
+    /// Returns whether a reset arrived or a call failed.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.with(|state, id, end| {
+            let connection = connection(&mut state.connections, id);
+            let is_reset = connection.pipe(end.peer()).receiver == ReceiverState::Reset;
+            is_reset || connection.pipe(end).sender == SenderState::Reset
+        })
+    }
+
+    /// The number of bytes that the pipe has accepted.
+    pub(crate) fn bytes_written(&self) -> u64 {
+        self.with(|state, id, end| connection(&mut state.connections, id).pipe(end).bytes_written)
+    }
+
+    /// Shuts down the sending side after everything before it was sent.
+    pub(crate) fn finish(&self) {
+        self.with(|state, id, end| {
+            let pipe = connection(&mut state.connections, id).pipe(end);
+            if pipe.sender == SenderState::Open {
+                pipe.sender = SenderState::FinQueued;
+                state.flush(id, end);
+            }
+        });
+    }
+
+    /// Shuts down the sending side, and waits until everything before it was sent.
+    pub(crate) fn poll_finish(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.finish();
+        self.with(|state, id, end| {
+            let connection = connection(&mut state.connections, id);
+            let fault = connection.error_kind();
+            let pipe = connection.pipe(end);
+            match pipe.sender {
+                SenderState::Open | SenderState::FinQueued => {
+                    pipe.register_sender(context.waker());
+                    Poll::Pending
+                }
+                SenderState::FinSent => Poll::Ready(Ok(())),
+                SenderState::Reset => Poll::Ready(Err(fault.into())),
+            }
+        })
+    }
+
+    /// Resets the connection.
+    pub(crate) fn reset(&self) {
+        self.with(NetworkState::reset);
+    }
+
+    /// Delays everything that is sent from now on by at least `duration`.
+    pub(crate) fn stall(&self, duration: Duration) {
+        self.with(|state, id, end| {
+            let until = state.now.saturating_add(duration);
+            connection(&mut state.connections, id).pipe(end).stall(until);
+        });
+    }
+}
+
+/// A connection exists as long as one end is held.
+fn connection(
+    connections: &mut std::collections::BTreeMap<u64, Connection>,
+    id: u64,
+) -> &mut Connection {
+    connections.get_mut(&id).expect("a held connection exists")
+}
+
+impl Drop for SimEndpoint {
+    fn drop(&mut self) {
+        if self.is_open {
+            self.with(NetworkState::close);
+        }
+    }
+}

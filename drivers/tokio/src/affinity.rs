@@ -1,0 +1,60 @@
+//! Binds the worker's thread to one CPU, where the system has a call for that.
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod system {
+    use std::io;
+
+    use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+    use nix::unistd::Pid;
+    use peregrine_driver::order_by_numa_node;
+
+    const THIS_THREAD: Pid = Pid::from_raw(0);
+
+    /// Binds the calling thread to one CPU until this is dropped.
+    pub(crate) struct AffinityGuard {
+        before: CpuSet,
+    }
+
+    impl AffinityGuard {
+        /// Binds the calling thread to CPU number `number` of those it may use, in the order of
+        /// nodes, modulo their number. The thread may use the CPUs of the process, unless it was
+        /// bound before.
+        ///
+        /// # Errors
+        /// The kernel does not report the CPUs, or rejects the call.
+        pub(crate) fn pin(number: usize) -> io::Result<Self> {
+            let before = sched_getaffinity(THIS_THREAD)?;
+            let may_use = |cpu: &usize| before.is_set(*cpu).unwrap_or(false);
+            let usable = order_by_numa_node((0..CpuSet::count()).filter(may_use).collect());
+            let mut only = CpuSet::new();
+            if let Some(cpu) = usable.get(number % usable.len().max(1)) {
+                only.set(*cpu)?;
+            }
+            sched_setaffinity(THIS_THREAD, &only)?;
+            Ok(Self { before })
+        }
+    }
+
+    impl Drop for AffinityGuard {
+        fn drop(&mut self) {
+            // Fails only if these CPUs are gone. The kernel then has chosen others.
+            let _ = sched_setaffinity(THIS_THREAD, &self.before);
+        }
+    }
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+mod system {
+    use std::io;
+
+    /// Has no effect: this system offers no such call that is worth a dependency.
+    pub(crate) struct Pinned;
+
+    impl AffinityGuard {
+        pub(crate) fn to(_: usize) -> io::Result<Self> {
+            Ok(Self)
+        }
+    }
+}
+
+pub(crate) use system::AffinityGuard;

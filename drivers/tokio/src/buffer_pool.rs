@@ -1,0 +1,161 @@
+//! Receive buffers, shared by all connections of a worker.
+
+use std::cell::{Cell, RefCell};
+use std::mem::take;
+use std::ops::Deref;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use peregrine_driver::{DriverMetrics, Options};
+
+use crate::worker::increment;
+
+/// The minimum and maximum number of buffers in a pool.
+const BUFFER_COUNT_RANGE: (u32, u32) = (16, 32_768);
+/// The minimum and maximum size of a buffer in bytes.
+const BUFFER_BYTES_RANGE: (usize, usize) = (512, 65_536);
+
+/// Buffers of equal size. They are allocated when first needed, at most `buffers_max`, and kept for
+/// the lifetime of the worker: `free <= made <= buffers_max`.
+pub(crate) struct BufferPool {
+    free: RefCell<Vec<Vec<u8>>>,
+    allocated: Cell<usize>,
+    buffers_max: usize,
+    pub(crate) buffer_bytes: usize,
+    exhausted: Cell<u64>,
+    /// Where the memory use is published for other threads.
+    metrics: Option<Arc<DriverMetrics>>,
+}
+
+impl BufferPool {
+    pub(crate) fn new(options: &Options) -> Self {
+        let buffers = options.receive_buffers.clamp(BUFFER_COUNT_RANGE.0, BUFFER_COUNT_RANGE.1).next_power_of_two();
+        Self {
+            free: RefCell::default(),
+            allocated: Cell::new(0),
+            buffers_max: usize::try_from(buffers).expect("32,768 fits every usize of 32 bits"),
+            buffer_bytes: options.receive_buffer_bytes.clamp(BUFFER_BYTES_RANGE.0, BUFFER_BYTES_RANGE.1),
+            exhausted: Cell::new(0),
+            metrics: options.metrics.clone(),
+        }
+    }
+
+    /// Returns a buffer of full length, if one is free. The last one given back is leased first,
+    /// because it is likely still in the CPU's cache.
+    pub(crate) fn get(&self) -> Option<Vec<u8>> {
+        if let Some(buffer) = self.free.borrow_mut().pop() {
+            return Some(buffer);
+        }
+        let made = self.allocated.get();
+        if made == self.buffers_max {
+            return None;
+        }
+        self.allocated.set(made + 1);
+        if let Some(shown) = &self.metrics {
+            shown.buffer_bytes.add(self.buffer_bytes as i64);
+        }
+        Some(vec![0; self.buffer_bytes])
+    }
+
+    /// Takes back a leased buffer.
+    pub(crate) fn put(&self, buffer: Vec<u8>) {
+        debug_assert_eq!(buffer.len(), self.buffer_bytes, "the buffer was leased from this pool");
+        self.free.borrow_mut().push(buffer);
+    }
+
+    /// Counts a receive that found no free buffer and had to allocate memory.
+    pub(crate) fn count_exhausted(&self) {
+        increment(&self.exhausted);
+        if let Some(shown) = &self.metrics {
+            shown.buffers_exhausted.add(1);
+        }
+    }
+
+    /// How often a receive found no free buffer and had to allocate memory.
+    pub(crate) fn exhausted(&self) -> u64 {
+        self.exhausted.get()
+    }
+}
+
+/// Received bytes, in a buffer of the worker's pool, to which it returns on drop, or in separate
+/// memory.
+pub struct Chunk {
+    /// Of full length if it belongs to the pool. Empty and unallocated in the chunk that marks the
+    /// end.
+    buffer: Vec<u8>,
+    filled: usize,
+    pool: Option<Rc<BufferPool>>,
+}
+
+impl Chunk {
+    /// A chunk of the first `filled` bytes of `buffer`, which is given back to `pool`.
+    pub(crate) fn new(buffer: Vec<u8>, filled: usize, pool: Rc<BufferPool>) -> Self {
+        debug_assert!(filled <= buffer.len(), "a read fills at most the buffer");
+        Self { buffer, filled, pool: Some(pool) }
+    }
+
+    /// A chunk in separate memory.
+    pub(crate) fn owned(buffer: Vec<u8>) -> Self {
+        Self { filled: buffer.len(), buffer, pool: None }
+    }
+
+    /// Returns the memory of a chunk in separate memory, unless most of it is unused: code that
+    /// keeps bytes accounts for the bytes, not the capacity, so the capacity should be at most
+    /// twice as large.
+    pub(crate) fn try_into_vec(mut self) -> Result<Vec<u8>, Self> {
+        if self.pool.is_none() && self.filled > 0 && self.filled >= self.buffer.capacity() / 2 {
+            return Ok(take(&mut self.buffer));
+        }
+        Err(self)
+    }
+
+    /// The end of the peer's data.
+    pub(crate) fn eof() -> Self {
+        Self { buffer: Vec::new(), filled: 0, pool: None }
+    }
+}
+
+impl Deref for Chunk {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.buffer[..self.filled]
+    }
+}
+
+impl std::fmt::Debug for Chunk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Chunk").field(&&**self).finish()
+    }
+}
+
+impl Drop for Chunk {
+    fn drop(&mut self) {
+        if let Some(pool) = &self.pool {
+            pool.put(take(&mut self.buffer));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn smallest() -> Rc<BufferPool> {
+        let options = Options { receive_buffers: 1, receive_buffer_bytes: 1, ..Options::default() };
+        Rc::new(BufferPool::new(&options))
+    }
+
+    #[test]
+    fn the_pool_is_bounded_and_reuses_what_comes_back() {
+        let pool = smallest();
+        let mut leased: Vec<_> = (0..16).map(|_| pool.get().expect("a buffer")).collect();
+        assert!(leased.iter().all(|buffer| buffer.len() == 512));
+        assert!(pool.get().is_none());
+        let back = leased.pop().expect("a buffer");
+        let address = back.as_ptr();
+        drop(Chunk::new(back, 3, Rc::clone(&pool)));
+        let again = pool.get().expect("the buffer again");
+        assert_eq!(again.as_ptr(), address);
+    }
+}

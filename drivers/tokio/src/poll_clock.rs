@@ -1,0 +1,179 @@
+//! Measures how long ready tasks have waited: when did the runtime poll the kernel for them?
+//!
+//! tokio takes a limited number of sockets from the kernel at a time, and the others wait there. So
+//! the queue of ready tasks does not show how long a newly ready socket has to wait. A *mark* does:
+//! a byte on a socket pair of the worker, which is queued behind everything that is ready at that
+//! time, both in the kernel and on this thread. When the mark is received, all later work became
+//! ready after the mark was sent.
+//!
+//! A worker that sleeps regularly needs no marks: when it wakes up, nothing has waited. On systems
+//! without socket pairs, every poll of the kernel counts as a sleep, which underestimates the wait.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// A worker that has been awake for this long sends a mark. Workers with little work send none.
+const MARKER_INTERVAL: Duration = Duration::from_millis(1);
+
+/// When the runtime polled the kernel for the current work.
+pub(crate) struct PollClock {
+    start: Instant,
+    /// How often the thread has slept, or polled the kernel because no task was ready.
+    parks: Arc<AtomicU64>,
+    /// The value of `sleeps` at the last call, or when the last mark was received.
+    seen_parks: Cell<u64>,
+    polled_at: Cell<Duration>,
+    marker: marker::Marker,
+}
+
+impl PollClock {
+    pub(crate) fn new(start: Instant, sleeps: Arc<AtomicU64>) -> Self {
+        let (seen, began) = (Cell::default(), Cell::default());
+        Self { start, parks: sleeps, seen_parks: seen, polled_at: began, marker: marker::Marker::default() }
+    }
+
+    /// Returns when the runtime polled the kernel for the current work.
+    pub(crate) fn polled_at(&self) -> Duration {
+        let now = self.start.elapsed();
+        let slept = self.parks.load(Ordering::Relaxed);
+        let has_slept = self.seen_parks.replace(slept) != slept;
+        match self.marker.state() {
+            // A thread does not sleep before it has received the mark.
+            marker::MarkerState::Sent => {}
+            // A poll of the kernel after that may not have been a sleep, but then it was short.
+            marker::MarkerState::Received { sent, at } => {
+                let is_sleep = has_slept && now.saturating_sub(at) >= MARKER_INTERVAL;
+                self.polled_at.set(if is_sleep { now } else { sent });
+            }
+            marker::MarkerState::None if has_slept => self.polled_at.set(now),
+            marker::MarkerState::None => {}
+        }
+        if now.saturating_sub(self.polled_at.get()) >= MARKER_INTERVAL {
+            self.marker.send(now, self.start);
+        }
+        self.polled_at.get()
+    }
+
+    /// The number of runtime tasks used for this.
+    pub(crate) fn tasks(&self) -> usize {
+        self.marker.tasks()
+    }
+}
+
+/// Counts a sleep. Called on the worker's thread.
+pub(crate) fn count_park(sleeps: &AtomicU64) {
+    sleeps.store(sleeps.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+}
+
+#[cfg(unix)]
+mod marker {
+    use std::cell::{Cell, OnceCell};
+    use std::rc::Rc;
+    use std::time::{Duration, Instant};
+    use tokio::net::UnixStream;
+
+    /// The state of a mark.
+    #[derive(Clone, Copy, Default)]
+    pub(super) enum MarkerState {
+        #[default]
+        None,
+        Sent,
+        /// It was received, and this was not reported yet.
+        Received {
+            sent: Duration,
+            at: Duration,
+        },
+    }
+
+    #[derive(Default)]
+    pub(super) struct Marker {
+        /// The sending end; `None` if no descriptor was available.
+        sender: OnceCell<Option<UnixStream>>,
+        shared: Rc<MarkerShared>,
+    }
+
+    #[derive(Default)]
+    struct MarkerShared {
+        sent: Cell<Option<Duration>>,
+        state: Cell<MarkerState>,
+    }
+
+    impl Marker {
+        /// Returns the state of the mark. Reports only once that it was received.
+        pub(super) fn state(&self) -> MarkerState {
+            let state = self.shared.state.get();
+            if matches!(state, MarkerState::Received { .. }) {
+                self.shared.state.set(MarkerState::None);
+            }
+            state
+        }
+
+        /// Sends a mark, unless one is in flight.
+        pub(super) fn send(&self, now: Duration, start: Instant) {
+            if self.shared.sent.get().is_some() {
+                return;
+            }
+            let sender = self.sender.get_or_init(|| spawn_receiver(&self.shared, start));
+            if sender.as_ref().is_some_and(|sender| sender.try_write(&[0]).is_ok()) {
+                self.shared.sent.set(Some(now));
+                self.shared.state.set(MarkerState::Sent);
+            }
+        }
+
+        pub(super) fn tasks(&self) -> usize {
+            usize::from(matches!(self.sender.get(), Some(Some(_))))
+        }
+    }
+
+    /// Starts a task that receives marks.
+    fn spawn_receiver(shared: &Rc<MarkerShared>, start: Instant) -> Option<UnixStream> {
+        let (sender, receiver) = UnixStream::pair().ok()?;
+        let shared = Rc::clone(shared);
+        tokio::task::spawn_local(async move {
+            let mut bytes = [0; 8];
+            while receiver.readable().await.is_ok() {
+                match receiver.try_read(&mut bytes) {
+                    Ok(0) => return,
+                    Ok(_) => {
+                        if let Some(sent) = shared.sent.take() {
+                            shared.state.set(MarkerState::Received { sent, at: start.elapsed() });
+                        }
+                    }
+                    // `readable` arranges the next wake-up.
+                    Err(_) => {}
+                }
+            }
+        });
+        Some(sender)
+    }
+}
+
+#[cfg(not(unix))]
+mod mark {
+    use std::time::{Duration, Instant};
+
+    #[derive(Clone, Copy)]
+    #[expect(dead_code, reason = "marks are not supported here")]
+    pub(super) enum State {
+        None,
+        Sent,
+        Came { sent: Duration, at: Duration },
+    }
+
+    #[derive(Default)]
+    pub(super) struct Mark;
+
+    impl Marker {
+        pub(super) fn state(&self) -> MarkerState {
+            MarkerState::None
+        }
+
+        pub(super) fn send(&self, _: Duration, _: Instant) {}
+
+        pub(super) fn tasks(&self) -> usize {
+            0
+        }
+    }
+}

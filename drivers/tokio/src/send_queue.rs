@@ -1,0 +1,298 @@
+//! The sending side of a connection.
+//!
+//! A send is written immediately, as much as the kernel takes. If that is all of it, the memory
+//! stays with the caller, and neither a task nor a waker is needed. The rest is kept and written by
+//! a background task; later sends are queued behind it. Shared bytes and parts of files are kept
+//! without copying.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
+use std::io::{self, IoSlice};
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker, ready};
+
+use peregrine_driver::SendBuf;
+use tokio::task::AbortHandle;
+use tokio::task::coop::unconstrained;
+
+use crate::stream::{StreamShared, store_waker};
+use crate::worker::TokioWorker;
+
+/// The state of one connection's sending side.
+#[derive(Default)]
+pub(crate) struct SendQueue {
+    /// Boxed, because few connections ever need it.
+    pending: RefCell<Option<Box<PendingWrites>>>,
+    /// The number of bytes that the kernel took.
+    bytes_written: Cell<u64>,
+    shutdown: Cell<ShutdownState>,
+    /// The task that waits until everything is written.
+    flush_waker: Cell<Option<Waker>>,
+}
+
+/// The progress of shutting down our sending side.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum ShutdownState {
+    #[default]
+    Open,
+    /// It is shut down when everything is written.
+    Requested,
+    Sent,
+    /// Data was sent after the shutdown.
+    WroteAfter,
+}
+
+/// Data that the kernel did not take yet. `written` bytes of the first piece were taken.
+struct PendingWrites {
+    bufs: VecDeque<SendBuf>,
+    written: usize,
+    task: Option<AbortHandle>,
+}
+
+/// Vectors up to this length are appended to the previous vector in the queue.
+const COALESCE_BYTES_MAX: usize = 4 * 1024;
+
+impl PendingWrites {
+    /// Appends a piece. Small vectors are merged up to a limit, so that many of them need few
+    /// calls.
+    fn append(&mut self, piece: SendBuf) {
+        if piece.is_empty() {
+            return;
+        }
+        match (self.bufs.back_mut(), piece) {
+            (Some(SendBuf::Owned(last)), SendBuf::Owned(mut bytes))
+                if last.len().max(bytes.len()) <= COALESCE_BYTES_MAX =>
+            {
+                last.append(&mut bytes);
+            }
+            (_, piece) => self.bufs.push_back(piece),
+        }
+    }
+}
+
+impl SendQueue {
+    /// Stops the background task and drops the data it had to write.
+    pub(crate) fn abort(&self) {
+        if let Some(left) = self.pending.take()
+            && let Some(task) = left.task
+        {
+            task.abort();
+        }
+    }
+
+    pub(crate) fn is_flushed(&self) -> bool {
+        self.pending.borrow().is_none()
+    }
+
+    /// Wakes the task that waits until everything is written.
+    pub(crate) fn wake_flush(&self) {
+        self.flush_waker.take().into_iter().for_each(Waker::wake);
+    }
+
+    pub(crate) fn bytes_written(&self) -> u64 {
+        self.bytes_written.get()
+    }
+}
+
+impl StreamShared {
+    /// Sends `out`, leaving it empty, and then `shared`.
+    pub(crate) fn send(self: &Rc<Self>, out: &mut Vec<u8>, shared: Option<SendBuf>) {
+        let output = &self.send_queue;
+        let shared = shared.filter(|shared| !shared.is_empty());
+        if output.shutdown.get() != ShutdownState::Open && (!out.is_empty() || shared.is_some()) {
+            output.shutdown.set(ShutdownState::WroteAfter);
+        }
+        if self.error.get().is_some() || output.shutdown.get() != ShutdownState::Open {
+            out.clear();
+        } else if let Some(left) = &mut *output.pending.borrow_mut() {
+            left.append(SendBuf::Owned(std::mem::take(out)));
+            left.append(shared.unwrap_or_default());
+        } else {
+            self.try_write(out, shared);
+        }
+    }
+
+    /// Writes as much as the kernel takes, leaves the rest to the background task, and empties
+    /// `out`.
+    fn try_write(self: &Rc<Self>, out: &mut Vec<u8>, shared: Option<SendBuf>) {
+        let mut written = 0;
+        let shared = shared.unwrap_or_default();
+        let write = poll_fn(|context| self.poll_write(context, out, &shared, &mut written));
+        // Also send if the task has no budget left; otherwise the background task would be needed.
+        let write = pin!(unconstrained(write));
+        match write.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Ok(())) => {}
+            Poll::Ready(Err(error)) => self.fail(error.kind()),
+            Poll::Pending => {
+                let mut left = PendingWrites { bufs: VecDeque::new(), written, task: None };
+                if written < out.len() {
+                    left.bufs.push_back(SendBuf::Owned(std::mem::take(out)));
+                } else {
+                    left.written -= out.len();
+                }
+                left.bufs.extend((!shared.is_empty()).then_some(shared));
+                self.write_in_background(left);
+            }
+        }
+        out.clear();
+    }
+
+    /// Writes `first` and then `behind`, skipping the first `written` bytes, and updates `written`.
+    fn poll_write(
+        &self,
+        context: &mut Context<'_>,
+        first: &[u8],
+        behind: &SendBuf,
+        written: &mut usize,
+    ) -> Poll<io::Result<()>> {
+        let mut connection = self.socket.borrow_mut();
+        while *written < first.len() + behind.len() {
+            let wrote = ready!(match (first.get(*written..), behind) {
+                (Some(rest @ [_, ..]), SendBuf::File(_)) => {
+                    connection.poll_write_more(context, rest)
+                }
+                (Some(rest @ [_, ..]), _) if !behind.is_empty() => {
+                    let both = [IoSlice::new(rest), IoSlice::new(behind.as_bytes())];
+                    connection.poll_write_vectored(context, &both)
+                }
+                (Some(rest @ [_, ..]), _) => connection.poll_write(context, rest),
+                (_, SendBuf::File(part)) => {
+                    connection.poll_sendfile(context, part, *written - first.len())
+                }
+                _ => connection.poll_write(context, &behind.as_bytes()[*written - first.len()..]),
+            });
+            self.worker.stats.record_syscall();
+            match wrote {
+                Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                Ok(count) => {
+                    *written += count;
+                    let taken = &self.send_queue.bytes_written;
+                    taken.set(taken.get() + count as u64);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Writes `left` in the background.
+    fn write_in_background(self: &Rc<Self>, left: PendingWrites) {
+        // Without a runtime the worker has ended, and its connections with it.
+        if tokio::runtime::Handle::try_current().is_err() {
+            return self.fail(io::ErrorKind::NotConnected);
+        }
+        *self.send_queue.pending.borrow_mut() = Some(Box::new(left));
+        let task = tokio::task::spawn_local(background_writer(self)).abort_handle();
+        if let Some(left) = &mut *self.send_queue.pending.borrow_mut() {
+            left.task = Some(task);
+        }
+    }
+
+    /// Writes the remaining data, then shuts down sending if requested.
+    fn poll_pending_writes(&self, context: &mut Context<'_>) -> Poll<()> {
+        let output = &self.send_queue;
+        let written = loop {
+            match ready!(self.poll_write_front(context)) {
+                // The piece is dropped while nothing is borrowed.
+                Ok(Some(_piece)) => {}
+                Ok(None) => break Ok(()),
+                Err(error) => break Err(error),
+            }
+        };
+        output.pending.take();
+        match written {
+            Err(error) => self.fail(error.kind()),
+            Ok(()) => {
+                if output.shutdown.get() != ShutdownState::Open {
+                    self.shutdown_write();
+                }
+                output.wake_flush();
+            }
+        }
+        Poll::Ready(())
+    }
+
+    /// Writes the first piece of the remaining data and returns it; `None` if nothing remains.
+    fn poll_write_front(&self, context: &mut Context<'_>) -> Poll<io::Result<Option<SendBuf>>> {
+        let mut left = self.send_queue.pending.borrow_mut();
+        let Some(PendingWrites { bufs: pieces, written, .. }) = left.as_deref_mut() else {
+            return Poll::Ready(Ok(None));
+        };
+        let Some(first) = pieces.front() else { return Poll::Ready(Ok(None)) };
+        ready!(self.poll_write(context, &[], first, written))?;
+        *written = 0;
+        Poll::Ready(Ok(pieces.pop_front()))
+    }
+
+    /// Ready when everything is written and, if requested, sending was shut down.
+    pub(crate) fn poll_flush(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let output = &self.send_queue;
+        if let Some(kind) = self.error.get() {
+            return Poll::Ready(Err(kind.into()));
+        }
+        if output.shutdown.get() == ShutdownState::WroteAfter {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
+        if output.pending.borrow().is_some() {
+            store_waker(&output.flush_waker, context);
+            return Poll::Pending;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Shuts down sending, now or when everything is written.
+    pub(crate) fn finish(&self) {
+        if self.send_queue.shutdown.get() == ShutdownState::Open {
+            self.send_queue.shutdown.set(ShutdownState::Requested);
+            if self.send_queue.pending.borrow().is_none() {
+                self.shutdown_write();
+            }
+        }
+    }
+
+    fn shutdown_write(&self) {
+        if self.error.get().is_none() {
+            let mut context = Context::from_waker(Waker::noop());
+            let finished = self.socket.borrow_mut().poll_shutdown(&mut context);
+            if let Poll::Ready(Err(error)) = finished {
+                self.fail(error.kind());
+            }
+        }
+        if self.send_queue.shutdown.get() == ShutdownState::Requested {
+            self.send_queue.shutdown.set(ShutdownState::Sent);
+        }
+    }
+}
+
+/// The background task. It does not keep the connection alive.
+fn background_writer(shared: &Rc<StreamShared>) -> impl Future<Output = ()> + 'static {
+    let connection = Rc::downgrade(shared);
+    let counted = InFlightGuard::new(&shared.worker);
+    async move {
+        let _counted = counted;
+        poll_fn(|context| match connection.upgrade() {
+            Some(shared) => shared.poll_pending_writes(context),
+            None => Poll::Ready(()),
+        })
+        .await;
+    }
+}
+
+/// Counts one background send while it lives.
+struct InFlightGuard(Rc<TokioWorker>);
+
+impl InFlightGuard {
+    fn new(worker: &Rc<TokioWorker>) -> Self {
+        worker.stats.add_pending_writes(1);
+        Self(Rc::clone(worker))
+    }
+}
+
+impl Drop for InFlightGuard {
+    fn drop(&mut self) {
+        self.0.stats.add_pending_writes(-1);
+    }
+}

@@ -1,0 +1,270 @@
+//! One accepted socket of either family, with a common set of poll functions.
+
+use std::future::Future;
+use std::io::{self, IoSlice, Read};
+#[cfg(target_os = "linux")]
+use std::os::fd::{AsFd, BorrowedFd};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use peregrine_driver::{Address, UnixCredentials, FileRange, Handoff};
+use socket2::SockRef;
+#[cfg(target_os = "linux")]
+use tokio::io::Interest;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+#[cfg(unix)]
+use tokio::net::{UnixStream, unix};
+
+/// An accepted socket, registered with the runtime.
+pub(crate) enum AsyncSocket {
+    Tcp(TcpStream),
+    #[cfg(unix)]
+    Unix(UnixStream),
+}
+
+impl AsyncSocket {
+    /// Registers a connection passed by another worker. It is already non-blocking.
+    pub(crate) fn from_handoff(passed: Handoff) -> io::Result<Self> {
+        match passed {
+            Handoff::Tcp(socket) => TcpStream::from_std(socket).map(Self::Tcp),
+            #[cfg(unix)]
+            Handoff::Unix(socket) => UnixStream::from_std(socket).map(Self::Unix),
+        }
+    }
+
+    /// Deregisters the socket and returns it.
+    pub(crate) fn into_handoff(self) -> io::Result<Handoff> {
+        match self {
+            Self::Tcp(socket) => socket.into_std().map(Handoff::Tcp),
+            #[cfg(unix)]
+            Self::Unix(socket) => socket.into_std().map(Handoff::Unix),
+        }
+    }
+
+    /// Reads once, or arranges a wake-up. Uses `AsyncRead`, not `try_read`, because only
+    /// `AsyncRead` treats a read that does not fill the buffer as proof that the socket is empty.
+    /// This saves a second read per message.
+    pub(crate) fn poll_read(
+        &mut self,
+        context: &mut Context<'_>,
+        buffer: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        let mut buffer = ReadBuf::new(buffer);
+        let read = match self {
+            Self::Tcp(socket) => Pin::new(socket).poll_read(context, &mut buffer),
+            #[cfg(unix)]
+            Self::Unix(socket) => Pin::new(socket).poll_read(context, &mut buffer),
+        };
+        ready!(read)?;
+        Poll::Ready(Ok(buffer.filled().len()))
+    }
+
+    /// Like `poll_read`, into the spare capacity of `bytes`.
+    pub(crate) fn poll_read_buf(
+        &mut self,
+        context: &mut Context<'_>,
+        bytes: &mut Vec<u8>,
+    ) -> Poll<io::Result<usize>> {
+        // Dropping the future after one poll loses no data, and the wake-up stays arranged.
+        match self {
+            Self::Tcp(socket) => pin!(socket.read_buf(bytes)).poll(context),
+            #[cfg(unix)]
+            Self::Unix(socket) => pin!(socket.read_buf(bytes)).poll(context),
+        }
+    }
+
+    /// Reads without waiting and without checking readiness first.
+    pub(crate) fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        (&*self.sock_ref()).read(buffer)
+    }
+
+    /// Waits until the socket may be readable.
+    pub(crate) fn poll_read_ready(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Tcp(socket) => socket.poll_read_ready(context),
+            #[cfg(unix)]
+            Self::Unix(socket) => socket.poll_read_ready(context),
+        }
+    }
+
+    /// Writes once, or arranges a wake-up.
+    pub(crate) fn poll_write(
+        &mut self,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self {
+            Self::Tcp(socket) => Pin::new(socket).poll_write(context, bytes),
+            #[cfg(unix)]
+            Self::Unix(socket) => Pin::new(socket).poll_write(context, bytes),
+        }
+    }
+
+    /// Like `poll_write`, with two pieces in one call.
+    pub(crate) fn poll_write_vectored(
+        &mut self,
+        context: &mut Context<'_>,
+        pieces: &[IoSlice<'_>; 2],
+    ) -> Poll<io::Result<usize>> {
+        match self {
+            Self::Tcp(socket) => Pin::new(socket).poll_write_vectored(context, pieces),
+            #[cfg(unix)]
+            Self::Unix(socket) => Pin::new(socket).poll_write_vectored(context, pieces),
+        }
+    }
+
+    /// Like `poll_write`, with bytes before those of a file. They are held back briefly, so that
+    /// both share a packet.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn poll_write_more(
+        &mut self,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let flags = nix::libc::MSG_MORE | nix::libc::MSG_NOSIGNAL;
+        self.poll_when_writable(context, |socket| {
+            SockRef::from(&socket).send_with_flags(bytes, flags)
+        })
+    }
+
+    /// Writes once from a file, beyond the first `from` bytes of its part, or arranges a wake-up.
+    /// If the kernel is short of memory, the connection fails, as for any other write: all the
+    /// driver could do is retry at once.
+    ///
+    /// `sendfile` has no `MSG_NOSIGNAL`: it relies on `SIGPIPE` being ignored, which is the default
+    /// of Rust programs. A program in another language that uses the server as a library must
+    /// ignore the signal itself.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn poll_sendfile(
+        &mut self,
+        context: &mut Context<'_>,
+        part: &FileRange,
+        from: usize,
+    ) -> Poll<io::Result<usize>> {
+        let too_short = || io::Error::from(io::ErrorKind::UnexpectedEof);
+        let at = i64::try_from(part.offset + from as u64).map_err(|_| too_short())?;
+        self.poll_when_writable(context, |socket| {
+            let mut at = at;
+            let left = part.len - from;
+            match nix::sys::sendfile::sendfile64(socket, &part.file, Some(&mut at), left) {
+                Ok(0) => Err(too_short()),
+                Ok(sent) => Ok(sent),
+                Err(code) if FileRange::is_file_error(code as i32) => Err(too_short()),
+                Err(code) => Err(code.into()),
+            }
+        })
+    }
+
+    /// Calls `write`, which does not wait, and retries if the socket seemed writable but was not.
+    #[cfg(target_os = "linux")]
+    fn poll_when_writable(
+        &self,
+        context: &mut Context<'_>,
+        mut write: impl FnMut(BorrowedFd<'_>) -> io::Result<usize>,
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            ready!(match self {
+                Self::Tcp(socket) => socket.poll_write_ready(context),
+                Self::Unix(socket) => socket.poll_write_ready(context),
+            })?;
+            let wrote = match self {
+                Self::Tcp(socket) => socket.try_io(Interest::WRITABLE, || write(socket.as_fd())),
+                Self::Unix(socket) => socket.try_io(Interest::WRITABLE, || write(socket.as_fd())),
+            };
+            match wrote {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                wrote => return Poll::Ready(wrote),
+            }
+        }
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    pub(crate) fn poll_write_before_file(
+        &mut self,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_write(context, bytes)
+    }
+
+    /// Never called, because this system has no such call.
+    #[cfg(not(target_os = "linux"))]
+    pub(crate) fn poll_write_file(
+        &mut self,
+        _: &mut Context<'_>,
+        _: &FileRange,
+        _: usize,
+    ) -> Poll<io::Result<usize>> {
+        Poll::Ready(Err(io::ErrorKind::Unsupported.into()))
+    }
+
+    /// Shuts down sending. Never waits.
+    pub(crate) fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Tcp(socket) => Pin::new(socket).poll_shutdown(context),
+            #[cfg(unix)]
+            Self::Unix(socket) => Pin::new(socket).poll_shutdown(context),
+        }
+    }
+
+    /// Makes closing reset the connection. If the option cannot be set, it is closed regularly.
+    pub(crate) fn reset_on_drop(&self) {
+        let _ = self.sock_ref().set_linger(Some(Duration::ZERO));
+    }
+
+    /// Returns whether the kernel has a pending error, and clears it.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.sock_ref().take_error().is_ok_and(|error| error.is_some())
+    }
+
+    /// The socket, for calls that the runtime does not offer.
+    fn sock_ref(&self) -> SockRef<'_> {
+        match self {
+            Self::Tcp(socket) => SockRef::from(socket),
+            #[cfg(unix)]
+            Self::Unix(socket) => SockRef::from(socket),
+        }
+    }
+
+    /// The peer's address, from the kernel: an idle connection does not store it.
+    pub(crate) fn peer_addr(&self) -> Address {
+        match self {
+            Self::Tcp(socket) => socket.peer_addr().map_or(Address::Unknown, Address::Tcp),
+            #[cfg(unix)]
+            Self::Unix(socket) => socket.peer_addr().map_or(Address::Unknown, |a| unix_address(&a)),
+        }
+    }
+
+    /// The credentials of the peer's process, from the kernel.
+    pub(crate) fn peer_credentials(&self) -> Option<UnixCredentials> {
+        match self {
+            Self::Tcp(_) => None,
+            #[cfg(unix)]
+            Self::Unix(socket) => {
+                let told = socket.peer_cred().ok()?;
+                // Zero means a process in another namespace.
+                let pid = told.pid().and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0);
+                Some(UnixCredentials { uid: told.uid(), gid: told.gid(), pid })
+            }
+        }
+    }
+
+    /// The local address, from the kernel.
+    pub(crate) fn local_addr(&self) -> Address {
+        match self {
+            Self::Tcp(socket) => socket.local_addr().map_or(Address::Unknown, Address::Tcp),
+            #[cfg(unix)]
+            Self::Unix(socket) => {
+                socket.local_addr().map_or(Address::Unknown, |a| unix_address(&a))
+            }
+        }
+    }
+}
+
+/// Converts a Unix socket address.
+#[cfg(unix)]
+pub(crate) fn unix_address(address: &unix::SocketAddr) -> Address {
+    Address::Unix(address.as_pathname().map(Into::into))
+}

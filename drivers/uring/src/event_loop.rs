@@ -1,0 +1,338 @@
+//! The worker's loop: turns of the ring, run as one task of a tokio runtime, and two ways to sleep.
+//!
+//! If events can only come from the ring, the thread sleeps in the ring: submitting, waiting and
+//! reaping are one system call. If tokio has tasks, or the driver is held awake, the thread sleeps
+//! in tokio, which learns of completions through an eventfd registered with the ring. While the
+//! ring is busy, the loop yields to tokio every few turns.
+//!
+//! A sleep in the ring is short, because tokio's events are not seen in the meantime. A worker that
+//! has been idle for the length of one sleeps in tokio, where it sees all events and needs no time
+//! limit.
+//!
+//! A task wakes another task of the same runtime without a system call. Waking the future that the
+//! thread blocks on takes one, so only the future passed to `run` lives there.
+
+use std::fs::File;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::runtime::{Handle, RuntimeMetrics};
+use tokio::task::{JoinError, spawn_local, unconstrained};
+use tokio::time::{Instant, Sleep};
+
+use crate::ring::EnterWait;
+use crate::executor::ParkTarget;
+use crate::timer::LoopClock;
+use crate::worker::{UringWorker, create_eventfd};
+
+/// The number of turns before the loop yields to tokio, if tokio has tasks.
+const ITERATIONS_PER_YIELD: u32 = 8;
+/// The longest sleep in the ring. The loop yields to tokio after it, so events that the driver does
+/// not know about (a timer without a hold, a task spawned on the runtime by another thread) are
+/// late, not lost.
+const RING_WAIT_MAX: Duration = Duration::from_millis(100);
+/// The longest time that tokio's timer is set to. Some times are too far in the future for it.
+const TIMER_MAX: Duration = Duration::from_secs(24 * 3600);
+
+/// Runs `main` and the worker's tasks; the thread blocks on this future. Must be called within the
+/// runtime.
+///
+/// # Errors
+/// No descriptor is left for the event that tokio watches, or the ring fails.
+pub(crate) async fn run<F: Future>(
+    shared: Rc<UringWorker>,
+    main: F,
+    spin: Duration,
+) -> io::Result<F::Output> {
+    let mut looping = EventLoop::new(Rc::clone(&shared), spin)?;
+    // Otherwise all tasks of the worker would share one tokio budget and starve each other.
+    let looping = unconstrained(poll_fn(move |context| looping.poll(context)));
+    let mut looping = pin!(spawn_local(looping));
+    let mut main = pin!(main);
+    poll_fn(|context| {
+        if let Poll::Ready(output) = shared.executor.poll_main(main.as_mut(), context) {
+            return Poll::Ready(Ok(output));
+        }
+        looping.as_mut().poll(context).map(|ended| Err(ended.unwrap_or_else(propagate_panic)))
+    })
+    .await
+}
+
+/// The loop panicked, which is a bug in the driver. Resumes the panic in the worker's caller.
+fn propagate_panic(ended: JoinError) -> io::Error {
+    match ended.try_into_panic() {
+        Ok(payload) => std::panic::resume_unwind(payload),
+        Err(cancelled) => io::Error::other(cancelled),
+    }
+}
+
+/// The number of tokio's tasks, without the loop itself.
+pub(crate) fn tokio_tasks(metrics: &RuntimeMetrics) -> usize {
+    metrics.num_alive_tasks().saturating_sub(1)
+}
+
+/// Runs the worker's tasks, until the ring fails.
+struct EventLoop {
+    worker: Rc<UringWorker>,
+    metrics: RuntimeMetrics,
+    spin: Duration,
+    parker: TokioParker,
+    /// Turns since the loop last yielded to tokio.
+    iterations: u32,
+    /// The number of tokio's tasks when the loop was polled.
+    tokio_tasks: usize,
+    load: LoadLevel,
+}
+
+/// How busy the worker is, which decides where it sleeps if both are possible.
+///
+/// | from | to | when |
+/// |---|---|---|
+/// | Busy | Fading | a sleep in the ring timed out |
+/// | Fading | Busy | tasks were polled |
+/// | Fading | Quiet | another sleep timed out |
+/// | Quiet | Busy | tasks were polled, and again soon after |
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LoadLevel {
+    Busy,
+    Settling,
+    /// With the time at which tasks were last polled.
+    Idle(Duration),
+}
+
+impl LoadLevel {
+    /// The pace after tasks were polled.
+    fn on_work(self, clock: &LoopClock) -> Self {
+        let Self::Idle(last) = self else { return Self::Busy };
+        let is_soon = clock.now().saturating_sub(last) < RING_WAIT_MAX;
+        if is_soon { Self::Busy } else { Self::Idle(clock.now()) }
+    }
+
+    /// The pace after a sleep has timed out.
+    fn on_timeout(self, now: Duration) -> Self {
+        match self {
+            Self::Busy => Self::Settling,
+            Self::Settling => Self::Idle(now),
+            Self::Idle(last) => Self::Idle(last),
+        }
+    }
+}
+
+/// The resources for sleeping in tokio. Created at the start: a worker that has run out of
+/// descriptors must still be able to sleep.
+struct TokioParker {
+    event: AsyncFd<File>,
+    timer: Pin<Box<Sleep>>,
+    /// The time of the driver's clock at which `timer` fires, while it is running.
+    timer_at: Option<Duration>,
+}
+
+/// The next step of the loop.
+enum NextStep {
+    Iterate,
+    /// Let tokio's ready tasks run.
+    RunTokioTasks,
+    /// The same, then let tokio poll its sockets and timers.
+    YieldToTokio,
+    Park,
+}
+
+impl EventLoop {
+    fn new(shared: Rc<UringWorker>, spin: Duration) -> io::Result<Self> {
+        let metrics = Handle::current().metrics();
+        let parking = TokioParker::new(&shared)?;
+        Ok(Self { worker: shared, metrics, spin, parker: parking, iterations: 0, tokio_tasks: 0, load: LoadLevel::Busy })
+    }
+
+    /// Ready when the ring has failed.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
+        match self.run_iterations(context) {
+            Ok(()) => Poll::Pending,
+            Err(error) => Poll::Ready(error),
+        }
+    }
+
+    /// Turns the ring until the loop must yield the thread.
+    fn run_iterations(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        self.unpark();
+        self.tokio_tasks = tokio_tasks(&self.metrics);
+        loop {
+            self.worker.clock.invalidate(true);
+            self.worker.begin_iteration();
+            self.worker.dispatch();
+            self.worker.run_deferred()?;
+            self.worker.executor.run_ready();
+            if self.worker.executor.polls() > 0 {
+                self.load = self.load.on_work(&self.worker.clock);
+            }
+            self.iterations += 1;
+            self.worker.end_iteration();
+            match self.enter()? {
+                NextStep::Iterate => {}
+                NextStep::RunTokioTasks => {
+                    self.worker.clock.invalidate(false);
+                    context.waker().wake_by_ref();
+                    return Ok(());
+                }
+                NextStep::YieldToTokio => {
+                    self.worker.clock.invalidate(false);
+                    self.iterations = 0;
+                    // This first poll schedules a wake-up by tokio after the other tasks.
+                    if pin!(tokio::task::yield_now()).poll(context).is_pending() {
+                        return Ok(());
+                    }
+                }
+                NextStep::Park => {
+                    if self.park(context)? {
+                        self.worker.clock.invalidate(false);
+                        self.iterations = 0;
+                        return Ok(());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Submits the turn's operations to the kernel, and sleeps in the ring if appropriate.
+    fn enter(&mut self) -> io::Result<NextStep> {
+        let shared = &self.worker;
+        shared.rearm_starved();
+        let tokio_tasks = tokio_tasks(&self.metrics);
+        let tokio_alive = shared.keep_awake_count.get() > 0 || tokio_tasks > 0;
+        let next = if shared.executor.is_main_ready() || tokio_alive && self.iterations >= ITERATIONS_PER_YIELD {
+            NextStep::YieldToTokio
+        } else if tokio_tasks > self.tokio_tasks {
+            // New tokio tasks usually produce a response, which is submitted with the others.
+            return Ok(NextStep::RunTokioTasks);
+        } else {
+            NextStep::Iterate
+        };
+        if shared.executor.any_ready() {
+            shared.ring.borrow_mut().enter(EnterWait::DontWait)?;
+            return Ok(next);
+        }
+        shared.rearm_starved_owned();
+        let has_slept = shared.take_wait_timed_out();
+        if has_slept {
+            self.load = self.load.on_timeout(shared.clock.now());
+        }
+        let is_quiet = matches!(self.load, LoadLevel::Idle(_));
+        if tokio_alive || shared.executor.is_main_ready() || is_quiet {
+            let mut ring = shared.ring.borrow_mut();
+            ring.enter(EnterWait::DontWait)?;
+            let is_idle = matches!(next, NextStep::Iterate) && !ring.has_work();
+            return Ok(if is_idle { NextStep::Park } else { next });
+        }
+        if !self.spin.is_zero() && self.spin()? {
+            return Ok(NextStep::Iterate);
+        }
+        self.iterations = 0;
+        if has_slept {
+            return Ok(NextStep::YieldToTokio);
+        }
+        if shared.executor.remote().try_park(ParkTarget::Ring) {
+            let limit = shared.arm_wait_timeout(RING_WAIT_MAX)?;
+            shared.ring.borrow_mut().enter(EnterWait::Completion(limit))?;
+            shared.executor.remote().unpark();
+        }
+        Ok(NextStep::Iterate)
+    }
+
+    fn until_next_timer(&self) -> Option<Duration> {
+        let deadline = self.worker.timers.borrow().next_deadline()?;
+        // The tasks of this turn may have taken a long time.
+        self.worker.clock.invalidate(true);
+        Some(deadline.saturating_sub(self.worker.clock.now()))
+    }
+
+    /// Polls for work for a while without sleeping. Returns true if there is some.
+    fn spin(&self) -> io::Result<bool> {
+        self.worker.ring.borrow_mut().enter(EnterWait::DontWait)?;
+        let start = std::time::Instant::now();
+        let timeout = self.until_next_timer().unwrap_or(self.spin).min(self.spin);
+        loop {
+            if self.worker.ring.borrow_mut().has_work() {
+                // Deferred work becomes completions only at the next enter.
+                self.worker.ring.borrow_mut().enter(EnterWait::DontWait)?;
+                return Ok(true);
+            }
+            if self.worker.executor.remote().any_injected() {
+                return Ok(true);
+            }
+            if start.elapsed() >= timeout {
+                return Ok(false);
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Arranges to be woken by tokio. Returns false if there is work to do first.
+    fn park(&mut self, context: &mut Context<'_>) -> io::Result<bool> {
+        let shared = &self.worker;
+        shared.ring.borrow_mut().set_eventfd_enabled(true);
+        let asleep = shared.executor.remote().try_park(ParkTarget::Tokio(context.waker()))
+            && !shared.ring.borrow_mut().has_work()
+            && self.parker.wait(shared, context)?;
+        if asleep {
+            shared.executor.park();
+        } else {
+            self.unpark();
+            // Deferred work becomes completions only at the next enter.
+            self.worker.ring.borrow_mut().enter(EnterWait::DontWait)?;
+        }
+        Ok(asleep)
+    }
+
+    fn unpark(&mut self) {
+        self.worker.executor.unpark();
+        self.worker.executor.remote().unpark();
+        self.worker.ring.borrow_mut().set_eventfd_enabled(false);
+    }
+}
+
+impl TokioParker {
+    fn new(shared: &UringWorker) -> io::Result<Self> {
+        let event = File::from(create_eventfd()?);
+        // A `File` returns the same descriptor at each call and closes it when it is dropped, which
+        // `AsyncFd` does after deregistering it from tokio.
+        #[allow(deprecated, reason = "needed for the minimum version of tokio")]
+        let event = AsyncFd::with_interest(event, Interest::READABLE)?;
+        shared.ring.borrow_mut().register_eventfd(&event)?;
+        Ok(Self { event, timer: Box::pin(tokio::time::sleep(Duration::ZERO)), timer_at: None })
+    }
+
+    /// Registers with the event and the timer. Returns false if one of them has already fired.
+    fn wait(&mut self, shared: &UringWorker, context: &mut Context<'_>) -> io::Result<bool> {
+        // Tokio reports each new signal of an eventfd even if it is not read, so it is never read.
+        // An old signal may be left over; it costs one more round.
+        while let Poll::Ready(guard) = self.event.poll_read_ready(context) {
+            guard?.clear_ready();
+            if shared.ring.borrow_mut().has_work() {
+                return Ok(false);
+            }
+        }
+        let Some(deadline) = shared.timers.borrow().next_deadline() else { return Ok(true) };
+        // A timer that fires too early causes one useless wake-up, which is cheaper than moving it
+        // in each turn.
+        if self.timer_at.is_none_or(|timer_at| timer_at > deadline) {
+            shared.clock.invalidate(true);
+            let now = shared.clock.now();
+            let rest = deadline.saturating_sub(now).min(TIMER_MAX);
+            self.timer.as_mut().reset(Instant::now() + rest);
+            self.timer_at = Some(now + rest);
+        }
+        Ok(self.poll_timer(context).is_pending())
+    }
+
+    fn poll_timer(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        ready!(self.timer.as_mut().poll(context));
+        self.timer_at = None;
+        Poll::Ready(())
+    }
+}

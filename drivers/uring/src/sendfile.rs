@@ -1,0 +1,146 @@
+//! Sends parts of files from the page cache to a socket.
+//!
+//! Uses a plain `sendfile` call for as much as the socket has room for; the ring reports when there
+//! is room for more. The ring's own operation (`splice`) would always need a kernel thread and a
+//! pipe.
+//!
+//! `sendfile` has no `MSG_NOSIGNAL`: it relies on `SIGPIPE` being ignored, which is the default of
+//! Rust programs. A program in another language that uses the server as a library must ignore the
+//! signal itself. Ignoring it here would override choices of the rest of the process, and would be
+//! inherited by programs that handlers start.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use peregrine_driver::FileRange;
+
+/// Used instead of an error number: a file was shorter than expected.
+pub(crate) const FILE_FAILED: i32 = -1;
+
+/// The error for such a number, including [`FILE_FAILED`].
+pub(crate) fn to_io_error(failed: i32) -> io::Error {
+    match failed {
+        FILE_FAILED => io::ErrorKind::UnexpectedEof.into(),
+        code => io::Error::from_raw_os_error(code),
+    }
+}
+
+/// Sends as much of the part after its first `from` bytes as the socket takes now. Returns how many
+/// bytes were sent and, if an error ended the call, its number: the socket's, or [`FILE_FAILED`].
+/// If the kernel is short of memory it takes nothing; retry later.
+pub(crate) fn sendfile(socket: BorrowedFd<'_>, part: &FileRange, from: usize) -> (usize, i32) {
+    let _mode = match NonblockingGuard::set(socket) {
+        Ok(mode) => mode,
+        Err(error) => return (0, error.raw_os_error().unwrap_or(libc::EPIPE)),
+    };
+    let left = part.len - from;
+    let Ok(mut at) = libc::off64_t::try_from(part.offset + from as u64) else {
+        return (0, FILE_FAILED);
+    };
+    loop {
+        match sendfile_once(socket, part, &mut at, left) {
+            Ok(0) => return (0, FILE_FAILED),
+            Ok(sent) => return (sent, 0),
+            Err(error) => match error.raw_os_error() {
+                Some(libc::EINTR) => {}
+                Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => return (0, 0),
+                Some(code) if FileRange::is_file_error(code) => return (0, FILE_FAILED),
+                code => return (0, code.unwrap_or(libc::EPIPE)),
+            },
+        }
+    }
+}
+
+/// Makes one call.
+fn sendfile_once(
+    socket: BorrowedFd<'_>,
+    part: &FileRange,
+    at: &mut libc::off64_t,
+    bytes: usize,
+) -> io::Result<usize> {
+    #[cfg(test)]
+    if let Some(tries) = tests::SHORTAGE.get() {
+        tests::SHORTAGE.set(Some(tries + 1));
+        return Err(io::Error::from_raw_os_error(libc::ENOMEM));
+    }
+    // SAFETY: both descriptors are open, and the kernel writes `at` only.
+    let sent = unsafe { libc::sendfile64(socket.as_raw_fd(), part.file.as_raw_fd(), at, bytes) };
+    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+}
+
+/// Sets the socket to non-blocking mode while this lives.
+///
+/// The mode is blocking otherwise, because operations of the ring wait only on blocking sockets.
+/// Operations in flight are not affected: the kernel checks the mode when an operation is
+/// submitted, and none is submitted while this lives.
+struct NonblockingGuard<'a>(BorrowedFd<'a>);
+
+impl<'a> NonblockingGuard<'a> {
+    fn set(socket: BorrowedFd<'a>) -> io::Result<Self> {
+        set_nonblocking(socket, 1)?;
+        Ok(Self(socket))
+    }
+}
+
+impl Drop for NonblockingGuard<'_> {
+    fn drop(&mut self) {
+        // If the mode could be set, it can be reset.
+        let _ = set_nonblocking(self.0, 0);
+    }
+}
+
+/// One `ioctl`, where `fcntl` would take two calls.
+fn set_nonblocking(socket: BorrowedFd<'_>, is_non_blocking: libc::c_int) -> io::Result<()> {
+    let mut mode = is_non_blocking;
+    // SAFETY: the kernel reads a number from `mode`.
+    match unsafe { libc::ioctl(socket.as_raw_fd(), libc::FIONBIO, &raw mut mode) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Uring;
+    use peregrine_driver::{Driver, Listener, Options, Socket, Stream};
+    use std::cell::Cell;
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    thread_local! {
+        /// Simulates a kernel that is short of memory, and counts the attempts.
+        pub(sendfile) static SHORTAGE: Cell<Option<u32>> = const { Cell::new(None) };
+    }
+
+    #[test]
+    fn a_kernel_short_of_memory_is_asked_again_but_not_without_a_pause() {
+        let content = vec![7; 100_000];
+        let mut file = tempfile::tempfile().expect("a temporary file");
+        file.write_all(&content).expect("writing the file");
+        let part = FileRange { file: Arc::new(file), offset: 0, len: content.len() };
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("a bound listener");
+        let reader = std::thread::spawn(move || {
+            let (mut all, mut peer) = (Vec::new(), TcpStream::connect(address)?);
+            peer.read_to_end(&mut all).map(|_| all)
+        });
+        let serve = async |driver: Uring| {
+            let listener = driver.listen(Socket::Tcp(listener))?;
+            let stream = listener.accept().await?;
+            SHORTAGE.set(Some(0));
+            stream.send_file(&mut Vec::new(), part);
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            let tries = SHORTAGE.take();
+            stream.finish();
+            stream.flush().await.map(|()| tries)
+        };
+        let tries = Uring::run(&Options::default(), serve).expect("a ring");
+        let tries = tries.expect("all is sent").expect("memory was short");
+        assert!((3..50).contains(&tries), "{tries}");
+        let received = reader.join().expect("the reader").expect("a regular end");
+        assert!(received == content, "received {} bytes", received.len());
+    }
+}
