@@ -4,8 +4,8 @@ use crate::h2_play::{Answer, play};
 use crate::wire;
 use peregrine_proto::h2::frame::{self, HEADER_BYTES, FrameHeader, FrameType};
 use peregrine_proto::h2::hpack::{Decoder, Encoder, Field, FieldSink};
-use peregrine_proto::h2::{Limits, Reject};
-use peregrine_proto::{Known, field};
+use peregrine_proto::h2::{Limits, Http2Error};
+use peregrine_proto::{KnownField, field};
 
 /// A whole connection, whose invariants are asserted after each step. Bits of the first byte choose
 /// whether the rest is bytes or packed frames, the limits, and when the server responds.
@@ -87,7 +87,7 @@ impl FieldSink for Kept {
     }
 }
 
-fn decode(decoder: &mut Decoder, block: &[u8]) -> Result<Kept, Reject> {
+fn decode(decoder: &mut Decoder, block: &[u8]) -> Result<Kept, Http2Error> {
     let mut kept = Kept(Vec::new());
     decoder.decode(block, 1 << 24, &mut kept)?;
     decoder.assert_invariants();
@@ -121,7 +121,7 @@ pub fn hpack(data: &[u8]) {
         let sound: Vec<_> = fields.iter().filter(sound).cloned().collect();
         // Each twice, so that the table is used.
         for (name, value) in sound.iter().chain(&sound) {
-            encoder.field(Known::from_name(name), name, value, &mut out);
+            encoder.field(KnownField::from_name(name), name, value, &mut out);
             encoder.assert_invariants();
         }
         let twice: Vec<_> = sound.iter().chain(&sound).cloned().collect();

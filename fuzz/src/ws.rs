@@ -5,7 +5,7 @@ use crate::notation::MASK;
 use crate::ws_play::{Way, play};
 use peregrine_proto::ws::deflate::{Offer, DeflateConfig, negotiate};
 use peregrine_proto::ws::frame::{self, Opcode, flag};
-use peregrine_proto::ws::{Connection, MessagePayload, Event, Limits, Reject, Role};
+use peregrine_proto::ws::{Connection, MessagePayload, Event, Limits, WebSocketError, Role};
 
 /// A whole connection, whose invariants are asserted after each step. Bits of the first byte choose
 /// the role, the limits, compression, whether the rest is bytes or packed frames, and whether a
@@ -90,7 +90,7 @@ fn offer(value: &[u8]) {
 }
 
 /// The result of decompressing the bytes.
-fn inflated(limits: &Limits, payload: &[u8], in_pieces: bool) -> Result<Vec<u8>, Reject> {
+fn inflated(limits: &Limits, payload: &[u8], in_pieces: bool) -> Result<Vec<u8>, WebSocketError> {
     let compression = Some(Inflater::new(true, true));
     let mut connection = Connection::new(limits, Role::Client(|| MASK), compression);
     if in_pieces {
@@ -131,7 +131,7 @@ fn inflate(payload: &[u8]) {
         );
         if let Some(less) = least.message_bytes_max.checked_sub(1) {
             let less = Limits { message_bytes_max: less, ..limits };
-            assert_eq!(inflated(&less, payload, false), Err(Reject::MessageTooLong));
+            assert_eq!(inflated(&less, payload, false), Err(WebSocketError::MessageTooLong));
         }
     }
 }

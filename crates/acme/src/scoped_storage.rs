@@ -2,7 +2,7 @@
 
 use crate::schedule::CurrentCertificate;
 use crate::panic_safe_storage::{PanicSafeStorage, StorageLock};
-use peregrine_tls::{CertificateInfo, TlsSetupError, inspect};
+use peregrine_tls::{CertificateInfo, TlsSetupError, inspect_certificate};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::time::{Duration, SystemTime};

@@ -182,8 +182,8 @@ fn atomic_add_f64(bits: &AtomicU64, more: f64) {
 }
 
 thread_local! {
-    static PART: Cell<Option<usize>> = const { Cell::new(None) };
-    static KNOWN: RefCell<ThreadCache> = RefCell::default();
+    static SHARD: Cell<Option<usize>> = const { Cell::new(None) };
+    static THREAD_CACHE: RefCell<ThreadCache> = RefCell::default();
 }
 
 /// The handles that this thread has looked up.
@@ -200,9 +200,9 @@ const THREAD_CACHE_MAX: usize = 1024;
 /// The part that this thread updates.
 fn current_shard() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
-    PART.get().unwrap_or_else(|| {
+    SHARD.get().unwrap_or_else(|| {
         let part = NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS;
-        PART.set(Some(part));
+        SHARD.set(Some(part));
         part
     })
 }
@@ -214,7 +214,7 @@ fn cached_handle<C>(
     cells: &MetricCells<C>,
     make: impl Fn() -> C,
 ) -> Arc<ThreadHandle<C>> {
-    let found = KNOWN.try_with(|all| {
+    let found = THREAD_CACHE.try_with(|all| {
         let mut all = all.borrow_mut();
         let handles = of(&mut all);
         if let Some(handle) = handles.get(key) {

@@ -102,7 +102,7 @@ mod deflate {
     const STEP: usize = 4 * 1024;
 
     thread_local! {
-        static STOCK: RefCell<Vec<(CompressionLevel, Container, Compress)>> = const { RefCell::new(Vec::new()) };
+        static POOL: RefCell<Vec<(CompressionLevel, Container, Compress)>> = const { RefCell::new(Vec::new()) };
     }
 
     /// The container format.
@@ -192,7 +192,7 @@ mod deflate {
         fn drop(&mut self) {
             let Some(mut compress) = self.compress.take() else { return };
             // The stock is already gone while the thread exits.
-            let _ = STOCK.try_with(|stock| {
+            let _ = POOL.try_with(|stock| {
                 let mut stock = stock.borrow_mut();
                 if stock.len() < POOL_MAX {
                     compress.reset();
@@ -203,7 +203,7 @@ mod deflate {
     }
 
     fn take_pooled(level: CompressionLevel, wrapping: Container) -> Option<Compress> {
-        STOCK.with(|stock| {
+        POOL.with(|stock| {
             let mut stock = stock.borrow_mut();
             let fits = |(l, w, _): &(CompressionLevel, Container, Compress)| *l == level && *w == wrapping;
             let place = stock.iter().position(fits)?;

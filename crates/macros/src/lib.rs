@@ -182,7 +182,7 @@ macro_rules! method_attributes {
             #[doc = concat!("A handler for ", $text, ": `#[", stringify!($name), "(\"/users/{id}\")]`. See the [crate].")]
             #[proc_macro_attribute]
             pub fn $name(attribute: TokenStream, item: TokenStream) -> TokenStream {
-                let Plain(arguments) = parse_macro_input!(attribute);
+                let PathArgs(arguments) = parse_macro_input!(attribute);
                 expand(stringify!($name), &arguments, parse_macro_input!(item)).into()
             }
         )*
@@ -205,6 +205,6 @@ method_attributes! {
 /// the [crate].
 #[proc_macro_attribute]
 pub fn on(attribute: TokenStream, item: TokenStream) -> TokenStream {
-    let MethodArgs(arguments) = parse_macro_input!(attribute);
+    let PathArgs(arguments) = parse_macro_input!(attribute);
     expand("on", &arguments, parse_macro_input!(item)).into()
 }

@@ -13,7 +13,7 @@ use std::task::Poll;
 thread_local! {
     /// The futures that nested applications stored during the current poll; `None` if no mount or
     /// layer collects them.
-    static LEFT: Cell<Option<Vec<AfterResponse>>> = const { Cell::new(None) };
+    static DEFERRED: Cell<Option<Vec<AfterResponse>>> = const { Cell::new(None) };
 }
 
 /// Runs `poll`, and appends to `left` the work that a nested application stores meanwhile.
@@ -24,10 +24,10 @@ pub(crate) fn collect<T>(left: &mut Vec<AfterResponse>, poll: impl FnOnce() -> T
     }
     impl Drop for Collecting<'_> {
         fn drop(&mut self) {
-            *self.deferred = LEFT.replace(self.outer.take()).unwrap_or_default();
+            *self.deferred = DEFERRED.replace(self.outer.take()).unwrap_or_default();
         }
     }
-    let outer = LEFT.replace(Some(std::mem::take(left)));
+    let outer = DEFERRED.replace(Some(std::mem::take(left)));
     let _collecting = Collecting { deferred: left, outer };
     poll()
 }
@@ -35,9 +35,9 @@ pub(crate) fn collect<T>(left: &mut Vec<AfterResponse>, poll: impl FnOnce() -> T
 /// Stores `rest` for the mount or layer that polls this application. Under another server no mount
 /// or layer collects `rest`, so this function drops it.
 pub(crate) fn defer(rest: AfterResponse) {
-    if let Some(mut left) = LEFT.take() {
+    if let Some(mut left) = DEFERRED.take() {
         left.push(rest);
-        LEFT.set(Some(left));
+        DEFERRED.set(Some(left));
     }
 }
 

@@ -164,11 +164,11 @@ thread_local! {
     /// The services of each connection. They cannot be in [`PerPeer`], which is passed to the
     /// workers and must be `Send`. They cannot be in [`ConnectionInfo`] either, because its copies
     /// may move to other threads.
-    static KEPT: RefCell<HashMap<u64, ConnectionServices>> = RefCell::default();
+    static CONNECTION_SERVICES: RefCell<HashMap<u64, ConnectionServices>> = RefCell::default();
 }
 
 /// The services of one connection, each with the number of its [`PerPeer`]. No service is called or
-/// dropped while `KEPT` is borrowed, because the service's code may borrow `KEPT` too.
+/// dropped while `CONNECTION_SERVICES` is borrowed, because the service's code may borrow `CONNECTION_SERVICES` too.
 type ConnectionServices = Vec<(u64, Rc<dyn Any>)>;
 
 /// A connection's number on its thread. Dropping it drops the connection's services.
@@ -184,7 +184,7 @@ impl ConnectionToken {
 impl Drop for ConnectionToken {
     fn drop(&mut self) {
         // While a thread exits, its services may already be dropped.
-        let services = KEPT.try_with(|kept| kept.borrow_mut().remove(&self.0));
+        let services = CONNECTION_SERVICES.try_with(|kept| kept.borrow_mut().remove(&self.0));
         drop_services(services.ok().flatten().unwrap_or_default());
     }
 }
@@ -210,7 +210,7 @@ impl<M> PerConnection<M> {
     /// A clone of the connection's service, if it has one.
     fn cached<S: Clone + 'static>(&self, connection: &ConnectionInfo) -> Option<S> {
         let token: &ConnectionToken = connection.data.get()?;
-        let service = KEPT.with_borrow(|kept| {
+        let service = CONNECTION_SERVICES.with_borrow(|kept| {
             let mut services = kept.get(&token.0)?.iter();
             services.find(|(number, _)| *number == self.id).map(|(_, kept)| Rc::clone(kept))
         });
@@ -221,14 +221,14 @@ impl<M> PerConnection<M> {
     fn cache<S: 'static>(&self, connection: &ConnectionInfo, service: S) {
         let Some(token) = ConnectionToken::new(connection) else { return };
         let service = Rc::new(service);
-        KEPT.with_borrow_mut(|kept| kept.entry(token.0).or_default().push((self.id, service)));
+        CONNECTION_SERVICES.with_borrow_mut(|kept| kept.entry(token.0).or_default().push((self.id, service)));
     }
 }
 
 impl<M> Drop for PerConnection<M> {
     fn drop(&mut self) {
         // While a thread exits, its services may already be dropped.
-        let own: Option<Vec<_>> = KEPT
+        let own: Option<Vec<_>> = CONNECTION_SERVICES
             .try_with(|kept| {
                 let mut kept = kept.borrow_mut();
                 let services = kept.values_mut();

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use http_body::Body as HttpBody;
 use http_body_util::{Full, LengthLimitError};
-use peregrine_proto::Http2Error;
+use peregrine_proto::RequestError;
 use peregrine_web::BodyError;
 use std::error::Error;
 use std::pin::Pin;
@@ -19,7 +19,7 @@ pub(crate) fn from_tower_error(error: BoxError) -> BoxError {
     let mut cause: Option<&(dyn Error + 'static)> = Some(&*error);
     while let Some(present) = cause {
         if present.is::<LengthLimitError>() {
-            return BodyError::Protocol(Http2Error::BodyTooLarge).into();
+            return BodyError::Protocol(RequestError::BodyTooLarge).into();
         }
         cause = present.source();
     }
@@ -36,7 +36,7 @@ pub(crate) fn to_tower_error(error: BodyError) -> BoxError {
         error,
         BodyError::TooLarge { .. }
             | BodyError::DecompressedTooLarge { .. }
-            | BodyError::Protocol(Http2Error::BodyTooLarge)
+            | BodyError::Protocol(RequestError::BodyTooLarge)
     );
     if !is_too_large {
         return error.into();

@@ -3,7 +3,7 @@
 use http::Uri;
 use http::header::HOST;
 use http::uri::PathAndQuery;
-use peregrine_proto::{Limits, Http2Error, RequestLine, Scheme, Version};
+use peregrine_proto::{Limits, RequestError, RequestLine, Scheme, Version};
 use peregrine_web::scope::CATCH_ALL;
 use peregrine_web::selection::MountInfo;
 use peregrine_web::{RequestHead, Parts};
@@ -76,7 +76,7 @@ fn strip_prefix(parts: &Parts, uri: &Uri) -> Option<Uri> {
 ///
 /// # Errors
 /// The request violates a rule of HTTP that our requests obey.
-pub(crate) fn to_head(parts: &http::request::Parts) -> Result<RequestHead, Http2Error> {
+pub(crate) fn to_head(parts: &http::request::Parts) -> Result<RequestHead, RequestError> {
     let authority =
         parts.uri.authority().map_or(&b""[..], |authority| authority.as_str().as_bytes());
     let scheme = parts.uri.scheme_str().and_then(|scheme| Scheme::from_name(scheme.as_bytes()));

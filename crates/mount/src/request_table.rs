@@ -105,7 +105,7 @@ struct RequestTable {
 }
 
 thread_local! {
-    static THREAD: u64 = {
+    static THREAD_ID: u64 = {
         static LAST: AtomicU64 = AtomicU64::new(0);
         LAST.fetch_add(1, Ordering::Relaxed)
     };
@@ -115,7 +115,7 @@ thread_local! {
 impl RequestRef {
     /// Whether this is the request's thread.
     pub(crate) fn is_local(&self) -> bool {
-        THREAD.with(|thread| *thread == self.thread_id)
+        THREAD_ID.with(|thread| *thread == self.thread_id)
     }
 
     /// Runs `look` on the request's row; `None` on other threads, and when the request is over.
@@ -364,7 +364,7 @@ impl RequestOwner {
                 again.generation = number;
                 again.queue = Mutex::default();
             } else {
-                let thread = THREAD.with(|thread| *thread);
+                let thread = THREAD_ID.with(|thread| *thread);
                 let mailbox = Mutex::default();
                 passage = Some(Arc::new(RequestRef { thread_id: thread, row: place, generation: number, queue: mailbox }));
             }

@@ -7,7 +7,7 @@ use crate::original::OriginalRequest;
 use crate::request_table::{CallStarter, RequestOwner, RequestRefExtension, RequestRef};
 use crate::request::to_head;
 use http::StatusCode;
-use peregrine_proto::Http2Error;
+use peregrine_proto::RequestError;
 use peregrine_web::panics::catch_log_panic;
 use peregrine_web::personal::PrivateResponse;
 use peregrine_web::service::ErasedService;
@@ -66,11 +66,11 @@ fn layer_failed(cause: &str) -> Problem {
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "layer-failed", detail)
 }
 
-fn invalid_request(reject: Http2Error) -> Problem {
+fn invalid_request(reject: RequestError) -> Problem {
     match reject {
         // The peer may have sent almost all of an oversized head, and a peer must not be able to
         // cause log lines.
-        Http2Error::HeadTooLong | Http2Error::RequestLineTooLong => reject.into(),
+        RequestError::HeadTooLong | RequestError::RequestLineTooLong => reject.into(),
         _ => layer_failed(reject.rule()),
     }
 }

@@ -46,16 +46,16 @@ pub(crate) fn from_fields<T: DeserializeOwned>(fields: Vec<(String, FieldValue)>
 struct UploadRegistry(Vec<Option<UploadedFile>>);
 
 thread_local! {
-    static DESK: RefCell<Vec<Option<UploadedFile>>> = const { RefCell::new(Vec::new()) };
+    static UPLOADS: RefCell<Vec<Option<UploadedFile>>> = const { RefCell::new(Vec::new()) };
 }
 
 impl UploadRegistry {
     fn enter() -> Self {
-        Self(DESK.take())
+        Self(UPLOADS.take())
     }
 
     fn insert(upload: UploadedFile) -> Vec<u8> {
-        DESK.with_borrow_mut(|desk| {
+        UPLOADS.with_borrow_mut(|desk| {
             desk.push(Some(upload));
             [TOKEN_PREFIX, &(desk.len() - 1).to_be_bytes()].concat()
         })
@@ -63,13 +63,13 @@ impl UploadRegistry {
 
     fn take(token: &[u8]) -> Option<UploadedFile> {
         let number = token.strip_prefix(TOKEN_PREFIX)?.try_into().ok().map(usize::from_be_bytes)?;
-        DESK.with_borrow_mut(|desk| desk.get_mut(number)?.take())
+        UPLOADS.with_borrow_mut(|desk| desk.get_mut(number)?.take())
     }
 }
 
 impl Drop for UploadRegistry {
     fn drop(&mut self) {
-        drop(DESK.replace(std::mem::take(&mut self.0)));
+        drop(UPLOADS.replace(std::mem::take(&mut self.0)));
     }
 }
 

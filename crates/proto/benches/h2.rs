@@ -8,7 +8,7 @@
 use peregrine_proto::h1::ResponseLength;
 use peregrine_proto::h2::hpack::{Decoder, Encoder, Field, FieldSink};
 use peregrine_proto::h2::{MoreData, Connection, Event, Limits, frame};
-use peregrine_proto::{Date, HeadIndex, Known};
+use peregrine_proto::{Date, HeadIndex, KnownField};
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -106,11 +106,11 @@ fn decode(name: &str, fields: &[(&str, &str)], indexed: bool) {
 }
 
 fn encode() {
-    let fields: [(Known, &[u8], &[u8]); 4] = [
-        (Known::ContentType, b"content-type", b"application/json"),
-        (Known::Other, b"server", b"peregrine"),
-        (Known::Date, b"date", b"Sun, 06 Nov 1994 08:49:37 GMT"),
-        (Known::ContentLength, b"content-length", b"13"),
+    let fields: [(KnownField, &[u8], &[u8]); 4] = [
+        (KnownField::ContentType, b"content-type", b"application/json"),
+        (KnownField::Other, b"server", b"peregrine"),
+        (KnownField::Date, b"date", b"Sun, 06 Nov 1994 08:49:37 GMT"),
+        (KnownField::ContentLength, b"content-length", b"13"),
     ];
     let (mut encoder, mut out, mut least) = (Encoder::new(2048), Vec::new(), u128::MAX);
     for _ in 0..ROUNDS {

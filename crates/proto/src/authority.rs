@@ -1,23 +1,23 @@
 //! The authority of a request: host and port.
 
 use crate::field::{self, HOST};
-use crate::{HeadIndex, Known, Http2Error, TargetForm};
+use crate::{HeadIndex, KnownField, RequestError, TargetForm};
 
 /// Takes the authority from the Host field, if there is one and the target has no authority.
 // RFC 9112 §3.2: a server must answer 400 to a request with more than one Host field, or with one
 // that has an invalid value.
 #[inline]
-pub(crate) fn from_host(head: &[u8], index: &mut HeadIndex) -> Result<(), Http2Error> {
-    let Some(value) = index.get(Known::Host) else { return Ok(()) };
-    if index.is_repeated(Known::Host) {
-        return Err(Http2Error::HostRepeated);
+pub(crate) fn from_host(head: &[u8], index: &mut HeadIndex) -> Result<(), RequestError> {
+    let Some(value) = index.get(KnownField::Host) else { return Ok(()) };
+    if index.is_repeated(KnownField::Host) {
+        return Err(RequestError::HostRepeated);
     }
     if value.is_empty() {
         // RFC 9110 §4.2.1: an http URI with an empty host must be rejected, and this would be one.
-        return Err(Http2Error::HostEmpty);
+        return Err(RequestError::HostEmpty);
     }
     if !is_host_and_port(value.slice(head)) {
-        return Err(Http2Error::HostInvalid);
+        return Err(RequestError::HostInvalid);
     }
     // RFC 9112 §3.2.2: with the absolute form, the received Host field must be ignored.
     if index.target_form != TargetForm::Absolute {

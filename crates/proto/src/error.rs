@@ -5,7 +5,7 @@ use std::fmt;
 /// A rule that the peer violated, or a limit that it exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
-pub enum Http2Error {
+pub enum RequestError {
     /// More than one empty line precedes the request line. Status 400, RFC 9112 §2.2.
     EmptyLineRepeated,
     /// The client began HTTP/2 without agreeing on it first; this port speaks HTTP/1.1. Status 505,
@@ -119,7 +119,7 @@ pub enum Http2Error {
     BodyIncomplete,
 }
 
-impl Http2Error {
+impl RequestError {
     /// Every variant, in order.
     pub const ALL: &'static [Self] = &[
         Self::EmptyLineRepeated,
@@ -364,10 +364,10 @@ impl Http2Error {
     }
 }
 
-impl fmt::Display for Http2Error {
+impl fmt::Display for RequestError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{} ({})", self.rule(), self.section())
     }
 }
 
-impl std::error::Error for Http2Error {}
+impl std::error::Error for RequestError {}

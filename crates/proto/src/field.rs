@@ -6,7 +6,7 @@ macro_rules! known {
         /// 64 bits.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
-        pub enum Known {
+        pub enum KnownField {
             $(
                 #[doc = concat!("The name `", $name, "`.")]
                 $variant,
@@ -15,8 +15,8 @@ macro_rules! known {
             Other,
         }
 
-        impl Known {
-            /// Every variant but [`Known::Other`], in order.
+        impl KnownField {
+            /// Every variant but [`KnownField::Other`], in order.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
             const NAMES: &'static [&'static str] = &[$($name,)*];
@@ -90,8 +90,8 @@ known! {
     XRequestedWith = "x-requested-with",
 }
 
-impl Known {
-    /// The name in lower case; empty for [`Known::Other`].
+impl KnownField {
+    /// The name in lower case; empty for [`KnownField::Other`].
     #[must_use]
     pub const fn name(self) -> &'static str {
         if (self as usize) < Self::NAMES.len() { Self::NAMES[self as usize] } else { "" }
@@ -277,7 +277,7 @@ const NAME_BYTES_MAX: usize = 32;
 
 /// A well-known name, as the words that another name is compared with.
 struct PerfectHashEntry {
-    known: Known,
+    known: KnownField,
     length: u8,
     edges: NameEdges,
     edge_masks: NameEdges,
@@ -356,14 +356,14 @@ const fn short_word(name: &[u8]) -> u64 {
 
 /// The number of slots: a hash has nine bits.
 const SLOT_COUNT: usize = 512;
-const NONE: u8 = Known::ALL.len() as u8;
+const NONE: u8 = KnownField::ALL.len() as u8;
 
 /// For each hash, the only candidate that has it.
 static SLOTS: [u8; SLOT_COUNT] = {
     let mut slots = [NONE; SLOT_COUNT];
     let mut at = 0;
-    while at < Known::ALL.len() {
-        let name = Known::NAMES[at].as_bytes();
+    while at < KnownField::ALL.len() {
+        let name = KnownField::NAMES[at].as_bytes();
         let slot = NameEdges::new(name).hash(name.len());
         assert!(slots[slot] == NONE, "two well-known names share a slot: search new multipliers");
         slots[slot] = at as u8;
@@ -372,20 +372,20 @@ static SLOTS: [u8; SLOT_COUNT] = {
     slots
 };
 
-static CANDIDATES: [PerfectHashEntry; Known::ALL.len() + 1] = {
+static CANDIDATES: [PerfectHashEntry; KnownField::ALL.len() + 1] = {
     const NO_ENDS: NameEdges = NameEdges { first: 0, last: 0 };
     const EMPTY: PerfectHashEntry = PerfectHashEntry {
-        known: Known::Other,
+        known: KnownField::Other,
         length: 0,
         edges: NO_ENDS,
         edge_masks: NO_ENDS,
         middle: [0; 2],
         middle_masks: [0; 2],
     };
-    let mut candidates = [EMPTY; Known::ALL.len() + 1];
+    let mut candidates = [EMPTY; KnownField::ALL.len() + 1];
     let mut at = 0;
-    while at < Known::ALL.len() {
-        let name = Known::NAMES[at].as_bytes();
+    while at < KnownField::ALL.len() {
+        let name = KnownField::NAMES[at].as_bytes();
         assert!(name.len() >= NAME_BYTES_MIN && name.len() <= NAME_BYTES_MAX);
         let mut mask = [0xff; NAME_BYTES_MAX];
         let mut letter = 0;
@@ -395,7 +395,7 @@ static CANDIDATES: [PerfectHashEntry; Known::ALL.len() + 1] = {
             }
             letter += 1;
         }
-        candidates[at].known = Known::ALL[at];
+        candidates[at].known = KnownField::ALL[at];
         candidates[at].length = name.len() as u8;
         let mask = mask.split_at(name.len()).0;
         candidates[at].edges = NameEdges::new(name);
@@ -409,32 +409,32 @@ static CANDIDATES: [PerfectHashEntry; Known::ALL.len() + 1] = {
     candidates
 };
 
-const _: () = assert!(Known::ALL.len() < 64, "a set of names fits in 64 bits");
+const _: () = assert!(KnownField::ALL.len() < 64, "a set of names fits in 64 bits");
 
 #[cfg(test)]
 mod tests {
-    use super::{Known, QUOTED, TOKEN, VALUE, find_colon, has_class, split_list, value_end};
+    use super::{KnownField, QUOTED, TOKEN, VALUE, find_colon, has_class, split_list, value_end};
     use proptest::prelude::*;
 
     #[test]
     fn every_well_known_name_is_found_in_any_case() {
-        for known in Known::ALL {
-            assert_eq!(Known::from_name(known.name().as_bytes()), *known);
-            assert_eq!(Known::from_name(known.name().to_ascii_uppercase().as_bytes()), *known);
+        for known in KnownField::ALL {
+            assert_eq!(KnownField::from_name(known.name().as_bytes()), *known);
+            assert_eq!(KnownField::from_name(known.name().to_ascii_uppercase().as_bytes()), *known);
         }
     }
 
     #[test]
     fn a_name_that_differs_in_one_byte_is_another() {
-        for known in Known::ALL {
+        for known in KnownField::ALL {
             for at in 0..known.name().len() {
                 for byte in 0..=255_u8 {
                     let mut name = known.name().as_bytes().to_vec();
                     name[at] = byte;
-                    let expected = Known::ALL
+                    let expected = KnownField::ALL
                         .iter()
                         .find(|one| one.name().as_bytes().eq_ignore_ascii_case(&name));
-                    assert_eq!(Known::from_name(&name), *expected.unwrap_or(&Known::Other), "{name:?}");
+                    assert_eq!(KnownField::from_name(&name), *expected.unwrap_or(&KnownField::Other), "{name:?}");
                 }
             }
         }
@@ -442,9 +442,9 @@ mod tests {
 
     #[test]
     fn no_name_shorter_or_longer_than_all_is_found() {
-        assert_eq!(Known::from_name(b""), Known::Other);
-        assert_eq!(Known::from_name(b"t"), Known::Other);
-        assert_eq!(Known::from_name(&[b'a'; 33]), Known::Other);
+        assert_eq!(KnownField::from_name(b""), KnownField::Other);
+        assert_eq!(KnownField::from_name(b"t"), KnownField::Other);
+        assert_eq!(KnownField::from_name(&[b'a'; 33]), KnownField::Other);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The contents of a request's head, as spans of its bytes: the same for every HTTP version.
 
-use crate::field::{self, Known};
-use crate::error::Http2Error;
+use crate::field::{self, KnownField};
+use crate::error::RequestError;
 use crate::span::Span;
 
 /// A request method. RFC 9110 §9.1: method names are case-sensitive, so `get` is an extension.
@@ -152,7 +152,7 @@ pub struct FieldIndex {
     /// The value without the white space around it: no control byte but HTAB.
     pub value: Span,
     /// The name's variant.
-    pub known: Known,
+    pub known: KnownField,
 }
 
 /// The index of a request's head. All spans are relative to the head's first byte, so they stay
@@ -254,21 +254,21 @@ impl HeadIndex {
     /// Whether a field of this well-known name occurs more than once.
     #[inline]
     #[must_use]
-    pub fn is_repeated(&self, known: Known) -> bool {
+    pub fn is_repeated(&self, known: KnownField) -> bool {
         self.repeated & known.bit() != 0
     }
 
     /// Returns whether a field of this well-known name occurs. Costs one bit test.
     #[inline]
     #[must_use]
-    pub fn contains(&self, known: Known) -> bool {
+    pub fn contains(&self, known: KnownField) -> bool {
         self.present & known.bit() != 0
     }
 
-    /// The position of the first value of this well-known name. Not for [`Known::Other`].
+    /// The position of the first value of this well-known name. Not for [`KnownField::Other`].
     #[inline]
     #[must_use]
-    pub fn get(&self, known: Known) -> Option<Span> {
+    pub fn get(&self, known: KnownField) -> Option<Span> {
         if !self.contains(known) {
             return None;
         }
@@ -276,7 +276,7 @@ impl HeadIndex {
     }
 
     /// The positions of all values of this well-known name, in the order of sending.
-    pub fn values(&self, known: Known) -> impl Iterator<Item = Span> {
+    pub fn values(&self, known: KnownField) -> impl Iterator<Item = Span> {
         let fields = self.fields.iter().filter(move |field| field.known == known);
         fields.map(|field| field.value)
     }
@@ -296,9 +296,9 @@ impl HeadIndex {
     #[inline]
     #[must_use]
     pub fn wants_upgrade(&self, head: &[u8]) -> bool {
-        self.contains(Known::Upgrade)
+        self.contains(KnownField::Upgrade)
             && self.version != Version::Http10
-            && self.values(Known::Connection).any(|value| {
+            && self.values(KnownField::Connection).any(|value| {
                 field::split_list(value.slice(head)).any(|option| option.eq_ignore_ascii_case(b"upgrade"))
             })
     }
@@ -311,9 +311,9 @@ impl HeadIndex {
     /// response.
     // RFC 9110 §7.4: a request for an https resource must be rejected unless it was received over a
     // connection that was secured for that origin.
-    pub const fn check_https_over_tls(&self, is_secure: bool) -> Result<(), Http2Error> {
+    pub const fn check_https_over_tls(&self, is_secure: bool) -> Result<(), RequestError> {
         match self.scheme {
-            Some(Scheme::Https) if !is_secure => Err(Http2Error::Misdirected),
+            Some(Scheme::Https) if !is_secure => Err(RequestError::Misdirected),
             _ => Ok(()),
         }
     }

@@ -1,11 +1,11 @@
 //! Builds heads from their parts if they were not received over HTTP/1: for HPACK, and for layers
 //! that modify a request.
 
-use crate::field::{self, Known};
+use crate::field::{self, KnownField};
 use crate::h1::parse_method_and_target;
 use crate::limits::HEAD_BYTES_CEILING;
 use crate::{
-    FieldIndex, HeadIndex, Limits, Method, Http2Error, Scheme, Span, TargetForm, Version, authority,
+    FieldIndex, HeadIndex, Limits, Method, RequestError, Scheme, Span, TargetForm, Version, authority,
 };
 
 /// The parts of a request line.
@@ -65,17 +65,17 @@ impl<'head> HeadBuilder<'head> {
         line: &RequestLine<'_>,
         bytes: &'head mut Vec<u8>,
         index: &'head mut HeadIndex,
-    ) -> Result<Self, Http2Error> {
+    ) -> Result<Self, RequestError> {
         bytes.clear();
         index.clear();
         let RequestLine { method, scheme, authority, target, version } = *line;
         let authority = if target == b"*" { &[] } else { authority };
         if scheme.is_none() && !authority.is_empty() {
-            return Err(Http2Error::TargetAuthority);
+            return Err(RequestError::TargetAuthority);
         }
         let parts = [method, authority, target].map(<[u8]>::len).iter().sum::<usize>();
         if parts > HEAD_BYTES_CEILING {
-            return Err(Http2Error::RequestLineTooLong);
+            return Err(RequestError::RequestLineTooLong);
         }
         bytes.extend_from_slice(method);
         bytes.push(b' ');
@@ -94,18 +94,18 @@ impl<'head> HeadBuilder<'head> {
         });
         let this = Self { limits, bytes, index };
         if this.bytes.len() > limits.request_line_bytes_max {
-            return Err(Http2Error::RequestLineTooLong);
+            return Err(RequestError::RequestLineTooLong);
         }
         this.check_length(0)?;
         parse_method_and_target(this.bytes, this.index)?;
         // The parser must find the given parts: otherwise a piece of one part would be taken for
         // another.
         if this.index.method_span.len() != method.len() {
-            return Err(Http2Error::MethodInvalid);
+            return Err(RequestError::MethodInvalid);
         }
         let found = (this.index.target.range(), this.index.authority.len());
         if found != (target_start..target_end, authority.len()) {
-            return Err(Http2Error::TargetInvalid);
+            return Err(RequestError::TargetInvalid);
         }
         this.index.scheme = scheme;
         this.index.version = version;
@@ -126,11 +126,11 @@ impl<'head> HeadBuilder<'head> {
         protocol: &[u8],
         bytes: &'head mut Vec<u8>,
         index: &'head mut HeadIndex,
-    ) -> Result<Self, Http2Error> {
+    ) -> Result<Self, RequestError> {
         let line = RequestLine { method: b"GET", ..*line };
         let mut this = Self::new(limits, &line, bytes, index)?;
         if !field::is_token(protocol) {
-            return Err(Http2Error::FieldValueInvalid);
+            return Err(RequestError::FieldValueInvalid);
         }
         this.field(b"connection", b"upgrade")?;
         this.field(b"upgrade", protocol)?;
@@ -147,16 +147,16 @@ impl<'head> HeadBuilder<'head> {
         method: Method,
         bytes: &mut Vec<u8>,
         index: &mut HeadIndex,
-    ) -> Result<(), Http2Error> {
+    ) -> Result<(), RequestError> {
         let RequestLine { method: name, scheme, authority, target, version } = *line;
         let scheme_name = scheme.map_or("", Scheme::name);
         let length = name.len() + scheme_name.len() + authority.len() + target.len();
         let length = length + b" :// HTTP/2.0\r\n".len();
         if length > limits.request_line_bytes_max {
-            return Err(Http2Error::RequestLineTooLong);
+            return Err(RequestError::RequestLineTooLong);
         }
         if length + b"\r\n".len() > limits.head_bytes_max.min(HEAD_BYTES_CEILING) {
-            return Err(Http2Error::HeadTooLong);
+            return Err(RequestError::HeadTooLong);
         }
         bytes.clear();
         index.clear();
@@ -198,17 +198,17 @@ impl<'head> HeadBuilder<'head> {
     /// # Errors
     /// The field violates a rule, or exceeds a limit.
     #[inline]
-    pub fn field(&mut self, name: &[u8], value: &[u8]) -> Result<(), Http2Error> {
-        let known = Known::from_name(name);
-        if known == Known::Other && !field::is_token(name) {
+    pub fn field(&mut self, name: &[u8], value: &[u8]) -> Result<(), RequestError> {
+        let known = KnownField::from_name(name);
+        if known == KnownField::Other && !field::is_token(name) {
             let is_empty = name.is_empty();
-            return Err(if is_empty { Http2Error::FieldNameEmpty } else { Http2Error::FieldNameInvalid });
+            return Err(if is_empty { RequestError::FieldNameEmpty } else { RequestError::FieldNameInvalid });
         }
         let value = field::trim_ows(value);
         match value.get(field::value_end(value, 0)) {
             None => {}
-            Some(0) => return Err(Http2Error::FieldValueNul),
-            Some(_) => return Err(Http2Error::FieldValueInvalid),
+            Some(0) => return Err(RequestError::FieldValueNul),
+            Some(_) => return Err(RequestError::FieldValueInvalid),
         }
         self.field_unchecked(known, name, value)
     }
@@ -227,16 +227,16 @@ impl<'head> HeadBuilder<'head> {
     #[inline]
     pub(crate) fn field_unchecked(
         &mut self,
-        known: Known,
+        known: KnownField,
         name: &[u8],
         value: &[u8],
-    ) -> Result<(), Http2Error> {
+    ) -> Result<(), RequestError> {
         let line = name.len() + value.len() + b": \r\n".len();
         if line > self.limits.field_bytes_max {
-            return Err(Http2Error::FieldTooLong);
+            return Err(RequestError::FieldTooLong);
         }
         if self.index.fields.len() >= self.limits.fields_max {
-            return Err(Http2Error::FieldsTooMany);
+            return Err(RequestError::FieldsTooMany);
         }
         self.check_length(line)?;
         let start = self.bytes.len();
@@ -251,13 +251,13 @@ impl<'head> HeadBuilder<'head> {
     }
 
     /// Appends two texts, which are known to be valid, to the value of the last field.
-    pub(crate) fn append_to_last_value(&mut self, first: &[u8], second: &[u8]) -> Result<(), Http2Error> {
+    pub(crate) fn append_to_last_value(&mut self, first: &[u8], second: &[u8]) -> Result<(), RequestError> {
         let more = first.len() + second.len();
         self.check_length(more)?;
         let last = self.index.fields.last_mut().expect("there is a last field");
         let line = last.name.len() + last.value.len() + b": \r\n".len();
         if line + more > self.limits.field_bytes_max {
-            return Err(Http2Error::FieldTooLong);
+            return Err(RequestError::FieldTooLong);
         }
         self.bytes.truncate(usize::from(last.value.end));
         self.bytes.extend_from_slice(first);
@@ -293,17 +293,17 @@ impl<'head> HeadBuilder<'head> {
     ///
     /// # Errors
     /// There is more than one Host field, or an invalid one.
-    pub fn finish(self) -> Result<(), Http2Error> {
+    pub fn finish(self) -> Result<(), RequestError> {
         self.bytes.extend_from_slice(b"\r\n");
         authority::from_host(self.bytes, self.index)
     }
 
     /// Rejects a head that would become too long with `more` bytes and its end.
     #[inline]
-    fn check_length(&self, more: usize) -> Result<(), Http2Error> {
+    fn check_length(&self, more: usize) -> Result<(), RequestError> {
         let bytes_max = self.limits.head_bytes_max.min(HEAD_BYTES_CEILING);
         let bytes = self.bytes.len().saturating_add(more).saturating_add(b"\r\n".len());
-        if bytes > bytes_max { Err(Http2Error::HeadTooLong) } else { Ok(()) }
+        if bytes > bytes_max { Err(RequestError::HeadTooLong) } else { Ok(()) }
     }
 }
 

@@ -268,7 +268,7 @@ fn check_tlvs(header: &[u8], values: &[u8]) -> Result<(), ProxyProtocolError> {
     let mut checksum = None;
     while !rest.is_empty() {
         let (kind, value, after) = split_tlv(rest).ok_or(ProxyProtocolError::TlvInvalid)?;
-        match tlv_type {
+        match kind {
             tlv_type::CRC32C => {
                 let said = value.first_chunk::<4>().filter(|_| value.len() == 4);
                 let said = u32::from_be_bytes(*said.ok_or(ProxyProtocolError::ChecksumInvalid)?);
@@ -296,7 +296,7 @@ fn check_tlvs(header: &[u8], values: &[u8]) -> Result<(), ProxyProtocolError> {
 fn split_tlv(values: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let ([kind, high, low], rest) = values.split_first_chunk::<3>()?;
     let (value, rest) = rest.split_at_checked(usize::from(u16::from_be_bytes([*high, *low])))?;
-    Some((*tlv_type, value, rest))
+    Some((*kind, value, rest))
 }
 
 /// Iterates over values that are known to be complete.
@@ -304,7 +304,7 @@ fn iter_tlvs(mut values: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     std::iter::from_fn(move || {
         let (kind, value, rest) = split_tlv(values)?;
         values = rest;
-        Some((tlv_type, value))
+        Some((kind, value))
     })
 }
 

@@ -190,14 +190,14 @@ pub(crate) struct CurrentSession {
 }
 
 thread_local! {
-    pub(crate) static HELD: Cell<Option<CurrentSession>> = const { Cell::new(None) };
+    pub(crate) static CURRENT: Cell<Option<CurrentSession>> = const { Cell::new(None) };
 }
 
 /// Calls `look` with the middleware's session, and puts it back.
 fn with_current<T>(look: impl FnOnce(&mut CurrentSession) -> T) -> Option<T> {
-    let mut held = HELD.take()?;
+    let mut held = CURRENT.take()?;
     let value = look(&mut held);
-    HELD.set(Some(held));
+    CURRENT.set(Some(held));
     Some(value)
 }
 

@@ -7,14 +7,14 @@
 use std::cell::Cell;
 
 thread_local! {
-    static UNTIL: Cell<Option<u64>> = const { Cell::new(None) };
+    static CLIENT_NOT_AFTER: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
 /// The expiry in seconds since 1970, if the client presented a certificate.
 pub(crate) fn get() -> Option<u64> {
-    UNTIL.get()
+    CLIENT_NOT_AFTER.get()
 }
 
 pub(crate) fn set(until: Option<u64>) {
-    UNTIL.set(until);
+    CLIENT_NOT_AFTER.set(until);
 }

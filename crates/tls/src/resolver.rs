@@ -10,7 +10,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 thread_local! {
-    static CHOICE: Cell<Option<ResolvedCertificate>> = const { Cell::new(None) };
+    static LAST_RESOLVED: Cell<Option<ResolvedCertificate>> = const { Cell::new(None) };
 }
 
 /// The result of choosing a certificate.
@@ -23,7 +23,7 @@ pub(crate) struct ResolvedCertificate {
 
 /// Takes the result of the last choice on this thread.
 pub(crate) fn take_last() -> Option<ResolvedCertificate> {
-    CHOICE.take()
+    LAST_RESOLVED.take()
 }
 
 /// Wraps another resolver and stores its choice for the session.
@@ -40,7 +40,7 @@ impl ResolvesServerCert for RecordingResolver {
         // A raw public key contains no names.
         let is_kept = self.record_certificate && !self.only_raw_public_keys();
         let certificate = if is_kept { chosen.clone() } else { None };
-        CHOICE.set(Some(ResolvedCertificate { server_name, certificate }));
+        LAST_RESOLVED.set(Some(ResolvedCertificate { server_name, certificate }));
         chosen
     }
 

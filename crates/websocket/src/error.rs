@@ -1,7 +1,7 @@
 //! Errors of a WebSocket.
 
 use crate::message::Message;
-use peregrine_proto::ws::{Reject, WriteError};
+use peregrine_proto::ws::{WebSocketError, WriteError};
 use std::error::Error as StdError;
 use std::fmt;
 
@@ -9,8 +9,8 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RecvError {
-    /// The peer broke a rule or exceeded a limit; it was sent a Close frame with [`Reject::code`].
-    Protocol(Reject),
+    /// The peer broke a rule or exceeded a limit; it was sent a Close frame with [`WebSocketError::code`].
+    Protocol(WebSocketError),
     /// The connection ended without a Close frame.
     ConnectionLost,
     /// The peer did not answer a ping in time.

@@ -57,7 +57,7 @@ pub use error::{RecvError, JsonError, SendError, TrySendError};
 pub use socket::{WebSocketReceiver, WebSocketSender, WebSocket};
 pub use json::{JsonReceiver, JsonSender, JsonSocket};
 pub use message::{CloseFrame, Message, Utf8Bytes};
-pub use peregrine_proto::ws::{CloseCode, Reject};
+pub use peregrine_proto::ws::{CloseCode, WebSocketError};
 pub use limits::{CLOSE_TIMEOUT, DRAIN_TIMEOUT, PONG_TIMEOUT, PING_INTERVAL, WebSocketLimits};
 pub use upgrade::WebSocketUpgrade;
 

@@ -104,12 +104,12 @@ pub(crate) struct CachedLimits {
 }
 
 thread_local! {
-    static LATEST: RefCell<Option<Rc<CachedLimits>>> = const { RefCell::new(None) };
+    static LAST_LIMITS: RefCell<Option<Rc<CachedLimits>>> = const { RefCell::new(None) };
 }
 
 impl CachedLimits {
     pub(crate) fn for_limits(limits: WebSocketLimits) -> Rc<Self> {
-        LATEST.with_borrow_mut(|latest| match latest {
+        LAST_LIMITS.with_borrow_mut(|latest| match latest {
             Some(bounds) if bounds.limits == limits => Rc::clone(bounds),
             _ => {
                 let bounds = Self { limits, protocol: limits.protocol() };

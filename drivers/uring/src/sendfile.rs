@@ -112,7 +112,7 @@ mod tests {
 
     thread_local! {
         /// Simulates a kernel that is short of memory, and counts the attempts.
-        pub(sendfile) static SHORTAGE: Cell<Option<u32>> = const { Cell::new(None) };
+        pub(super) static SHORTAGE: Cell<Option<u32>> = const { Cell::new(None) };
     }
 
     #[test]

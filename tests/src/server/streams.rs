@@ -1,7 +1,7 @@
 //! An HTTP/2 client built on the frames and the HPACK of the protocol core.
 
 use crate::server::bench::{Got, PATIENCE, Wire};
-use peregrine_proto::Known;
+use peregrine_proto::KnownField;
 use peregrine_proto::h2::frame::{self, FrameHeader, FrameType, flags, setting_id};
 use peregrine_proto::h2::hpack::{Decoder, Encoder, Field, FieldSink};
 use std::collections::{BTreeMap, VecDeque};
@@ -181,7 +181,7 @@ impl<W: Wire> Streams<W> {
         let line = line.into_iter().filter(|field| path.is_some() || field.0 != ":scheme");
         for (name, value) in line.chain(path).chain(fields.iter().copied()) {
             let (name, value) = (name.as_bytes(), value.as_bytes());
-            self.encoder.field(Known::Other, name, value, &mut block);
+            self.encoder.field(KnownField::Other, name, value, &mut block);
         }
         block
     }
@@ -317,7 +317,7 @@ impl<W: Wire> Streams<W> {
         let mut block = Vec::new();
         self.encoder.begin_block(&mut block);
         for (name, value) in fields {
-            self.encoder.field(Known::Other, name.as_bytes(), value.as_bytes(), &mut block);
+            self.encoder.field(KnownField::Other, name.as_bytes(), value.as_bytes(), &mut block);
         }
         self.frame(FrameType::Headers, flags::END_HEADERS | flags::END_STREAM, stream, &block);
     }

@@ -108,11 +108,11 @@ fn a_payment_with_the_key_of_another_client_is_not_answered_with_its_receipt(dri
 
 /// The client, as identified by a middleware outside the cache.
 #[derive(Clone)]
-struct Known(String);
+struct KnownField(String);
 
 fn know(request: &mut Request, name: Option<String>) {
     if let Some(name) = name {
-        request.parts.extensions_mut().insert(Known(name));
+        request.parts.extensions_mut().insert(KnownField(name));
     }
 }
 
@@ -136,7 +136,7 @@ async fn identify_in_axum(
 ) -> axum::response::Response {
     if let Some(name) = request.headers_mut().remove("cookie") {
         let name = name.to_str().expect("the test sends text").to_owned();
-        request.extensions_mut().insert(Known(name));
+        request.extensions_mut().insert(KnownField(name));
     }
     next.run(request).await
 }
@@ -150,7 +150,7 @@ async fn replace_in_axum(
         let name = name.to_str().expect("the test sends text").to_owned();
         request.headers_mut().insert("cookie", HeaderValue::from_static("theme=dark"));
         request.headers_mut().insert("authorization", HeaderValue::from_static("Bearer internal"));
-        request.extensions_mut().insert(Known(name));
+        request.extensions_mut().insert(KnownField(name));
     }
     next.run(request).await
 }
@@ -161,7 +161,7 @@ async fn keep_in_axum(
 ) -> axum::response::Response {
     if let Some(name) = request.headers().get("cookie") {
         let name = name.to_str().expect("the test sends text").to_owned();
-        request.extensions_mut().insert(Known(name));
+        request.extensions_mut().insert(KnownField(name));
     }
     next.run(request).await
 }
@@ -174,7 +174,7 @@ async fn identify_by_query_in_axum(
     if let Some(token) = request.uri().query().and_then(|query| query.strip_prefix("token=")) {
         let token = token.to_owned();
         *request.uri_mut() = request.uri().path().parse().expect("it was a path");
-        request.extensions_mut().insert(Known(token));
+        request.extensions_mut().insert(KnownField(token));
     }
     next.run(request).await
 }
@@ -190,7 +190,7 @@ fn shop(pages: &CacheStore, outcomes: &MemoryIdempotencyStore) -> App {
         request
             .parts
             .extensions()
-            .get::<Known>()
+            .get::<KnownField>()
             .map_or("nobody".to_owned(), |known| known.0.clone())
     };
     let page = move |request: Request| ([("cache-control", "max-age=60")], name(&request));
@@ -357,7 +357,7 @@ fn a_body_that_reads_the_identity_is_for_its_client(driver: DriverChoice) {
 
 async fn translate(mut request: Request, next: Next<'_>) -> Response {
     let language = request.header("accept-language").unwrap_or("en").to_owned();
-    request.parts.extensions_mut().insert(Known(language));
+    request.parts.extensions_mut().insert(KnownField(language));
     next.run(request).await
 }
 
@@ -365,7 +365,7 @@ fn fields_that_a_client_names_in_connection_do_not_change_what_others_get(driver
     let pages = CacheStore::new();
     let app = move || {
         let greet = |request: Request| {
-            let language = request.parts.extensions().get::<Known>().expect("inserted outside");
+            let language = request.parts.extensions().get::<KnownField>().expect("inserted outside");
             ([("cache-control", "max-age=60"), ("vary", "accept-language")], language.0.clone())
         };
         App::new().wrap(translate).wrap(Cache::new(pages.clone())).get("/", greet)

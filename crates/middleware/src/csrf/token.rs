@@ -125,7 +125,7 @@ pub(super) struct CurrentToken {
 }
 
 thread_local! {
-    pub(super) static ISSUED: Cell<Option<CurrentToken>> = const { Cell::new(None) };
+    pub(super) static CURRENT: Cell<Option<CurrentToken>> = const { Cell::new(None) };
 }
 
 /// The token that forms and scripts of this visitor must send. As a handler argument it requires a
@@ -155,13 +155,13 @@ thread_local! {
 pub struct CsrfToken(Token);
 
 fn current(head: &RequestHead) -> Option<CsrfToken> {
-    let mut issued = ISSUED.take()?;
+    let mut issued = CURRENT.take()?;
     let (tokens, is_secure) = (&issued.tokens, issued.is_secure);
     let (token, _) = *issued.token.get_or_insert_with(|| match tokens.token_in_cookie(head, is_secure) {
         Some(token) => (token, false),
         None => (tokens.issue(head), true),
     });
-    ISSUED.set(Some(issued));
+    CURRENT.set(Some(issued));
     Some(CsrfToken(token))
 }
 

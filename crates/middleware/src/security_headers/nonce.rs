@@ -29,15 +29,15 @@ pub(super) enum NonceState {
 }
 
 thread_local! {
-    pub(super) static ASKED: Cell<Option<NonceState>> = const { Cell::new(None) };
+    pub(super) static CURRENT: Cell<Option<NonceState>> = const { Cell::new(None) };
 }
 
 fn current() -> Option<CspNonce> {
-    let nonce = match ASKED.get()? {
+    let nonce = match CURRENT.get()? {
         NonceState::Used(nonce) => nonce,
         NonceState::Unused => CspNonce(random_bytes()),
     };
-    ASKED.set(Some(NonceState::Used(nonce)));
+    CURRENT.set(Some(NonceState::Used(nonce)));
     Some(nonce)
 }
 

@@ -1,6 +1,6 @@
 //! The chunked coding, byte by byte.
 
-use crate::Http2Error;
+use crate::RequestError;
 use crate::field::{QUOTED, TOKEN, VALUE, has_class};
 
 /// The position of the next byte in the chunked coding.
@@ -50,11 +50,11 @@ impl ChunkedState {
     /// The phase after a byte. The caller tracks the size: `Data` is returned for a chunk of any
     /// size. Must not be called for `Data` and `Trailer`, whose bytes are not processed one by one.
     #[inline]
-    pub(super) fn next(self, byte: u8) -> Result<Self, Http2Error> {
+    pub(super) fn next(self, byte: u8) -> Result<Self, RequestError> {
         let space = byte == b' ' || byte == b'\t';
         let next = match (self, byte) {
             (Self::Start | Self::Size, _) if byte.is_ascii_hexdigit() => Self::Size,
-            (Self::Start, _) => return Err(Http2Error::ChunkSizeInvalid),
+            (Self::Start, _) => return Err(RequestError::ChunkSizeInvalid),
             (Self::Size | Self::ExtNameMore | Self::ExtValueMore | Self::ExtQuotedEnd, b'\r') => {
                 Self::SizeLf
             }
@@ -63,7 +63,7 @@ impl ChunkedState {
             (Self::Size | Self::ExtValueMore | Self::ExtQuotedEnd, _) if space => {
                 Self::SizeWs
             }
-            (Self::Size, _) => return Err(Http2Error::ChunkSizeInvalid),
+            (Self::Size, _) => return Err(RequestError::ChunkSizeInvalid),
             (Self::SizeWs | Self::ExtName | Self::ExtNameWs | Self::ExtValue, _) if space => {
                 self
             }
@@ -77,11 +77,11 @@ impl ChunkedState {
             (Self::ExtQuoted, _) if has_class(byte, QUOTED) => Self::ExtQuoted,
             (Self::ExtQuotedPair, _) if has_class(byte, VALUE) => Self::ExtQuoted,
             (Self::SizeLf, b'\n') => Self::Data,
-            (Self::SizeLf, _) => return Err(Http2Error::BareCr),
+            (Self::SizeLf, _) => return Err(RequestError::BareCr),
             (Self::DataCr, b'\r') => Self::DataLf,
             (Self::DataLf, b'\n') => Self::Start,
-            (Self::DataCr | Self::DataLf, _) => return Err(Http2Error::ChunkCrlfMissing),
-            _ => return Err(Http2Error::ChunkExtensionInvalid),
+            (Self::DataCr | Self::DataLf, _) => return Err(RequestError::ChunkCrlfMissing),
+            _ => return Err(RequestError::ChunkExtensionInvalid),
         };
         Ok(next)
     }
@@ -96,13 +96,13 @@ impl ChunkedState {
 /// Appends a hexadecimal digit to `size`. Rejects a number that would not fit.
 // RFC 9112 §7.1: recipients must anticipate large hexadecimal numerals and prevent overflow.
 #[inline]
-pub(super) fn push_hex_digit(size: u64, digit: u8) -> Result<u64, Http2Error> {
+pub(super) fn push_hex_digit(size: u64, digit: u8) -> Result<u64, RequestError> {
     let value = match digit {
         b'0'..=b'9' => digit - b'0',
         _ => (digit | 0x20) - b'a' + 10,
     };
     match size >> 60 {
         0 => Ok(size << 4 | u64::from(value)),
-        _ => Err(Http2Error::ChunkSizeOverflow),
+        _ => Err(RequestError::ChunkSizeOverflow),
     }
 }

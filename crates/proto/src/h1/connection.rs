@@ -4,7 +4,7 @@ use super::framing::Framing;
 use super::receive::{self, ReceivePath};
 use super::send::{self, ExternalData, BodyFraming, RequestInfo, ResponseLength, SendPath};
 use crate::trailers::Trailers;
-use crate::{Date, HeadIndex, Limits, Method, Http2Error, Version};
+use crate::{Date, HeadIndex, Limits, Method, RequestError, Version};
 use std::ops::Range;
 
 /// The meaning of the received bytes.
@@ -26,7 +26,7 @@ pub enum Event {
     /// The peer violated a rule. Respond with its status, unless a response has begun;
     /// [`Connection::next`] returns the next step. After [`Reject::ExpectationUnknown`] the head is
     /// complete and the connection can continue; after all others it closes.
-    RequestError(Http2Error),
+    RequestError(RequestError),
     /// The connection is over; nothing more is read.
     Closed,
 }
@@ -401,9 +401,9 @@ impl Connection {
     pub fn receive_eof(&mut self) -> Event {
         use receive::State;
         let event = match self.receive.state() {
-            State::Head if self.receive.is_in_head() => self.receive.fail(Http2Error::HeadTruncated),
+            State::Head if self.receive.is_in_head() => self.receive.fail(RequestError::HeadTruncated),
             State::Exact | State::Chunked if self.send.state() != send::State::Done => {
-                self.receive.fail(Http2Error::BodyIncomplete)
+                self.receive.fail(RequestError::BodyIncomplete)
             }
             State::Head | State::Exact | State::Chunked | State::Failed | State::Closed => {
                 self.receive.transition(receive::Transition::Close);

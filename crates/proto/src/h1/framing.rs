@@ -3,7 +3,7 @@
 
 use crate::authority;
 use crate::field;
-use crate::{BodyLength, HeadIndex, Known, Limits, Http2Error, Version};
+use crate::{BodyLength, HeadIndex, KnownField, Limits, RequestError, Version};
 
 /// How HTTP/1 frames a request: the part of its head that concerns the connection rather than the
 /// application. The default is for a request after which the connection ends.
@@ -28,17 +28,17 @@ pub(super) fn determine_framing(
     limits: &Limits,
     index: &mut HeadIndex,
     framing: &mut Framing,
-) -> Result<(), Http2Error> {
+) -> Result<(), RequestError> {
     // RFC 9112 §3.2: a server must answer 400 to an HTTP/1.1 request that lacks a Host field.
-    if !index.contains(Known::Host) && index.version == Version::Http11 {
-        return Err(Http2Error::HostMissing);
+    if !index.contains(KnownField::Host) && index.version == Version::Http11 {
+        return Err(RequestError::HostMissing);
     }
     authority::from_host(head, index)?;
     framing.keep_alive = index.version == Version::Http11;
-    const SPECIAL: u64 = Known::ContentLength.bit()
-        | Known::TransferEncoding.bit()
-        | Known::Connection.bit()
-        | Known::Expect.bit();
+    const SPECIAL: u64 = KnownField::ContentLength.bit()
+        | KnownField::TransferEncoding.bit()
+        | KnownField::Connection.bit()
+        | KnownField::Expect.bit();
     if index.present & SPECIAL == 0 {
         return Ok(());
     }
@@ -49,28 +49,28 @@ pub(super) fn determine_framing(
 }
 
 // RFC 9112 §6.3: how the length of a request's content is determined.
-fn body_length(head: &[u8], limits: &Limits, index: &HeadIndex) -> Result<BodyLength, Http2Error> {
-    if index.contains(Known::TransferEncoding) {
+fn body_length(head: &[u8], limits: &Limits, index: &HeadIndex) -> Result<BodyLength, RequestError> {
+    if index.contains(KnownField::TransferEncoding) {
         if index.version == Version::Http10 {
             // RFC 9112 §6.1: HTTP/1.0 with Transfer-Encoding must be treated as faulty framing.
-            return Err(Http2Error::TransferEncodingInHttp10);
+            return Err(RequestError::TransferEncodingInHttp10);
         }
-        if index.contains(Known::ContentLength) {
+        if index.contains(KnownField::ContentLength) {
             // RFC 9112 §6.1: a server may reject a request with both, and must close in any case.
-            return Err(Http2Error::ContentLengthWithTransferEncoding);
+            return Err(RequestError::ContentLengthWithTransferEncoding);
         }
         transfer_encoding(head, index)?;
         return Ok(BodyLength::Chunked);
     }
-    if let Some(value) = index.get(Known::ContentLength) {
+    if let Some(value) = index.get(KnownField::ContentLength) {
         // RFC 9110 §8.6: a recipient of repeated identical values may reject the message as
         // invalid.
-        if index.is_repeated(Known::ContentLength) || value.slice(head).contains(&b',') {
-            return Err(Http2Error::ContentLengthRepeated);
+        if index.is_repeated(KnownField::ContentLength) || value.slice(head).contains(&b',') {
+            return Err(RequestError::ContentLengthRepeated);
         }
         let length = parse_decimal(value.slice(head))?;
         if length > limits.body_bytes_max {
-            return Err(Http2Error::BodyTooLarge);
+            return Err(RequestError::BodyTooLarge);
         }
         if length > 0 {
             return Ok(BodyLength::Exact(length));
@@ -80,31 +80,31 @@ fn body_length(head: &[u8], limits: &Limits, index: &HeadIndex) -> Result<BodyLe
 }
 
 // RFC 9110 §8.6: Content-Length is one or more digits, and overflow must be prevented.
-pub(crate) fn parse_decimal(text: &[u8]) -> Result<u64, Http2Error> {
+pub(crate) fn parse_decimal(text: &[u8]) -> Result<u64, RequestError> {
     if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
-        return Err(Http2Error::ContentLengthInvalid);
+        return Err(RequestError::ContentLengthInvalid);
     }
     text.iter()
         .try_fold(0_u64, |sum, digit| sum.checked_mul(10)?.checked_add(u64::from(digit - b'0')))
-        .ok_or(Http2Error::ContentLengthOverflow)
+        .ok_or(RequestError::ContentLengthOverflow)
 }
 
 // RFC 9112 §6.1: a sender must not apply chunked more than once, and applies it last.
-fn transfer_encoding(head: &[u8], index: &HeadIndex) -> Result<(), Http2Error> {
+fn transfer_encoding(head: &[u8], index: &HeadIndex) -> Result<(), RequestError> {
     let (mut unknown, mut chunked) = (false, false);
-    for value in index.values(Known::TransferEncoding) {
+    for value in index.values(KnownField::TransferEncoding) {
         for element in value.slice(head).split(|byte| *byte == b',') {
             let coding = field::trim_ows(element);
             let name = coding.split(|byte| *byte == b';').next().unwrap_or_default();
             if !field::is_token(field::trim_ows(name)) {
                 // Empty elements are allowed in other lists. Here two readers may interpret them
                 // differently.
-                return Err(Http2Error::TransferEncodingInvalid);
+                return Err(RequestError::TransferEncodingInvalid);
             }
             let is_chunked = coding.eq_ignore_ascii_case(b"chunked");
             if chunked {
                 let reject =
-                    if is_chunked { Http2Error::ChunkedRepeated } else { Http2Error::ChunkedNotLast };
+                    if is_chunked { RequestError::ChunkedRepeated } else { RequestError::ChunkedNotLast };
                 return Err(reject);
             }
             chunked = is_chunked;
@@ -114,10 +114,10 @@ fn transfer_encoding(head: &[u8], index: &HeadIndex) -> Result<(), Http2Error> {
     match (chunked, unknown) {
         (true, false) => Ok(()),
         // RFC 9112 §6.1: 501 is for a transfer coding that the server does not understand.
-        (true, true) => Err(Http2Error::TransferCodingUnsupported),
+        (true, true) => Err(RequestError::TransferCodingUnsupported),
         // RFC 9112 §6.3: if chunked is not the final encoding, the server must answer 400 and
         // close.
-        (false, _) => Err(Http2Error::ChunkedNotLast),
+        (false, _) => Err(RequestError::ChunkedNotLast),
     }
 }
 
@@ -125,7 +125,7 @@ fn transfer_encoding(head: &[u8], index: &HeadIndex) -> Result<(), Http2Error> {
 // with `keep-alive`.
 fn wants_keep_alive(head: &[u8], index: &HeadIndex) -> bool {
     let (mut close, mut keep_alive) = (false, false);
-    for value in index.values(Known::Connection) {
+    for value in index.values(KnownField::Connection) {
         for option in field::split_list(value.slice(head)) {
             close |= option.eq_ignore_ascii_case(b"close");
             keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");
@@ -135,13 +135,13 @@ fn wants_keep_alive(head: &[u8], index: &HeadIndex) -> bool {
 }
 
 // RFC 9110 §10.1.1: the only expectation is 100-continue; 417 may answer any other.
-fn check_expect(head: &[u8], index: &HeadIndex, framing: &mut Framing) -> Result<(), Http2Error> {
+fn check_expect(head: &[u8], index: &HeadIndex, framing: &mut Framing) -> Result<(), RequestError> {
     // RFC 9110 §10.1.1: the expectation in an HTTP/1.0 request must be ignored.
-    if !index.contains(Known::Expect) || index.version == Version::Http10 {
+    if !index.contains(KnownField::Expect) || index.version == Version::Http10 {
         return Ok(());
     }
     framing.expect_continue = framing.body != BodyLength::None;
-    let mut all = index.values(Known::Expect).flat_map(|value| field::split_list(value.slice(head)));
+    let mut all = index.values(KnownField::Expect).flat_map(|value| field::split_list(value.slice(head)));
     let is_unknown = all.any(|one| !one.eq_ignore_ascii_case(b"100-continue"));
-    if is_unknown { Err(Http2Error::ExpectationUnknown) } else { Ok(()) }
+    if is_unknown { Err(RequestError::ExpectationUnknown) } else { Ok(()) }
 }

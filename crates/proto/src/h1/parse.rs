@@ -14,7 +14,7 @@ use crate::authority;
 use crate::field::{self, PATH, QUERY, TOKEN};
 use crate::limits::{HEAD_BYTES_CEILING, METHOD_BYTES_MAX};
 use crate::{
-    FieldIndex, HeadIndex, Known, Limits, Method, Http2Error, Scheme, Span, TargetForm, Version,
+    FieldIndex, HeadIndex, KnownField, Limits, Method, RequestError, Scheme, Span, TargetForm, Version,
 };
 
 /// How far an incomplete head was parsed: `line <= scanned <= 65,535`.
@@ -32,7 +32,7 @@ pub(super) enum ParseError {
     /// There are too few bytes.
     Incomplete,
     /// The bytes violate a rule.
-    Invalid(Http2Error),
+    Invalid(RequestError),
 }
 
 /// Parses the head at the start of `bytes` into `index` and `framing`, and returns its length.
@@ -69,15 +69,15 @@ fn stop_reason(
     index: &mut HeadIndex,
 ) -> ParseError {
     let (line_max, too_long) = if at == 0 {
-        (limits.request_line_bytes_max, Http2Error::RequestLineTooLong)
+        (limits.request_line_bytes_max, RequestError::RequestLineTooLong)
     } else {
-        (limits.field_bytes_max, Http2Error::FieldTooLong)
+        (limits.field_bytes_max, RequestError::FieldTooLong)
     };
     if at == 0 && begins_with_long_method(&window[..window.len().min(line_max)]) {
-        return ParseError::Invalid(Http2Error::MethodUnknown);
+        return ParseError::Invalid(RequestError::MethodUnknown);
     }
     let bytes_max = limits.head_bytes_max.min(HEAD_BYTES_CEILING);
-    let overfull = (window.len() == bytes_max).then_some(Http2Error::HeadTooLong);
+    let overfull = (window.len() == bytes_max).then_some(RequestError::HeadTooLong);
     let bound = LineLimits { line_max, too_long, head_full: overfull };
     let Some(stop) = stop else { return bound.incomplete_line(window.len() - at) };
     bound.resolve(&window[at..], stop, |end| match at {
@@ -105,9 +105,9 @@ pub(super) struct LineLimits {
     /// The longest line with its end, in bytes.
     pub(super) line_max: usize,
     /// The reject for a longer line.
-    pub(super) too_long: Http2Error,
+    pub(super) too_long: RequestError,
     /// The reject if no byte may follow the current ones; `None` if more may arrive.
-    pub(super) head_full: Option<Http2Error>,
+    pub(super) head_full: Option<RequestError>,
 }
 
 impl LineLimits {
@@ -128,7 +128,7 @@ impl LineLimits {
             // Bytes after the line must not matter, because they may not have arrived yet.
             Some(LineEnd::BareCr(end)) => match again(end) {
                 Some(ParseError::Invalid(reject)) => ParseError::Invalid(reject),
-                Some(ParseError::Incomplete) | None => ParseError::Invalid(Http2Error::BareCr),
+                Some(ParseError::Incomplete) | None => ParseError::Invalid(RequestError::BareCr),
             },
         }
     }
@@ -174,7 +174,7 @@ fn parse_lines(
     if *at == 0 {
         let end = parse_request_line(window, index)?;
         if end > limits.request_line_bytes_max {
-            return Err(ParseError::Invalid(Http2Error::RequestLineTooLong));
+            return Err(ParseError::Invalid(RequestError::RequestLineTooLong));
         }
         *at = end;
     }
@@ -188,10 +188,10 @@ fn parse_lines(
             }
         };
         if end - *at > limits.field_bytes_max {
-            return Err(ParseError::Invalid(Http2Error::FieldTooLong));
+            return Err(ParseError::Invalid(RequestError::FieldTooLong));
         }
         if index.fields.len() >= limits.fields_max {
-            return Err(ParseError::Invalid(Http2Error::FieldsTooMany));
+            return Err(ParseError::Invalid(RequestError::FieldsTooMany));
         }
         index.push(field);
         *at = end;
@@ -213,15 +213,15 @@ pub(super) fn parse_field_line(window: &[u8], at: usize) -> Result<Line, ParseEr
         return match window.get(at + 1) {
             None => Err(ParseError::Incomplete),
             Some(b'\n') => Ok(Line::Empty(at + 2)),
-            Some(_) => Err(ParseError::Invalid(Http2Error::BareCr)),
+            Some(_) => Err(ParseError::Invalid(RequestError::BareCr)),
         };
     }
     let Some(colon) = field::find_colon(window, at) else {
         return Err(field_name_error(window, at, window.len()));
     };
     let name = &window[at..colon];
-    let known = Known::from_name(name);
-    if known == Known::Other && !field::is_token(name) {
+    let known = KnownField::from_name(name);
+    if known == KnownField::Other && !field::is_token(name) {
         return Err(field_name_error(window, at, colon));
     }
     let mut start = colon + 1;
@@ -248,19 +248,19 @@ fn field_name_error(window: &[u8], at: usize, colon: usize) -> ParseError {
     let name = &window[at..colon.min(at + line.len())];
     let reject = if let [b' ' | b'\t', ..] = line {
         // RFC 9112 §5.2: a server that receives obs-fold must reject the message or replace it.
-        Http2Error::ObsFold
+        RequestError::ObsFold
     } else if let Some(carriage) = name.iter().position(|byte| *byte == b'\r') {
         let ends_line = carriage + 1 == line.len();
-        if ends_line { Http2Error::FieldColonMissing } else { Http2Error::BareCr }
+        if ends_line { RequestError::FieldColonMissing } else { RequestError::BareCr }
     } else if name.len() == line.len() {
-        Http2Error::BareLf
+        RequestError::BareLf
     } else if name.is_empty() {
-        Http2Error::FieldNameEmpty
+        RequestError::FieldNameEmpty
     } else if field::is_token(field::trim_ows(name)) {
         // RFC 9112 §5.1: no white space is allowed between the name and the colon; reject with 400.
-        Http2Error::FieldNameSpace
+        RequestError::FieldNameSpace
     } else {
-        Http2Error::FieldNameInvalid
+        RequestError::FieldNameInvalid
     };
     ParseError::Invalid(reject)
 }
@@ -271,12 +271,12 @@ fn field_value_error(window: &[u8], at: usize) -> ParseError {
     ParseError::Invalid(match window.get(at) {
         None => return ParseError::Incomplete,
         // RFC 9112 §2.2: a recipient of a bare CR must consider it invalid or replace it.
-        Some(b'\r') => Http2Error::BareCr,
+        Some(b'\r') => RequestError::BareCr,
         // RFC 9112 §2.2: a recipient may recognise a single LF as a line end; this one does not,
         // because the two readings enable request smuggling.
-        Some(b'\n') => Http2Error::BareLf,
-        Some(0) => Http2Error::FieldValueNul,
-        Some(_) => Http2Error::FieldValueInvalid,
+        Some(b'\n') => RequestError::BareLf,
+        Some(0) => RequestError::FieldValueNul,
+        Some(_) => RequestError::FieldValueInvalid,
     })
 }
 
@@ -292,11 +292,11 @@ fn parse_request_line(window: &[u8], index: &mut HeadIndex) -> Result<usize, Par
 }
 
 /// Parses the method and the target at the start of `line`, which continues after them.
-pub(crate) fn parse_method_and_target(line: &[u8], index: &mut HeadIndex) -> Result<(), Http2Error> {
+pub(crate) fn parse_method_and_target(line: &[u8], index: &mut HeadIndex) -> Result<(), RequestError> {
     match until_version(line, index) {
         Ok(_version) => Ok(()),
         Err(ParseError::Invalid(reject)) => Err(reject),
-        Err(ParseError::Incomplete) => Err(Http2Error::RequestLineInvalid),
+        Err(ParseError::Incomplete) => Err(RequestError::RequestLineInvalid),
     }
 }
 
@@ -337,16 +337,16 @@ fn parse_method(window: &[u8], index: &mut HeadIndex) -> Result<usize, ParseErro
     match window.get(end) {
         None => return Err(ParseError::Incomplete),
         // RFC 9112 §3: 501 is for a method longer than any that the server implements.
-        Some(_) if end > METHOD_BYTES_MAX => return Err(ParseError::Invalid(Http2Error::MethodUnknown)),
+        Some(_) if end > METHOD_BYTES_MAX => return Err(ParseError::Invalid(RequestError::MethodUnknown)),
         Some(b' ') if end > 0 => {}
-        Some(b' ') => return Err(ParseError::Invalid(Http2Error::RequestLineInvalid)),
-        Some(_) => return Err(request_line_error(window, end, Http2Error::MethodInvalid)),
+        Some(b' ') => return Err(ParseError::Invalid(RequestError::RequestLineInvalid)),
+        Some(_) => return Err(request_line_error(window, end, RequestError::MethodInvalid)),
     }
     index.method = Method::from_name(&window[..end]);
     index.method_span = Span::new(0, end);
     if index.method == Method::Connect {
         // RFC 9110 §9.1: a method that the server does not implement is answered with 501.
-        return Err(ParseError::Invalid(Http2Error::ConnectUnsupported));
+        return Err(ParseError::Invalid(RequestError::ConnectUnsupported));
     }
     Ok(end)
 }
@@ -382,13 +382,13 @@ fn class_prefix_len(bytes: &[u8], class: u8) -> usize {
 fn parse_asterisk_form(window: &[u8], at: usize, index: &mut HeadIndex) -> Result<usize, ParseError> {
     if window.starts_with(b"PRI * HTTP/2.0\r\n") {
         // RFC 9113 §3.4: the preface is chosen so that HTTP/1.1 servers do not continue after it.
-        return Err(ParseError::Invalid(Http2Error::Http2Preface));
+        return Err(ParseError::Invalid(RequestError::Http2Preface));
     }
     if window.get(at + 1).is_some_and(|byte| *byte != b' ') {
         return Err(target_error(window, at + 1));
     }
     if index.method != Method::Options {
-        return Err(ParseError::Invalid(Http2Error::TargetAsterisk));
+        return Err(ParseError::Invalid(RequestError::TargetAsterisk));
     }
     index.target_form = TargetForm::Asterisk;
     index.authority = Span::EMPTY;
@@ -416,7 +416,7 @@ fn parse_absolute_form(window: &[u8], at: usize, index: &mut HeadIndex) -> Resul
     if !authority::is_host_and_port(&window[authority..authority_end]) {
         // RFC 9110 §4.2.1: an http URI with an empty host must be rejected as invalid.
         // RFC 9110 §4.2.4: user information in an http URI ought to be treated as an error.
-        return Err(ParseError::Invalid(Http2Error::TargetHostInvalid));
+        return Err(ParseError::Invalid(RequestError::TargetHostInvalid));
     }
     index.target_form = TargetForm::Absolute;
     index.scheme = Some(scheme);
@@ -430,12 +430,12 @@ fn target_form_error(window: &[u8], at: usize, target: &[u8]) -> ParseError {
     let scheme = target.iter().position(|byte| *byte == b':').map(|colon| target.split_at(colon));
     ParseError::Invalid(match scheme {
         Some((scheme, rest)) if rest.starts_with(b"://") && field::is_token(scheme) => {
-            Http2Error::TargetScheme
+            RequestError::TargetScheme
         }
         // RFC 9112 §3.2.3: the authority form is only used for CONNECT requests.
-        Some(_) if authority::is_host_and_port(target) => Http2Error::TargetAuthority,
-        _ if target.is_empty() => return request_line_error(window, at, Http2Error::RequestLineInvalid),
-        _ => Http2Error::TargetInvalid,
+        Some(_) if authority::is_host_and_port(target) => RequestError::TargetAuthority,
+        _ if target.is_empty() => return request_line_error(window, at, RequestError::RequestLineInvalid),
+        _ => RequestError::TargetInvalid,
     })
 }
 
@@ -444,20 +444,20 @@ fn target_form_error(window: &[u8], at: usize, target: &[u8]) -> ParseError {
 fn target_error(window: &[u8], at: usize) -> ParseError {
     let other = match window.get(at) {
         // RFC 9112 §3.2: a request target has no fragment in any form.
-        Some(b'#') => Http2Error::TargetFragment,
-        _ => Http2Error::TargetInvalid,
+        Some(b'#') => RequestError::TargetFragment,
+        _ => RequestError::TargetInvalid,
     };
     request_line_error(window, at, other)
 }
 
 /// The error in a request line that has an unexpected byte at `at`.
 #[cold]
-fn request_line_error(window: &[u8], at: usize, other: Http2Error) -> ParseError {
+fn request_line_error(window: &[u8], at: usize, other: RequestError) -> ParseError {
     match (window.get(at), window.get(at + 1)) {
         (None, _) => ParseError::Incomplete,
-        (Some(b'\n'), _) => ParseError::Invalid(Http2Error::BareLf),
-        (Some(b'\r'), Some(b'\n')) => ParseError::Invalid(Http2Error::RequestLineInvalid),
-        (Some(b'\r'), _) => ParseError::Invalid(Http2Error::BareCr),
+        (Some(b'\n'), _) => ParseError::Invalid(RequestError::BareLf),
+        (Some(b'\r'), Some(b'\n')) => ParseError::Invalid(RequestError::RequestLineInvalid),
+        (Some(b'\r'), _) => ParseError::Invalid(RequestError::BareCr),
         _ => ParseError::Invalid(other),
     }
 }
@@ -476,16 +476,16 @@ fn parse_other_version(window: &[u8], at: usize, index: &mut HeadIndex) -> Resul
                 // RFC 9110 §2.5: a message with a higher minor version is processed as if it were
                 // the highest minor version that the recipient conforms to.
                 (b'1', _) => index.version = Version::Http11,
-                _ => return Err(ParseError::Invalid(Http2Error::VersionUnsupported)),
+                _ => return Err(ParseError::Invalid(RequestError::VersionUnsupported)),
             }
             return Ok(at + feed + 1);
         }
-        [text @ .., b'\r'] if text.contains(&b'\r') => Http2Error::BareCr,
+        [text @ .., b'\r'] if text.contains(&b'\r') => RequestError::BareCr,
         // RFC 9112 §3.2: no white space is allowed in the request target, and an invalid request
         // line must not be repaired.
-        [text @ .., b'\r'] if text.is_empty() || text.contains(&b' ') => Http2Error::RequestLineInvalid,
-        [_text @ .., b'\r'] => Http2Error::VersionInvalid,
-        _ => Http2Error::BareLf,
+        [text @ .., b'\r'] if text.is_empty() || text.contains(&b' ') => RequestError::RequestLineInvalid,
+        [_text @ .., b'\r'] => RequestError::VersionInvalid,
+        _ => RequestError::BareLf,
     };
     Err(ParseError::Invalid(reject))
 }

@@ -6,7 +6,7 @@ use super::framing::Framing;
 use super::parse::{self, LineLimits, Line, ParseProgress, ParseError};
 use crate::limits::HEAD_BYTES_CEILING;
 use crate::trailers::Trailers;
-use crate::{BodyLength, HeadIndex, Limits, Http2Error};
+use crate::{BodyLength, HeadIndex, Limits, RequestError};
 
 /// The state of the receiving machine. [`State::after`] lists the legal moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,7 +149,7 @@ impl ReceivePath {
                 match rest.first() {
                     None => return (skip, Event::NeedInput),
                     Some(b'\n') if self.count > 0 => {
-                        return (skip, self.fail(Http2Error::EmptyLineRepeated));
+                        return (skip, self.fail(RequestError::EmptyLineRepeated));
                     }
                     Some(b'\n') => skip += 2,
                     Some(_) => break,
@@ -164,12 +164,12 @@ impl ReceivePath {
                 (skip + length, Event::Head(*framing))
             }
             Err(ParseError::Incomplete) => (skip, Event::NeedInput),
-            Err(ParseError::Invalid(Http2Error::ExpectationUnknown)) => {
+            Err(ParseError::Invalid(RequestError::ExpectationUnknown)) => {
                 // The head is valid, so the connection can continue after the response.
                 // Parsing stopped at its empty line.
                 let length = usize::from(self.progress.line) + 2;
                 self.begin_body(limits, framing.body);
-                (skip + length, Event::RequestError(Http2Error::ExpectationUnknown))
+                (skip + length, Event::RequestError(RequestError::ExpectationUnknown))
             }
             Err(ParseError::Invalid(reject)) => (skip, self.fail(reject)),
         }
@@ -251,30 +251,30 @@ impl ReceivePath {
         limits: &Limits,
         byte: u8,
         extensions_left: &mut u32,
-    ) -> Result<(), Http2Error> {
+    ) -> Result<(), RequestError> {
         let next = self.phase.next(byte)?;
         if next == ChunkedState::Size {
             self.bytes_left = chunked::push_hex_digit(self.bytes_left, byte)?;
             self.count += 1;
             // Leading zeros are legal; more digits than the largest number has serve no purpose.
             if self.count > CHUNK_SIZE_DIGITS_MAX {
-                return Err(Http2Error::ChunkSizeOverflow);
+                return Err(RequestError::ChunkSizeOverflow);
             }
         } else if next.is_extension() {
             self.count =
                 if self.phase == ChunkedState::Size { 1 } else { self.count.saturating_add(1) };
             if self.count > limits.chunk_extension_bytes_max {
-                return Err(Http2Error::ChunkExtensionsTooLong);
+                return Err(RequestError::ChunkExtensionsTooLong);
             }
             // RFC 9112 §7.1.1: a server ought to limit the total length of chunk extensions.
             // Otherwise many small chunks could carry an unlimited amount.
             let rest = extensions_left.checked_sub(1);
-            *extensions_left = rest.ok_or(Http2Error::ChunkExtensionsTooLong)?;
+            *extensions_left = rest.ok_or(RequestError::ChunkExtensionsTooLong)?;
         } else if next == ChunkedState::Data {
             self.count = 0;
             let more = u32::try_from(self.bytes_left).unwrap_or(u32::MAX);
             *extensions_left = extensions_left.saturating_add(more);
-            self.body_bytes_allowed = self.body_bytes_allowed.checked_sub(self.bytes_left).ok_or(Http2Error::BodyTooLarge)?;
+            self.body_bytes_allowed = self.body_bytes_allowed.checked_sub(self.bytes_left).ok_or(RequestError::BodyTooLarge)?;
             self.phase = if self.bytes_left == 0 { ChunkedState::Trailer } else { ChunkedState::Data };
             return Ok(());
         }
@@ -303,7 +303,7 @@ impl ReceivePath {
                     return (at + end, Event::End);
                 }
                 Ok(Line::Field(_, end)) if end > limits.field_bytes_max => {
-                    return (at, self.fail(Http2Error::FieldTooLong));
+                    return (at, self.fail(RequestError::FieldTooLong));
                 }
                 // RFC 9110 §6.5.1: fields for framing, routing and similar have no meaning in a
                 // trailer section, and a recipient may discard them.
@@ -311,7 +311,7 @@ impl ReceivePath {
                 Ok(Line::Field(field, end)) => {
                     let kept = trailers.get_or_insert_default();
                     if kept.len() >= limits.fields_max {
-                        return (at, self.fail(Http2Error::FieldsTooMany));
+                        return (at, self.fail(RequestError::FieldsTooMany));
                     }
                     kept.push(field.name.slice(window), field.value.slice(window));
                     end
@@ -320,8 +320,8 @@ impl ReceivePath {
                     self.progress = ParseProgress::new(0, window.len());
                     let bound = LineLimits {
                         line_max: limits.field_bytes_max,
-                        too_long: Http2Error::FieldTooLong,
-                        head_full: (window.len() == room).then_some(Http2Error::TrailersTooLong),
+                        too_long: RequestError::FieldTooLong,
+                        head_full: (window.len() == room).then_some(RequestError::TrailersTooLong),
                     };
                     let stop = if ended {
                         bound.resolve(window, stop, |end| parse::parse_field_line(&window[..end], 0).err())
@@ -340,7 +340,7 @@ impl ReceivePath {
         }
     }
 
-    pub(super) fn fail(&mut self, reject: Http2Error) -> Event {
+    pub(super) fn fail(&mut self, reject: RequestError) -> Event {
         self.transition(Transition::Reject);
         Event::RequestError(reject)
     }

@@ -2,7 +2,7 @@
 
 use super::write;
 use crate::field::split_list;
-use crate::{Date, Known};
+use crate::{Date, KnownField};
 
 /// How much content a response has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -239,7 +239,7 @@ impl SendPath {
             out.extend_from_slice(b"0\r\n");
             for (name, value) in trailers {
                 // RFC 9110 §6.5.1: fields for framing, routing and similar must not be trailers.
-                if Known::from_name(name).is_allowed_in_trailers() && write::is_writable_name(name) {
+                if KnownField::from_name(name).is_allowed_in_trailers() && write::is_writable_name(name) {
                     write::write_field(name, value, out);
                 }
             }
@@ -288,20 +288,20 @@ fn write_fields<'a>(
 ) -> CallerFields {
     let mut own = CallerFields::default();
     for (name, value) in fields {
-        match Known::from_name(name) {
-            Known::TransferEncoding => continue,
-            Known::ContentLength => {
+        match KnownField::from_name(name) {
+            KnownField::TransferEncoding => continue,
+            KnownField::ContentLength => {
                 own.content_length = own.content_length.or_else(|| decimal(value));
                 continue;
             }
-            Known::Connection => {
+            KnownField::Connection => {
                 own.close |= split_list(value).any(|option| option.eq_ignore_ascii_case(b"close"));
                 own.upgrade |= split_list(value).any(|option| option.eq_ignore_ascii_case(b"upgrade"));
                 continue;
             }
-            Known::Date if own.date => continue,
-            Known::Date => own.date = true,
-            Known::Other if !write::is_writable_name(name) => continue,
+            KnownField::Date if own.date => continue,
+            KnownField::Date => own.date = true,
+            KnownField::Other if !write::is_writable_name(name) => continue,
             _ => {}
         }
         write::write_field(name, value, out);

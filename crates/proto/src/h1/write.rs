@@ -161,7 +161,7 @@ status_lines! {
 
 #[cfg(test)]
 mod tests {
-    use super::{write_chunk_header, write_decimal, field, write_status_line};
+    use super::{write_chunk_header, write_decimal, write_field, write_status_line};
     use proptest::prelude::*;
 
     #[test]
@@ -174,7 +174,7 @@ mod tests {
     #[test]
     fn a_control_byte_in_a_value_becomes_a_space() {
         let mut out = Vec::new();
-        write_field(b"a", b"\r\nb: c\0\td\x7f", &mut out);
+        write_header_field(b"a", b"\r\nb: c\0\td\x7f", &mut out);
         assert_eq!(out, b"a:   b: c \td \r\n");
     }
 

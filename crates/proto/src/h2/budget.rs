@@ -12,7 +12,7 @@
 //! one.
 
 use super::limits::Limits;
-use super::error::Reject;
+use super::error::Http2Error;
 
 /// An action that is charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,16 +135,16 @@ impl Budget {
 
     /// Charges an action, or rejects it because too little is left.
     #[inline]
-    pub(super) fn charge(&mut self, deed: Cost) -> Result<(), Reject> {
+    pub(super) fn charge(&mut self, deed: Cost) -> Result<(), Http2Error> {
         let left = self.units_left.checked_sub(deed.units());
         let early_ends = self.reset_units_left.checked_sub(deed.reset_units());
-        (self.units_left, self.reset_units_left) = left.zip(early_ends).ok_or(Reject::BudgetSpent)?;
+        (self.units_left, self.reset_units_left) = left.zip(early_ends).ok_or(Http2Error::AbuseBudgetExhausted)?;
         Ok(())
     }
 
     /// Charges a WINDOW_UPDATE, unless it may answer a DATA frame.
     #[inline]
-    pub(super) fn charge_window_update(&mut self) -> Result<(), Reject> {
+    pub(super) fn charge_window_update(&mut self) -> Result<(), Http2Error> {
         match self.free_window_updates.checked_sub(1) {
             Some(updates) => self.free_window_updates = updates,
             None => self.charge(Cost::WindowUpdate)?,
@@ -160,7 +160,7 @@ impl Budget {
 
     /// Charges a DATA frame on a closed stream, unless it may have been in transit when the server
     /// ended the stream. Empty ones are always charged: they are not limited by a window.
-    pub(super) fn charge_late_data(&mut self, length: u32) -> Result<(), Reject> {
+    pub(super) fn charge_late_data(&mut self, length: u32) -> Result<(), Http2Error> {
         match self.late_bytes_allowed.checked_sub(length).filter(|_| length > 0) {
             Some(late) => self.late_bytes_allowed = late,
             None => self.charge(Cost::FrameOnClosedStream)?,
@@ -169,9 +169,9 @@ impl Budget {
     }
 
     /// Counts an answer that the peer must read.
-    pub(super) fn count_control_frame(&mut self, limits: &Limits) -> Result<(), Reject> {
+    pub(super) fn count_control_frame(&mut self, limits: &Limits) -> Result<(), Http2Error> {
         if self.pending_control_frames >= limits.pending_control_frames_max {
-            return Err(Reject::AnswersUnread);
+            return Err(Http2Error::PendingControlFramesExceeded);
         }
         self.pending_control_frames += 1;
         Ok(())

@@ -11,7 +11,7 @@ use super::limits::{Limits, STREAMS_CEILING, WINDOW_DEFAULT};
 use super::priority::{Priority, Queues};
 use super::receive::{ReceivePath, FrameReadState};
 use super::recent::CloseKind;
-use super::error::Reject;
+use super::error::Http2Error;
 use super::streams::{Transition, State, StreamKey, Streams};
 use crate::trailers::Trailers;
 
@@ -226,9 +226,9 @@ impl Connection {
         &mut self,
         limits: &Limits,
         stream: StreamKey,
-        reject: Reject,
+        reject: Http2Error,
         out: &mut Vec<u8>,
-    ) -> Result<Option<Event>, Reject> {
+    ) -> Result<Option<Event>, Http2Error> {
         self.write_peer_caused_reset(limits, stream.id, reject, out)?;
         let is_known = !self.streams.at(stream.slot).is_closing;
         self.close_stream(stream, Transition::Reset, out);
@@ -241,9 +241,9 @@ impl Connection {
         &mut self,
         limits: &Limits,
         id: u32,
-        reject: Reject,
+        reject: Http2Error,
         out: &mut Vec<u8>,
-    ) -> Result<(), Reject> {
+    ) -> Result<(), Http2Error> {
         self.budget.charge(Cost::StreamError)?;
         self.budget.count_control_frame(limits)?;
         frame::write_rst_stream(id, reject.code(), out);
@@ -348,7 +348,7 @@ impl Connection {
     // RFC 9113 §5.4.1: an endpoint that encounters a connection error should first send GOAWAY with
     // the last stream that it processed, and must then close the connection.
     #[cold]
-    pub(super) fn connection_error(&mut self, reject: Reject, out: &mut Vec<u8>) -> Event {
+    pub(super) fn connection_error(&mut self, reject: Http2Error, out: &mut Vec<u8>) -> Event {
         self.close(reject.code(), out);
         Event::ConnectionError(reject)
     }
@@ -370,7 +370,7 @@ impl Connection {
         }
         let within = self.receive.is_mid_frame();
         self.receive.step = FrameReadState::Closed;
-        if within { Event::ConnectionError(Reject::ConnectionCutShort) } else { Event::Closed }
+        if within { Event::ConnectionError(Http2Error::UnexpectedEof) } else { Event::Closed }
     }
 
     /// The next step of the connection.

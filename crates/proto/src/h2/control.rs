@@ -10,7 +10,7 @@ use super::frame::{
 use super::limits::{Limits, WINDOW_DEFAULT};
 use super::priority::Priority;
 use super::receive::FrameReadState;
-use super::error::Reject;
+use super::error::Http2Error;
 use super::streams::{StreamLookup, Transition, ResponseState, Slot, StreamKey};
 
 /// The payload of a PING that measures the round trip.
@@ -30,7 +30,7 @@ impl Connection {
         header: FrameHeader,
         payload: &[u8],
         out: &mut Vec<u8>,
-    ) -> Result<Option<Event>, Reject> {
+    ) -> Result<Option<Event>, Http2Error> {
         if header.has_flags(flags::ACK) {
             if self.settings_acked {
                 self.budget.charge(Cost::Unknown)?;
@@ -74,24 +74,24 @@ impl Connection {
     }
 
     // RFC 9113 §6.5.2: the valid values of each setting. Unknown ones must be ignored.
-    fn apply_setting(&mut self, identifier: u16, value: u32) -> Result<(), Reject> {
+    fn apply_setting(&mut self, identifier: u16, value: u32) -> Result<(), Http2Error> {
         match identifier {
             setting_id::HEADER_TABLE_SIZE => self.encoder.set_peer_size_limit(value),
-            setting_id::ENABLE_PUSH if value > 1 => return Err(Reject::SettingPush),
+            setting_id::ENABLE_PUSH if value > 1 => return Err(Http2Error::EnablePushInvalid),
             setting_id::INITIAL_WINDOW_SIZE => {
-                let window = i32::try_from(value).map_err(|_| Reject::SettingWindow)?;
+                let window = i32::try_from(value).map_err(|_| Http2Error::InitialWindowSizeInvalid)?;
                 self.change_initial_window(window)?;
             }
             setting_id::MAX_FRAME_SIZE => {
                 if !(PAYLOAD_BYTES_DEFAULT..=PAYLOAD_BYTES_CEILING).contains(&value) {
-                    return Err(Reject::SettingFrameSize);
+                    return Err(Http2Error::MaxFrameSizeInvalid);
                 }
                 self.peer_frame_bytes_max = value;
             }
             // RFC 8441 §3: the value must be 0 or 1.
-            setting_id::ENABLE_CONNECT_PROTOCOL if value > 1 => return Err(Reject::SettingConnect),
+            setting_id::ENABLE_CONNECT_PROTOCOL if value > 1 => return Err(Http2Error::EnableConnectProtocolInvalid),
             // RFC 9218 §2.1: any value other than 0 and 1 must be treated as a connection error.
-            setting_id::NO_RFC7540_PRIORITIES if value > 1 => return Err(Reject::SettingPriorities),
+            setting_id::NO_RFC7540_PRIORITIES if value > 1 => return Err(Http2Error::NoRfc7540PrioritiesInvalid),
             _ => {}
         }
         Ok(())
@@ -99,7 +99,7 @@ impl Connection {
 
     // RFC 9113 §6.9.2: a new initial window changes the windows of all streams by the difference,
     // which may make them negative; one that grows too large is a connection error.
-    fn change_initial_window(&mut self, window: i32) -> Result<(), Reject> {
+    fn change_initial_window(&mut self, window: i32) -> Result<(), Http2Error> {
         let before = std::mem::replace(&mut self.peer_initial_window, window);
         let difference = window - before;
         for slot in 0..self.streams.slots() {
@@ -108,7 +108,7 @@ impl Connection {
                 continue;
             }
             let window = stream.send_window.checked_add(difference);
-            stream.send_window = window.ok_or(Reject::InitialWindowOverflow)?;
+            stream.send_window = window.ok_or(Http2Error::InitialWindowOverflow)?;
             self.requeue(slot);
         }
         Ok(())
@@ -132,7 +132,7 @@ impl Connection {
         header: FrameHeader,
         payload: &[u8],
         out: &mut Vec<u8>,
-    ) -> Result<Option<Event>, Reject> {
+    ) -> Result<Option<Event>, Http2Error> {
         if !header.has_flags(flags::ACK) {
             self.budget.charge(Cost::Ping)?;
             self.budget.count_control_frame(limits)?;
@@ -166,32 +166,32 @@ impl Connection {
         header: FrameHeader,
         payload: &[u8],
         out: &mut Vec<u8>,
-    ) -> Result<Option<Event>, Reject> {
+    ) -> Result<Option<Event>, Http2Error> {
         self.budget.charge_window_update()?;
         let increment = frame::read_u32(payload).unwrap_or_default() & WINDOW_CEILING;
         let increment = increment.cast_signed();
         if header.stream_id == 0 {
             // RFC 9113 §6.9: an increment of 0 is an error; §6.9.1: so is a window above 2^31-1.
             if increment == 0 {
-                return Err(Reject::WindowZero);
+                return Err(Http2Error::WindowZero);
             }
             let window = self.send_window.checked_add(increment);
-            self.send_window = window.ok_or(Reject::WindowOverflow)?;
+            self.send_window = window.ok_or(Http2Error::WindowOverflow)?;
             let acknowledged = increment.cast_unsigned();
             self.unacknowledged = self.unacknowledged.saturating_sub(acknowledged);
             return Ok(None);
         }
         let slot = match self.streams.find(header.stream_id) {
             StreamLookup::Open(slot) => slot,
-            StreamLookup::Idle => return Err(Reject::StreamIdle),
+            StreamLookup::Idle => return Err(Http2Error::StreamIdle),
             // RFC 9113 §5.1: WINDOW_UPDATE may arrive for a short time after a stream's end, for
             // each frame of a long burst. It is charged above, like every other.
             StreamLookup::Closed(_) => return Ok(None),
         };
         let state = self.streams.at_mut(slot);
         let reject = match state.send_window.checked_add(increment) {
-            _ if increment == 0 => Reject::StreamWindowZero,
-            None => Reject::StreamWindowOverflow,
+            _ if increment == 0 => Http2Error::StreamWindowZero,
+            None => Http2Error::StreamWindowOverflow,
             Some(window) => {
                 state.send_window = window;
                 let acknowledged = increment.cast_unsigned();
@@ -210,7 +210,7 @@ impl Connection {
         header: FrameHeader,
         payload: &[u8],
         out: &mut Vec<u8>,
-    ) -> Result<Option<Event>, Reject> {
+    ) -> Result<Option<Event>, Http2Error> {
         let code = ErrorCode(frame::read_u32(payload).unwrap_or_default());
         match self.streams.find(header.stream_id) {
             StreamLookup::Open(slot) => {
@@ -228,7 +228,7 @@ impl Connection {
                 Ok(is_known.then_some(Event::Reset { stream, cause: ResetCause::Remote(code) }))
             }
             // RFC 9113 §6.4: RST_STREAM on an idle stream is a connection error.
-            StreamLookup::Idle => Err(Reject::StreamIdle),
+            StreamLookup::Idle => Err(Http2Error::StreamIdle),
             StreamLookup::Closed(_) => self.budget.charge(Cost::FrameOnClosedStream).map(|()| None),
         }
     }
@@ -240,8 +240,8 @@ impl Connection {
         limits: &Limits,
         header: FrameHeader,
         out: &mut Vec<u8>,
-    ) -> Result<Option<Event>, Reject> {
-        let reject = Reject::PriorityLength;
+    ) -> Result<Option<Event>, Http2Error> {
+        let reject = Http2Error::PriorityLength;
         self.budget.charge(Cost::Priority)?;
         match self.streams.find(header.stream_id) {
             _ if header.length == 5 => Ok(None),
@@ -257,11 +257,11 @@ impl Connection {
     /// Reads a PRIORITY_UPDATE frame.
     // RFC 9218 §7.1: the frame names its stream, which must be one that a client may open; for an
     // idle stream the last one is kept until the request arrives.
-    pub(super) fn receive_priority_update(&mut self, payload: &[u8]) -> Result<Option<Event>, Reject> {
+    pub(super) fn receive_priority_update(&mut self, payload: &[u8]) -> Result<Option<Event>, Http2Error> {
         self.budget.charge(Cost::PriorityUpdate)?;
         let id = frame::read_u32(payload).unwrap_or_default() & WINDOW_CEILING;
         if id.is_multiple_of(2) {
-            return Err(Reject::PriorityUpdateStream);
+            return Err(Http2Error::PriorityUpdateStream);
         }
         let priority = Priority::parse(payload.get(4..).unwrap_or_default());
         match self.streams.find(id) {

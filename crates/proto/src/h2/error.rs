@@ -16,24 +16,24 @@ macro_rules! rejects {
     ($($variant:ident: $scope:ident $code:ident $section:literal, $cause:literal;)*) => {
         /// A rule of HTTP/2 that the peer violated, or a limit that it exceeded.
         ///
-        /// Violations that apply to every HTTP version are a [`crate::Reject`] instead, which is
+        /// Violations that apply to every HTTP version are a [`crate::Http2Error`] instead, which is
         /// answered with its status.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
-        pub enum Reject {
+        pub enum Http2Error {
             $(
                 #[doc = concat!($cause, ". ", stringify!($scope), " error ", stringify!($code), ", ", $section, ".")]
                 $variant,
             )*
         }
 
-        impl Reject {
+        impl Http2Error {
             /// Every variant, in order.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
-            const fn facts(self) -> (Scope, Code, &'static str, &'static str) {
+            const fn facts(self) -> (ErrorScope, ErrorCode, &'static str, &'static str) {
                 match self {
-                    $(Self::$variant => (Scope::$scope, Code::$code, $section, $cause),)*
+                    $(Self::$variant => (ErrorScope::$scope, ErrorCode::$code, $section, $cause),)*
                 }
             }
         }
@@ -51,13 +51,13 @@ rejects! {
         "A frame that belongs to a stream does not name one";
     StreamNotZero: Connection PROTOCOL_ERROR "RFC 9113 §6",
         "A frame that belongs to the connection names a stream";
-    StreamEven: Connection PROTOCOL_ERROR "RFC 9113 §5.1.1",
+    StreamIdEven: Connection PROTOCOL_ERROR "RFC 9113 §5.1.1",
         "A client's stream has an even identifier";
-    StreamBackward: Connection PROTOCOL_ERROR "RFC 9113 §5.1.1",
+    StreamIdNotIncreasing: Connection PROTOCOL_ERROR "RFC 9113 §5.1.1",
         "A new stream has a smaller identifier than an earlier one";
     StreamIdle: Connection PROTOCOL_ERROR "RFC 9113 §5.1",
         "A frame arrived on a stream that was not opened";
-    StreamEnded: Connection STREAM_CLOSED "RFC 9113 §5.1",
+    StreamClosed: Connection STREAM_CLOSED "RFC 9113 §5.1",
         "A frame arrived on a stream that both sides had ended";
     StreamHalfClosed: Stream STREAM_CLOSED "RFC 9113 §5.1",
         "A frame arrived on a stream that the client had ended";
@@ -69,11 +69,11 @@ rejects! {
         "The padding is as long as the frame";
     HeadersTooShort: Connection FRAME_SIZE_ERROR "RFC 9113 §6.2",
         "A HEADERS frame is too short for the priority that its flag announces";
-    BlockInterrupted: Connection PROTOCOL_ERROR "RFC 9113 §6.10",
+    HeaderBlockInterrupted: Connection PROTOCOL_ERROR "RFC 9113 §6.10",
         "Another frame interrupts a header block";
     ContinuationAlone: Connection PROTOCOL_ERROR "RFC 9113 §6.10",
         "A CONTINUATION frame continues nothing";
-    BlockTooLong: Connection ENHANCE_YOUR_CALM "RFC 9113 §10.5.1",
+    HeaderBlockTooLong: Connection ENHANCE_YOUR_CALM "RFC 9113 §10.5.1",
         "A header block is longer than the server reads, so that later blocks could not be decoded";
     PriorityLength: Stream FRAME_SIZE_ERROR "RFC 9113 §6.3",
         "A PRIORITY frame is not 5 bytes long";
@@ -83,15 +83,15 @@ rejects! {
         "A SETTINGS frame does not hold a whole number of settings";
     SettingsAckLength: Connection FRAME_SIZE_ERROR "RFC 9113 §6.5",
         "A SETTINGS acknowledgement is not empty";
-    SettingPush: Connection PROTOCOL_ERROR "RFC 9113 §6.5.2",
+    EnablePushInvalid: Connection PROTOCOL_ERROR "RFC 9113 §6.5.2",
         "SETTINGS_ENABLE_PUSH is neither 0 nor 1";
-    SettingWindow: Connection FLOW_CONTROL_ERROR "RFC 9113 §6.5.2",
+    InitialWindowSizeInvalid: Connection FLOW_CONTROL_ERROR "RFC 9113 §6.5.2",
         "SETTINGS_INITIAL_WINDOW_SIZE is larger than any window may be";
-    SettingFrameSize: Connection PROTOCOL_ERROR "RFC 9113 §6.5.2",
+    MaxFrameSizeInvalid: Connection PROTOCOL_ERROR "RFC 9113 §6.5.2",
         "SETTINGS_MAX_FRAME_SIZE is not a length that frames may have";
-    SettingConnect: Connection PROTOCOL_ERROR "RFC 8441 §3",
+    EnableConnectProtocolInvalid: Connection PROTOCOL_ERROR "RFC 8441 §3",
         "SETTINGS_ENABLE_CONNECT_PROTOCOL is neither 0 nor 1";
-    SettingPriorities: Connection PROTOCOL_ERROR "RFC 9218 §2.1",
+    NoRfc7540PrioritiesInvalid: Connection PROTOCOL_ERROR "RFC 9218 §2.1",
         "SETTINGS_NO_RFC7540_PRIORITIES is neither 0 nor 1";
     PushPromise: Connection PROTOCOL_ERROR "RFC 9113 §8.4",
         "A client cannot push";
@@ -123,17 +123,17 @@ rejects! {
         "A header block names an entry that the tables do not have";
     IntegerTooLarge: Connection COMPRESSION_ERROR "RFC 7541 §5.1",
         "A number in a header block is larger than any valid one";
-    BlockCutShort: Connection COMPRESSION_ERROR "RFC 9113 §4.3",
+    HeaderBlockTruncated: Connection COMPRESSION_ERROR "RFC 9113 §4.3",
         "A header block ends in the middle of a field";
     HuffmanInvalid: Connection COMPRESSION_ERROR "RFC 7541 §5.2",
         "A Huffman-coded string has an invalid code or wrong padding";
     SizeUpdateTooLarge: Connection COMPRESSION_ERROR "RFC 7541 §6.3",
         "The dynamic table is made larger than the server allows";
-    SizeUpdateLate: Connection COMPRESSION_ERROR "RFC 7541 §4.2",
+    SizeUpdateMisplaced: Connection COMPRESSION_ERROR "RFC 7541 §4.2",
         "The dynamic table's size is changed after the first field of a block";
     SizeUpdateMissing: Connection COMPRESSION_ERROR "RFC 7541 §4.2",
         "The dynamic table's size was not changed after the server's setting was";
-    FieldsExcessive: Connection ENHANCE_YOUR_CALM "RFC 9113 §10.5.1",
+    HeaderListTooLarge: Connection ENHANCE_YOUR_CALM "RFC 9113 §10.5.1",
         "The fields of a header block are many times longer than the server reads";
     FieldNameUppercase: Stream PROTOCOL_ERROR "RFC 9113 §8.2.1",
         "A field name has an upper-case letter";
@@ -141,41 +141,41 @@ rejects! {
         "A field name is empty, or has a byte that a name must not have";
     FieldValueInvalid: Stream PROTOCOL_ERROR "RFC 9113 §8.2.1",
         "A field value has a control byte, or white space at one of its ends";
-    ConnectionField: Stream PROTOCOL_ERROR "RFC 9113 §8.2.2",
+    ConnectionSpecificField: Stream PROTOCOL_ERROR "RFC 9113 §8.2.2",
         "A field is specific to HTTP/1 connections";
-    TeOther: Stream PROTOCOL_ERROR "RFC 9113 §8.2.2",
+    TeInvalid: Stream PROTOCOL_ERROR "RFC 9113 §8.2.2",
         "The TE field has a value other than trailers";
-    PseudoUnknown: Stream PROTOCOL_ERROR "RFC 9113 §8.3",
+    PseudoHeaderUnknown: Stream PROTOCOL_ERROR "RFC 9113 §8.3",
         "A pseudo-field is not one of a request";
-    PseudoRepeated: Stream PROTOCOL_ERROR "RFC 9113 §8.3",
+    PseudoHeaderRepeated: Stream PROTOCOL_ERROR "RFC 9113 §8.3",
         "A pseudo-field occurs more than once";
-    PseudoLate: Stream PROTOCOL_ERROR "RFC 9113 §8.3",
+    PseudoHeaderAfterField: Stream PROTOCOL_ERROR "RFC 9113 §8.3",
         "A pseudo-field follows a regular field";
-    PseudoInTrailers: Stream PROTOCOL_ERROR "RFC 9113 §8.1",
+    PseudoHeaderInTrailers: Stream PROTOCOL_ERROR "RFC 9113 §8.1",
         "The trailers have a pseudo-field";
-    PseudoMissing: Stream PROTOCOL_ERROR "RFC 9113 §8.3.1",
+    PseudoHeaderMissing: Stream PROTOCOL_ERROR "RFC 9113 §8.3.1",
         "A request has no method, no scheme or no path";
     PathEmpty: Stream PROTOCOL_ERROR "RFC 9113 §8.3.1",
         "The path is empty";
-    AuthorityDiffers: Stream PROTOCOL_ERROR "RFC 9113 §8.3.1",
+    AuthorityMismatch: Stream PROTOCOL_ERROR "RFC 9113 §8.3.1",
         "The Host field and the authority name different hosts";
     ConnectInvalid: Stream PROTOCOL_ERROR "RFC 9113 §8.5",
         "A CONNECT request has a scheme or a path, or no authority";
     ProtocolMisplaced: Stream PROTOCOL_ERROR "RFC 8441 §4",
         "A protocol is valid with CONNECT only";
-    TrailersUnended: Stream PROTOCOL_ERROR "RFC 9113 §8.1",
+    TrailersWithoutEndStream: Stream PROTOCOL_ERROR "RFC 9113 §8.1",
         "Trailers do not end the stream";
-    ContentLengthDiffers: Stream PROTOCOL_ERROR "RFC 9113 §8.1.1",
+    ContentLengthMismatch: Stream PROTOCOL_ERROR "RFC 9113 §8.1.1",
         "The content does not have the length that the head gives";
-    BudgetSpent: Connection ENHANCE_YOUR_CALM "RFC 9113 §10.5",
+    AbuseBudgetExhausted: Connection ENHANCE_YOUR_CALM "RFC 9113 §10.5",
         "The client makes the server do more work for nothing than it accepts";
-    AnswersUnread: Connection ENHANCE_YOUR_CALM "RFC 9113 §10.5",
+    PendingControlFramesExceeded: Connection ENHANCE_YOUR_CALM "RFC 9113 §10.5",
         "The client asks for answers and does not read them";
-    ConnectionCutShort: Connection PROTOCOL_ERROR "RFC 9113 §5.4.1",
+    UnexpectedEof: Connection PROTOCOL_ERROR "RFC 9113 §5.4.1",
         "The connection ended within a frame";
 }
 
-impl Reject {
+impl Http2Error {
     /// The scope of the error.
     #[inline]
     #[must_use]
@@ -203,10 +203,10 @@ impl Reject {
     }
 }
 
-impl fmt::Display for Reject {
+impl fmt::Display for Http2Error {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{} ({})", self.rule(), self.section())
     }
 }
 
-impl std::error::Error for Reject {}
+impl std::error::Error for Http2Error {}

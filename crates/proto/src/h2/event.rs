@@ -1,7 +1,7 @@
 //! Events and states that a connection reports to its caller.
 
 use super::frame::ErrorCode;
-use super::error::Reject;
+use super::error::Http2Error;
 use super::streams::StreamKey;
 use crate::BodyLength;
 use std::ops::Range;
@@ -34,7 +34,7 @@ pub enum Event {
         /// The stream.
         stream: StreamKey,
         /// The violated rule.
-        error: crate::Http2Error,
+        error: crate::RequestError,
     },
     /// A stream was reset: its exchange fails. The key has become invalid.
     Reset {
@@ -49,7 +49,7 @@ pub enum Event {
         /// The stream's identifier.
         id: u32,
         /// The violated rule.
-        error: Reject,
+        error: Http2Error,
     },
     /// The client's settings have changed: more data may be ready to be sent.
     Settings,
@@ -60,7 +60,7 @@ pub enum Event {
     },
     /// The peer violated a rule of the connection, and GOAWAY was written. Fail all exchanges, send
     /// the output, and close.
-    ConnectionError(Reject),
+    ConnectionError(Http2Error),
     /// The connection is over; nothing more is read.
     Closed,
 }
@@ -83,7 +83,7 @@ pub enum ResetCause {
     /// The client reset it, with this code.
     Remote(ErrorCode),
     /// The client violated this rule, so it was reset.
-    StreamError(Reject),
+    StreamError(Http2Error),
 }
 
 /// The event that the connection is waiting for; the server owns the clock.

@@ -77,7 +77,7 @@ impl FrameType {
     #[inline]
     #[must_use]
     pub const fn from_u8(number: u8) -> Self {
-        match read_u32 {
+        match number {
             0x0 => Self::Data,
             0x1 => Self::Headers,
             0x2 => Self::Priority,
@@ -89,7 +89,7 @@ impl FrameType {
             0x8 => Self::WindowUpdate,
             0x9 => Self::Continuation,
             0x10 => Self::PriorityUpdate,
-            number => Self::Unknown(read_u32),
+            number => Self::Unknown(number),
         }
     }
 
@@ -109,7 +109,7 @@ impl FrameType {
             Self::WindowUpdate => 0x8,
             Self::Continuation => 0x9,
             Self::PriorityUpdate => 0x10,
-            Self::Unknown(number) => read_u32,
+            Self::Unknown(number) => number,
         }
     }
 }
@@ -210,7 +210,7 @@ impl std::fmt::Debug for ErrorCode {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.name() {
             Some(name) => formatter.write_str(name),
-            None => write_frame!(formatter, "{:#x}", self.0),
+            None => write!(formatter, "{:#x}", self.0),
         }
     }
 }
@@ -318,7 +318,7 @@ pub fn write_window_update(stream: u32, increment: u32, out: &mut Vec<u8>) {
 pub fn write_settings(settings: impl IntoIterator<Item = (u16, u32)>, out: &mut Vec<u8>) {
     let start = out.len();
     write_header(FrameType::Settings, 0, 0, 0, out);
-    for (identifier, value) in parse_settings {
+    for (identifier, value) in settings {
         out.extend_from_slice(&identifier.to_be_bytes());
         out.extend_from_slice(&value.to_be_bytes());
     }

@@ -9,7 +9,7 @@ use super::limits::{Limits, STREAMS_CEILING, WINDOW_DEFAULT};
 use super::priority::Priority;
 use super::receive::Buffers;
 use super::recent::CloseKind;
-use super::error::Reject;
+use super::error::Http2Error;
 use super::request::{HeadInfo, DiscardSink, HeadError, RequestSink, TrailerSink};
 use super::streams::{StreamLookup, NO_SLOT, ResponseState, State, Stream, StreamKey};
 use crate::{BodyLength, Method};
@@ -32,10 +32,10 @@ impl HeaderBlock {
     /// Appends a frame's fragment of the block.
     // RFC 9113 §10.5.1: a block that is too large can be rejected by ending the connection, because
     // without decoding it the tables would differ.
-    fn add(&mut self, limits: &Limits, fragment: &[u8]) -> Result<(), Reject> {
+    fn add(&mut self, limits: &Limits, fragment: &[u8]) -> Result<(), Http2Error> {
         let bytes_max = limits.header_block_bytes_max as usize;
         if self.bytes.len() + fragment.len() > bytes_max || self.continuations > limits.continuation_frames_max {
-            return Err(Reject::BlockTooLong);
+            return Err(Http2Error::HeaderBlockTooLong);
         }
         self.bytes.extend_from_slice(fragment);
         Ok(())
@@ -51,12 +51,12 @@ impl Connection {
         header: FrameHeader,
         payload: &[u8],
         buffers: &mut Buffers<'_>,
-    ) -> Result<Option<Event>, Reject> {
+    ) -> Result<Option<Event>, Http2Error> {
         // RFC 9113 §6.2: padding that exceeds the rest of the payload is a PROTOCOL_ERROR.
-        let payload = strip_padding(header, payload).ok_or(Reject::PaddingTooLong)?;
+        let payload = strip_padding(header, payload).ok_or(Http2Error::PaddingTooLong)?;
         let fragment = match header.has_flags(flags::PRIORITY) {
             // RFC 9113 §5.3.2: the deprecated priority is skipped.
-            true => payload.get(PRIORITY_BYTES..).ok_or(Reject::HeadersTooShort)?,
+            true => payload.get(PRIORITY_BYTES..).ok_or(Http2Error::HeadersTooShort)?,
             false => payload,
         };
         let ends = header.has_flags(flags::END_STREAM);
@@ -78,7 +78,7 @@ impl Connection {
         header: FrameHeader,
         fragment: &[u8],
         buffers: &mut Buffers<'_>,
-    ) -> Result<Option<Event>, Reject> {
+    ) -> Result<Option<Event>, Http2Error> {
         let mut block = self.receive.block.take().expect("a CONTINUATION follows an open block");
         self.charge_fragment(fragment)?;
         block.continuations += 1;
@@ -90,7 +90,7 @@ impl Connection {
         Ok(None)
     }
 
-    fn charge_fragment(&mut self, fragment: &[u8]) -> Result<(), Reject> {
+    fn charge_fragment(&mut self, fragment: &[u8]) -> Result<(), Http2Error> {
         let is_empty = fragment.is_empty();
         self.budget.charge(if is_empty { Cost::EmptyFragment } else { Cost::Fragment })
     }
@@ -104,7 +104,7 @@ impl Connection {
         ends: bool,
         block: &[u8],
         buffers: &mut Buffers<'_>,
-    ) -> Result<Option<Event>, Reject> {
+    ) -> Result<Option<Event>, Http2Error> {
         match self.streams.find(id) {
             StreamLookup::Idle => self.receive_request(limits, id, ends, block, buffers),
             StreamLookup::Open(slot) if self.streams.at(slot).is_receiving() => {
@@ -123,20 +123,20 @@ impl Connection {
         found: StreamLookup,
         block: &[u8],
         buffers: &mut Buffers<'_>,
-    ) -> Result<Option<Event>, Reject> {
+    ) -> Result<Option<Event>, Http2Error> {
         // RFC 9113 §4.3: a block is decoded even if it is discarded, to keep the tables in sync.
         self.decode(limits, block, &mut DiscardSink)?;
         match found {
             StreamLookup::Open(slot) => {
-                let (stream, reject) = (StreamKey { id, slot }, Reject::StreamHalfClosed);
+                let (stream, reject) = (StreamKey { id, slot }, Http2Error::StreamHalfClosed);
                 return self.stream_error(limits, stream, reject, buffers.out);
             }
             // RFC 9113 §5.1: HEADERS on a stream that both sides ended is a connection error.
-            StreamLookup::Closed(CloseKind::EndStream) => return Err(Reject::StreamEnded),
+            StreamLookup::Closed(CloseKind::EndStream) => return Err(Http2Error::StreamClosed),
             // RFC 9113 §5.1.1: an identifier smaller than one that was used is a connection error.
-            StreamLookup::Closed(CloseKind::Unknown) | StreamLookup::Idle => return Err(Reject::StreamBackward),
+            StreamLookup::Closed(CloseKind::Unknown) | StreamLookup::Idle => return Err(Http2Error::StreamIdNotIncreasing),
             StreamLookup::Closed(CloseKind::ResetByPeer) => {
-                let reject = Reject::StreamReset;
+                let reject = Http2Error::StreamReset;
                 self.write_peer_caused_reset(limits, id, reject, buffers.out)?;
                 return Ok(Some(Event::StreamError { id, error: reject }));
             }
@@ -152,7 +152,7 @@ impl Connection {
         limits: &Limits,
         block: &[u8],
         sink: &mut impl FieldSink,
-    ) -> Result<(), Reject> {
+    ) -> Result<(), Http2Error> {
         // Fields that a sink rejects are still decoded, up to a multiple of the limit of a head.
         let bytes_max = limits.fields_bytes_max() as usize * DECODED_SIZE_FACTOR_MAX;
         let bytes = self.decoder.decode(block, bytes_max, sink)?;
@@ -168,10 +168,10 @@ impl Connection {
         ends: bool,
         block: &[u8],
         buffers: &mut Buffers<'_>,
-    ) -> Result<Option<Event>, Reject> {
+    ) -> Result<Option<Event>, Http2Error> {
         // RFC 9113 §5.1.1: streams that a client opens have odd identifiers.
         if id.is_multiple_of(2) {
-            return Err(Reject::StreamEven);
+            return Err(Http2Error::StreamIdEven);
         }
         self.streams.mark_used(id);
         if self.streams.count() >= limits.concurrent_streams_max.min(STREAMS_CEILING)
@@ -223,7 +223,7 @@ impl Connection {
         ends: bool,
         block: &[u8],
         buffers: &mut Buffers<'_>,
-    ) -> Result<Option<Event>, Reject> {
+    ) -> Result<Option<Event>, Http2Error> {
         self.decode(limits, block, &mut DiscardSink)?;
         self.streams.mark_refused(id);
         self.budget.charge(Cost::RequestRefused)?;
@@ -235,7 +235,7 @@ impl Connection {
             return Ok(None);
         }
         // RFC 9113 §5.1.2: a stream that exceeds the limit is refused; the client may try again.
-        let reject = Reject::StreamsTooMany;
+        let reject = Http2Error::StreamsTooMany;
         self.budget.count_control_frame(limits)?;
         super::frame::write_rst_stream(id, reject.code(), buffers.out);
         Ok(Some(Event::StreamError { id, error: reject }))
@@ -293,15 +293,15 @@ impl Connection {
         ends: bool,
         block: &[u8],
         buffers: &mut Buffers<'_>,
-    ) -> Result<Option<Event>, Reject> {
+    ) -> Result<Option<Event>, Http2Error> {
         let mut sink = TrailerSink::new(&limits.request);
         self.decode(limits, block, &mut sink)?;
         let stream = self.streams.at_mut(key.slot);
         let refusal = match sink.finish() {
             // RFC 9113 §8.1: a second block that does not end the stream is malformed.
-            _ if !ends => HeadError::Stream(Reject::TrailersUnended),
+            _ if !ends => HeadError::Stream(Http2Error::TrailersWithoutEndStream),
             Ok(_) if !matches!(stream.content_length_left, 0 | u64::MAX) => {
-                HeadError::Stream(Reject::ContentLengthDiffers)
+                HeadError::Stream(Http2Error::ContentLengthMismatch)
             }
             Ok(trailers) => {
                 let is_wanted = !stream.discarding;

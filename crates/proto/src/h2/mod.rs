@@ -31,5 +31,5 @@ pub use event::{MoreData, ResetCause, Event, NextAction, ReadyStream, Request, W
 pub use frame::{ErrorCode, PrefaceMatch, match_preface};
 pub use limits::Limits;
 pub use priority::Priority;
-pub use error::{Reject, ErrorScope};
+pub use error::{Http2Error, ErrorScope};
 pub use streams::StreamKey;

@@ -8,7 +8,7 @@ use super::event::{Event, WaitingFor};
 use super::frame::{self, ErrorCode, HEADER_BYTES, FrameHeader, FrameType, PREFACE, flags};
 use super::limits::Limits;
 use super::recent::CloseKind;
-use super::error::Reject;
+use super::error::Http2Error;
 use super::streams::{StreamLookup, StreamKey};
 use crate::HeadIndex;
 
@@ -166,14 +166,14 @@ impl Connection {
 
     // RFC 9113 §3.4: an invalid connection preface must be treated as a connection error.
     #[cold]
-    fn receive_preface(&mut self, unread: &[u8]) -> Result<Outcome, Reject> {
+    fn receive_preface(&mut self, unread: &[u8]) -> Result<Outcome, Http2Error> {
         match frame::match_preface(unread) {
             frame::PrefaceMatch::Match => {
                 self.receive.step = FrameReadState::Settings;
                 Ok(Outcome::Used(PREFACE.len()))
             }
             frame::PrefaceMatch::Partial => Ok(self.need_input(unread, Partial::Frame)),
-            frame::PrefaceMatch::No => Err(Reject::PrefaceInvalid),
+            frame::PrefaceMatch::No => Err(Http2Error::PrefaceInvalid),
         }
     }
 
@@ -191,7 +191,7 @@ impl Connection {
         limits: &Limits,
         unread: &[u8],
         buffers: &mut Buffers<'_>,
-    ) -> Result<Outcome, Reject> {
+    ) -> Result<Outcome, Http2Error> {
         let Some(header) = FrameHeader::parse(unread) else {
             return Ok(self.need_input(unread, Partial::Frame));
         };
@@ -245,23 +245,23 @@ impl Connection {
 
     /// Rejects a frame whose header violates a rule.
     #[inline]
-    fn check_header(&self, limits: &Limits, header: FrameHeader) -> Result<(), Reject> {
+    fn check_header(&self, limits: &Limits, header: FrameHeader) -> Result<(), Http2Error> {
         // RFC 9113 §3.4: the client's preface ends with a SETTINGS frame.
         if self.receive.step == FrameReadState::Settings
             && (header.frame_type != FrameType::Settings || header.has_flags(flags::ACK))
         {
-            return Err(Reject::SettingsMissing);
+            return Err(Http2Error::SettingsMissing);
         }
         // RFC 9113 §4.2: a frame that exceeds SETTINGS_MAX_FRAME_SIZE is a FRAME_SIZE_ERROR.
         if header.length > limits.payload_bytes_max() {
-            return Err(Reject::FrameTooLong);
+            return Err(Http2Error::FrameTooLong);
         }
         // RFC 9113 §6.10: until a header block ends, nothing but its CONTINUATION frames may come.
         match &self.receive.block {
             Some(block) if (header.frame_type, header.stream_id) != (FrameType::Continuation, block.stream) => {
-                return Err(Reject::BlockInterrupted);
+                return Err(Http2Error::HeaderBlockInterrupted);
             }
-            None if header.frame_type == FrameType::Continuation => return Err(Reject::ContinuationAlone),
+            None if header.frame_type == FrameType::Continuation => return Err(Http2Error::ContinuationAlone),
             _ => {}
         }
         let length = header.length;
@@ -269,25 +269,25 @@ impl Connection {
             FrameType::Data | FrameType::Headers | FrameType::Continuation | FrameType::Priority
                 if header.stream_id == 0 =>
             {
-                Err(Reject::StreamZero)
+                Err(Http2Error::StreamZero)
             }
-            FrameType::RstStream if header.stream_id == 0 => Err(Reject::StreamZero),
+            FrameType::RstStream if header.stream_id == 0 => Err(Http2Error::StreamZero),
             FrameType::Settings | FrameType::Ping | FrameType::GoAway | FrameType::PriorityUpdate
                 if header.stream_id != 0 =>
             {
-                Err(Reject::StreamNotZero)
+                Err(Http2Error::StreamNotZero)
             }
-            FrameType::RstStream if length != 4 => Err(Reject::ResetLength),
+            FrameType::RstStream if length != 4 => Err(Http2Error::ResetLength),
             FrameType::Settings if header.has_flags(flags::ACK) && length != 0 => {
-                Err(Reject::SettingsAckLength)
+                Err(Http2Error::SettingsAckLength)
             }
-            FrameType::Settings if !length.is_multiple_of(6) => Err(Reject::SettingsLength),
-            FrameType::Ping if length != 8 => Err(Reject::PingLength),
-            FrameType::GoAway if length < 8 => Err(Reject::GoAwayLength),
-            FrameType::WindowUpdate if length != 4 => Err(Reject::WindowUpdateLength),
-            FrameType::PriorityUpdate if length < 4 => Err(Reject::PriorityUpdateLength),
+            FrameType::Settings if !length.is_multiple_of(6) => Err(Http2Error::SettingsLength),
+            FrameType::Ping if length != 8 => Err(Http2Error::PingLength),
+            FrameType::GoAway if length < 8 => Err(Http2Error::GoAwayLength),
+            FrameType::WindowUpdate if length != 4 => Err(Http2Error::WindowUpdateLength),
+            FrameType::PriorityUpdate if length < 4 => Err(Http2Error::PriorityUpdateLength),
             // RFC 9113 §8.4: a client cannot push.
-            FrameType::PushPromise => Err(Reject::PushPromise),
+            FrameType::PushPromise => Err(Http2Error::PushPromise),
             _ => Ok(()),
         }
     }
@@ -316,11 +316,11 @@ impl Connection {
         header: FrameHeader,
         padding: u8,
         out: &mut Vec<u8>,
-    ) -> Result<Option<Event>, Reject> {
+    ) -> Result<Option<Event>, Http2Error> {
         let overhead = u32::from(header.has_flags(flags::PADDED)) + u32::from(padding);
         let length = header.length - overhead;
         let ends = header.has_flags(flags::END_STREAM);
-        self.flow.window = self.flow.window.checked_sub(header.length).ok_or(Reject::WindowExceeded)?;
+        self.flow.window = self.flow.window.checked_sub(header.length).ok_or(Http2Error::WindowExceeded)?;
         if length == 0 && !ends {
             self.budget.charge(Cost::EmptyData)?;
         }
@@ -338,11 +338,11 @@ impl Connection {
                 self.begin_stream_data(limits, key, header.length, length, out)?
             }
             // RFC 9113 §5.1: DATA on an idle stream is a connection error.
-            StreamLookup::Idle => return Err(Reject::StreamIdle),
+            StreamLookup::Idle => return Err(Http2Error::StreamIdle),
             // RFC 9113 §5.1: after END_STREAM from both sides, it is one of type STREAM_CLOSED.
-            StreamLookup::Closed(CloseKind::EndStream | CloseKind::Unknown) => return Err(Reject::StreamEnded),
+            StreamLookup::Closed(CloseKind::EndStream | CloseKind::Unknown) => return Err(Http2Error::StreamClosed),
             StreamLookup::Closed(CloseKind::ResetByPeer) => {
-                let (id, reject) = (header.stream_id, Reject::StreamReset);
+                let (id, reject) = (header.stream_id, Http2Error::StreamReset);
                 self.write_peer_caused_reset(limits, id, reject, out)?;
                 Some(Event::StreamError { id, error: reject })
             }
@@ -364,23 +364,23 @@ impl Connection {
         total: u32,
         length: u32,
         out: &mut Vec<u8>,
-    ) -> Result<Option<Event>, Reject> {
+    ) -> Result<Option<Event>, Http2Error> {
         let ends = self.receive.end_stream;
         let stream = self.streams.at_mut(key.slot);
         stream.expects_continue = false;
         let content = u64::from(length);
         let reject = if !stream.is_receiving() {
             // RFC 9113 §5.1: frames on a half-closed (remote) stream are a STREAM_CLOSED error.
-            Some(Reject::StreamHalfClosed)
+            Some(Http2Error::StreamHalfClosed)
         } else if total > 0 && total.cast_signed() > stream.recv_window {
             // RFC 9113 §6.9.1: frames without a payload need no window.
-            Some(Reject::StreamWindowExceeded)
+            Some(Http2Error::StreamWindowExceeded)
         } else if content > stream.content_length_left
             || (ends && stream.content_length_left != u64::MAX && content != stream.content_length_left)
         {
             // RFC 9113 §8.1.1: a request is malformed if its content-length is not the sum of its
             // DATA.
-            Some(Reject::ContentLengthDiffers)
+            Some(Http2Error::ContentLengthMismatch)
         } else {
             None
         };
@@ -398,7 +398,7 @@ impl Connection {
         }
         if content > stream.body_bytes_allowed {
             (stream.discarding, stream.was_refused) = (true, true);
-            let reject = crate::Http2Error::BodyTooLarge;
+            let reject = crate::RequestError::BodyTooLarge;
             return Ok(Some(Event::RequestError { stream: key, error: reject }));
         }
         stream.body_bytes_allowed -= content;
@@ -455,15 +455,15 @@ impl Connection {
 /// How much padding a DATA frame has; `None` if the length byte has not arrived.
 // RFC 9113 §6.1: padding that is as long as the payload or longer is a PROTOCOL_ERROR.
 #[inline]
-fn padding_length(header: FrameHeader, payload: &[u8]) -> Result<Option<u8>, Reject> {
+fn padding_length(header: FrameHeader, payload: &[u8]) -> Result<Option<u8>, Http2Error> {
     if !header.has_flags(flags::PADDED) {
         return Ok(Some(0));
     }
     if header.length == 0 {
-        return Err(Reject::PaddingTooLong);
+        return Err(Http2Error::PaddingTooLong);
     }
     match payload.first() {
-        Some(padding) if u32::from(*padding) >= header.length => Err(Reject::PaddingTooLong),
+        Some(padding) if u32::from(*padding) >= header.length => Err(Http2Error::PaddingTooLong),
         padding => Ok(padding.copied()),
     }
 }

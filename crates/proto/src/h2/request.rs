@@ -4,10 +4,10 @@ use super::hpack::{Field, FieldSink};
 use super::hpack::{NameClass, is_value};
 use super::limits::Limits;
 use super::priority::Priority;
-use super::error::Reject;
+use super::error::Http2Error;
 use crate::trailers::Trailers;
 use crate::{
-    BodyLength, HeadBuilder, HeadIndex, Known, Method, RequestLine, Scheme, Span, TargetForm,
+    BodyLength, HeadBuilder, HeadIndex, KnownField, Method, RequestLine, Scheme, Span, TargetForm,
     Version, field, h1,
 };
 
@@ -15,19 +15,19 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HeadError {
     /// The request violates a rule of HTTP/2: the stream is reset.
-    Stream(Reject),
+    Stream(Http2Error),
     /// The request violates a rule of every HTTP version: it is answered with a status.
-    Request(crate::Http2Error),
+    Request(crate::RequestError),
 }
 
-impl From<Reject> for HeadError {
-    fn from(reject: Reject) -> Self {
+impl From<Http2Error> for HeadError {
+    fn from(reject: Http2Error) -> Self {
         Self::Stream(reject)
     }
 }
 
-impl From<crate::Http2Error> for HeadError {
-    fn from(reject: crate::Http2Error) -> Self {
+impl From<crate::RequestError> for HeadError {
+    fn from(reject: crate::RequestError) -> Self {
         Self::Request(reject)
     }
 }
@@ -129,7 +129,7 @@ impl<'a> RequestSink<'a> {
     fn accept_field(&mut self, field: Field<'_>) -> Result<(), HeadError> {
         self.fields_bytes += field.name.len() + field.value.len() + FIELD_OVERHEAD;
         if self.fields_bytes > self.limits.fields_bytes_max() as usize {
-            return Err(crate::Http2Error::HeadTooLong.into());
+            return Err(crate::RequestError::HeadTooLong.into());
         }
         match field.info.name {
             NameClass::Field => {}
@@ -141,16 +141,16 @@ impl<'a> RequestSink<'a> {
             class => return Err(name_error(class, self.request_line_written).into()),
         }
         if !field.info.value_is_valid {
-            return Err(Reject::FieldValueInvalid.into());
+            return Err(Http2Error::FieldValueInvalid.into());
         }
         if !self.request_line_written {
             self.write_request_line()?;
         }
         match field.info.known {
-            Known::Cookie => return self.append_cookie_crumb(field.value),
+            KnownField::Cookie => return self.append_cookie_crumb(field.value),
             // RFC 9113 §8.2.2: TE must not contain any value other than "trailers".
-            Known::Te if !field.value.eq_ignore_ascii_case(b"trailers") => {
-                return Err(Reject::TeOther.into());
+            KnownField::Te if !field.value.eq_ignore_ascii_case(b"trailers") => {
+                return Err(Http2Error::TeInvalid.into());
             }
             _ => {}
         }
@@ -166,15 +166,15 @@ impl<'a> RequestSink<'a> {
     #[inline]
     fn store_pseudo(&mut self, which: usize, field: Field<'_>) -> Result<(), HeadError> {
         if self.request_line_written {
-            return Err(Reject::PseudoLate.into());
+            return Err(Http2Error::PseudoHeaderAfterField.into());
         }
         if self.pseudo[which].is_some() {
-            return Err(Reject::PseudoRepeated.into());
+            return Err(Http2Error::PseudoHeaderRepeated.into());
         }
         if !field.info.value_is_valid {
             self.is_common_form = false;
             if !is_value(field.value) {
-                return Err(Reject::FieldValueInvalid.into());
+                return Err(Http2Error::FieldValueInvalid.into());
             }
         }
         let start = self.scratch.len();
@@ -188,30 +188,30 @@ impl<'a> RequestSink<'a> {
         self.request_line_written = true;
         let text = |which: usize| self.pseudo[which].map(|span| span.slice(self.scratch));
         // RFC 9113 §8.3.1: a request has exactly one method, scheme and path, unless it is CONNECT.
-        let method = text(METHOD).ok_or(Reject::PseudoMissing)?;
+        let method = text(METHOD).ok_or(Http2Error::PseudoHeaderMissing)?;
         let protocol = text(PROTOCOL);
         if method == b"CONNECT" && protocol.is_none() {
             // RFC 9113 §8.5: the scheme and the path must be omitted, and the authority is present.
             let is_right = text(SCHEME).or(text(PATH)).is_none() && text(AUTHORITY).is_some();
-            let refused = HeadError::Request(crate::Http2Error::ConnectUnsupported);
-            return Err(if is_right { refused } else { Reject::ConnectInvalid.into() });
+            let refused = HeadError::Request(crate::RequestError::ConnectUnsupported);
+            return Err(if is_right { refused } else { Http2Error::ConnectInvalid.into() });
         }
         if protocol.is_some() && !self.limits.enable_connect_protocol {
             // RFC 8441 §3: a client must not send it before the server's setting allows it.
-            return Err(Reject::PseudoUnknown.into());
+            return Err(Http2Error::PseudoHeaderUnknown.into());
         }
         if protocol.is_some() && method != b"CONNECT" {
-            return Err(Reject::ProtocolMisplaced.into());
+            return Err(Http2Error::ProtocolMisplaced.into());
         }
-        let scheme = text(SCHEME).ok_or(Reject::PseudoMissing)?;
-        let target = text(PATH).ok_or(Reject::PseudoMissing)?;
+        let scheme = text(SCHEME).ok_or(Http2Error::PseudoHeaderMissing)?;
+        let target = text(PATH).ok_or(Http2Error::PseudoHeaderMissing)?;
         if target.is_empty() {
-            return Err(Reject::PathEmpty.into());
+            return Err(Http2Error::PathEmpty.into());
         }
-        let scheme = Some(Scheme::from_name(scheme).ok_or(crate::Http2Error::TargetScheme)?);
+        let scheme = Some(Scheme::from_name(scheme).ok_or(crate::RequestError::TargetScheme)?);
         let authority = match text(AUTHORITY) {
             // RFC 9113 §8.3.1: for http and https the authority must not be empty.
-            Some([]) => return Err(crate::Http2Error::TargetHostInvalid.into()),
+            Some([]) => return Err(crate::RequestError::TargetHostInvalid.into()),
             authority => authority.unwrap_or_default(),
         };
         let line = RequestLine { method, scheme, authority, target, version: Version::Http2 };
@@ -234,7 +234,7 @@ impl<'a> RequestSink<'a> {
         match self.cookie {
             None => {
                 self.cookie = Some(self.index.fields.len());
-                Ok(self.builder().field_unchecked(Known::Cookie, b"cookie", value)?)
+                Ok(self.builder().field_unchecked(KnownField::Cookie, b"cookie", value)?)
             }
             Some(at) if at + 1 == self.index.fields.len() => {
                 self.builder().append_to_last_value(b"; ", value).map_err(HeadError::Request)
@@ -268,7 +268,7 @@ impl<'a> RequestSink<'a> {
         self.builder().finish()?;
         self.check_host()?;
         const SPECIAL: u64 =
-            Known::ContentLength.bit() | Known::Expect.bit() | Known::Priority.bit();
+            KnownField::ContentLength.bit() | KnownField::Expect.bit() | KnownField::Priority.bit();
         let is_tunnel = self.pseudo[PROTOCOL].is_some();
         let body = if ends { BodyLength::None } else { BodyLength::Chunked };
         let mut accepted = HeadInfo { body, is_tunnel, ..HeadInfo::REFUSED };
@@ -285,14 +285,14 @@ impl<'a> RequestSink<'a> {
         if authority.is_empty() {
             return Ok(());
         }
-        match self.index.get(Known::Host) {
+        match self.index.get(KnownField::Host) {
             None => {
                 let limits = &self.limits.request;
                 let mut builder = HeadBuilder::resume(limits, self.bytes, self.index);
                 Ok(builder.field(b"host", authority)?)
             }
             Some(host) if host.slice(self.bytes).eq_ignore_ascii_case(authority) => Ok(()),
-            Some(_) => Err(Reject::AuthorityDiffers.into()),
+            Some(_) => Err(Http2Error::AuthorityMismatch.into()),
         }
     }
 
@@ -300,9 +300,9 @@ impl<'a> RequestSink<'a> {
     // misinterpret the request; RFC 6455 §4.2.1 requires one of 16 bytes.
     #[cold]
     fn write_synthetic_websocket_key(&mut self) -> Result<(), HeadError> {
-        let upgrade = self.index.get(Known::Upgrade).unwrap_or_default();
+        let upgrade = self.index.get(KnownField::Upgrade).unwrap_or_default();
         let is_websocket = upgrade.slice(self.bytes).eq_ignore_ascii_case(b"websocket");
-        if !is_websocket || self.index.contains(Known::SecWebsocketKey) {
+        if !is_websocket || self.index.contains(KnownField::SecWebsocketKey) {
             return Ok(());
         }
         Ok(self.builder().field(b"sec-websocket-key", b"AAAAAAAAAAAAAAAAAAAAAA==")?)
@@ -321,33 +321,33 @@ impl<'a> RequestSink<'a> {
     // for http or https must have one of them.
     #[inline]
     fn check_host(&self) -> Result<(), HeadError> {
-        if !self.index.contains(Known::Host) {
+        if !self.index.contains(KnownField::Host) {
             let is_missing = self.index.authority.is_empty();
-            return if is_missing { Err(crate::Http2Error::HostMissing.into()) } else { Ok(()) };
+            return if is_missing { Err(crate::RequestError::HostMissing.into()) } else { Ok(()) };
         }
         if self.index.target_form != TargetForm::Absolute {
             return Ok(());
         }
-        let host = self.index.get(Known::Host).unwrap_or_default();
+        let host = self.index.get(KnownField::Host).unwrap_or_default();
         let (host, authority) = (host.slice(self.bytes), self.index.authority.slice(self.bytes));
         let same = host.eq_ignore_ascii_case(authority);
-        if same { Ok(()) } else { Err(Reject::AuthorityDiffers.into()) }
+        if same { Ok(()) } else { Err(Http2Error::AuthorityMismatch.into()) }
     }
 
     /// Evaluates fields that few requests have.
     fn apply_special_fields(&self, ends: bool, accepted: &mut HeadInfo) -> Result<(), HeadError> {
-        if let Some(value) = self.index.get(Known::ContentLength) {
+        if let Some(value) = self.index.get(KnownField::ContentLength) {
             let value = value.slice(self.bytes);
-            if self.index.is_repeated(Known::ContentLength) || value.contains(&b',') {
-                return Err(crate::Http2Error::ContentLengthRepeated.into());
+            if self.index.is_repeated(KnownField::ContentLength) || value.contains(&b',') {
+                return Err(crate::RequestError::ContentLengthRepeated.into());
             }
             let length = h1::parse_decimal(value)?;
             if ends && length > 0 {
                 // RFC 9113 §8.1.1: the length must equal the sum of the DATA frames' content.
-                return Err(Reject::ContentLengthDiffers.into());
+                return Err(Http2Error::ContentLengthMismatch.into());
             }
             if length > self.limits.request.body_bytes_max {
-                return Err(crate::Http2Error::BodyTooLarge.into());
+                return Err(crate::RequestError::BodyTooLarge.into());
             }
             accepted.content_length = Some(length);
             if length > 0 {
@@ -355,28 +355,28 @@ impl<'a> RequestSink<'a> {
             }
         }
         // RFC 9110 §10.1.1: the only expectation is 100-continue; 417 may answer any other.
-        let values = self.index.values(Known::Expect);
+        let values = self.index.values(KnownField::Expect);
         let mut all = values.flat_map(|value| field::split_list(value.slice(self.bytes)));
         if all.any(|one| !one.eq_ignore_ascii_case(b"100-continue")) {
-            return Err(crate::Http2Error::ExpectationUnknown.into());
+            return Err(crate::RequestError::ExpectationUnknown.into());
         }
-        accepted.expects_continue = !ends && self.index.contains(Known::Expect);
+        accepted.expects_continue = !ends && self.index.contains(KnownField::Expect);
         // RFC 9218 §5: the client's view of the priority is in the Priority field.
         accepted.priority =
-            self.index.get(Known::Priority).map(|value| Priority::parse(value.slice(self.bytes)));
+            self.index.get(KnownField::Priority).map(|value| Priority::parse(value.slice(self.bytes)));
         Ok(())
     }
 }
 
 /// Why a name that requests must not have is rejected. `begun` is whether a field came before it.
 #[cold]
-fn name_error(class: NameClass, begun: bool) -> Reject {
+fn name_error(class: NameClass, begun: bool) -> Http2Error {
     match class {
-        NameClass::Connection => Reject::ConnectionField,
-        NameClass::Uppercase => Reject::FieldNameUppercase,
-        NameClass::Invalid | NameClass::Field => Reject::FieldNameInvalid,
-        _ if begun => Reject::PseudoLate,
-        _ => Reject::PseudoUnknown,
+        NameClass::Connection => Http2Error::ConnectionSpecificField,
+        NameClass::Uppercase => Http2Error::FieldNameUppercase,
+        NameClass::Invalid | NameClass::Field => Http2Error::FieldNameInvalid,
+        _ if begun => Http2Error::PseudoHeaderAfterField,
+        _ => Http2Error::PseudoHeaderUnknown,
     }
 }
 
@@ -410,22 +410,22 @@ impl<'a> TrailerSink<'a> {
                 return Err(name_error(class, true).into());
             }
             // RFC 9113 §8.1: trailers must not include pseudo-fields.
-            _ => return Err(Reject::PseudoInTrailers.into()),
+            _ => return Err(Http2Error::PseudoHeaderInTrailers.into()),
         }
         if !field.info.value_is_valid {
-            return Err(Reject::FieldValueInvalid.into());
+            return Err(Http2Error::FieldValueInvalid.into());
         }
         self.bytes += field.name.len() + field.value.len() + b": \r\n".len();
         let bytes_max = self.limits.trailer_bytes_max.min(crate::limits::HEAD_BYTES_CEILING);
         if self.bytes > bytes_max {
-            return Err(crate::Http2Error::TrailersTooLong.into());
+            return Err(crate::RequestError::TrailersTooLong.into());
         }
         // RFC 9110 §6.5.1: fields for framing, routing and similar have no meaning in a trailer
         // section, and a recipient may discard them.
         if field.info.known.is_allowed_in_trailers() {
             let kept = self.trailers.get_or_insert_default();
             if kept.len() >= self.limits.fields_max {
-                return Err(crate::Http2Error::FieldsTooMany.into());
+                return Err(crate::RequestError::FieldsTooMany.into());
             }
             kept.push(field.name, field.value);
         }

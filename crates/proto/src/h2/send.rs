@@ -7,7 +7,7 @@ use super::hold::FramePart;
 use super::limits::Limits;
 use super::streams::{Transition, ResponseState, State, Stream, StreamKey};
 use crate::h1::{self, BodyFraming, ResponseLength};
-use crate::{Date, Known, field};
+use crate::{Date, KnownField, field};
 
 impl Connection {
     /// Writes the head of the final response to a request, and returns how its content is framed. A
@@ -47,7 +47,7 @@ impl Connection {
         let own = self.write_fields(fields, out);
         if !own.date {
             // RFC 9110 §6.6.1: an origin server with a clock must generate Date.
-            self.encoder.field(Known::Date, b"date", date.as_bytes(), out);
+            self.encoder.field(KnownField::Date, b"date", date.as_bytes(), out);
         }
         let content_length = match (mode, own.content_length, length) {
             // RFC 9113 §8.1: a head with END_STREAM already announces an empty response.
@@ -66,7 +66,7 @@ impl Connection {
         if let Some(bytes) = content_length {
             self.scratch.clear();
             h1::write_decimal(bytes, &mut self.scratch);
-            self.encoder.field(Known::ContentLength, b"content-length", &self.scratch, out);
+            self.encoder.field(KnownField::ContentLength, b"content-length", &self.scratch, out);
         }
         self.end_block(stream.id, ends, start, out);
         if ends {
@@ -303,7 +303,7 @@ impl Connection {
                     .into_iter()
                     // RFC 9110 §6.5.1: fields for framing, routing and similar must not be
                     // trailers.
-                    .filter(|(name, _)| Known::from_name(name).is_allowed_in_trailers())
+                    .filter(|(name, _)| KnownField::from_name(name).is_allowed_in_trailers())
                     .peekable();
                 if trailers.peek().is_some() {
                     let start = self.begin_block(out);
@@ -368,21 +368,21 @@ impl Connection {
     ) -> CallerFields {
         let mut own = CallerFields::default();
         for (name, value) in fields {
-            let known = Known::from_name(name);
+            let known = KnownField::from_name(name);
             let value = field::trim_ows(value);
             match known {
-                Known::TransferEncoding
-                | Known::Connection
-                | Known::Upgrade
-                | Known::KeepAlive
-                | Known::Te => {}
-                Known::ContentLength => {
+                KnownField::TransferEncoding
+                | KnownField::Connection
+                | KnownField::Upgrade
+                | KnownField::KeepAlive
+                | KnownField::Te => {}
+                KnownField::ContentLength => {
                     own.content_length = own.content_length.or_else(|| h1::parse_decimal(value).ok());
                 }
-                Known::Date if own.date => {}
-                Known::Other => self.write_other(name, value, out),
+                KnownField::Date if own.date => {}
+                KnownField::Other => self.write_other(name, value, out),
                 _ => {
-                    own.date |= known == Known::Date;
+                    own.date |= known == KnownField::Date;
                     self.encoder.field(known, known.name().as_bytes(), value, out);
                 }
             }
@@ -396,9 +396,9 @@ impl Connection {
         }
         if name.iter().any(u8::is_ascii_uppercase) {
             // RFC 9113 §8.2: field names must be converted to lowercase.
-            return self.encoder.field(Known::Other, &name.to_ascii_lowercase(), value, out);
+            return self.encoder.field(KnownField::Other, &name.to_ascii_lowercase(), value, out);
         }
-        self.encoder.field(Known::Other, name, value, out);
+        self.encoder.field(KnownField::Other, name, value, out);
     }
 }
 

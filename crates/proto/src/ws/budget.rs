@@ -5,7 +5,7 @@
 //! §10.4.
 
 use super::limits::Limits;
-use super::error::Reject;
+use super::error::WebSocketError;
 
 /// An action that is charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,12 +58,12 @@ impl Budget {
 
     /// Charges an action, or rejects it because too little is left.
     #[inline]
-    pub(super) fn charge(&mut self, deed: Cost) -> Result<(), Reject> {
+    pub(super) fn charge(&mut self, deed: Cost) -> Result<(), WebSocketError> {
         if deed == Cost::Pong && self.expected_pongs > 0 {
             self.expected_pongs -= 1;
             return Ok(());
         }
-        self.units_left = self.units_left.checked_sub(deed.units()).ok_or(Reject::BudgetSpent)?;
+        self.units_left = self.units_left.checked_sub(deed.units()).ok_or(WebSocketError::AbuseBudgetExhausted)?;
         Ok(())
     }
 
@@ -78,9 +78,9 @@ impl Budget {
     }
 
     /// Counts an answer that the peer must read.
-    pub(super) fn count_pong(&mut self, limits: &Limits) -> Result<(), Reject> {
+    pub(super) fn count_pong(&mut self, limits: &Limits) -> Result<(), WebSocketError> {
         if !self.can_queue_pong(limits) {
-            return Err(Reject::AnswersUnread);
+            return Err(WebSocketError::PendingPongsExceeded);
         }
         self.pending_pongs += 1;
         Ok(())

@@ -7,7 +7,7 @@ use super::event::{Event, MessageType, NextAction, WaitingFor};
 use super::frame::{self, Opcode, flag};
 use super::limits::Limits;
 use super::receive::ReceivePath;
-use super::error::Reject;
+use super::error::WebSocketError;
 
 /// Which end of a connection this is.
 #[derive(Clone, Copy, Debug)]
@@ -162,7 +162,7 @@ impl<C: DeflateCodec> Connection<C> {
     pub fn receive_eof(&mut self) -> Event<'static> {
         let was_over = self.state.is_terminal();
         self.transition(Transition::End);
-        if was_over { Event::Closed } else { Event::Error(Reject::ConnectionLost) }
+        if was_over { Event::Closed } else { Event::Error(WebSocketError::ConnectionLost) }
     }
 
     /// The next step of the owner.
@@ -240,7 +240,7 @@ impl<C: DeflateCodec> Connection<C> {
     // RFC 6455 §7.1.7: to fail the connection, an endpoint SHOULD send a Close frame with a code,
     // and MUST NOT process further data.
     #[cold]
-    pub(super) fn fail(&mut self, reject: Reject, out: &mut Vec<u8>) -> Event<'static> {
+    pub(super) fn fail(&mut self, reject: WebSocketError, out: &mut Vec<u8>) -> Event<'static> {
         if self.state == State::Open {
             self.write_close(Some((reject.code(), reject.rule())), out);
         }

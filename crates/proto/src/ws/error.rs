@@ -8,14 +8,14 @@ macro_rules! rejects {
         /// A rule of WebSocket that the peer violated, or a limit that it exceeded.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
-        pub enum Reject {
+        pub enum WebSocketError {
             $(
                 #[doc = concat!($cause, ". ", stringify!($code), ", ", $section, ".")]
                 $variant,
             )*
         }
 
-        impl Reject {
+        impl WebSocketError {
             /// Every variant, in order.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
@@ -29,9 +29,9 @@ macro_rules! rejects {
 }
 
 rejects! {
-    ReservedBits: PROTOCOL_ERROR "RFC 6455 §5.2",
+    NonZeroReservedBits: PROTOCOL_ERROR "RFC 6455 §5.2",
         "A reserved bit is set, and no extension gives it a meaning";
-    CompressedMisplaced: PROTOCOL_ERROR "RFC 7692 §6.1",
+    UnexpectedRsv1: PROTOCOL_ERROR "RFC 7692 §6.1",
         "A frame that does not begin a message says that it is compressed";
     OpcodeReserved: PROTOCOL_ERROR "RFC 6455 §5.2",
         "The opcode is reserved";
@@ -59,21 +59,21 @@ rejects! {
         "The reason of a Close frame is not UTF-8";
     TextInvalid: INVALID_PAYLOAD "RFC 6455 §8.1",
         "A text is not UTF-8";
-    CompressedInvalid: INVALID_PAYLOAD "RFC 7692 §7.2.2",
+    DeflateInvalid: INVALID_PAYLOAD "RFC 7692 §7.2.2",
         "A compressed message cannot be inflated";
     FrameTooLong: MESSAGE_TOO_BIG "RFC 6455 §10.4",
         "A frame is longer than this endpoint accepts";
     MessageTooLong: MESSAGE_TOO_BIG "RFC 6455 §10.4",
         "A message is longer than this endpoint accepts";
-    BudgetSpent: POLICY_VIOLATION "RFC 6455 §10.4",
+    AbuseBudgetExhausted: POLICY_VIOLATION "RFC 6455 §10.4",
         "The peer makes this endpoint do more work for nothing than it accepts";
-    AnswersUnread: POLICY_VIOLATION "RFC 6455 §10.4",
+    PendingPongsExceeded: POLICY_VIOLATION "RFC 6455 §10.4",
         "The peer asks for answers and does not read them";
     ConnectionLost: ABNORMAL_CLOSURE "RFC 6455 §7.1.5",
         "The connection ended without a Close frame";
 }
 
-impl Reject {
+impl WebSocketError {
     /// The code sent to the peer; for [`ConnectionLost`](Self::ConnectionLost), which cannot be
     /// sent, the code that represents it.
     #[inline]
@@ -96,10 +96,10 @@ impl Reject {
     }
 }
 
-impl fmt::Display for Reject {
+impl fmt::Display for WebSocketError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{} ({})", self.rule(), self.section())
     }
 }
 
-impl std::error::Error for Reject {}
+impl std::error::Error for WebSocketError {}

@@ -1,7 +1,7 @@
 //! Events and states that a connection reports to its caller.
 
 use super::close::Close;
-use super::error::Reject;
+use super::error::WebSocketError;
 use std::borrow::Cow;
 
 /// The meaning of the received bytes. It may borrow from the given bytes.
@@ -32,7 +32,7 @@ pub enum Event<'a> {
     /// is received or sent. [`Connection::next`](super::Connection::next) returns the next step.
     Close(Close<'a>),
     /// The peer violated a rule, and a Close frame was written. Send the output, and close.
-    Error(Reject),
+    Error(WebSocketError),
     /// The connection is over; nothing more is read.
     Closed,
 }

@@ -2,7 +2,7 @@
 
 /// The limits for a peer on one connection. All connections of a server share one instance, so
 /// calls that need it take it by reference. Values equal to a limit are allowed; exceeding it is a
-/// [`Reject`](super::Reject).
+/// [`WebSocketError`](super::WebSocketError).
 ///
 /// A close reason needs no limit: the protocol allows 123 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use super::event::MessageType;
 use super::frame;
 use super::limits::Limits;
 use super::receive::{FrameContent, Outcome};
-use super::error::Reject;
+use super::error::WebSocketError;
 use super::utf8::Utf8Validator;
 
 /// A data frame.
@@ -58,7 +58,7 @@ impl<C: DeflateCodec> Connection<C> {
         limits: &Limits,
         mut frame: IncomingFrame,
         unread: &mut [u8],
-    ) -> Result<Outcome, Reject> {
+    ) -> Result<Outcome, WebSocketError> {
         let mut message = self.receive.message.expect("a data frame is part of a message");
         let here = usize::try_from(frame.bytes_left).unwrap_or(usize::MAX).min(unread.len());
         frame.unmask(&mut unread[..here]);
@@ -115,7 +115,7 @@ impl<C: DeflateCodec> Connection<C> {
         mut message: IncomingMessage,
         mut inflating: InflateState,
         input: &[u8],
-    ) -> Result<Outcome, Reject> {
+    ) -> Result<Outcome, WebSocketError> {
         let compression = self.compression.as_mut().expect("compression was agreed on");
         let in_pieces = self.receive.is_streaming;
         let mut plain = std::mem::take(&mut self.receive.reassembly);
@@ -141,9 +141,9 @@ impl<C: DeflateCodec> Connection<C> {
             message.bytes += made as u64;
             let fault = if message.bytes > limits.message_bytes_max {
                 plain.pop();
-                Some(Reject::MessageTooLong)
+                Some(WebSocketError::MessageTooLong)
             } else if took == Err(InflateError) || took == Ok(0) && made == 0 && !rest.is_empty() {
-                Some(Reject::CompressedInvalid)
+                Some(WebSocketError::DeflateInvalid)
             } else {
                 None
             };
@@ -217,11 +217,11 @@ impl IncomingFrame {
 
 impl IncomingMessage {
     /// Validates the next content, if it is text, and whether it may end there.
-    fn check(&mut self, bytes: &[u8], ends: bool) -> Result<(), Reject> {
+    fn check(&mut self, bytes: &[u8], ends: bool) -> Result<(), WebSocketError> {
         if self.kind == MessageType::Text
             && !(self.utf8.check(bytes) && (!ends || self.utf8.is_complete()))
         {
-            return Err(Reject::TextInvalid);
+            return Err(WebSocketError::TextInvalid);
         }
         Ok(())
     }

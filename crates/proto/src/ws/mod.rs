@@ -33,6 +33,6 @@ pub use compression::{DeflateCodec, InflateError, NoDeflate};
 pub use connection::{Connection, Role};
 pub use event::{Event, MessageType, NextAction, WaitingFor};
 pub use limits::Limits;
-pub use error::Reject;
+pub use error::WebSocketError;
 pub use send::{MessagePayload, WriteError};
 pub use utf8::Utf8Validator;

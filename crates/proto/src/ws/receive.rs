@@ -8,7 +8,7 @@ use super::message::{IncomingFrame, InflateState, IncomingMessage};
 use super::event::{Event, MessageType, WaitingFor};
 use super::frame::{self, CONTROL_BYTES_MAX, LENGTH_16, LENGTH_64, Opcode, flag};
 use super::limits::Limits;
-use super::error::Reject;
+use super::error::WebSocketError;
 use super::utf8::Utf8Validator;
 use std::borrow::Cow;
 
@@ -153,15 +153,15 @@ impl<C: DeflateCodec> Connection<C> {
         found: FrameContent,
         bytes: &'a [u8],
         out: &mut Vec<u8>,
-    ) -> Result<Event<'a>, Reject> {
+    ) -> Result<Event<'a>, WebSocketError> {
         Ok(match found {
             FrameContent::Message(MessageType::Text) => {
-                let text = std::str::from_utf8(bytes).map_err(|_| Reject::TextInvalid)?;
+                let text = std::str::from_utf8(bytes).map_err(|_| WebSocketError::TextInvalid)?;
                 Event::Text(Cow::Borrowed(text))
             }
             FrameContent::Message(MessageType::Binary) => Event::Binary(Cow::Borrowed(bytes)),
             FrameContent::Assembled(MessageType::Text, bytes) => {
-                let text = String::from_utf8(bytes).map_err(|_| Reject::TextInvalid)?;
+                let text = String::from_utf8(bytes).map_err(|_| WebSocketError::TextInvalid)?;
                 Event::Text(Cow::Owned(text))
             }
             FrameContent::Assembled(MessageType::Binary, bytes) => Event::Binary(Cow::Owned(bytes)),
@@ -187,7 +187,7 @@ impl<C: DeflateCodec> Connection<C> {
     }
 
     /// Reads a header, and the payload of a control frame.
-    fn receive_frame(&mut self, limits: &Limits, unread: &mut [u8]) -> Result<Outcome, Reject> {
+    fn receive_frame(&mut self, limits: &Limits, unread: &mut [u8]) -> Result<Outcome, WebSocketError> {
         self.receive.is_partial = !unread.is_empty();
         let Some(header) = self.parse_header(limits, unread)? else { return Ok(Outcome::NeedInput) };
         let last = header.flags & flag::FIN != 0;
@@ -221,7 +221,7 @@ impl<C: DeflateCodec> Connection<C> {
             Some(_) => limits.message_bytes_max.saturating_mul(2).saturating_add(1024),
         };
         if message.received > most {
-            return Err(Reject::MessageTooLong);
+            return Err(WebSocketError::MessageTooLong);
         }
         self.receive.frame = Some(IncomingFrame { bytes_left: header.length, is_final: last, mask: header.mask, unmasked: 0 });
         Ok(Outcome::Used(header.bytes))
@@ -229,7 +229,7 @@ impl<C: DeflateCodec> Connection<C> {
 
     /// Reads a header. A rule is checked as soon as the bytes it concerns have arrived.
     #[inline]
-    fn parse_header(&self, limits: &Limits, unread: &[u8]) -> Result<Option<Header>, Reject> {
+    fn parse_header(&self, limits: &Limits, unread: &[u8]) -> Result<Option<Header>, WebSocketError> {
         let Some(first) = unread.first() else { return Ok(None) };
         let flags = first & 0xF0;
         let opcode = self.check_opcode(*first)?;
@@ -237,14 +237,14 @@ impl<C: DeflateCodec> Connection<C> {
         // RFC 6455 §5.1: a server closes the connection upon a frame that is not masked, and a
         // client upon one that is.
         match (self.role, second & 0x80 != 0) {
-            (Role::Server, false) => return Err(Reject::MaskMissing),
-            (Role::Client(_), true) => return Err(Reject::MaskForbidden),
+            (Role::Server, false) => return Err(WebSocketError::MaskMissing),
+            (Role::Client(_), true) => return Err(WebSocketError::MaskForbidden),
             _ => {}
         }
         // RFC 6455 §5.5: control frames have at most 125 bytes.
         let short = second & 0x7F;
         if opcode.is_control() && usize::from(short) > CONTROL_BYTES_MAX {
-            return Err(Reject::ControlTooLong);
+            return Err(WebSocketError::ControlTooLong);
         }
         let (length, mut bytes) = match short {
             // RFC 6455 §5.2: the minimal number of bytes MUST be used to encode the length; the
@@ -253,7 +253,7 @@ impl<C: DeflateCodec> Connection<C> {
                 let Some(length) = unread[2..].first_chunk() else { return Ok(None) };
                 let length = u64::from(u16::from_be_bytes(*length));
                 if length < u64::from(LENGTH_16) {
-                    return Err(Reject::LengthNotMinimal);
+                    return Err(WebSocketError::LengthNotMinimal);
                 }
                 (length, 4)
             }
@@ -261,17 +261,17 @@ impl<C: DeflateCodec> Connection<C> {
                 let Some(length) = unread[2..].first_chunk() else { return Ok(None) };
                 let length = u64::from_be_bytes(*length);
                 if length > i64::MAX as u64 {
-                    return Err(Reject::LengthTooLarge);
+                    return Err(WebSocketError::LengthTooLarge);
                 }
                 if length <= u64::from(u16::MAX) {
-                    return Err(Reject::LengthNotMinimal);
+                    return Err(WebSocketError::LengthNotMinimal);
                 }
                 (length, 10)
             }
             length => (u64::from(length), 2),
         };
         if length > limits.frame_bytes_max && !opcode.is_control() {
-            return Err(Reject::FrameTooLong);
+            return Err(WebSocketError::FrameTooLong);
         }
         let mut mask = [0; 4];
         if let Role::Server = self.role {
@@ -284,26 +284,26 @@ impl<C: DeflateCodec> Connection<C> {
 
     /// Checks a frame's first byte.
     #[inline]
-    fn check_opcode(&self, first: u8) -> Result<Opcode, Reject> {
+    fn check_opcode(&self, first: u8) -> Result<Opcode, WebSocketError> {
         // RFC 6455 §5.2: a reserved bit that no extension has defined MUST be 0, and a reserved
         // opcode fails the connection.
         let meant = if self.compression.is_some() { flag::RSV1 } else { 0 };
         if first & flag::RSV_MASK & !meant != 0 {
-            return Err(Reject::ReservedBits);
+            return Err(WebSocketError::NonZeroReservedBits);
         }
-        let opcode = Opcode::from_u8(first & 0x0F).ok_or(Reject::OpcodeReserved)?;
+        let opcode = Opcode::from_u8(first & 0x0F).ok_or(WebSocketError::OpcodeReserved)?;
         // RFC 7692 §6.1: RSV1 is only set on the first frame of a message, never on a control
         // frame.
         let begins = matches!(opcode, Opcode::Text | Opcode::Binary);
         if first & flag::RSV1 != 0 && !begins {
-            return Err(Reject::CompressedMisplaced);
+            return Err(WebSocketError::UnexpectedRsv1);
         }
         // RFC 6455 §5.4: control frames may occur within a message, and MUST NOT be fragmented;
         // frames of two messages are not interleaved.
         match (opcode.is_control(), self.receive.message.is_some()) {
-            (true, _) if first & flag::FIN == 0 => Err(Reject::ControlFragmented),
-            (false, true) if begins => Err(Reject::MessageInterrupted),
-            (false, false) if !begins => Err(Reject::ContinuationAlone),
+            (true, _) if first & flag::FIN == 0 => Err(WebSocketError::ControlFragmented),
+            (false, true) if begins => Err(WebSocketError::MessageInterrupted),
+            (false, false) if !begins => Err(WebSocketError::ContinuationAlone),
             _ => Ok(opcode),
         }
     }
@@ -315,7 +315,7 @@ impl<C: DeflateCodec> Connection<C> {
         limits: &Limits,
         payload: &[u8],
         out: &mut Vec<u8>,
-    ) -> Result<(), Reject> {
+    ) -> Result<(), WebSocketError> {
         self.budget.charge(Cost::Ping)?;
         if self.state == State::Open {
             self.budget.count_pong(limits)?;
@@ -330,17 +330,17 @@ impl<C: DeflateCodec> Connection<C> {
         &mut self,
         payload: &'a [u8],
         out: &mut Vec<u8>,
-    ) -> Result<Close<'a>, Reject> {
+    ) -> Result<Close<'a>, WebSocketError> {
         let close = match payload.split_first_chunk() {
             None if payload.is_empty() => Close { code: CloseCode::NO_STATUS_RECEIVED, reason: "" },
-            None => return Err(Reject::CloseTooShort),
+            None => return Err(WebSocketError::CloseTooShort),
             Some((code, reason)) => {
                 let code = CloseCode(u16::from_be_bytes(*code));
                 if !code.is_sendable() {
-                    return Err(Reject::CloseCodeInvalid);
+                    return Err(WebSocketError::CloseCodeInvalid);
                 }
                 let reason = std::str::from_utf8(reason);
-                Close { code, reason: reason.map_err(|_| Reject::CloseReasonInvalid)? }
+                Close { code, reason: reason.map_err(|_| WebSocketError::CloseReasonInvalid)? }
             }
         };
         if self.state == State::Open {

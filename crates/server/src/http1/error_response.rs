@@ -7,7 +7,7 @@ use crate::io::context::{ConnectionContext, Action};
 use crate::observe::close_reason::CloseReason;
 use peregrine_driver::Driver;
 use peregrine_proto::h1::Framing;
-use peregrine_proto::{BodyLength, Http2Error, Version};
+use peregrine_proto::{BodyLength, RequestError, Version};
 use peregrine_web::head::RequestHead;
 use peregrine_web::{Problem, Response};
 
@@ -32,7 +32,7 @@ impl Http1 {
     }
 
     /// Responds to a request with a protocol error, and closes the connection.
-    pub(super) fn reject<D: Driver>(&mut self, reject: Http2Error, link: &mut ConnectionContext<'_, D>) -> Action {
+    pub(super) fn reject<D: Driver>(&mut self, reject: RequestError, link: &mut ConnectionContext<'_, D>) -> Action {
         link.protocol.drain();
         self.respond_problem(reject.into(), link);
         Action::linger(CloseReason::Rejected(reject))

@@ -25,7 +25,7 @@ use crate::worker::lifecycle::Lifecycle;
 use bytes::Bytes;
 use peregrine_driver::{Driver, Stream};
 use peregrine_proto::h1::{Event, Framing, NextAction, WaitingFor};
-use peregrine_proto::{BodyLength, HeadIndex, Http2Error, Version};
+use peregrine_proto::{BodyLength, HeadIndex, RequestError, Version};
 use peregrine_web::body::BodyError;
 use peregrine_web::head::RequestHead;
 use peregrine_web::{Problem, Request, Response};
@@ -45,7 +45,7 @@ pub(crate) struct Http1 {
     /// Whether content was pushed without waking its reader, because this task polls the reader.
     repoll_reader: bool,
     /// The protocol error in the current request's body.
-    rejected: Option<Http2Error>,
+    rejected: Option<RequestError>,
     /// Whether the current handler panicked.
     panicked: bool,
     /// Whether the peer announced that it will send no further request.

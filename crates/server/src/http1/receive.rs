@@ -10,7 +10,7 @@ use crate::worker::lifecycle::Lifecycle;
 use bytes::Bytes;
 use peregrine_driver::{Driver, Stream};
 use peregrine_proto::h1::{Event, Framing, NextAction};
-use peregrine_proto::{BodyLength, Http2Error};
+use peregrine_proto::{BodyLength, RequestError};
 use peregrine_web::body::BodyError;
 use peregrine_web::pipe::pipe;
 use peregrine_web::{Body, pool};
@@ -26,7 +26,7 @@ pub(super) enum BodyEvent {
     },
     End,
     NeedInput,
-    Reject(Http2Error),
+    Reject(RequestError),
 }
 
 /// How far [`Http1::feed`] has passed on a body.
@@ -46,7 +46,7 @@ impl Http1 {
         framing: Framing,
         limit: u64,
         link: &mut ConnectionContext<'_, D>,
-    ) -> Result<Body, Http2Error> {
+    ) -> Result<Body, RequestError> {
         let length = match framing.body {
             BodyLength::None => return Ok(Body::empty()),
             BodyLength::Exact(length) => Some(length),

@@ -14,7 +14,7 @@ use crate::worker::lifecycle::Lifecycle;
 use bytes::Bytes;
 use peregrine_driver::Driver;
 use peregrine_proto::h2::{ErrorCode, Event, Request, StreamKey};
-use peregrine_proto::{BodyLength, Http2Error, Version};
+use peregrine_proto::{BodyLength, RequestError, Version};
 use peregrine_web::body::BodyError;
 use peregrine_web::head::RequestHead;
 use peregrine_web::panics::catch_log_panic;
@@ -411,7 +411,7 @@ impl Http2 {
     }
 
     /// Rejects a request that broke a rule of HTTP that is common to all versions.
-    fn reject_stream<D: Driver>(&mut self, key: StreamKey, reject: Http2Error, link: &mut ConnectionContext<'_, D>) {
+    fn reject_stream<D: Driver>(&mut self, key: StreamKey, reject: RequestError, link: &mut ConnectionContext<'_, D>) {
         link.worker.instrumentation.metrics().record_violation(Violation::Http(reject));
         let Some(number) = self.streams.find(key) else {
             let number = self.streams.open(key);

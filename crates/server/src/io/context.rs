@@ -11,7 +11,7 @@ use crate::observe::close_reason::CloseReason;
 use crate::worker::Worker;
 use crate::worker::lifecycle::{Lifecycle, race};
 use peregrine_driver::{Driver, Stream};
-use peregrine_proto::{Http2Error, h1};
+use peregrine_proto::{RequestError, h1};
 use peregrine_web::application::MatchedEndpoint;
 use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::head::RequestHead;
@@ -117,7 +117,7 @@ impl<D: Driver> ConnectionContext<'_, D> {
 
     // RFC 9110 §7.4: reject a request if the connection is not secured for the request's origin.
     #[inline]
-    pub(crate) fn check_origin(&mut self, head: &RequestHead) -> Result<(), Http2Error> {
+    pub(crate) fn check_origin(&mut self, head: &RequestHead) -> Result<(), RequestError> {
         // A trusted proxy may have used TLS with its client.
         let is_secure = self.info.is_secure() || self.info.trusted_proxies.is_some();
         if let Err(reject) = head.index().check_https_over_tls(is_secure) {
@@ -127,7 +127,7 @@ impl<D: Driver> ConnectionContext<'_, D> {
         // Only HTTP/1.0 may omit the host.
         let authority = head.authority();
         let is_covered = authority.is_empty() || hosts.matches(authority);
-        if is_covered { Ok(()) } else { Err(Http2Error::Misdirected) }
+        if is_covered { Ok(()) } else { Err(RequestError::Misdirected) }
     }
 
     /// Admits a request or returns why it is rejected.
@@ -212,7 +212,7 @@ async fn watch_shedding<D: Driver>(worker: Rc<Worker<D>>) {
 
 /// Logs once why requests get a 421 if a gateway in front of this server terminates TLS.
 #[cold]
-fn warn_misdirected(reject: Http2Error) -> Http2Error {
+fn warn_misdirected(reject: RequestError) -> RequestError {
     static TOLD: Once = Once::new();
     TOLD.call_once(|| {
         catch_log_panic(|| {

@@ -1,6 +1,6 @@
 //! Why a connection ended, and what was unfinished if the server ended it.
 
-use peregrine_proto::{Http2Error, h2, proxy_protocol};
+use peregrine_proto::{RequestError, h2, proxy_protocol};
 use std::fmt;
 use std::io;
 
@@ -33,9 +33,9 @@ pub enum CloseReason {
     /// The connection reached its maximum age.
     ConnectionAgeMax,
     /// The peer broke a rule of HTTP.
-    Rejected(Http2Error),
+    Rejected(RequestError),
     /// The peer broke a rule of HTTP/2, or used up its budget (`budget_max`).
-    Http2Rejected(h2::Reject),
+    Http2Rejected(h2::Http2Error),
     /// The TLS handshake, or a record after it, failed. The text contains the cause.
     TlsFailed(String),
     /// The TLS handshake failed because the client's certificate was refused, or because the client
@@ -127,24 +127,24 @@ impl CloseReason {
             Self::MemoryMax => "overload.memory_max",
             Self::ClientConnectionsMax => "overload.connections_per_client_max",
             Self::Rejected(reject) => return limit_name_for(*reject),
-            Self::Http2Rejected(h2::Reject::BudgetSpent) => "http2.budget_max",
-            Self::Http2Rejected(h2::Reject::AnswersUnread) => "http2.answers_max",
-            Self::Http2Rejected(h2::Reject::BlockTooLong) => "http2.block_bytes_max",
+            Self::Http2Rejected(h2::Http2Error::AbuseBudgetExhausted) => "http2.budget_max",
+            Self::Http2Rejected(h2::Http2Error::PendingControlFramesExceeded) => "http2.answers_max",
+            Self::Http2Rejected(h2::Http2Error::HeaderBlockTooLong) => "http2.block_bytes_max",
             _ => return None,
         })
     }
 }
 
 /// The name in `Limits` of the limit that a request exceeded, if the reason is a limit.
-pub(crate) fn limit_name_for(reject: Http2Error) -> Option<&'static str> {
+pub(crate) fn limit_name_for(reject: RequestError) -> Option<&'static str> {
     Some(match reject {
-        Http2Error::HeadTooLong => "head_bytes_max",
-        Http2Error::RequestLineTooLong => "request_line_bytes_max",
-        Http2Error::FieldTooLong => "field_bytes_max",
-        Http2Error::FieldsTooMany => "fields_max",
-        Http2Error::ChunkExtensionsTooLong => "chunk_extension_bytes_max",
-        Http2Error::TrailersTooLong => "trailer_bytes_max",
-        Http2Error::BodyTooLarge => "body_bytes_max",
+        RequestError::HeadTooLong => "head_bytes_max",
+        RequestError::RequestLineTooLong => "request_line_bytes_max",
+        RequestError::FieldTooLong => "field_bytes_max",
+        RequestError::FieldsTooMany => "fields_max",
+        RequestError::ChunkExtensionsTooLong => "chunk_extension_bytes_max",
+        RequestError::TrailersTooLong => "trailer_bytes_max",
+        RequestError::BodyTooLarge => "body_bytes_max",
         _ => return None,
     })
 }

@@ -7,7 +7,7 @@
 use super::close_reason::{CloseReason, limit_name_for};
 use peregrine_driver::ITERATION_BOUNDS;
 use peregrine_metrics::{Counter, CounterSet, Histogram, Gauge, MetricMap};
-use peregrine_proto::{Method, Http2Error, Version, h2};
+use peregrine_proto::{Method, RequestError, Version, h2};
 use peregrine_web::application::BuiltApp;
 use peregrine_web::route::display_pattern;
 use std::sync::OnceLock;
@@ -126,8 +126,8 @@ impl ConnectionState {
 /// A rule of HTTP that a peer broke.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Violation {
-    Http(Http2Error),
-    Http2(h2::Reject),
+    Http(RequestError),
+    Http2(h2::Http2Error),
 }
 
 /// The result of a TLS handshake.
@@ -248,7 +248,7 @@ impl WorkerMetrics {
     pub(crate) fn record_violation(&self, rule: Violation) {
         let limit = match rule {
             Violation::Http(reject) => limit_name_for(reject),
-            Violation::Http2(h2::Reject::StreamsTooMany) => Some("http2.streams_max"),
+            Violation::Http2(h2::Http2Error::StreamsTooMany) => Some("http2.streams_max"),
             Violation::Http2(_) => None,
         };
         if let Some(limit) = limit {

@@ -33,14 +33,14 @@ const SPANS_SKIPPED_AFTER_PANIC: u32 = 1000;
 
 thread_local! {
     /// How many more requests get no span.
-    static LEFT_OUT: Cell<u32> = const { Cell::new(0) };
+    static SPANS_TO_SKIP: Cell<u32> = const { Cell::new(0) };
 }
 
 /// Makes a span. If the subscriber panics, returns a disabled span.
 fn build_span(make: impl FnOnce() -> Span) -> Span {
-    let left_out = LEFT_OUT.get();
+    let left_out = SPANS_TO_SKIP.get();
     if left_out > 0 {
-        LEFT_OUT.set(left_out - 1);
+        SPANS_TO_SKIP.set(left_out - 1);
         return Span::none();
     }
     let mut span = Span::none();
@@ -62,7 +62,7 @@ fn catch_subscriber_panic(touch: impl FnOnce()) {
         is_done = true;
     });
     if !is_done {
-        LEFT_OUT.set(SPANS_SKIPPED_AFTER_PANIC);
+        SPANS_TO_SKIP.set(SPANS_SKIPPED_AFTER_PANIC);
     }
 }
 

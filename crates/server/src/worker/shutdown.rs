@@ -29,7 +29,7 @@ const TASK_WARNING_DELAY: Duration = Duration::from_secs(1);
 
 thread_local! {
     /// The orders to the worker of this thread.
-    static ORDERS: RefCell<Option<watch::Receiver<Lifecycle>>> = const { RefCell::new(None) };
+    static LIFECYCLE: RefCell<Option<watch::Receiver<Lifecycle>>> = const { RefCell::new(None) };
 }
 
 /// Notifies tasks, streams and handlers of the order to shut down the server, so that endless ones
@@ -45,7 +45,7 @@ impl Shutdown {
     /// and in tests without a server, the returned shutdown is never ordered.
     #[must_use]
     pub fn current() -> Self {
-        Self(ORDERS.with_borrow(Clone::clone))
+        Self(LIFECYCLE.with_borrow(Clone::clone))
     }
 
     /// Returns whether the shutdown was ordered.
@@ -76,12 +76,12 @@ pub(crate) fn install(orders: &watch::Receiver<Lifecycle>) {
 
 /// As [`announce`]. `None` means that no orders will be given.
 pub(crate) fn install_receiver(orders: Option<watch::Receiver<Lifecycle>>) {
-    ORDERS.set(orders);
+    LIFECYCLE.set(orders);
 }
 
 /// Returns the orders that were last set on this thread.
 pub(crate) fn installed() -> Option<watch::Receiver<Lifecycle>> {
-    ORDERS.with_borrow(Clone::clone)
+    LIFECYCLE.with_borrow(Clone::clone)
 }
 
 /// Waits for the orders to a worker, and ends the worker when it is ordered to end.

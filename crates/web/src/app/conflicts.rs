@@ -6,7 +6,7 @@ use crate::app::builder::RouteEntry;
 use crate::app::error::BuildErrorKind;
 use crate::app::pattern::next_parameter;
 use crate::app::route_table::{EXTENSION_METHODS_MAX, MethodIndex, MethodFilter};
-use peregrine_proto::Method as Known;
+use peregrine_proto::Method as KnownMethod;
 use peregrine_router::MethodSet as Bits;
 use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
@@ -38,16 +38,16 @@ pub(crate) fn method_sets(
         *all = all.union(bits);
         own.push((asked, bits));
     }
-    let (get, head) = (Bits::single(Known::Get as u8), Bits::single(Known::Head as u8));
+    let (get, head) = (Bits::single(KnownMethod::Get as u8), Bits::single(KnownMethod::Head as u8));
     let with_head =
-        |bits: Bits| if bits.contains(Known::Get as u8) { bits.union(head) } else { bits };
+        |bits: Bits| if bits.contains(KnownMethod::Get as u8) { bits.union(head) } else { bits };
     Ok(own
         .into_iter()
         .map(|(asked, bits)| {
             let taken = taken[&asked];
             if bits.is_empty() {
                 Bits::from_bits(!with_head(taken).bits())
-            } else if bits == get && !taken.contains(Known::Head as u8) {
+            } else if bits == get && !taken.contains(KnownMethod::Head as u8) {
                 with_head(bits)
             } else {
                 bits

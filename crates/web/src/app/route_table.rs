@@ -10,7 +10,7 @@ use crate::http::guard::{GuardContext, Guard};
 use crate::http::head::RequestHead;
 use crate::http::route_index::RouteIndex;
 use http::Method;
-use peregrine_proto::Method as Known;
+use peregrine_proto::Method as KnownMethod;
 use peregrine_router::{Match, Parameters, Route, Router, Values};
 use std::fmt;
 use std::rc::Rc;
@@ -39,7 +39,7 @@ impl fmt::Display for MethodFilter {
 }
 
 /// The one number for all methods that the protocol crate does not know and no route names.
-const OTHER_METHOD: u8 = Known::Extension as u8;
+const OTHER_METHOD: u8 = KnownMethod::Extension as u8;
 
 /// The first number for extension methods that routes name.
 const EXTENSION_METHODS_FROM: u8 = OTHER_METHOD + 1;
@@ -57,8 +57,8 @@ impl MethodIndex {
     /// Returns the number of `method`, and assigns one if the method is new. Returns `None` if
     /// there are too many extension methods.
     pub(crate) fn add(&mut self, method: &Method) -> Option<u8> {
-        let known = Known::from_name(method.as_str().as_bytes());
-        if known != Known::Extension {
+        let known = KnownMethod::from_name(method.as_str().as_bytes());
+        if known != KnownMethod::Extension {
             return Some(known as u8);
         }
         let place = self.extensions.iter().position(|extension| extension == method);
@@ -70,17 +70,17 @@ impl MethodIndex {
     }
 
     fn name(&self, index: u8) -> Option<&str> {
-        const NAMED: [Known; 10] = [
-            Known::Get,
-            Known::Head,
-            Known::Post,
-            Known::Put,
-            Known::Delete,
-            Known::Connect,
-            Known::Options,
-            Known::Trace,
-            Known::Patch,
-            Known::Query,
+        const NAMED: [KnownMethod; 10] = [
+            KnownMethod::Get,
+            KnownMethod::Head,
+            KnownMethod::Post,
+            KnownMethod::Put,
+            KnownMethod::Delete,
+            KnownMethod::Connect,
+            KnownMethod::Options,
+            KnownMethod::Trace,
+            KnownMethod::Patch,
+            KnownMethod::Query,
         ];
         if let Some(known) = NAMED.iter().find(|known| **known as u8 == index) {
             return known.name();
@@ -176,7 +176,7 @@ impl RouteTable {
     #[inline]
     pub(crate) fn method_id(&self, head: &RequestHead) -> u8 {
         let known = head.index().method;
-        if known == Known::Extension { self.extension_id(head.method_str()) } else { known as u8 }
+        if known == KnownMethod::Extension { self.extension_id(head.method_str()) } else { known as u8 }
     }
 
     /// Returns the route that would answer the request that a CORS preflight announces. Returns
@@ -187,8 +187,8 @@ impl RouteTable {
     /// route for the path is used, regardless of its guards.
     pub(crate) fn find_preflighted(&self, head: &RequestHead, connection: &ConnectionInfo) -> Option<u32> {
         let name = head.header("access-control-request-method")?;
-        let known = Known::from_name(name.as_bytes());
-        let method = if known == Known::Extension { self.extension_id(name) } else { known as u8 };
+        let known = KnownMethod::from_name(name.as_bytes());
+        let method = if known == KnownMethod::Extension { self.extension_id(name) } else { known as u8 };
         let asked = GuardContext::preflight(head, connection, name);
         let find = |has_guards: bool| {
             let path = head.path().as_bytes();
@@ -224,4 +224,4 @@ impl RouteTable {
 
 /// The methods that every path with a route supports.
 pub(crate) const AUTOMATIC_METHODS: peregrine_router::MethodSet =
-    peregrine_router::MethodSet::single(Known::Options as u8);
+    peregrine_router::MethodSet::single(KnownMethod::Options as u8);

@@ -12,8 +12,8 @@ use std::task::Context;
 ///
 /// In `async` code, use `tokio::task::yield_now().await`.
 pub fn yield_now(context: &mut Context<'_>) {
-    ASKED.set(true);
-    if IS_FAIR.get() {
+    YIELD_REQUESTED.set(true);
+    if SELF_WAKE_YIELDS.get() {
         return context.waker().wake_by_ref();
     }
     // The first poll of `yield_now` defers the task's wake-up. Outside a runtime it wakes the task
@@ -23,16 +23,16 @@ pub fn yield_now(context: &mut Context<'_>) {
 
 thread_local! {
     /// Whether a task of this thread that wakes itself is polled only after all others.
-    static IS_FAIR: Cell<bool> = const { Cell::new(false) };
+    static SELF_WAKE_YIELDS: Cell<bool> = const { Cell::new(false) };
     /// Whether a future has requested to yield.
-    static ASKED: Cell<bool> = const { Cell::new(false) };
+    static YIELD_REQUESTED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Whether a future has requested to yield since the last call. For code that polls several futures
 /// in one task.
 #[doc(hidden)]
 pub fn take_yield_request() -> bool {
-    ASKED.replace(false)
+    YIELD_REQUESTED.replace(false)
 }
 
 /// Whether a future has requested to yield since the last [`take_asked`]. Such a future is not
@@ -40,12 +40,12 @@ pub fn take_yield_request() -> bool {
 #[doc(hidden)]
 #[must_use]
 pub fn has_yield_request() -> bool {
-    ASKED.get()
+    YIELD_REQUESTED.get()
 }
 
 /// Sets whether a task of this thread that wakes itself is polled only after all others and after
 /// the kernel was polled for events.
 #[doc(hidden)]
 pub fn set_self_wake_yields(is_fair: bool) {
-    IS_FAIR.set(is_fair);
+    SELF_WAKE_YIELDS.set(is_fair);
 }

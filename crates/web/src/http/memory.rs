@@ -13,20 +13,20 @@ use std::marker::PhantomData;
 const UNLIMITED: usize = usize::MAX;
 
 thread_local! {
-    static HELD: Cell<usize> = const { Cell::new(0) };
-    static CEILING: Cell<usize> = const { Cell::new(UNLIMITED) };
+    static RESERVED: Cell<usize> = const { Cell::new(0) };
+    static LIMIT: Cell<usize> = const { Cell::new(UNLIMITED) };
 }
 
 /// The number of bytes charged to this thread.
 #[inline]
 #[must_use]
 pub fn reserved() -> usize {
-    HELD.get()
+    RESERVED.get()
 }
 
 /// Sets how many bytes this thread may hold; `None` means no limit.
 pub fn set_limit(bytes_max: Option<usize>) {
-    CEILING.set(bytes_max.unwrap_or(UNLIMITED));
+    LIMIT.set(bytes_max.unwrap_or(UNLIMITED));
 }
 
 /// How close this thread is to its memory limit.
@@ -49,7 +49,7 @@ pub enum MemoryPressure {
 #[inline]
 #[must_use]
 pub fn pressure() -> MemoryPressure {
-    let (held, most) = (HELD.get(), CEILING.get());
+    let (held, most) = (RESERVED.get(), LIMIT.get());
     match () {
         () if reserved < most - most / 4 => MemoryPressure::Low,
         () if reserved < most - most / 8 => MemoryPressure::Moderate,
@@ -85,7 +85,7 @@ impl MemoryReservation {
     #[inline]
     pub fn resize(&mut self, bytes: usize) {
         if bytes != self.size {
-            HELD.set(HELD.get().wrapping_sub(self.size).wrapping_add(bytes));
+            RESERVED.set(RESERVED.get().wrapping_sub(self.size).wrapping_add(bytes));
             self.size = bytes;
         }
     }

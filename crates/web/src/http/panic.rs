@@ -13,18 +13,18 @@ use tracing::Span;
 pub type PanicHook = Rc<dyn Fn(&str)>;
 
 thread_local! {
-    static LISTENER: RefCell<Option<PanicHook>> = const { RefCell::new(None) };
+    static PANIC_HOOK: RefCell<Option<PanicHook>> = const { RefCell::new(None) };
 }
 
 /// Sets the listener for panics of the application that are caught on this thread from now on, and
 /// returns the previous listener.
 pub fn set_panic_hook(listener: Option<PanicHook>) -> Option<PanicHook> {
-    LISTENER.replace(listener)
+    PANIC_HOOK.replace(listener)
 }
 
 /// Passes the message of a caught panic to this thread's listener.
 pub fn report_panic(message: &str) {
-    let listener = LISTENER.with_borrow(Clone::clone);
+    let listener = PANIC_HOOK.with_borrow(Clone::clone);
     if let Some(listener) = listener {
         listener(message);
     }

@@ -5,7 +5,7 @@ use crate::http::panic::catch_log_panic;
 use crate::http::response::{IntoResponse, Response};
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderName, HeaderValue, StatusCode};
-use peregrine_proto::Http2Error;
+use peregrine_proto::RequestError;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use std::borrow::Cow;
 use std::fmt;
@@ -204,11 +204,11 @@ impl IntoResponse for Problem {
 
 /// The response to a request that violates the protocol: kind `invalid-request`, or
 /// `body-too-large` if its content exceeds the limit.
-impl From<Http2Error> for Problem {
-    fn from(reject: Http2Error) -> Self {
+impl From<RequestError> for Problem {
+    fn from(reject: RequestError) -> Self {
         let status = StatusCode::from_u16(reject.status()).unwrap_or(StatusCode::BAD_REQUEST);
         let kind = match reject {
-            Http2Error::BodyTooLarge => KIND_BODY_TOO_LARGE,
+            RequestError::BodyTooLarge => KIND_BODY_TOO_LARGE,
             _ => "invalid-request",
         };
         Self::new(status, kind, format!("{}.", reject.rule())).with_member("rule", reject.section())
@@ -319,9 +319,9 @@ mod tests {
             (BodyError::TooSlow, 408, "body-too-slow", "again"),
             (BodyError::DecompressedTooLarge { ratio_max: 7 }, 413, "body-inflates", "more than 7 times"),
             (BodyError::DecodeFailed { coding: "gzip" }, 400, "body-undecodable", "valid gzip"),
-            (BodyError::Protocol(Http2Error::ChunkSizeInvalid), 400, "invalid-request", "chunk size"),
-            (BodyError::Protocol(Http2Error::TrailersTooLong), 431, "invalid-request", "trailer"),
-            (BodyError::Protocol(Http2Error::BodyTooLarge), 413, "body-too-large", "larger"),
+            (BodyError::Protocol(RequestError::ChunkSizeInvalid), 400, "invalid-request", "chunk size"),
+            (BodyError::Protocol(RequestError::TrailersTooLong), 431, "invalid-request", "trailer"),
+            (BodyError::Protocol(RequestError::BodyTooLarge), 413, "body-too-large", "larger"),
             (BodyError::Stream("secret".into()), 500, "body-failed", "could not be read"),
         ] {
             let problem = Problem::from(error);

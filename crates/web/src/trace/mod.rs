@@ -10,7 +10,7 @@ use crate::http::head::RequestHead;
 use crate::http::panic::catch_log_panic;
 use crate::{Parts, Problem};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use peregrine_proto::Known;
+use peregrine_proto::KnownField;
 use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
@@ -101,7 +101,7 @@ impl TraceContext {
     /// The trace context in a request's head. `None` if there are two `traceparent` fields.
     #[must_use]
     pub fn extract(head: &RequestHead) -> Option<Self> {
-        if !head.index().contains(Known::Traceparent) {
+        if !head.index().contains(KnownField::Traceparent) {
             return None;
         }
         let mut all = head.header_values("traceparent");

@@ -369,7 +369,7 @@ fn what_the_server_answers_itself_has_the_form_that_the_application_says() {
     let nothing = RequestHead::from_pool();
     assert_eq!((nothing.header_bytes("host"), nothing.uri().path(), nothing.authority()), (None, "/", ""));
     assert!(nothing.to_header_map().is_empty() && nothing.query().is_none());
-    let rejected = || Problem::from(peregrine_proto::Http2Error::ContentLengthWithTransferEncoding);
+    let rejected = || Problem::from(peregrine_proto::RequestError::ContentLengthWithTransferEncoding);
     for (problem, head, status, text) in [
         (Problem::handler_panicked(), found("/x"), 500, "ours: internal-error at GET/x".to_owned()),
         (Problem::handler_timeout(), found("/m/x"), 503, "theirs: handler-late at GET/m/x".to_owned()),

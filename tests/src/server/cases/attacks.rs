@@ -10,7 +10,7 @@ use crate::server::bench::{Bench, Outcome, PATIENCE, Served};
 use crate::server::held;
 use crate::server::streams::Streams;
 use peregrine::{Limits, MemoryMax};
-use peregrine_proto::Known;
+use peregrine_proto::KnownField;
 use peregrine_proto::h2::frame::{self, ErrorCode, FrameType, flags, setting_id};
 use peregrine_proto::h2::hpack::Encoder;
 use std::time::Duration;
@@ -115,7 +115,7 @@ fn block(method: &str, path: &str, fields: &[(&str, &str)]) -> Vec<u8> {
     encoder.begin_block(&mut block);
     let line = [(":method", method), (":scheme", "http"), (":authority", "a"), (":path", path)];
     for (name, value) in line.into_iter().chain(fields.iter().copied()) {
-        encoder.field(Known::Other, name.as_bytes(), value.as_bytes(), &mut block);
+        encoder.field(KnownField::Other, name.as_bytes(), value.as_bytes(), &mut block);
     }
     block
 }

@@ -3,7 +3,7 @@
 use super::{Planned, choose, listen, number, pieces, speak};
 use crate::server::app::pattern;
 use peregrine_driver_sim::Network;
-use peregrine_proto::Known;
+use peregrine_proto::KnownField;
 use peregrine_proto::h2::frame::{self, ErrorCode, FrameHeader, FrameType, flags, setting_id};
 use peregrine_proto::h2::hpack::{Decoder, Encoder, Field, FieldSink};
 use std::collections::BTreeMap;
@@ -58,7 +58,7 @@ fn request(network: &Network, encoder: &mut Encoder, id: u32, out: &mut Vec<u8>)
     encoder.begin_block(&mut block);
     let line = [(":method", method), (":scheme", "http"), (":authority", "a"), (":path", &path)];
     for (name, value) in line {
-        encoder.field(Known::Other, name.as_bytes(), value.as_bytes(), &mut block);
+        encoder.field(KnownField::Other, name.as_bytes(), value.as_bytes(), &mut block);
     }
     let end = if content.is_none() { flags::END_STREAM } else { 0 };
     let cut = if network.random_below(6) == 0 { number(network, block.len()) } else { block.len() };
@@ -95,7 +95,7 @@ fn write_content(
     if has_trailers {
         let mut block = Vec::new();
         encoder.begin_block(&mut block);
-        encoder.field(Known::Other, b"x-checksum", b"17", &mut block);
+        encoder.field(KnownField::Other, b"x-checksum", b"17", &mut block);
         frame::write_frame(FrameType::Headers, flags::END_HEADERS | flags::END_STREAM, id, &block, out);
     } else {
         frame::write_frame(FrameType::Data, flags::END_STREAM, id, b"", out);

@@ -5,8 +5,8 @@ use super::integer;
 use super::static_table;
 use super::table::{Name, SIZE_CEILING, Table};
 use crate::authority;
-use crate::field::{self, Known, QUERY};
-use crate::h2::Reject;
+use crate::field::{self, KnownField, QUERY};
+use crate::h2::Http2Error;
 
 /// A field of a header block.
 #[derive(Clone, Copy, Debug)]
@@ -30,7 +30,7 @@ pub trait FieldSink {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FieldInfo {
     /// The name's variant.
-    pub known: Known,
+    pub known: KnownField,
     /// The role of the name in a request.
     pub(crate) name: NameClass,
     /// Whether the value is valid for its field: for `:authority`, a host and a port; for `:path`,
@@ -68,7 +68,7 @@ impl FieldInfo {
     /// The properties of a name and a value.
     #[must_use]
     pub fn new(name: &[u8], value: &[u8]) -> Self {
-        let known = Known::from_name(name);
+        let known = KnownField::from_name(name);
         let this = Self { known, name: NameClass::classify(name, known), value_is_valid: false };
         this.with_value(value)
     }
@@ -94,12 +94,12 @@ pub(crate) fn is_value(value: &[u8]) -> bool {
 }
 
 impl NameClass {
-    fn classify(name: &[u8], known: Known) -> Self {
+    fn classify(name: &[u8], known: KnownField) -> Self {
         match known {
-            Known::Other => Self::classify_other(name),
+            KnownField::Other => Self::classify_other(name),
             _ if name != known.name().as_bytes() => Self::Uppercase,
             // RFC 9113 §8.2.2: connection-specific fields.
-            Known::Connection | Known::KeepAlive | Known::TransferEncoding | Known::Upgrade => {
+            KnownField::Connection | KnownField::KeepAlive | KnownField::TransferEncoding | KnownField::Upgrade => {
                 Self::Connection
             }
             _ => Self::Field,
@@ -178,7 +178,7 @@ impl Decoder {
         block: &[u8],
         bytes_max: usize,
         sink: &mut impl FieldSink,
-    ) -> Result<usize, Reject> {
+    ) -> Result<usize, Http2Error> {
         let (mut at, mut bytes, mut wanted, mut fields) = (0, 0_usize, true, false);
         while let Some(first) = block.get(at) {
             if first & 0xe0 == 0x20 {
@@ -186,7 +186,7 @@ impl Decoder {
                 continue;
             }
             if self.needs_size_update {
-                return Err(Reject::SizeUpdateMissing);
+                return Err(Http2Error::SizeUpdateMissing);
             }
             fields = true;
             let length;
@@ -201,7 +201,7 @@ impl Decoder {
             }
             bytes += length + super::table::ENTRY_OVERHEAD as usize;
             if bytes > bytes_max {
-                return Err(Reject::FieldsExcessive);
+                return Err(Http2Error::HeaderListTooLarge);
             }
         }
         Ok(bytes)
@@ -215,7 +215,7 @@ impl Decoder {
         first: u8,
         wanted: &mut bool,
         sink: &mut impl FieldSink,
-    ) -> Result<(usize, usize), Reject> {
+    ) -> Result<(usize, usize), Http2Error> {
         let inserts = first & 0x40 != 0;
         let (index, at) = integer::read(block, at, if inserts { 6 } else { 4 })?;
         self.scratch.clear();
@@ -251,11 +251,11 @@ impl Decoder {
     }
 
     // RFC 7541 §5.2: a string has its length, and a bit for whether it is Huffman-coded.
-    fn read_string(&mut self, block: &[u8], at: usize) -> Result<(StringRef, usize), Reject> {
-        let is_huffman = block.get(at).ok_or(Reject::BlockCutShort)? & 0x80 != 0;
+    fn read_string(&mut self, block: &[u8], at: usize) -> Result<(StringRef, usize), Http2Error> {
+        let is_huffman = block.get(at).ok_or(Http2Error::HeaderBlockTruncated)? & 0x80 != 0;
         let (length, start) = integer::read(block, at, 7)?;
         let end = start + length as usize;
-        let code = block.get(start..end).ok_or(Reject::BlockCutShort)?;
+        let code = block.get(start..end).ok_or(Http2Error::HeaderBlockTruncated)?;
         if !is_huffman {
             return Ok((StringRef::Block(start, end), end));
         }
@@ -266,13 +266,13 @@ impl Decoder {
 
     // RFC 7541 §4.2: a size update is at the beginning of a block; §6.3: it must not exceed the
     // limit.
-    fn read_size_update(&mut self, block: &[u8], at: usize, fields: bool) -> Result<usize, Reject> {
+    fn read_size_update(&mut self, block: &[u8], at: usize, fields: bool) -> Result<usize, Http2Error> {
         let (size, at) = integer::read(block, at, 5)?;
         if fields {
-            return Err(Reject::SizeUpdateLate);
+            return Err(Http2Error::SizeUpdateMisplaced);
         }
         if size > self.size_limit {
-            return Err(Reject::SizeUpdateTooLarge);
+            return Err(Http2Error::SizeUpdateTooLarge);
         }
         self.table.resize(size);
         self.needs_size_update = false;
@@ -281,12 +281,12 @@ impl Decoder {
 
     // RFC 7541 §2.3.3: an index beyond both tables is a decoding error, and so is 0 (§6.1).
     #[inline]
-    fn entry(&self, index: u32) -> Result<Field<'_>, Reject> {
+    fn entry(&self, index: u32) -> Result<Field<'_>, Http2Error> {
         if let Some(age) = index.checked_sub(static_table::COUNT + 1) {
-            let (name, value, traits) = self.table.get(age as usize).ok_or(Reject::IndexInvalid)?;
+            let (name, value, traits) = self.table.get(age as usize).ok_or(Http2Error::IndexInvalid)?;
             return Ok(Field { name, value, info: traits });
         }
-        let entry = static_table::entry(index).ok_or(Reject::IndexInvalid)?;
+        let entry = static_table::entry(index).ok_or(Http2Error::IndexInvalid)?;
         Ok(Field { name: entry.name, value: entry.value, info: entry.info })
     }
 

@@ -4,7 +4,7 @@ use super::decode::FieldInfo;
 use super::integer;
 use super::static_table;
 use super::table::{Name, Table};
-use crate::field::{self, Known};
+use crate::field::{self, KnownField};
 
 /// The initial size of a dynamic table. RFC 9113 §6.5.2.
 pub const TABLE_BYTES_DEFAULT: u32 = 4096;
@@ -112,7 +112,7 @@ impl Encoder {
     /// Writes a field. `name` is a token in lower case, `known` is its variant, and the value
     /// contains no control bytes.
     #[inline]
-    pub fn field(&mut self, known: Known, name: &[u8], value: &[u8], out: &mut Vec<u8>) {
+    pub fn field(&mut self, known: KnownField, name: &[u8], value: &[u8], out: &mut Vec<u8>) {
         let bytes = name.len() + value.len() + super::table::ENTRY_OVERHEAD as usize;
         let found = if is_sensitive(known) {
             FieldLookup::NeverIndexed
@@ -210,14 +210,14 @@ const STATUS_INDEX: usize = 8;
 
 /// The traits of an encoder's entries; only a decoder uses traits.
 const UNUSED: FieldInfo =
-    FieldInfo { known: Known::Other, name: super::decode::NameClass::Field, value_is_valid: true };
+    FieldInfo { known: KnownField::Other, name: super::decode::NameClass::Field, value_is_valid: true };
 
 // RFC 7541 §7.1.3: Authorization and Cookie are examples of fields that an encoder should not
 // index.
-const fn is_sensitive(known: Known) -> bool {
+const fn is_sensitive(known: KnownField) -> bool {
     matches!(
         known,
-        Known::SetCookie | Known::Cookie | Known::Authorization | Known::ProxyAuthorization
+        KnownField::SetCookie | KnownField::Cookie | KnownField::Authorization | KnownField::ProxyAuthorization
     )
 }
 
@@ -249,9 +249,9 @@ fn replace_control_bytes(value: &mut [u8]) {
 
 /// A hash of a name and a value. It covers only their ends and middles: a match is then verified.
 #[inline]
-fn hash(known: Known, name: &[u8], value: &[u8]) -> u16 {
+fn hash(known: KnownField, name: &[u8], value: &[u8]) -> u16 {
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
-    let name = if known == Known::Other { hash_sample(name) } else { known as u64 };
+    let name = if known == KnownField::Other { hash_sample(name) } else { known as u64 };
     let lengths = (value.len() as u64) << 32 | name.rotate_left(16);
     let mixed = (hash_sample(value) ^ lengths ^ name.rotate_left(40)).wrapping_mul(FACTOR);
     (mixed >> 48) as u16

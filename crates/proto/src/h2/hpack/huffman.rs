@@ -4,7 +4,7 @@
 //! to a symbol is built from them at compile time, which is enough for all ordinary text; longer
 //! codes are found by the ranges of the codes of each length.
 
-use crate::h2::Reject;
+use crate::h2::Http2Error;
 
 /// The number of bits that one look-up takes.
 const LOOKUP_BITS: u32 = 10;
@@ -16,7 +16,7 @@ const CODE_BITS_MAX: usize = 30;
 /// The output is at most 8/5 as long as the input, so the limit on blocks bounds it.
 // RFC 7541 §5.2: padding is shorter than 8 bits and consists of the first bits of EOS, which are
 // ones; a string that contains EOS is a decoding error.
-pub(super) fn decode(code: &[u8], out: &mut Vec<u8>) -> Result<(), Reject> {
+pub(super) fn decode(code: &[u8], out: &mut Vec<u8>) -> Result<(), Http2Error> {
     out.reserve(code.len() * 8 / 5);
     // The unread bits, from the highest down; all below them are ones.
     let (mut bits, mut count) = (u64::MAX, 0_u32);
@@ -34,10 +34,10 @@ pub(super) fn decode(code: &[u8], out: &mut Vec<u8>) -> Result<(), Reject> {
         if length > count {
             // All bits that are left are ones, and fewer than a byte.
             let is_padding = count < 8 && bits == u64::MAX;
-            return if is_padding { Ok(()) } else { Err(Reject::HuffmanInvalid) };
+            return if is_padding { Ok(()) } else { Err(Http2Error::HuffmanInvalid) };
         }
         if length == EOS_LENGTH {
-            return Err(Reject::HuffmanInvalid);
+            return Err(Http2Error::HuffmanInvalid);
         }
         out.push(symbol);
         bits = bits << length | ((1 << length) - 1);
@@ -181,7 +181,7 @@ const LENGTHS: [u8; 257] = [
 #[cfg(test)]
 mod tests {
     use super::{CODES, LENGTHS, SYMBOLS, decode};
-    use crate::h2::Reject;
+    use crate::h2::Http2Error;
     use proptest::prelude::*;
 
     /// The code of each symbol, bit by bit.
@@ -201,7 +201,7 @@ mod tests {
         bits.chunks(8).map(byte).collect()
     }
 
-    fn decoded(code: &[u8]) -> Result<Vec<u8>, Reject> {
+    fn decoded(code: &[u8]) -> Result<Vec<u8>, Http2Error> {
         let mut out = Vec::new();
         decode(code, &mut out).map(|()| out)
     }
@@ -219,12 +219,12 @@ mod tests {
     #[test]
     fn padding_of_a_byte_or_with_a_zero_and_the_end_symbol_are_refused() {
         for code in [&[0xff][..], &[0x00], &[0xf1, 0xff, 0xff], &[0xff; 4], &[0xff; 8]] {
-            assert_eq!(decoded(code), Err(Reject::HuffmanInvalid), "{code:?}");
+            assert_eq!(decoded(code), Err(Http2Error::HuffmanInvalid), "{code:?}");
         }
         // 'a' is 00011, and padding has ones.
         assert_eq!(decoded(&[0b0001_1111]).unwrap(), b"a");
         for padding in 0..7 {
-            assert_eq!(decoded(&[0b0001_1000 | padding]), Err(Reject::HuffmanInvalid));
+            assert_eq!(decoded(&[0b0001_1000 | padding]), Err(Http2Error::HuffmanInvalid));
         }
     }
 

@@ -1,6 +1,6 @@
 //! Integers with a prefix. RFC 7541 §5.1.
 
-use crate::h2::Reject;
+use crate::h2::Http2Error;
 
 /// The largest integer accepted in a header block: lengths of strings, indices, and table sizes all
 /// have far lower limits.
@@ -8,8 +8,8 @@ const INTEGER_MAX: u32 = 1 << 28;
 
 /// Reads the integer at `at` with a prefix of `bits` bits (1 to 8). Also returns the end of it.
 #[inline]
-pub(super) fn read(block: &[u8], at: usize, bits: u32) -> Result<(u32, usize), Reject> {
-    let first = *block.get(at).ok_or(Reject::BlockCutShort)?;
+pub(super) fn read(block: &[u8], at: usize, bits: u32) -> Result<(u32, usize), Http2Error> {
+    let first = *block.get(at).ok_or(Http2Error::HeaderBlockTruncated)?;
     let mask = 0xff_u8 >> (8 - bits);
     if first & mask < mask {
         return Ok((u32::from(first & mask), at + 1));
@@ -19,20 +19,20 @@ pub(super) fn read(block: &[u8], at: usize, bits: u32) -> Result<(u32, usize), R
 
 // RFC 7541 §5.1: integer encodings that exceed an implementation's limits, in value or length, must
 // be treated as decoding errors.
-fn read_more(block: &[u8], mut at: usize, prefix: u32) -> Result<(u32, usize), Reject> {
+fn read_more(block: &[u8], mut at: usize, prefix: u32) -> Result<(u32, usize), Http2Error> {
     let mut number = u64::from(prefix);
     for shift in [0, 7, 14, 21, 28] {
-        let byte = *block.get(at).ok_or(Reject::BlockCutShort)?;
+        let byte = *block.get(at).ok_or(Http2Error::HeaderBlockTruncated)?;
         at += 1;
         number += u64::from(byte & 0x7f) << shift;
         if byte & 0x80 == 0 {
             return match u32::try_from(number) {
                 Ok(number) if number <= INTEGER_MAX => Ok((number, at)),
-                _ => Err(Reject::IntegerTooLarge),
+                _ => Err(Http2Error::IntegerTooLarge),
             };
         }
     }
-    Err(Reject::IntegerTooLarge)
+    Err(Http2Error::IntegerTooLarge)
 }
 
 /// Writes an integer with a prefix of `bits` bits, below the bits of `pattern`.
@@ -61,7 +61,7 @@ fn low_bits(number: usize) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::{INTEGER_MAX, read, write};
-    use crate::h2::Reject;
+    use crate::h2::Http2Error;
     use proptest::prelude::*;
 
     // RFC 7541 C.1.
@@ -79,13 +79,13 @@ mod tests {
 
     #[test]
     fn numbers_that_are_too_large_too_long_or_cut_short_are_refused() {
-        assert_eq!(read(&[], 0, 5), Err(Reject::BlockCutShort));
-        assert_eq!(read(&[0x1f], 0, 5), Err(Reject::BlockCutShort));
-        assert_eq!(read(&[0x1f, 0x80], 0, 5), Err(Reject::BlockCutShort));
+        assert_eq!(read(&[], 0, 5), Err(Http2Error::HeaderBlockTruncated));
+        assert_eq!(read(&[0x1f], 0, 5), Err(Http2Error::HeaderBlockTruncated));
+        assert_eq!(read(&[0x1f, 0x80], 0, 5), Err(Http2Error::HeaderBlockTruncated));
         let long = [0x1f, 0x80, 0x80, 0x80, 0x80, 0x80, 0];
-        assert_eq!(read(&long, 0, 5), Err(Reject::IntegerTooLarge));
+        assert_eq!(read(&long, 0, 5), Err(Http2Error::IntegerTooLarge));
         let large = [0x1f, 0xff, 0xff, 0xff, 0xff, 0x7f];
-        assert_eq!(read(&large, 0, 5), Err(Reject::IntegerTooLarge));
+        assert_eq!(read(&large, 0, 5), Err(Http2Error::IntegerTooLarge));
         let zeros = [0x1f, 0x80, 0x80, 0x80, 0x80, 0];
         assert_eq!(read(&zeros, 0, 5), Ok((31, 6)));
     }

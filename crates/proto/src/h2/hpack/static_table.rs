@@ -1,7 +1,7 @@
 //! The static table. RFC 7541 Appendix A.
 
 use super::decode::{NameClass, FieldInfo};
-use crate::Known;
+use crate::KnownField;
 
 /// The number of entries; the dynamic table's indices follow.
 pub(super) const COUNT: u32 = 61;
@@ -21,41 +21,41 @@ pub(super) fn entry(index: u32) -> Option<&'static Entry> {
 
 /// The index of the first entry with this name, or 0. `known` is the name's variant.
 #[inline]
-pub(super) fn find_name(known: Known, name: &[u8]) -> usize {
+pub(super) fn find_name(known: KnownField, name: &[u8]) -> usize {
     match known {
-        Known::AcceptCharset => 15,
-        Known::AcceptEncoding => 16,
-        Known::AcceptLanguage => 17,
-        Known::Accept => 19,
-        Known::Age => 21,
-        Known::Authorization => 23,
-        Known::CacheControl => 24,
-        Known::ContentDisposition => 25,
-        Known::ContentEncoding => 26,
-        Known::ContentLanguage => 27,
-        Known::ContentLength => 28,
-        Known::ContentLocation => 29,
-        Known::ContentRange => 30,
-        Known::ContentType => 31,
-        Known::Cookie => 32,
-        Known::Date => 33,
-        Known::Expect => 35,
-        Known::From => 37,
-        Known::Host => 38,
-        Known::IfMatch => 39,
-        Known::IfModifiedSince => 40,
-        Known::IfNoneMatch => 41,
-        Known::IfRange => 42,
-        Known::IfUnmodifiedSince => 43,
-        Known::MaxForwards => 47,
-        Known::ProxyAuthorization => 49,
-        Known::Range => 50,
-        Known::Referer => 51,
-        Known::SetCookie => 55,
-        Known::TransferEncoding => 57,
-        Known::UserAgent => 58,
-        Known::Via => 60,
-        Known::Other => match name {
+        KnownField::AcceptCharset => 15,
+        KnownField::AcceptEncoding => 16,
+        KnownField::AcceptLanguage => 17,
+        KnownField::Accept => 19,
+        KnownField::Age => 21,
+        KnownField::Authorization => 23,
+        KnownField::CacheControl => 24,
+        KnownField::ContentDisposition => 25,
+        KnownField::ContentEncoding => 26,
+        KnownField::ContentLanguage => 27,
+        KnownField::ContentLength => 28,
+        KnownField::ContentLocation => 29,
+        KnownField::ContentRange => 30,
+        KnownField::ContentType => 31,
+        KnownField::Cookie => 32,
+        KnownField::Date => 33,
+        KnownField::Expect => 35,
+        KnownField::From => 37,
+        KnownField::Host => 38,
+        KnownField::IfMatch => 39,
+        KnownField::IfModifiedSince => 40,
+        KnownField::IfNoneMatch => 41,
+        KnownField::IfRange => 42,
+        KnownField::IfUnmodifiedSince => 43,
+        KnownField::MaxForwards => 47,
+        KnownField::ProxyAuthorization => 49,
+        KnownField::Range => 50,
+        KnownField::Referer => 51,
+        KnownField::SetCookie => 55,
+        KnownField::TransferEncoding => 57,
+        KnownField::UserAgent => 58,
+        KnownField::Via => 60,
+        KnownField::Other => match name {
             b"accept-ranges" => 18,
             b"access-control-allow-origin" => 20,
             b"allow" => 22,
@@ -97,8 +97,8 @@ macro_rules! entries {
         static ENTRIES: [Entry; COUNT as usize] = [$(Entry {
             name: $name.as_bytes(),
             value: $value.as_bytes(),
-            traits: Traits {
-                known: Known::$known,
+            info: FieldInfo {
+                known: KnownField::$known,
                 name: NameClass::$class,
                 // The empty authority is the only value that is not valid for its field.
                 value_is_valid: !matches!(NameClass::$class, NameClass::Authority),

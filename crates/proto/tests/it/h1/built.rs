@@ -3,7 +3,7 @@
 
 use peregrine_proto::h1::{Connection, Event};
 use peregrine_proto::{
-    HeadBuilder, HeadIndex, Limits, Http2Error, RequestLine, Scheme, TargetForm, Version,
+    HeadBuilder, HeadIndex, Limits, RequestError, RequestLine, Scheme, TargetForm, Version,
 };
 use proptest::prelude::*;
 
@@ -21,7 +21,7 @@ struct Parts {
 }
 
 impl Parts {
-    fn build(&self, limits: &Limits) -> Result<(Vec<u8>, HeadIndex), Http2Error> {
+    fn build(&self, limits: &Limits) -> Result<(Vec<u8>, HeadIndex), RequestError> {
         // Previous contents must not matter.
         let (mut bytes, mut index) = (b"left over".to_vec(), used_index());
         let line = RequestLine {
@@ -138,7 +138,7 @@ proptest! {
                     Ok(length) => prop_assert_eq!(length, bytes.len()),
                     // Two rules apply only to connections: a Host is required, and the framing is
                     // checked.
-                    Err(Event::RequestError(Http2Error::HostMissing)) => return Ok(()),
+                    Err(Event::RequestError(RequestError::HostMissing)) => return Ok(()),
                     Err(Event::RequestError(reject)) => {
                         prop_assert!(reject.section().starts_with("RFC 9110 §8.6"), "{reject:?}");
                         return Ok(());
@@ -220,8 +220,8 @@ fn a_head_of_the_largest_size_is_built_where_limits_are_lifted_and_none_beyond()
     };
     let (bytes, index) = parts(0).build(&limits).expect("a head of 65,535 bytes");
     assert_eq!((bytes.len(), usize::from(index.fields[0].value.end)), (65_535, 65_535 - 4));
-    assert_eq!(parts(1).build(&limits).err(), Some(Http2Error::HeadTooLong));
-    assert_eq!(parts(1 << 20).build(&limits).err(), Some(Http2Error::HeadTooLong));
+    assert_eq!(parts(1).build(&limits).err(), Some(RequestError::HeadTooLong));
+    assert_eq!(parts(1 << 20).build(&limits).err(), Some(RequestError::HeadTooLong));
     let path = Parts { target: vec![b'/'; 1 << 20], ..parts(0) };
-    assert_eq!(path.build(&limits).err(), Some(Http2Error::RequestLineTooLong));
+    assert_eq!(path.build(&limits).err(), Some(RequestError::RequestLineTooLong));
 }

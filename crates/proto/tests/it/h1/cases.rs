@@ -130,7 +130,7 @@ fn there_are_200_cases_each_with_a_name_of_its_own_and_a_section() {
 fn every_reject_is_the_outcome_of_a_case() {
     let cases = requests();
     let expected: Vec<_> = cases.iter().flat_map(|(_, case)| case.texts("expect")).collect();
-    for reject in peregrine_proto::Http2Error::ALL {
+    for reject in peregrine_proto::RequestError::ALL {
         let line = format!("reject {reject:?} {}", reject.status());
         assert!(expected.contains(&line.as_str()), "no case for {line}");
     }

@@ -127,7 +127,7 @@ impl Player<'_> {
         }
     }
 
-    fn reject(&mut self, reject: peregrine_proto::Http2Error) {
+    fn reject(&mut self, reject: peregrine_proto::RequestError) {
         self.notes.push(format!("reject {reject:?} {}", reject.status()));
         if self.connection.next_action() == NextAction::Respond {
             self.respond(reject.status());

@@ -3,7 +3,7 @@
 use super::wire;
 use peregrine_proto::h1::ResponseLength;
 use peregrine_proto::h2::frame;
-use peregrine_proto::h2::{MoreData, ErrorCode, Connection, Event, Limits, NextAction, Reject, StreamKey};
+use peregrine_proto::h2::{MoreData, ErrorCode, Connection, Event, Limits, NextAction, Http2Error, StreamKey};
 use peregrine_proto::{Date, HeadIndex};
 
 /// A server that answers each complete request at once with two bytes, and consumes all content.
@@ -17,7 +17,7 @@ struct Server {
     content: usize,
     answers: bool,
     last: Option<StreamKey>,
-    error: Option<Reject>,
+    error: Option<Http2Error>,
 }
 
 impl Server {
@@ -258,7 +258,7 @@ fn every_attack_is_told_to_calm_down_before_its_deeds_are_many() {
         let mut server = Server::new(Limits::DEFAULT);
         server.answers = answers;
         let times = server.flood(5000, lines);
-        let code = server.error.map(Reject::code);
+        let code = server.error.map(Http2Error::code);
         assert_eq!(code, Some(ErrorCode::ENHANCE_YOUR_CALM), "{name}: {:?} after {times}", server.error);
     }
 }
@@ -267,7 +267,7 @@ fn every_attack_is_told_to_calm_down_before_its_deeds_are_many() {
 fn a_client_that_does_not_read_what_it_asks_for_is_told_to_go() {
     let mut server = Server::new(Limits { pending_control_frames_max: 100, ..Limits::DEFAULT });
     server.feed(&wire::bytes(["ping 12345678 x200"].iter()));
-    assert_eq!(server.error, Some(Reject::AnswersUnread));
+    assert_eq!(server.error, Some(Http2Error::PendingControlFramesExceeded));
     assert!(server.out.len() < 3000);
 }
 
@@ -442,7 +442,7 @@ fn content_under_way_on_streams_that_the_server_ended_is_free_and_what_is_more_i
         server.feed(&[]);
         server.feed(&wire::bytes(["ping-ack answered"].iter()));
         let times = server.flood(u32::MAX, |_| vec![line.clone()]);
-        assert_eq!(server.error, Some(Reject::BudgetSpent));
+        assert_eq!(server.error, Some(Http2Error::AbuseBudgetExhausted));
         assert!(times < free + Limits::DEFAULT.abuse_budget_max + 1, "{times}");
     }
 }
@@ -640,7 +640,7 @@ fn a_client_that_opens_its_window_byte_by_byte_is_told_to_calm_down() {
         server.connection.output_flushed();
         assert!(frames < 5000, "the number of frames is unlimited");
     }
-    assert_eq!(server.error, Some(Reject::BudgetSpent));
+    assert_eq!(server.error, Some(Http2Error::AbuseBudgetExhausted));
 }
 
 /// Requests with immediate responses do not pay for resets, whichever side ends the stream.
@@ -682,7 +682,7 @@ fn cheap_requests_do_not_pay_for_resets() {
                 lines.extend(way.iter().map(|line| line.replace('#', &reset.to_string())));
                 lines
             });
-            assert_eq!(server.error, Some(Reject::BudgetSpent), "{name}, {pay:?}: {pairs}");
+            assert_eq!(server.error, Some(Http2Error::AbuseBudgetExhausted), "{name}, {pay:?}: {pairs}");
         }
     }
 }

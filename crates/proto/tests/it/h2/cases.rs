@@ -9,7 +9,7 @@
 use super::play::{Answer, play};
 use super::wire;
 use crate::script::{Case, parse};
-use peregrine_proto::h2::{Limits, Reject};
+use peregrine_proto::h2::{Limits, Http2Error};
 use proptest::prelude::*;
 use std::path::Path;
 
@@ -123,7 +123,7 @@ fn there_are_100_cases_each_with_a_name_of_its_own_and_a_section() {
 fn every_reject_is_the_outcome_of_a_case() {
     let cases = all();
     let expected: Vec<_> = cases.iter().flat_map(|(_, case)| case.texts("expect")).collect();
-    for reject in Reject::ALL {
+    for reject in Http2Error::ALL {
         let name = format!("{reject:?}");
         let is_there = expected
             .iter()

@@ -1,7 +1,7 @@
 //! HPACK: the standard's examples, an oracle in both directions, and its limits.
 
-use peregrine_proto::Known;
-use peregrine_proto::h2::Reject;
+use peregrine_proto::KnownField;
+use peregrine_proto::h2::Http2Error;
 use peregrine_proto::h2::hpack::{Decoder, Encoder, Field, FieldSink};
 use proptest::prelude::*;
 
@@ -22,7 +22,7 @@ impl FieldSink for Kept {
 
 const BYTES_MAX: usize = 1 << 20;
 
-fn decode(decoder: &mut Decoder, block: &[u8]) -> Result<Vec<Pair>, Reject> {
+fn decode(decoder: &mut Decoder, block: &[u8]) -> Result<Vec<Pair>, Http2Error> {
     let mut kept = Kept { fields: Vec::new(), fields_max: usize::MAX };
     let bytes = decoder.decode(block, BYTES_MAX, &mut kept)?;
     decoder.assert_invariants();
@@ -35,7 +35,7 @@ fn encode(encoder: &mut Encoder, fields: &[Pair]) -> Vec<u8> {
     let mut out = Vec::new();
     encoder.begin_block(&mut out);
     for (name, value) in fields {
-        encoder.field(Known::from_name(name), name, value, &mut out);
+        encoder.field(KnownField::from_name(name), name, value, &mut out);
     }
     encoder.assert_invariants();
     out
@@ -137,20 +137,20 @@ fn the_examples_of_the_standard_give_its_fields_and_its_table_sizes() {
 #[test]
 fn what_cannot_be_read_says_why() {
     let cases = [
-        ("80", Reject::IndexInvalid),
-        ("be", Reject::IndexInvalid),
-        ("7e 00", Reject::IndexInvalid),
-        ("ff ff ff ff ff 7f", Reject::IntegerTooLarge),
-        ("ff 80 80 80 80 80 00", Reject::IntegerTooLarge),
-        ("ff", Reject::BlockCutShort),
-        ("40", Reject::BlockCutShort),
-        ("40 02 61", Reject::BlockCutShort),
-        ("40 01 61", Reject::BlockCutShort),
-        ("40 01 61 02 62", Reject::BlockCutShort),
-        ("40 81 ff 00", Reject::HuffmanInvalid),
-        ("40 01 61 84 ff ff ff ff", Reject::HuffmanInvalid),
-        ("3f e2 1f", Reject::SizeUpdateTooLarge),
-        ("82 20", Reject::SizeUpdateLate),
+        ("80", Http2Error::IndexInvalid),
+        ("be", Http2Error::IndexInvalid),
+        ("7e 00", Http2Error::IndexInvalid),
+        ("ff ff ff ff ff 7f", Http2Error::IntegerTooLarge),
+        ("ff 80 80 80 80 80 00", Http2Error::IntegerTooLarge),
+        ("ff", Http2Error::HeaderBlockTruncated),
+        ("40", Http2Error::HeaderBlockTruncated),
+        ("40 02 61", Http2Error::HeaderBlockTruncated),
+        ("40 01 61", Http2Error::HeaderBlockTruncated),
+        ("40 01 61 02 62", Http2Error::HeaderBlockTruncated),
+        ("40 81 ff 00", Http2Error::HuffmanInvalid),
+        ("40 01 61 84 ff ff ff ff", Http2Error::HuffmanInvalid),
+        ("3f e2 1f", Http2Error::SizeUpdateTooLarge),
+        ("82 20", Http2Error::SizeUpdateMisplaced),
     ];
     for (block, reject) in cases {
         assert_eq!(decode(&mut Decoder::new(), &hex(block)), Err(reject), "{block}");
@@ -161,10 +161,10 @@ fn what_cannot_be_read_says_why() {
 fn a_smaller_table_must_be_confirmed_by_the_next_block() {
     let mut decoder = Decoder::new();
     decoder.set_size_max(100);
-    assert_eq!(decode(&mut decoder, &hex("82")), Err(Reject::SizeUpdateMissing));
+    assert_eq!(decode(&mut decoder, &hex("82")), Err(Http2Error::SizeUpdateMissing));
     let mut decoder = Decoder::new();
     decoder.set_size_max(100);
-    assert_eq!(decode(&mut decoder, &hex("3f 46")), Err(Reject::SizeUpdateTooLarge));
+    assert_eq!(decode(&mut decoder, &hex("3f 46")), Err(Http2Error::SizeUpdateTooLarge));
     let mut decoder = Decoder::new();
     decoder.set_size_max(100);
     assert_eq!(decode(&mut decoder, &hex("3f 45 82")).unwrap().len(), 1);
@@ -180,7 +180,7 @@ fn a_bomb_is_stopped_and_what_a_sink_does_not_want_still_fills_the_table() {
     block.extend([b'x'; 3998]);
     assert_eq!(decode(&mut Decoder::new(), &block).unwrap().len(), 1);
     block.extend([0xbe; 10_000]);
-    assert_eq!(decode(&mut Decoder::new(), &block), Err(Reject::FieldsExcessive));
+    assert_eq!(decode(&mut Decoder::new(), &block), Err(Http2Error::HeaderListTooLarge));
 
     let mut decoder = Decoder::new();
     let mut kept = Kept { fields: Vec::new(), fields_max: 1 };

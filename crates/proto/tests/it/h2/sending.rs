@@ -5,7 +5,7 @@ use peregrine_proto::h1::{BodyFraming, ResponseLength};
 use peregrine_proto::h2::{
     MoreData, ResetCause, ErrorCode, Connection, Event, Limits, NextAction, Request, StreamKey, WaitingFor,
 };
-use peregrine_proto::{Date, HeadIndex, Known};
+use peregrine_proto::{Date, HeadIndex, KnownField};
 
 /// A connection whose client is a test.
 struct Pair {
@@ -489,7 +489,7 @@ fn a_tunnel_has_two_directions_that_end_by_themselves() {
     let connect = ":method=CONNECT :protocol=websocket :scheme=https :path=/chat :authority=a";
     let stream = pair.request(1, connect);
     assert!(pair.head.wants_upgrade(&pair.bytes));
-    assert_eq!(pair.head.get(Known::Upgrade).unwrap().slice(&pair.bytes), b"websocket");
+    assert_eq!(pair.head.get(KnownField::Upgrade).unwrap().slice(&pair.bytes), b"websocket");
     assert_eq!(pair.head.path.slice(&pair.bytes), b"/chat");
     assert_eq!(pair.respond(stream, ResponseLength::Unknown), BodyFraming::Chunked);
     pair.data(stream, b"hello", MoreData::End);

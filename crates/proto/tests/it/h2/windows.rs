@@ -4,7 +4,7 @@
 use super::wire;
 use peregrine_proto::h1::ResponseLength;
 use peregrine_proto::h2::frame::{self, HEADER_BYTES, FrameHeader, FrameType};
-use peregrine_proto::h2::{MoreData, Connection, Event, Limits, Reject, StreamKey};
+use peregrine_proto::h2::{MoreData, Connection, Event, Limits, Http2Error, StreamKey};
 use peregrine_proto::{Date, HeadIndex};
 use std::collections::VecDeque;
 
@@ -19,7 +19,7 @@ struct Server {
     unread: VecDeque<(u32, u32)>,
     frames: u32,
     bytes: u64,
-    error: Option<Reject>,
+    error: Option<Http2Error>,
 }
 
 impl Server {
@@ -269,5 +269,5 @@ fn fragments_that_a_client_asks_for_byte_by_byte_are_few_and_it_pays_for_more() 
     }
     let fragments = u64::from(server.frames - before);
     assert!(fragments <= (now - NOW_MS) / 50 + 1, "{fragments} in {} ms", now - NOW_MS);
-    assert_eq!(server.error, Some(Reject::BudgetSpent));
+    assert_eq!(server.error, Some(Http2Error::AbuseBudgetExhausted));
 }

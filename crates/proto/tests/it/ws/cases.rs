@@ -8,7 +8,7 @@
 use super::notation;
 use super::play::{Way, play};
 use crate::script::{Case, escape, parse, unescape};
-use peregrine_proto::ws::{Limits, Reject};
+use peregrine_proto::ws::{Limits, WebSocketError};
 use proptest::prelude::*;
 use std::path::Path;
 
@@ -117,7 +117,7 @@ fn there_are_60_cases_each_with_a_name_of_its_own_and_a_section() {
 fn every_reject_is_the_outcome_of_a_case() {
     let cases = all();
     let expected: Vec<_> = cases.iter().flat_map(|(_, case)| case.texts("expect")).collect();
-    for reject in Reject::ALL {
+    for reject in WebSocketError::ALL {
         let name = format!("{reject:?}");
         let is_there = expected
             .iter()
@@ -128,9 +128,9 @@ fn every_reject_is_the_outcome_of_a_case() {
 
 #[test]
 fn every_reject_can_be_told_to_the_peer() {
-    for reject in Reject::ALL {
+    for reject in WebSocketError::ALL {
         assert!(reject.rule().len() <= 123, "{reject:?} is too long for a reason");
-        let is_told = *reject != Reject::ConnectionLost;
+        let is_told = *reject != WebSocketError::ConnectionLost;
         assert_eq!(reject.code().is_sendable(), is_told, "{reject:?}");
     }
 }

@@ -2,7 +2,7 @@
 
 use super::notation::{self, MASK};
 use peregrine_proto::ws::{
-    Close, CloseCode, Connection, MessagePayload, Event, Limits, NextAction, Reject, Role, WriteError, WaitingFor,
+    Close, CloseCode, Connection, MessagePayload, Event, Limits, NextAction, WebSocketError, Role, WriteError, WaitingFor,
     frame,
 };
 use proptest::prelude::*;
@@ -171,7 +171,7 @@ fn time_and_reading_bring_back_what_floods_cost() {
     }
     assert_eq!((ping(&mut server), ping(&mut server)), (Ok(()), Ok(())));
     server.output_flushed();
-    assert_eq!(ping(&mut server), Err(Reject::BudgetSpent));
+    assert_eq!(ping(&mut server), Err(WebSocketError::AbuseBudgetExhausted));
 }
 
 #[test]

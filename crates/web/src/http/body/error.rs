@@ -1,6 +1,6 @@
 //! Errors that occur while a body is read or sent.
 
-use peregrine_proto::Http2Error;
+use peregrine_proto::RequestError;
 use std::error::Error;
 use std::fmt;
 
@@ -21,7 +21,7 @@ pub enum BodyError {
     /// grow.
     Overloaded,
     /// The body violates the protocol or exceeds one of its limits.
-    Protocol(Http2Error),
+    Protocol(RequestError),
     /// The body decompresses to more than `ratio_max` times its size.
     DecompressedTooLarge {
         /// The limit in force.

@@ -3,7 +3,7 @@
 use super::RequestHead;
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
-use peregrine_proto::{Known, Span};
+use peregrine_proto::{KnownField, Span};
 use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::LazyLock;
@@ -14,7 +14,7 @@ use std::sync::LazyLock;
 const COPY_BLOCK_BYTES: usize = 4 * 1024;
 
 thread_local! {
-    static COPIES: RefCell<BytesMut> = RefCell::default();
+    static COPY_BLOCK: RefCell<BytesMut> = RefCell::default();
 }
 
 impl RequestHead {
@@ -64,14 +64,14 @@ impl RequestHead {
     }
 }
 
-/// The well-known names as the `http` crate represents them, in the order of [`Known::ALL`].
+/// The well-known names as the `http` crate represents them, in the order of [`KnownField::ALL`].
 static KNOWN_NAMES: LazyLock<Box<[HeaderName]>> = LazyLock::new(|| {
-    Known::ALL.iter().map(|known| HeaderName::from_static(known.name())).collect()
+    KnownField::ALL.iter().map(|known| HeaderName::from_static(known.name())).collect()
 });
 
 /// Copies `bytes` into the current block, so that most copies need no allocation.
 fn copy_to_bytes(bytes: &[u8]) -> Bytes {
-    let copied = COPIES.try_with(|copies| {
+    let copied = COPY_BLOCK.try_with(|copies| {
         let mut copies = copies.borrow_mut();
         if copies.capacity() < bytes.len() {
             copies.reserve(COPY_BLOCK_BYTES.max(bytes.len()));

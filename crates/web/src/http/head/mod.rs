@@ -10,7 +10,7 @@ use bytes::Bytes;
 use convert::uri_of;
 use http::Uri;
 use peregrine_proto::{
-    FieldIndex, HeadBuilder, HeadIndex, Known, Limits, Method, Http2Error, RequestLine, Span, Version,
+    FieldIndex, HeadBuilder, HeadIndex, KnownField, Limits, Method, RequestError, RequestLine, Span, Version,
 };
 use peregrine_router::Parameters;
 use peregrine_slot::{Pool, Recycle};
@@ -125,7 +125,7 @@ impl RequestHead {
         limits: &Limits,
         line: &RequestLine<'_>,
         fields: impl IntoIterator<Item = (&'f [u8], &'f [u8])>,
-    ) -> Result<Self, Http2Error> {
+    ) -> Result<Self, RequestError> {
         let mut head = Self::from_pool();
         let (bytes, index) = head.buffers_mut();
         let mut builder = HeadBuilder::new(limits, line, bytes, index)?;
@@ -320,13 +320,13 @@ impl RequestHead {
     #[doc(hidden)]
     #[must_use]
     pub fn peek_header_bytes<'h>(&'h self, name: &str) -> Option<&'h [u8]> {
-        let known = Known::from_name(name.as_bytes());
-        if known != Known::Other {
+        let known = KnownField::from_name(name.as_bytes());
+        if known != KnownField::Other {
             return Some(self.slice(self.index().get(known)?));
         }
         let mut fields = self.index().fields.iter();
         let field = fields.find(|field| {
-            field.known == Known::Other
+            field.known == KnownField::Other
                 && self.slice(field.name).eq_ignore_ascii_case(name.as_bytes())
         })?;
         Some(self.slice(field.value))
@@ -349,7 +349,7 @@ impl RequestHead {
     /// As [`Head::fields_named`], but does not mark the response; see [`Head::peek_field`].
     #[doc(hidden)]
     pub fn peek_header_values<'h>(&'h self, name: &'h str) -> impl Iterator<Item = &'h [u8]> + 'h {
-        let known = Known::from_name(name.as_bytes());
+        let known = KnownField::from_name(name.as_bytes());
         let index = self.index();
         // Most lookups are for absent fields; for known names, one bit of the index says so.
         let fields = if index.contains(known) { &index.fields[..] } else { &[] };
@@ -357,7 +357,7 @@ impl RequestHead {
             .iter()
             .filter(move |field| {
                 field.known == known
-                    && (known != Known::Other
+                    && (known != KnownField::Other
                         || self.slice(field.name).eq_ignore_ascii_case(name.as_bytes()))
             })
             .map(|field| self.slice(field.value))
@@ -379,7 +379,7 @@ impl RequestHead {
     /// If the client named the field in `Connection`, its name is removed there: the client meant
     /// its own field, and a proxy must pass on this one.
     pub fn append_header(&mut self, field: &str, content: &[u8]) -> bool {
-        if self.index().contains(Known::Connection) {
+        if self.index().contains(KnownField::Connection) {
             self.remove_connection_options(&[field]);
         }
         let HeadBlock { bytes, index, .. } = self.block_mut();
@@ -389,7 +389,7 @@ impl RequestHead {
         bytes.extend_from_slice(field.as_bytes());
         bytes.extend_from_slice(content);
         let (name, value) = (Span { start, end: middle }, Span { start: middle, end });
-        let known = Known::from_name(field.as_bytes());
+        let known = KnownField::from_name(field.as_bytes());
         index.fields.push(FieldIndex { name, value, known });
         // Updates the set of known names that are present.
         index.retain(|_| true);

@@ -4,7 +4,7 @@
 //! server sets, so setting a field removes its name from `Connection`.
 
 use super::{HeadBlock, RequestHead};
-use peregrine_proto::{FieldIndex, Known, Span};
+use peregrine_proto::{FieldIndex, KnownField, Span};
 
 impl RequestHead {
     /// Removes the fields that `Connection` names, and removes these names from `Connection`,
@@ -57,7 +57,7 @@ impl RequestHead {
             let value = bytes.get(usize::from(field.value.start)..usize::from(field.value.end));
             let value = value.unwrap_or_default();
             let mut options = value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
-            if field.known != Known::Connection || !options.any(is_named) {
+            if field.known != KnownField::Connection || !options.any(is_named) {
                 kept.push(*field);
                 continue;
             }
@@ -90,15 +90,15 @@ fn length(part: &[u8]) -> u16 {
 fn is_protected(name: &str) -> bool {
     let is_option = ["close", "http2-settings"].iter().any(|one| name.eq_ignore_ascii_case(one));
     let is_known = matches!(
-        Known::from_name(name.as_bytes()),
-        Known::Connection
-            | Known::ContentLength
-            | Known::Expect
-            | Known::Host
-            | Known::KeepAlive
-            | Known::Te
-            | Known::TransferEncoding
-            | Known::Upgrade
+        KnownField::from_name(name.as_bytes()),
+        KnownField::Connection
+            | KnownField::ContentLength
+            | KnownField::Expect
+            | KnownField::Host
+            | KnownField::KeepAlive
+            | KnownField::Te
+            | KnownField::TransferEncoding
+            | KnownField::Upgrade
     );
     is_option || is_known
 }

@@ -6,7 +6,7 @@ use crate::http::request::Parts;
 use crate::http::response::Response;
 use http::header::CACHE_CONTROL;
 use http::{HeaderMap, HeaderValue};
-use peregrine_proto::{FieldIndex, Known};
+use peregrine_proto::{FieldIndex, KnownField};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Marks responses that depend on the identity of the client.
@@ -121,15 +121,15 @@ impl IdentitySource {
     fn is_in_headers(self, head: &RequestHead) -> bool {
         let index = head.index();
         let is_api_key = |field: &FieldIndex| {
-            field.known == Known::Other
+            field.known == KnownField::Other
                 && field.name.len() == API_KEY.len()
                 && head.slice(field.name).eq_ignore_ascii_case(API_KEY)
         };
         match self {
-            Self::Cookie => index.contains(Known::Cookie),
+            Self::Cookie => index.contains(KnownField::Cookie),
             Self::Credentials => {
-                index.contains(Known::Authorization)
-                    || (index.contains(Known::Other) && index.fields.iter().any(is_api_key))
+                index.contains(KnownField::Authorization)
+                    || (index.contains(KnownField::Other) && index.fields.iter().any(is_api_key))
             }
             Self::Connection | Self::Other => false,
         }
@@ -413,10 +413,10 @@ impl RequestHead {
 /// The identity source that corresponds to the field with this name.
 #[inline]
 fn source_of(name: &str) -> Option<IdentitySource> {
-    match Known::from_name(name.as_bytes()) {
-        Known::Cookie => Some(IdentitySource::Cookie),
-        Known::Authorization => Some(IdentitySource::Credentials),
-        Known::Other if name.as_bytes().eq_ignore_ascii_case(API_KEY) => {
+    match KnownField::from_name(name.as_bytes()) {
+        KnownField::Cookie => Some(IdentitySource::Cookie),
+        KnownField::Authorization => Some(IdentitySource::Credentials),
+        KnownField::Other if name.as_bytes().eq_ignore_ascii_case(API_KEY) => {
             Some(IdentitySource::Credentials)
         }
         _ => None,

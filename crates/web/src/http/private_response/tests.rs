@@ -216,7 +216,7 @@ fn only_the_listed_code_reads_identities_without_a_mark() {
         "web/src/http/request.rs",
     ];
     // All heads are read through `Head`: reading the index directly would bypass the marks.
-    let around = ["Known::Cookie", "Known::Authorization", "Known::ProxyAuthorization"];
+    let around = ["KnownField::Cookie", "KnownField::Authorization", "KnownField::ProxyAuthorization"];
     for path in all {
         let name = path
             .strip_prefix(&crates)
