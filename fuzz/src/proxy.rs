@@ -18,7 +18,7 @@ pub fn proxy(data: &[u8]) {
     assert!(used <= data.len() && used <= BYTES_MAX.max(107), "only received bytes are consumed");
     let values: usize = header.tlvs().map(|(_, value)| value.len() + 3).sum();
     assert!(values <= used, "values lie inside the header");
-    for (_, value) in header.tlvs().filter(|(kind, _)| *tlv_type == tlv_type::SSL) {
+    for (_, value) in header.tlvs().filter(|(kind, _)| *kind == tlv_type::SSL) {
         let inside = Ssl::parse(value).expect("the TLV was validated").tlvs();
         assert!(inside.map(|(_, value)| value.len() + 3).sum::<usize>() + 5 == value.len());
     }

@@ -12,7 +12,7 @@ use peregrine_driver_tokio::Tokio;
 use peregrine_server::FdReserve;
 use peregrine_server::{Limits, BoundListener, Instrumentation, Lifecycle, OverloadLimits, SocketSharing, WorkerLimits};
 use peregrine_web::App;
-use peregrine_web::panics::catch_log_panic;
+use peregrine_web::panic::catch_log_panic;
 #[cfg(unix)]
 use std::cell::RefCell;
 use std::io;

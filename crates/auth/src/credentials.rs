@@ -6,7 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 use http::StatusCode;
 use http::header::WWW_AUTHENTICATE;
 use peregrine_web::extract::FromRequestParts;
-use peregrine_web::personal::{IdentitySource, PrivateResponse};
+use peregrine_web::private_response::{IdentitySource, PrivateResponse};
 use peregrine_web::{RequestHead, Parts, Problem};
 use std::borrow::Cow;
 use std::fmt;
@@ -298,7 +298,7 @@ macro_rules! extractors {
             impl FromRequestParts for $Credentials {
                 async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
                     let found = Self::optional_from_request_parts(parts).await?;
-                    found.ok_or_else(|| missing(Self::SCHEME, &$place, REALM))
+                    found.ok_or_else(|| missing_credentials(Self::SCHEME, &$place, REALM))
                 }
 
                 async fn optional_from_request_parts(
@@ -306,9 +306,9 @@ macro_rules! extractors {
                 ) -> Result<Option<Self>, Problem> {
                     let read = Self::read(parts, &$place);
                     if matches!(read, Ok(Some(_))) {
-                        $place.note(parts);
+                        $place.mark_private(parts);
                     }
-                    read.map_err(|why| malformed(Self::SCHEME, &$place, REALM, why))
+                    read.map_err(|why| malformed_credentials(Self::SCHEME, &$place, REALM, why))
                 }
             }
         )*

@@ -3,7 +3,7 @@
 use crate::{ApiKey, ApiKeyLocation, Authenticate, BasicAuth, BearerToken, SecretHash, User};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use peregrine_web::test::{TestClient, TestResponse};
+use peregrine_web::testing::{TestClient, TestResponse};
 use peregrine_web::{App, Problem};
 
 fn basic(text: impl AsRef<[u8]>) -> String {

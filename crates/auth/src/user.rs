@@ -3,7 +3,7 @@
 use crate::challenge::unauthorized;
 use http::{HeaderValue, StatusCode};
 use peregrine_web::extract::FromRequestParts;
-use peregrine_web::panics::catch_log_panic;
+use peregrine_web::panic::catch_log_panic;
 use peregrine_web::{Parts, Problem};
 use std::any::type_name;
 

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use peregrine_web::account::{MemoryReservation, MemoryPressure, pressure};
-use peregrine_web::turn::yield_now;
+use peregrine_web::memory::{MemoryReservation, MemoryPressure, pressure};
+use peregrine_web::coop::yield_now;
 use peregrine_web::{Body, BodyError};
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -165,8 +165,8 @@ impl HttpBody for ReplayBody {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use peregrine_web::account::{reserved, set_limit};
-    use peregrine_web::test::block_on;
+    use peregrine_web::memory::{reserved, set_limit};
+    use peregrine_web::testing::block_on;
 
     /// A body of this many pieces, without a length.
     fn body(pieces: usize, piece: &'static [u8]) -> Body {

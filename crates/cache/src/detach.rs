@@ -1,7 +1,7 @@
 //! Work that continues after the client that started it has disconnected.
 
-use peregrine_web::in_progress::{InFlightHandle, InFlightPermit};
-use peregrine_web::panics::{catch_log_panic, catch_panic, in_span, log_panic, catch_unwind_future};
+use peregrine_web::in_flight::{InFlightHandle, InFlightPermit};
+use peregrine_web::panic::{catch_log_panic, catch_panic, in_span, log_panic, catch_unwind_future};
 use peregrine_web::trace;
 use peregrine_web::{Request, Response, Service};
 use std::any::Any;

@@ -193,7 +193,7 @@ mod tests {
     use peregrine_compression::Compression;
     use peregrine_web::extract::Path;
     use peregrine_web::response::AppendHeaders;
-    use peregrine_web::test::{TestClient, TestResponse};
+    use peregrine_web::testing::{TestClient, TestResponse};
     use peregrine_web::{App, HandlerExt};
     use std::cell::Cell;
     use std::rc::Rc;

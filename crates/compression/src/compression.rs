@@ -7,8 +7,8 @@ use crate::encoder::Encoder;
 use crate::encoded_body::{EncodedBody, EmptyUnsizedBody};
 use http::header::{ACCEPT_ENCODING, ACCEPT_RANGES, CONTENT_ENCODING, CONTENT_LENGTH, ETAG};
 use http::{HeaderName, HeaderValue, Method, StatusCode};
-use peregrine_web::account::{MemoryPressure, pressure};
-use peregrine_web::panics::catch_log_panic;
+use peregrine_web::memory::{MemoryPressure, pressure};
+use peregrine_web::panic::catch_log_panic;
 use peregrine_web::requirements::Requirements;
 use peregrine_web::response::NoCompression;
 use peregrine_web::{

@@ -7,9 +7,9 @@ use bytes::{Buf, Bytes};
 use http::header::ACCEPT_ENCODING;
 use http::{HeaderValue, StatusCode};
 use http_body::{Body as HttpBody, Frame};
-use peregrine_web::account::{MemoryReservation, MemoryPressure, pressure};
+use peregrine_web::memory::{MemoryReservation, MemoryPressure, pressure};
 use peregrine_web::requirements::Requirements;
-use peregrine_web::turn::yield_now;
+use peregrine_web::coop::yield_now;
 use peregrine_web::{
     Body, BodyError, RequestHead, IntoResponse, Middleware, Problem, Request, Response, Service,
 };

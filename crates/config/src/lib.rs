@@ -5,7 +5,7 @@
 //! (the file and line, or the variable), the key, the expected value, and the most similar known
 //! key. [`print()`] prints complete settings in a form that parses to the same values.
 //!
-//! [`Time`] and [`Size`] are formats for durations and sizes, for `#[serde(with = "Time")]`;
+//! [`Time`] and [`Size`] are formats for durations and sizes, for `#[serde(with = "HumanDuration")]`;
 //! [`MaybeTime`], [`MaybeSize`] and [`MaybeCount`] also accept `off`, [`Automatic`] accepts `auto`,
 //! and [`AutoSize`] both. A [`Secret`] is never printed.
 //!

@@ -13,7 +13,7 @@ use crate::target::FilePath;
 use crate::blocking::BlockingTask;
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, LOCATION, RETRY_AFTER};
 use http::{HeaderValue, Method, StatusCode};
-use peregrine_web::panics::catch_log_panic;
+use peregrine_web::panic::catch_log_panic;
 use peregrine_web::response::{Html, IntoResponse};
 use peregrine_web::{RequestHead, Parts, Problem, Request, Response, Service};
 use std::cell::RefCell;

@@ -4,7 +4,7 @@ use crate::request_id::{self, RequestId};
 use crate::snapshot::RequestSnapshot;
 use http::StatusCode;
 use peregrine_web::connection::ConnectionInfo;
-use peregrine_web::panics::catch_log_panic;
+use peregrine_web::panic::catch_log_panic;
 use peregrine_web::{Middleware, Problem, Request, Response, Service};
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -131,19 +131,19 @@ impl Drop for LogRecord {
         // The level is part of an event's static metadata, so each level needs its own macro call.
         macro_rules! write {
             ($level:expr, $text:literal) => {
-                contained(|| tracing::event!(
+                catch_log_panic(|| tracing::event!(
                     target: ACCESS_LOG_TARGET,
                     $level,
-                    method = self.seen.head.method_name(),
-                    route = self.seen.route().as_deref(),
-                    path = self.seen.head.path(),
+                    method = self.request.head.method_str(),
+                    route = self.request.route_pattern().as_deref(),
+                    path = self.request.head.path(),
                     status,
                     duration_us,
                     bytes = answered.and_then(|answered| answered.bytes),
                     problem = answered.and_then(|answered| answered.problem.as_deref()),
                     peer = %self.connection.peer,
                     client = self.client.map(tracing::field::display),
-                    request_id = self.request_id.as_ref().map(RequestIdValue::as_str),
+                    request_id = self.request_id.as_ref().map(RequestId::as_str),
                     $text
                 ))
             };
@@ -165,7 +165,7 @@ mod tests {
     use crate::{CatchPanic, SetRequestId};
     use peregrine_web::connection::ConnectionAddr;
     use peregrine_web::extract::Path;
-    use peregrine_web::test::TestClient;
+    use peregrine_web::testing::TestClient;
     use peregrine_web::{App, TrustedProxies};
     use std::cell::Cell;
     use std::pin::pin;

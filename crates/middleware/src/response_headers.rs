@@ -91,7 +91,7 @@ mod tests {
     use super::*;
     use http::header::{ETAG, VARY};
     use peregrine_web::App;
-    use peregrine_web::test::TestClient;
+    use peregrine_web::testing::TestClient;
 
     fn client(headers: ResponseHeaders) -> TestClient {
         App::new().wrap(headers).get("/", || [("etag", "own"), ("x-frame-options", "ALLOW")]).test()

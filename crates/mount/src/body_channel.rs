@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame};
-use peregrine_web::turn::yield_now;
+use peregrine_web::coop::yield_now;
 use peregrine_web::{Body, BodyError};
 use std::future::poll_fn;
 use std::pin::Pin;

@@ -5,7 +5,7 @@ use crate::error::BoxError;
 use crate::extensions::ClientAddr;
 use http_body::Body as HttpBody;
 use peregrine_web::connection::ConnectionInfo;
-use peregrine_web::panics::catch_log_panic;
+use peregrine_web::panic::catch_log_panic;
 use std::any::Any;
 use std::cell::RefCell;
 use std::collections::HashMap;

@@ -4,7 +4,7 @@
 use crate::timer::new_timer;
 use http::header::CONTENT_TYPE;
 use http::{HeaderName, HeaderValue, StatusCode};
-use peregrine_web::clock::Timer;
+use peregrine_web::timer::Timer;
 use peregrine_web::{RequestHead, Response};
 use std::task::{Context, Poll};
 use std::time::Duration;

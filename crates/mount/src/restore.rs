@@ -8,8 +8,8 @@ use crate::request_table::{CallStarter, RequestOwner, RequestRefExtension, Reque
 use crate::request::to_head;
 use http::StatusCode;
 use peregrine_proto::RequestError;
-use peregrine_web::panics::catch_log_panic;
-use peregrine_web::personal::PrivateResponse;
+use peregrine_web::panic::catch_log_panic;
+use peregrine_web::private_response::PrivateResponse;
 use peregrine_web::service::ErasedService;
 use peregrine_web::{Body, RequestHead, Parts, Problem, Request};
 use std::sync::Arc;

@@ -7,7 +7,7 @@ use crate::app_service::AppService;
 use crate::response::to_http;
 use crate::timer::TokioTimerSource;
 use http_body::Body as HttpBody;
-use peregrine_web::{App, BuildError, clock};
+use peregrine_web::{App, BuildError, timer};
 use std::convert::Infallible;
 use std::fmt;
 use std::io;
@@ -84,7 +84,7 @@ where
             Err(error) => return drop(sender.send(Err(error))),
         };
         let _ = sender.send(Ok(()));
-        clock::install(Rc::new(TokioTimerSource::new()));
+        timer::install(Rc::new(TokioTimerSource::new()));
         runtime.block_on(run_app(service, receiver));
     };
     let thread = std::thread::Builder::new().name("peregrine-tower".to_owned());
@@ -116,7 +116,7 @@ async fn handle_request(
         response = service.respond(request) => response,
         () = reply.closed() => return,
     };
-    let (mut pump, rest) = (None, response.take_rest());
+    let (mut pump, rest) = (None, response.take_after_response());
     let response = to_http(response, |body| {
         let (body, rest) = SendBody::into_forwarded(body);
         pump = rest;

@@ -1,6 +1,6 @@
 //! Timers. They use the clock of the Peregrine server if the thread runs one, otherwise tokio's.
 
-use peregrine_web::clock::{self, Timer, TimerSource};
+use peregrine_web::timer::{self, Timer, TimerSource};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tokio::time::{Instant, Sleep, sleep};
 /// Returns an alarm that fires after this time, or `None` if the thread has no clock.
 pub(crate) fn new_timer(after: Duration) -> Option<Box<dyn Timer>> {
     let tokio = || Handle::try_current().ok().and_then(|_| TokioTimerSource::new().new_timer());
-    let mut alarm = clock::new_timer().or_else(tokio)?;
+    let mut alarm = timer::new_timer().or_else(tokio)?;
     alarm.reset(after);
     Some(alarm)
 }

@@ -13,7 +13,7 @@ use http_body::{Body as HttpBody, Frame};
 use hyper::rt::{Read, ReadBuf, ReadBufCursor, Write};
 use hyper::server::conn::http1;
 use peregrine_web::BodyError;
-use peregrine_web::panics::catch_log_panic;
+use peregrine_web::panic::catch_log_panic;
 use peregrine_web::pipe::{PipeWriter, pipe};
 use peregrine_web::upgrade::{UpgradeHandler, SendBuffer, SEND_BUFFER_BYTES_MAX, Upgraded};
 use std::cell::Cell;

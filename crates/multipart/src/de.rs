@@ -178,8 +178,8 @@ impl FieldValue {
 macro_rules! of_one {
     ($($name:ident)*) => {
         $(
-            fn $name<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
-                self.one()?.$name(visitor)
+            fn $name<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, FormError> {
+                self.single()?.$name(visitor)
             }
         )*
     };
@@ -312,9 +312,9 @@ impl FieldValueDeserializer {
 macro_rules! parsed {
     ($($name:ident $visit:ident)*) => {
         $(
-            fn $name<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+            fn $name<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, FormError> {
                 let value = self.parse()?;
-                Field::here(&self.name, visitor.$visit(value))
+                FieldDeserializer::with_field_name(&self.name, visitor.$visit(value))
             }
         )*
     };
@@ -324,12 +324,12 @@ macro_rules! parsed {
 macro_rules! finite {
     ($($name:ident $visit:ident $type:ident)*) => {
         $(
-            fn $name<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+            fn $name<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, FormError> {
                 let value: $type = self.parse()?;
                 if !value.is_finite() {
-                    return Err(self.fault("expected a finite number".to_owned()));
+                    return Err(self.error("expected a finite number".to_owned()));
                 }
-                Field::here(&self.name, visitor.$visit(value))
+                FieldDeserializer::with_field_name(&self.name, visitor.$visit(value))
             }
         )*
     };

@@ -2,7 +2,7 @@
 
 use crate::multipart::Multipart;
 use crate::de::{self, FieldValue};
-use peregrine_web::account::{MemoryReservation, MemoryPressure, pressure};
+use peregrine_web::memory::{MemoryReservation, MemoryPressure, pressure};
 use peregrine_web::extract::{FromRequest, field_problem};
 use peregrine_web::{BodyError, Problem, Request};
 use serde::de::DeserializeOwned;

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures_core::Stream;
 use http::StatusCode;
 use http_body::Body as _;
-use peregrine_web::account::{MemoryReservation, MemoryPressure, pressure};
+use peregrine_web::memory::{MemoryReservation, MemoryPressure, pressure};
 use peregrine_web::extract::FromRequest;
 use peregrine_web::{Body, BodyError, Problem, Request};
 use std::fmt;

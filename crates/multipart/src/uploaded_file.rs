@@ -5,7 +5,7 @@ use crate::file_name::sanitize_file_name;
 use crate::blocking::BlockingTask;
 use bytes::Bytes;
 use http::StatusCode;
-use peregrine_web::account::{MemoryReservation, MemoryPressure, pressure};
+use peregrine_web::memory::{MemoryReservation, MemoryPressure, pressure};
 use peregrine_web::{BodyError, Problem};
 use std::fmt;
 use std::fs::{File, OpenOptions};

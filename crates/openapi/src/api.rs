@@ -44,7 +44,7 @@ macro_rules! methods {
             #[must_use]
             pub fn $name<Args, Via, H>(self, pattern: &str, handler: H) -> Self
             where
-                H: Signature<Args> + Handler<Args, Via> + Describe<Args> + 'static,
+                H: Signature<Args> + Handler<Args, Via> + OperationHandler<Args> + 'static,
                 (Args, Via): 'static,
             {
                 self.on(Method::$METHOD, pattern, handler)

@@ -64,7 +64,7 @@ pub trait OperationInput {
 
 macro_rules! silent {
     ($($Type:ty)*) => {
-        $(impl DescribeArgument for $Type {})*
+        $(impl OperationInput for $Type {})*
     };
 }
 
@@ -93,7 +93,7 @@ impl<T> OperationInput for Extension<T> {}
 macro_rules! described {
     ($($Type:ty => $describe:expr;)*) => {
         $(
-            impl DescribeArgument for $Type {
+            impl OperationInput for $Type {
                 fn describe(operation: &mut Operation) {
                     let describe: fn(&mut Operation) = $describe;
                     describe(operation);
@@ -150,16 +150,16 @@ macro_rules! forms {
     ($($(#[$when:meta])* $Form:ident $media_type:literal)*) => {
         $(
             $(#[$when])*
-            impl<T: JsonSchema> DescribeArgument for peregrine_web::extract::$Form<T> {
+            impl<T: JsonSchema> OperationInput for peregrine_web::extract::$Form<T> {
                 fn describe(operation: &mut Operation) {
                     let schema = operation.schemas().input::<T>();
-                    operation.body_of($media_type, schema, true).problems(&[400, 408, 413, 415, 422]);
+                    operation.body_with_schema($media_type, schema, true).problem_statuses(&[400, 408, 413, 415, 422]);
                 }
             }
 
             $(#[$when])*
-            impl<T: JsonSchema> crate::DescribeResponse for peregrine_web::extract::$Form<T> {
-                fn describe(responses: &mut crate::Responses) {
+            impl<T: JsonSchema> crate::OperationOutput for peregrine_web::extract::$Form<T> {
+                fn describe(responses: &mut crate::ResponsesBuilder) {
                     let schema = responses.schemas().output::<T>();
                     responses.content(200, $media_type, schema);
                 }

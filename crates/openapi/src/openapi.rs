@@ -8,7 +8,7 @@ use crate::security::SecurityScheme;
 use crate::path_template::PathTemplate;
 use http::Method;
 use peregrine_web::BuiltApp;
-use peregrine_web::application::RouteInfo;
+use peregrine_web::built::RouteInfo;
 use peregrine_web::requirements::DeclaredProblem;
 use peregrine_web::route::{DocComment, display_pattern};
 use peregrine_web::scope::CATCH_ALL;

@@ -160,7 +160,7 @@ impl<Args, H: Signature<Args>> OperationHandler<ViaOptions<Args>> for Described<
 macro_rules! around {
     ($($Around:ident)*) => {
         $(
-            impl<Args, H: Describe<Args>> Describe<ViaOptions<Args>> for $Around<H> {
+            impl<Args, H: OperationHandler<Args>> OperationHandler<ViaOptions<Args>> for $Around<H> {
                 fn describe(operation: &mut Operation) {
                     H::describe(operation);
                 }
@@ -194,15 +194,15 @@ where
 /// Implements [`Describe`] for one number of arguments and one kind of return.
 macro_rules! handler {
     ($Marker:ident, $Fn:ident, [$($result:tt)*], $($Argument:ident)*) => {
-        impl<F, R, $($Argument,)*> Describe<($Marker, $($Argument,)*)> for F
+        impl<F, R, $($Argument,)*> OperationHandler<($Marker, $($Argument,)*)> for F
         where
             F: $Fn($($Argument,)*) -> R,
-            R: DescribeResponse $($result)*,
-            $($Argument: DescribeArgument,)*
+            R: OperationOutput $($result)*,
+            $($Argument: OperationInput,)*
         {
             fn describe(operation: &mut Operation) {
                 $($Argument::describe(operation);)*
-                operation.answers::<R>();
+                operation.output::<R>();
             }
         }
     };

@@ -1,7 +1,7 @@
 //! Converts the router's patterns to OpenAPI path templates.
 
 use crate::parameter::Parameter;
-use peregrine_web::application::RouteInfo;
+use peregrine_web::built::RouteInfo;
 use peregrine_web::route::next_parameter;
 use serde_json::{Value, json};
 

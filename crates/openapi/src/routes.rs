@@ -8,7 +8,7 @@ use http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG};
 use http::{HeaderValue, StatusCode};
 use peregrine_web::extract::{OriginalPath, Preconditions};
 use peregrine_web::precondition::{Validators, PreconditionOutcome, precondition_failed, not_modified};
-use peregrine_web::routed::RegisterRoutes;
+use peregrine_web::register::RegisterRoutes;
 use peregrine_web::{HandlerExt, IntoResponse, Response, Scope};
 use serde_json::Value;
 use std::cell::OnceCell;

@@ -9,7 +9,7 @@ use http::header::CONTENT_TYPE;
 pub use peregrine_acme::*;
 use peregrine_server::Lifecycle;
 use peregrine_tls::{ChallengeResponses, TlsConfig};
-use peregrine_web::application::{BuiltApp, Intercept};
+use peregrine_web::built::{BuiltApp, Intercept};
 use peregrine_web::head::RequestHead;
 use peregrine_web::{IntoResponse, Request, Response, Service};
 use std::sync::Arc;

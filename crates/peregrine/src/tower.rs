@@ -26,7 +26,7 @@ use peregrine_driver::Socket;
 pub use peregrine_mount::*;
 #[cfg(feature = "tls")]
 use peregrine_tls::TlsConfig;
-use peregrine_web::application::BuiltApp;
+use peregrine_web::built::BuiltApp;
 use peregrine_web::{App, BuildError};
 use std::fmt;
 use std::future::pending;

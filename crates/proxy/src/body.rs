@@ -8,7 +8,7 @@ use crate::upstreams::UpstreamSet;
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
-use peregrine_web::account::MemoryReservation;
+use peregrine_web::memory::MemoryReservation;
 use peregrine_web::{Body, BodyError};
 use std::cell::{Cell, RefCell};
 use std::fmt;

@@ -4,7 +4,7 @@ use crate::attempt::AttemptError;
 use crate::proxy::ReverseProxy;
 use http::header::RETRY_AFTER;
 use http::{HeaderValue, StatusCode};
-use peregrine_web::panics::catch_log_panic;
+use peregrine_web::panic::catch_log_panic;
 use peregrine_web::{BodyError, Parts, Problem};
 
 /// Why a request got no response from an upstream.

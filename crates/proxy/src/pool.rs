@@ -5,7 +5,7 @@ use crate::slots::{SlotLimits, Slots};
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::client::conn::{TrySendError, http1};
-use peregrine_web::panics::catch_panic;
+use peregrine_web::panic::catch_panic;
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker};

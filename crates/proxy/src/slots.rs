@@ -5,7 +5,7 @@
 //! occupies the most slots loses the response that it has not read for the longest time.
 
 use peregrine_web::connection::ConnectionInfo;
-use peregrine_web::panics::catch_log_panic;
+use peregrine_web::panic::catch_log_panic;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;

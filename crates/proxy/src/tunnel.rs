@@ -4,7 +4,7 @@ use crate::attempt::saturating_add;
 use bytes::{Buf, Bytes};
 use hyper::upgrade::Upgraded as Theirs;
 use hyper_util::rt::TokioIo;
-use peregrine_web::turn::yield_now;
+use peregrine_web::coop::yield_now;
 use peregrine_web::upgrade::Upgraded as Ours;
 use std::future::poll_fn;
 use std::io;

@@ -5,7 +5,7 @@ use crate::error::UpstreamError;
 use crate::upstream_tls::{UpstreamTls, native_roots_config};
 use http::uri::{Authority, Scheme};
 use http::{HeaderValue, Uri};
-use peregrine_web::panics::catch_log_panic;
+use peregrine_web::panic::catch_log_panic;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};

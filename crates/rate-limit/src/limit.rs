@@ -10,7 +10,7 @@ use crate::redis::RedisStore;
 use crate::spec::LimitSpec;
 use crate::table::Table;
 use http::{HeaderValue, StatusCode};
-use peregrine_web::panics::catch_log_panic;
+use peregrine_web::panic::catch_log_panic;
 use peregrine_web::{Parts, Problem};
 use std::fmt;
 use std::sync::{Arc, LazyLock, OnceLock};

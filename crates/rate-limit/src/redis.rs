@@ -9,7 +9,7 @@ use ::redis::{Client, RedisError, Script};
 use http::header::RETRY_AFTER;
 use http::{HeaderValue, StatusCode};
 use peregrine_web::Problem;
-use peregrine_web::panics::catch_log_panic;
+use peregrine_web::panic::catch_log_panic;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt;

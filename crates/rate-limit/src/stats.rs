@@ -1,6 +1,6 @@
 //! Statistics of limits.
 
-use peregrine_web::panics::catch_log_panic;
+use peregrine_web::panic::catch_log_panic;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Statistics of a [`RateLimit`](crate::RateLimit) since it was created, over all workers.

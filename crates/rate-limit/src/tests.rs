@@ -2,7 +2,7 @@
 
 use crate::{RateLimitKey, RateLimit};
 use peregrine_web::connection::{ConnectionInfo, ConnectionAddr};
-use peregrine_web::test::{TestClient, TestResponse, block_on};
+use peregrine_web::testing::{TestClient, TestResponse, block_on};
 use peregrine_web::{App, TrustedProxies};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -1,6 +1,6 @@
 //! Sends the state of a server to the service manager (sd_notify).
 
-use peregrine_web::panics::catch_log_panic;
+use peregrine_web::panic::catch_log_panic;
 use rustix::time::{ClockId, clock_gettime};
 use std::env;
 use std::ffi::OsStr;

@@ -1,6 +1,6 @@
 //! Catches panics of application code, including destructors, because the server must continue.
 
-use peregrine_web::panics::{self, catch_log_panic, drop_panic_payload};
+use peregrine_web::panic::{self, catch_log_panic, drop_panic_payload};
 use std::any::Any;
 use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,7 +20,7 @@ pub(crate) fn panic_message(panic: Box<dyn Any + Send>) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     let text = text.unwrap_or("(no message)").to_owned();
-    panics::report_panic(&text);
+    panic::report_panic(&text);
     drop_panic_payload(panic);
     text
 }

@@ -3,12 +3,12 @@
 use crate::backend::{Backend, Data, LoadedSession, started_at};
 use crate::clock::{now, seconds};
 use crate::cookie::{self, SecurePolicy};
-use crate::session::{STARTED_AT, SessionChange, HELD, CurrentSession, Session, SessionState};
+use crate::session::{STARTED_AT, SessionChange, CURRENT, CurrentSession, Session, SessionState};
 use http::header::{CACHE_CONTROL, SET_COOKIE};
 use http::{HeaderValue, StatusCode};
 use peregrine_web::cookies::{CookieKeys, SameSite};
-use peregrine_web::held::with_task_local;
-use peregrine_web::panics::catch_log_panic;
+use peregrine_web::task_local::with_task_local;
+use peregrine_web::panic::catch_log_panic;
 use peregrine_web::requirements::Requirements;
 use peregrine_web::{RequestHead, IntoResponse, Middleware, Problem, Request, Response, Service};
 use std::fmt;
@@ -298,7 +298,7 @@ impl Middleware for SessionManager {
     async fn run<S: Service>(&self, request: Request, next: &S) -> Response {
         let is_secure = request.client().is_secure();
         let held = CurrentSession { settings: Rc::clone(&self.0), session: None };
-        let (mut response, held) = with_task_local(&HELD, held, request, next).await;
+        let (mut response, held) = with_task_local(&CURRENT, held, request, next).await;
         let Some(session) = held.and_then(|held| held.session) else { return response };
         match self.0.save(&session, is_secure).await {
             Ok(field) => {

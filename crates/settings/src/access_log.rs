@@ -29,7 +29,7 @@ impl Default for LoggingConfig {
 pub struct AccessLogConfig {
     /// Where to write lines: `stdout`, the path of a file, or `off`. A reload can change the
     /// target, but cannot turn the log on or off.
-    #[serde(with = "MaybeText")]
+    #[serde(with = "OptionalString")]
     pub target: Option<String>,
     /// The line format: `common`, `combined`, or `json`. Applied on reload.
     pub form: LineFormat,
@@ -38,10 +38,10 @@ pub struct AccessLogConfig {
     /// Patterns of routes whose requests are not logged, such as `/health`. Applied on reload.
     pub routes_left_out: Vec<String>,
     /// The maximum number of unwritten bytes per worker. Lines beyond it are dropped and counted.
-    #[serde(with = "Size")]
+    #[serde(with = "ByteSize")]
     pub queue_bytes_max: usize,
     /// How long shutdown waits until all lines are written.
-    #[serde(with = "Time")]
+    #[serde(with = "HumanDuration")]
     pub end_timeout: Duration,
 }
 

@@ -20,14 +20,14 @@ pub struct AcmeConfig {
     pub contacts: Vec<String>,
     /// The folder that stores the account and the certificates. Instances that share the folder
     /// share the certificates.
-    #[serde(with = "MaybeText")]
+    #[serde(with = "OptionalString")]
     pub folder: Option<String>,
     /// How to prove control of a domain to the authority, preferred first: `tls-alpn-01` needs this
     /// listener to be reachable at port 443, `http-01` needs any listener at port 80.
     pub challenges: Vec<ChallengeKind>,
     /// A certificate profile offered by the authority, such as `shortlived`; `off`: the authority's
     /// default.
-    #[serde(with = "MaybeText")]
+    #[serde(with = "OptionalString")]
     pub profile: Option<String>,
     /// PEM files of additional root certificates to trust when connecting to the directory.
     pub roots: Vec<String>,
@@ -56,7 +56,7 @@ impl Default for AcmeConfig {
 #[serde(default, deny_unknown_fields)]
 pub struct ExternalAccountBindingConfig {
     /// The key identifier; `off`: no external account.
-    #[serde(with = "MaybeText")]
+    #[serde(with = "OptionalString")]
     pub id: Option<String>,
     /// The HMAC key in base64url, as the authority shows it. It is never printed.
     pub key: SecretString,

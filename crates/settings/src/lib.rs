@@ -59,7 +59,7 @@ pub use self::tls::{CertificateConfig, ClientAuthConfig, ClientAuthMode, MinTlsV
 pub use self::traces::{OtlpConfig, TraceSection};
 pub use peregrine_config::{
     AutoCount, ConfigError, ValueKind, ConfigLoader, OptionalCount, OptionalFileMode, OptionalByteSize, OptionalString, OptionalDuration,
-    SourceLocation, SecretString, ByteSize, HumanDuration, ConfigValue, print, to_toml_string_with_comments,
+    SourceLocation, SecretString, ByteSize, HumanDuration, ConfigValue, to_toml_string, to_toml_string_with_comments,
 };
 
 /// What `peregrine` needs to apply a configuration and to reload it. It may change in any release.

@@ -29,7 +29,7 @@ use std::time::Duration;
 #[non_exhaustive]
 pub struct ServerConfig {
     /// The number of worker threads, or `auto` for one per core that the process may use.
-    #[serde(with = "Automatic")]
+    #[serde(with = "AutoCount")]
     pub workers: Option<NonZeroUsize>,
     /// Pins each worker thread to its own core.
     pub pin_workers: bool,
@@ -141,23 +141,23 @@ impl ServerConfig {
 pub struct ListenerConfig {
     /// The address: `127.0.0.1:8080`, `[::]:80`, `localhost:3000`, or `unix:/run/app.sock`. With
     /// `activated`, the address to use if the service manager passed no sockets at all.
-    #[serde(with = "MaybeText")]
+    #[serde(with = "OptionalString")]
     pub address: Option<String>,
     /// The name of sockets passed by a service manager (`FileDescriptorName=` of systemd). On
     /// Linux.
-    #[serde(with = "MaybeText")]
+    #[serde(with = "OptionalString")]
     pub activated: Option<String>,
     /// Permissions of the Unix domain socket's file, as an octal string such as `"0660"`; `off`:
     /// determined by the process's umask. Sockets inherited in an upgrade or from a service manager
     /// are not changed.
-    #[serde(with = "MaybeMode")]
+    #[serde(with = "OptionalFileMode")]
     pub unix_mode: Option<u32>,
     /// The owner of the socket file, by name or number; `off`: the user that runs the server. Only
     /// root can change the owner.
-    #[serde(with = "MaybeText")]
+    #[serde(with = "OptionalString")]
     pub unix_owner: Option<String>,
     /// The group of the socket file, by name or number; `off`: the group that runs the server.
-    #[serde(with = "MaybeText")]
+    #[serde(with = "OptionalString")]
     pub unix_group: Option<String>,
     /// Whether the listener uses TLS.
     pub https: bool,
@@ -184,10 +184,10 @@ pub struct TrustedProxiesConfig {
     pub from: Vec<String>,
     /// The number of proxies in front of the server, at any addresses, if clients can reach it only
     /// through them. Use it in place of `from`.
-    #[serde(with = "MaybeCount")]
+    #[serde(with = "OptionalCount")]
     pub hops: Option<usize>,
     /// The maximum number of proxies in a chain to trust.
-    #[serde(with = "MaybeCount")]
+    #[serde(with = "OptionalCount")]
     pub hops_max: Option<usize>,
     /// The header fields that the proxies write: `x-forwarded`, or `forwarded` (RFC 7239).
     pub field: ForwardedHeader,
@@ -220,7 +220,7 @@ pub struct ProxyProtocolConfig {
     /// this machine, private networks, and Unix domain sockets.
     pub from: Vec<String>,
     /// The maximum length of a version 2 header.
-    #[serde(with = "Size")]
+    #[serde(with = "ByteSize")]
     pub header_bytes_max: usize,
 }
 
@@ -256,17 +256,17 @@ pub struct DriverConfig {
     /// Receive buffers shared by all connections of a worker: a power of two from 16 to 32,768.
     pub receive_buffers: u32,
     /// The size of a receive buffer, from 512 B to 64 KiB.
-    #[serde(with = "Size")]
+    #[serde(with = "ByteSize")]
     pub receive_buffer_bytes: usize,
     /// The number of unread receive buffers that one connection may hold before the driver stops
     /// receiving for it.
     pub receive_ahead_max: usize,
     /// The size of a receive on a connection that fills its buffers, from 4 KiB to 1 MiB.
-    #[serde(with = "Size")]
+    #[serde(with = "ByteSize")]
     pub receive_large_bytes: usize,
     /// How long to poll for completions before sleeping in the kernel. It trades idle CPU time for
     /// lower latency. Only with io_uring.
-    #[serde(with = "Time")]
+    #[serde(with = "HumanDuration")]
     pub spin: Duration,
 }
 
@@ -321,14 +321,14 @@ pub struct SocketsConfig {
     pub nodelay: bool,
     /// The maximum number of unsent bytes that the kernel buffers per connection
     /// (`TCP_NOTSENT_LOWAT`).
-    #[serde(with = "Size")]
+    #[serde(with = "ByteSize")]
     pub unsent_bytes_max: u32,
     /// How long a connection may be idle before the kernel sends keep-alive probes (`SO_KEEPALIVE`,
     /// `TCP_KEEPIDLE`).
-    #[serde(with = "MaybeTime")]
+    #[serde(with = "OptionalDuration")]
     pub keep_alive: Option<Duration>,
     /// The time between two unanswered probes.
-    #[serde(with = "Time")]
+    #[serde(with = "HumanDuration")]
     pub keep_alive_interval: Duration,
     /// The number of unanswered probes after which the kernel closes the connection. On Linux, only
     /// used with `user_timeout = "off"`.
@@ -336,13 +336,13 @@ pub struct SocketsConfig {
     /// How long data or probes may stay unacknowledged, or the client's receive window closed,
     /// before the kernel closes the connection (`TCP_USER_TIMEOUT`, on Linux). The server raises it
     /// above `rate_slack`.
-    #[serde(with = "MaybeTime")]
+    #[serde(with = "OptionalDuration")]
     pub user_timeout: Option<Duration>,
     /// The size of the kernel's receive buffer (`SO_RCVBUF`); `off`: chosen by the kernel.
-    #[serde(with = "MaybeSize")]
+    #[serde(with = "OptionalByteSize")]
     pub receive_buffer_bytes: Option<usize>,
     /// The size of the kernel's send buffer (`SO_SNDBUF`); `off`: chosen by the kernel.
-    #[serde(with = "MaybeSize")]
+    #[serde(with = "OptionalByteSize")]
     pub send_buffer_bytes: Option<usize>,
     /// Whether IPv6 addresses accept only IPv6. Otherwise `[::]` also accepts IPv4.
     pub ipv6_only: bool,
@@ -395,21 +395,21 @@ impl From<SocketOptions> for SocketsConfig {
 pub struct AdminConfig {
     /// The address: `127.0.0.1:9000`, `unix:/run/app/admin.sock`, or `off`. Anyone who can connect
     /// to it can read everything it shows.
-    #[serde(with = "MaybeText")]
+    #[serde(with = "OptionalString")]
     pub address: Option<String>,
     /// How long a handler may block a worker's thread before `/livez` responds with 503.
-    #[serde(with = "Time")]
+    #[serde(with = "HumanDuration")]
     pub live_within: Duration,
     /// Permissions of the Unix domain socket's file, as an octal string such as `"0660"`; `off`:
     /// determined by the process's umask. Inherited sockets are not changed.
-    #[serde(with = "MaybeMode")]
+    #[serde(with = "OptionalFileMode")]
     pub unix_mode: Option<u32>,
     /// The owner of the socket file, by name or number; `off`: the user that runs the server. Only
     /// root can change the owner.
-    #[serde(with = "MaybeText")]
+    #[serde(with = "OptionalString")]
     pub unix_owner: Option<String>,
     /// The group of the socket file, by name or number; `off`: the group that runs the server.
-    #[serde(with = "MaybeText")]
+    #[serde(with = "OptionalString")]
     pub unix_group: Option<String>,
 }
 
@@ -434,10 +434,10 @@ pub struct RestartConfig {
     pub upgrade_at_signal: bool,
     /// How long the new process may take to start serving. After that it is killed, and this
     /// process keeps serving.
-    #[serde(with = "Time")]
+    #[serde(with = "HumanDuration")]
     pub upgrade_timeout: Duration,
     /// The program to start in an upgrade; `off`: this program.
-    #[serde(with = "MaybeText")]
+    #[serde(with = "OptionalString")]
     pub program: Option<String>,
 }
 

@@ -1,7 +1,7 @@
 //! Prints the configuration, and its JSON schema.
 
 use crate::server::ServerConfig;
-use peregrine_config::print;
+use peregrine_config::to_toml_string;
 use std::fmt;
 
 /// Prints the whole configuration as TOML, including defaults. Reading the text yields an equal

@@ -17,14 +17,14 @@ pub struct TlsSection {
     pub acme: AcmeConfig,
     /// The label of the certificate for clients that send no server name or an unknown one; `off`:
     /// the first by label.
-    #[serde(with = "MaybeText")]
+    #[serde(with = "OptionalString")]
     pub default_certificate: Option<String>,
     /// Reloads certificates when their files change. Needs the feature `tls-watch`.
     pub watch: bool,
     /// Client certificates (mutual TLS).
     pub client_auth: ClientAuthConfig,
     /// A file with session ticket keys; `off`: random keys that only this process knows.
-    #[serde(with = "MaybeText")]
+    #[serde(with = "OptionalString")]
     pub ticket_keys: Option<String>,
     /// The oldest TLS version accepted: `1.2` or `1.3`.
     pub minimum_version: MinTlsVersion,
@@ -37,7 +37,7 @@ pub struct TlsSection {
     /// Responds with 421 to requests for a host that the certificate does not cover.
     pub host_check: bool,
     /// How long before a certificate expires the server starts to log warnings.
-    #[serde(with = "Time")]
+    #[serde(with = "HumanDuration")]
     pub expiry_warning: Duration,
     /// Writes the secrets of each connection to the file named by `SSLKEYLOGFILE`. Never use it in
     /// production.
@@ -74,7 +74,7 @@ pub struct CertificateConfig {
     /// The file of the key.
     pub key: String,
     /// The file of a DER OCSP response to staple; `off`: none.
-    #[serde(default, with = "MaybeText")]
+    #[serde(default, with = "OptionalString")]
     pub staple: Option<String>,
 }
 

@@ -46,19 +46,19 @@ impl Default for TraceSection {
 pub struct OtlpConfig {
     /// The collector's URL, such as `http://collector:4318`; `off`: no spans are sent. A program
     /// with its own `tracing` subscriber adds the layer of `Otlp::from_config` to it.
-    #[serde(with = "MaybeText")]
+    #[serde(with = "OptionalString")]
     pub endpoint: Option<String>,
     /// The service name; `off`: the value of `OTEL_SERVICE_NAME`.
-    #[serde(with = "MaybeText")]
+    #[serde(with = "OptionalString")]
     pub service: Option<String>,
     /// Header fields of requests to the collector, for example for authentication:
     /// `authorization = "Bearer .."`. The values are never printed.
     pub headers: BTreeMap<String, SecretString>,
     /// The timeout for sending one batch of spans.
-    #[serde(with = "Time")]
+    #[serde(with = "HumanDuration")]
     pub send_timeout: Duration,
     /// How long shutdown waits until all spans are sent.
-    #[serde(with = "Time")]
+    #[serde(with = "HumanDuration")]
     pub end_timeout: Duration,
 }
 

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Method, StatusCode};
 use peregrine_web::body::{Body, BodyError};
 use peregrine_web::pipe::{DEFAULT_PIPE_BYTES_MAX, PipeWriter, pipe};
-use peregrine_web::test::TestResponse;
+use peregrine_web::testing::TestResponse;
 use peregrine_web::{Headers, Response};
 use serde::Serialize;
 use std::fmt;

@@ -7,7 +7,7 @@ use super::sim::{Sim, panic_message};
 use peregrine_driver::Options;
 use peregrine_driver_sim::Network;
 use peregrine_server::{WorkerLocals, Lifecycle};
-use peregrine_web::panics;
+use peregrine_web::panic;
 use std::fmt::Debug;
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};

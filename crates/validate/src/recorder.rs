@@ -158,7 +158,7 @@ macro_rules! numbers {
             fn $name<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
                 match self.0.parse() {
                     Ok(number) => visitor.$visit(number),
-                    Err(_) => Err(lost()),
+                    Err(_) => Err(recording_stopped()),
                 }
             }
         )*

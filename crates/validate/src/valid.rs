@@ -63,14 +63,14 @@ macro_rules! of_parts {
             {
                 async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
                     let value = $Extractor::<T>::from_request_parts(parts).await?;
-                    of_fields(value, $place, parts.states())
+                    validate_fields(value, $place, parts.states())
                 }
 
                 async fn optional_from_request_parts(
                     parts: &mut Parts,
                 ) -> Result<Option<Self>, Problem> {
                     match $Extractor::<T>::optional_from_request_parts(parts).await? {
-                        Some(value) => of_fields(value, $place, parts.states()).map(Some),
+                        Some(value) => validate_fields(value, $place, parts.states()).map(Some),
                         None => Ok(None),
                     }
                 }

@@ -5,7 +5,7 @@ use http::Method;
 use peregrine_multipart::{MultipartForm, UploadedFile};
 use peregrine_validate::{ERRORS_MAX, FieldNames, ValidationErrors, Valid};
 use peregrine_web::extract::{Form, Json, Path, Query};
-use peregrine_web::test::{TestClient, TestResponse};
+use peregrine_web::testing::{TestClient, TestResponse};
 use peregrine_web::{App, Problem};
 use serde::Deserialize;
 use serde_json::{Value, json};

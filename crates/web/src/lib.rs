@@ -22,14 +22,14 @@ pub mod sse;
 pub mod testing;
 pub mod trace;
 
-pub use crate::app::built::{self as application, BuiltApp, MatchedEndpoint};
-pub use crate::app::error::{self as fault, BuildError};
+pub use crate::app::built::{self, BuiltApp, MatchedEndpoint};
+pub use crate::app::error::{self, BuildError};
 pub use crate::app::handler::{self, Handler, HandlerExt};
 pub use crate::app::middleware::{self, Middleware, Next};
 pub use crate::app::route_list::RouteList;
 pub use crate::app::scope::{self, Scope};
 pub use crate::app::{App, TrailingSlash};
-pub use crate::app::{guard, method_override, register as routed, route, urls};
+pub use crate::app::{guard, method_override, register, route, urls};
 pub use crate::http::body::{self, Body, BodyError};
 pub use crate::http::client::{self, ClientInfo, TrustedProxies};
 #[cfg(feature = "cookies")]
@@ -44,16 +44,13 @@ pub use crate::http::response::into_response::IntoResponse;
 pub use crate::http::response::{self, Headers, Response};
 pub use crate::http::service::{self, Service};
 pub use crate::http::{
-    connection, coop as turn, memory as account, origin, private_response as personal,
+    connection, coop, memory, origin, private_response,
     requirements, state, upgrade,
 };
 #[doc(hidden)]
 pub use crate::http::{
-    in_flight as in_progress, panic as panics, task_local as held, timer as clock,
+    in_flight, panic, task_local, timer,
 };
-#[doc(inline)]
-pub use crate::testing as test;
-
 /// Content negotiation with `Accept` (RFC 9110 §12.5.1).
 pub mod accept {
     pub use crate::extract::accept::{Accept, Negotiation};
@@ -94,14 +91,6 @@ pub mod precondition {
 /// Information from the PROXY header of a connection.
 pub mod proxy_protocol {
     pub use crate::http::connection::proxy_protocol::{ProxyProtocolInfo, ProxyProtocolTls};
-}
-
-/// Conversion of handler return values into responses.
-pub mod response {
-    pub use crate::http::response::content::{Form, Html, Json};
-    pub use crate::http::response::headers::{AppendHeaders, NoCompression};
-    pub use crate::http::response::into_response::{IntoResponse, IntoResponseParts};
-    pub use crate::http::response::redirect::Redirect;
 }
 
 /// How a request's route was selected, apart from its method and path. Caches need this so that

@@ -4,7 +4,7 @@ use crate::inflate::Inflater;
 use flate2::{Compress as Deflater, Compression as Level};
 use peregrine_proto::ws::deflate::{DeflateParams, DeflateConfig};
 use peregrine_proto::ws::{DeflateCodec, InflateError};
-use peregrine_web::account::MemoryReservation;
+use peregrine_web::memory::MemoryReservation;
 use peregrine_web::deflate::flush;
 use std::cell::RefCell;
 use std::fmt;
@@ -151,7 +151,7 @@ impl fmt::Debug for DeflateContext {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use peregrine_web::account::reserved;
+    use peregrine_web::memory::reserved;
 
     const END: [u8; 4] = [0, 0, 0xff, 0xff];
 

@@ -9,9 +9,9 @@ use crate::socket::WebSocket;
 use crate::limits::WebSocketTimeouts;
 use crate::shared::{ReceivedKind, SharedSocket};
 use peregrine_proto::ws::CloseCode;
-use peregrine_web::clock::{self, Timer};
-use peregrine_web::panics;
-use peregrine_web::turn::yield_now;
+use peregrine_web::timer::{self, Timer};
+use peregrine_web::panic;
+use peregrine_web::coop::yield_now;
 use peregrine_web::upgrade::Upgraded;
 use std::any::Any;
 use std::future::poll_fn;
@@ -117,7 +117,7 @@ impl Dispatcher {
             unread: Vec::new(),
             consumed: 0,
             timeouts: times,
-            timer: clock::new_timer(),
+            timer: timer::new_timer(),
             timer_armed: false,
             phase: ClosePhase::Open,
             received_since_check: false,
@@ -343,7 +343,7 @@ impl Drop for Dispatcher {
         self.shared.with(|state| state.on_connection_lost());
         // The connection broke before `poll` could resume the panic.
         if let Some(panic) = self.panic.take() {
-            panics::log_panic("the handler of a WebSocket", panic);
+            panic::log_panic("the handler of a WebSocket", panic);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::error::RecvError;
 use crate::message::Message;
-use peregrine_web::account::MemoryReservation;
+use peregrine_web::memory::MemoryReservation;
 use std::collections::VecDeque;
 
 /// The accounted overhead of a queued message.
@@ -52,7 +52,7 @@ fn cost(message: &Result<Message, RecvError>) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use peregrine_web::account::reserved;
+    use peregrine_web::memory::reserved;
 
     #[test]
     fn what_waits_counts_until_it_is_taken_or_thrown_away() {

@@ -9,7 +9,7 @@ use crate::work_budget::WorkBudget;
 use crate::waker_list::{WakerList, store_waker};
 use bytes::Bytes;
 use peregrine_proto::ws::{self, Close, CloseCode, Connection, MessagePayload, Event, Role};
-use peregrine_web::account::{MemoryReservation, MemoryPressure, pressure};
+use peregrine_web::memory::{MemoryReservation, MemoryPressure, pressure};
 use peregrine_web::upgrade::UnsentBytes;
 use std::cell::RefCell;
 use std::mem::take;

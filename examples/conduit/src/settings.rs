@@ -21,17 +21,17 @@ pub struct Settings {
     pub database_connections: u32,
     /// How long a request waits for a connection, for another writer, and for its password to be
     /// hashed; then it is answered with a 503. Default: 3 s.
-    #[serde(with = "Time")]
+    #[serde(with = "HumanDuration")]
     pub wait_max: Duration,
     /// The folder of uploaded pictures. Default: `uploads`.
     pub uploads: PathBuf,
     /// The maximum size of a picture, in bytes. Default: 2 MiB.
-    #[serde(with = "Size")]
+    #[serde(with = "ByteSize")]
     pub upload_bytes_max: u64,
     /// The key that signs tokens: at least 32 random bytes, the same in all processes.
     pub secret: SecretString,
     /// The lifetime of a token. Default: 24 h.
-    #[serde(with = "Time")]
+    #[serde(with = "HumanDuration")]
     pub token_lifetime: Duration,
     /// The maximum number of login attempts per account and minute. Default: 20.
     pub logins_per_minute: u32,

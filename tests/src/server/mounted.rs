@@ -4,7 +4,7 @@
 use crate::server::bench::{Bench, Gate};
 use crate::server::{KernelBench, KernelBenches, SimulatedBench, SimulatedBenches};
 use peregrine::tower::{AppService, Mount, tower};
-use peregrine::web::application::BuiltApp;
+use peregrine::web::built::BuiltApp;
 use peregrine::web::connection::ConnectionInfo;
 use peregrine::web::{App, BuildError};
 use peregrine::{IntoBuiltApp, Limits};

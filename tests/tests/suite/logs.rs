@@ -5,7 +5,7 @@
 #![cfg(unix)]
 
 use peregrine::prelude::*;
-use peregrine::web::test::block_on;
+use peregrine::web::testing::block_on;
 use peregrine::web::upgrade::UpgradeHandler;
 use peregrine_tests::server::bench::{Got, Wire};
 use peregrine_tests::server::streams::Streams;

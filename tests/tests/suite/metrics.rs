@@ -691,7 +691,7 @@ fn clients_of_the_admin_listener_keep_no_probe_out(choice: DriverChoice) {
 }
 
 fn who_has_no_memory_is_ready_unless_somebody_asks_for_that(choice: DriverChoice) {
-    use peregrine::web::account::MemoryReservation;
+    use peregrine::web::memory::MemoryReservation;
     let overload =
         OverloadLimits { memory_max: MemoryMax::Bytes(4 << 20), ..OverloadLimits::default() };
     let make = || {

@@ -24,7 +24,7 @@ pub use self::sink::Sink;
 use self::queue::{WriterSignal, Producer, LineQueue};
 use self::writer::AccessLogWriter;
 use peregrine_server::WorkerAccessLog as WorkerLog;
-use peregrine_web::panics::catch_log_panic;
+use peregrine_web::panic::catch_log_panic;
 use std::error::Error;
 use std::fmt;
 use std::io::{self, Write};

@@ -3,7 +3,7 @@
 use super::metrics::AccessLogMetrics;
 use super::queue::{WriterSignal, RETAINED_BYTES_MAX, WriterState, LineQueue};
 use super::sink::Sink;
-use peregrine_web::panics::catch_log_panic;
+use peregrine_web::panic::catch_log_panic;
 use std::io;
 use std::sync::{Arc, mpsc};
 use std::thread;

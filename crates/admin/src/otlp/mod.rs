@@ -27,7 +27,7 @@ use opentelemetry_sdk::trace::SdkTracerProvider;
 use peregrine_server::{SpanRecorder, TraceConfig};
 #[cfg(feature = "config")]
 use peregrine_settings::ServerConfig;
-use peregrine_web::panics::catch_log_panic;
+use peregrine_web::panic::catch_log_panic;
 use peregrine_web::trace::{TraceContext, is_unsampled};
 use std::collections::HashMap;
 use std::fmt;

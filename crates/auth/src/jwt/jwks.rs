@@ -2,8 +2,8 @@
 
 use super::keys::KeySet;
 use bytes::Bytes;
-use peregrine_web::clock;
-use peregrine_web::panics::catch_log_panic;
+use peregrine_web::timer;
+use peregrine_web::panic::catch_log_panic;
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -318,7 +318,7 @@ async fn with_timeout<T>(time: Duration, future: impl Future<Output = T>) -> Opt
     if time.is_zero() {
         return None;
     }
-    let mut alarm = clock::new_timer();
+    let mut alarm = timer::new_timer();
     if let Some(alarm) = &mut alarm {
         alarm.reset(time);
     }

@@ -11,7 +11,7 @@ use jsonwebtoken::crypto::aws_lc;
 use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::{Algorithm, Header, Validation, decode, decode_header};
 use peregrine_web::extract::FromRequestParts;
-use peregrine_web::panics::catch_log_panic;
+use peregrine_web::panic::catch_log_panic;
 use peregrine_web::requirements::Requirements;
 use peregrine_web::{Parts, Problem};
 use serde::de::DeserializeOwned;

@@ -9,7 +9,7 @@ use http::header::{
     LAST_MODIFIED, PROXY_AUTHENTICATE, TE, TRANSFER_ENCODING, UPGRADE, VARY,
 };
 use http::{HeaderName, HeaderValue, StatusCode};
-use peregrine_web::personal::IdentitySources;
+use peregrine_web::private_response::IdentitySources;
 use peregrine_web::response::NoCompression;
 use peregrine_web::response::Headers;
 use peregrine_web::{Body, RequestHead, Response};

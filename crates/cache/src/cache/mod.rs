@@ -22,8 +22,8 @@ use coalesce::{CoalescedFetch, FlightOutcome};
 use http::header::{CONTENT_LOCATION, LOCATION};
 use http::{HeaderName, Method, StatusCode};
 use outer::OuterCache;
-use peregrine_web::in_progress::InFlightHandle;
-use peregrine_web::personal::PrivateResponseWatch;
+use peregrine_web::in_flight::InFlightHandle;
+use peregrine_web::private_response::PrivateResponseWatch;
 use peregrine_web::precondition::{Validators, PreconditionOutcome, not_modified};
 use peregrine_web::{
     Body, RequestHead, IntoResponse, Middleware, Parts, Problem, Request, Response, Service,
@@ -89,7 +89,7 @@ const BYPASS_FIELDS: [&str; 5] = ["range", "if-range", "if-match", "if-unmodifie
 ///   the request's head, or by a mounted tower service or upstream server, which may read
 ///   everything;
 /// - is from a client that `Authenticate` identified; or
-/// - was marked by [`Personal::note`](peregrine_web::personal::Personal::note).
+/// - was marked by [`Personal::note`](peregrine_web::private_response::Personal::note).
 ///
 /// All personal responses except those of upstream servers are sent with `Cache-Control: private`.
 /// If a handler looked for an identity and found none, its response is reused only for other

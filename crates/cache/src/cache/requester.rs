@@ -2,7 +2,7 @@
 
 use http::Method;
 use peregrine_web::connection::ConnectionInfo;
-use peregrine_web::personal::{IdentitySources, PrivateResponse};
+use peregrine_web::private_response::{IdentitySources, PrivateResponse};
 use peregrine_web::{RequestHead, Parts};
 
 /// A request as the cache sees it.

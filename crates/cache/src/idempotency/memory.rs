@@ -1,7 +1,7 @@
 //! An in-memory store of outcomes.
 
 use super::store::{ClaimResult, Fingerprint, IdempotencyStore, IdempotentOutcome, IdempotencyStoreError};
-use peregrine_web::panics::catch_log_panic;
+use peregrine_web::panic::catch_log_panic;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -15,11 +15,11 @@ use bytes::Bytes;
 use http::header::{RETRY_AFTER, SET_COOKIE};
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 use key::{fingerprint, is_same_client, is_same_request, idempotency_key, storage_key};
-use peregrine_web::account::MemoryReservation;
+use peregrine_web::memory::MemoryReservation;
 use peregrine_web::extract::FromRequest;
-use peregrine_web::in_progress::InFlightHandle;
-use peregrine_web::panics::{catch_log_panic, catch_unwind_future};
-use peregrine_web::personal::{IdentitySource, IdentitySources, PrivateResponse, PrivateResponseWatch};
+use peregrine_web::in_flight::InFlightHandle;
+use peregrine_web::panic::{catch_log_panic, catch_unwind_future};
+use peregrine_web::private_response::{IdentitySource, IdentitySources, PrivateResponse, PrivateResponseWatch};
 use peregrine_web::{
     Body, RequestHead, IntoResponse, Middleware, Parts, Problem, Request, Response, Service,
 };
@@ -89,7 +89,7 @@ const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 /// - Cookies and client certificates count as identities too. A request with others than the first
 ///   one gets a 409, never the first response.
 /// - If clients are identified in another way, by a session or a field marked by
-///   [`Personal::note`](peregrine_web::personal::Personal::note), their responses are not stored,
+///   [`Personal::note`](peregrine_web::private_response::Personal::note), their responses are not stored,
 ///   the repeated request gets a 409, and the log says that [`Idempotency::scope`] must be set. The
 ///   same applies to responses with `Set-Cookie` to requests without `Authorization` and
 ///   `X-Api-Key`.

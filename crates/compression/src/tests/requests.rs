@@ -1,8 +1,8 @@
 use super::{noise, pack, text};
 use crate::{ContentCoding, Decompression};
 use http_body::Body as _;
-use peregrine_web::account::{reserved, set_limit};
-use peregrine_web::test::{TestClient, TestRequest, TestResponse};
+use peregrine_web::memory::{reserved, set_limit};
+use peregrine_web::testing::{TestClient, TestRequest, TestResponse};
 use peregrine_web::{App, Body, HandlerExt, Next, Request};
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -254,7 +254,7 @@ fn what_breaks_off_or_is_changed_is_a_problem_and_never_a_panic() {
 fn nothing_is_unpacked_while_there_is_no_memory() {
     let before = reserved();
     set_limit(Some(before + 100));
-    let _charge = peregrine_web::account::MemoryReservation::new(99);
+    let _charge = peregrine_web::memory::MemoryReservation::new(99);
     let response = sent(&client(), "/", &["gzip"], pack(ContentCoding::Gzip, b"x"));
     set_limit(None);
     assert_eq!(kind(&response), "503 overloaded");

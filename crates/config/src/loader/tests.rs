@@ -33,11 +33,11 @@ enum Choice {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Limits {
-    #[serde(with = "Time")]
+    #[serde(with = "HumanDuration")]
     idle_timeout: Duration,
-    #[serde(with = "MaybeTime")]
+    #[serde(with = "OptionalDuration")]
     age_max: Option<Duration>,
-    #[serde(with = "Size")]
+    #[serde(with = "ByteSize")]
     bytes_max: u16,
 }
 

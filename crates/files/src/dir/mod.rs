@@ -8,7 +8,7 @@ use crate::metadata::{FileContent, FileMetadata, ResolvedFile, media_type};
 use crate::listing::{DirEntry, LISTING_MAX};
 use crate::target::FilePath;
 use beneath::Root;
-use peregrine_web::panics::catch_log_panic;
+use peregrine_web::panic::catch_log_panic;
 use std::fs::File;
 use std::io;
 use std::path::PathBuf;

@@ -2,7 +2,7 @@
 
 use peregrine_files::Files;
 use peregrine_web::extract::StateRef;
-use peregrine_web::test::{TestClient, TestResponse};
+use peregrine_web::testing::{TestClient, TestResponse};
 use peregrine_web::{App, Request, Response, TrustedProxies, extract};
 use std::fs::{self, File, FileTimes};
 use std::path::Path;
@@ -428,7 +428,7 @@ fn a_file_that_becomes_shorter_breaks_its_response_off() {
     let client = client(Files::dir(folder.path()));
     let response = client.get("/f/large.bin").send_blocking();
     let mut body = response.into_response().body;
-    peregrine_web::test::block_on(async {
+    peregrine_web::testing::block_on(async {
         let file = File::options().write(true).open(folder.path().join("large.bin"));
         file.expect("the file exists").set_len(10).expect("the file can be truncated");
         let mut bytes = 0;

@@ -1,6 +1,6 @@
 use super::*;
 use http::header::{ALLOW, AUTHORIZATION, CONTENT_TYPE, ETAG};
-use peregrine_web::test::{TestClient, TestResponse};
+use peregrine_web::testing::{TestClient, TestResponse};
 use peregrine_web::{App, guard};
 
 const PAGE: &str = "https://app.test";

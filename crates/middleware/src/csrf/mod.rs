@@ -9,13 +9,13 @@ pub use token::{CsrfKey, CsrfToken};
 use crate::allowed_origins::{AllowedOrigins, quote};
 use http::header::{CACHE_CONTROL, SET_COOKIE};
 use http::{HeaderValue, StatusCode};
-use peregrine_web::held::with_task_local;
+use peregrine_web::task_local::with_task_local;
 use peregrine_web::origin::is_same_origin;
 use peregrine_web::requirements::Requirements;
 use peregrine_web::{Body, RequestHead, IntoResponse, Middleware, Problem, Request, Response, Service};
 use std::fmt;
 use std::rc::Rc;
-use token::{ISSUED, CurrentToken, TokenSigner};
+use token::{CURRENT, CurrentToken, TokenSigner};
 
 /// The largest form in which a token is searched, in bytes.
 pub const FORM_BYTES_MAX: u64 = 1 << 20;
@@ -223,7 +223,7 @@ impl Middleware for Csrf {
         let Some(tokens) = &self.tokens else { return next.call(request).await };
         let is_secure = request.client().is_secure();
         let issued = CurrentToken { tokens: Rc::clone(tokens), is_secure, token: None };
-        let (mut response, issued) = with_task_local(&ISSUED, issued, request, next).await;
+        let (mut response, issued) = with_task_local(&CURRENT, issued, request, next).await;
         if let Some((token, is_new)) = issued.and_then(|issued| issued.token) {
             if is_new {
                 response.headers.append(SET_COOKIE, token.set_cookie(is_secure));

@@ -2,7 +2,7 @@ use super::*;
 use http::Method;
 use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::extract::Form;
-use peregrine_web::test::{TestClient, TestResponse};
+use peregrine_web::testing::{TestClient, TestResponse};
 use peregrine_web::{App, HandlerExt, TrustedProxies};
 use std::collections::HashMap;
 use std::sync::Arc;

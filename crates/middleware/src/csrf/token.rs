@@ -4,8 +4,8 @@ use crate::random::{Hex, random_bytes};
 use hmac::{Hmac, Mac};
 use http::{HeaderValue, StatusCode};
 use peregrine_web::extract::FromRequestParts;
-use peregrine_web::panics::catch_log_panic;
-use peregrine_web::personal::PrivateResponse;
+use peregrine_web::panic::catch_log_panic;
+use peregrine_web::private_response::PrivateResponse;
 use peregrine_web::{RequestHead, Parts, Problem};
 use sha2::Sha256;
 use std::cell::Cell;
@@ -137,7 +137,7 @@ thread_local! {
 /// ```
 /// use peregrine::middleware::{Csrf, CsrfKey, CsrfToken};
 /// use peregrine::App;
-/// use peregrine::web::respond::Html;
+/// use peregrine::web::response::Html;
 ///
 /// async fn form(token: CsrfToken) -> Html<String> {
 ///     Html(format!("<form method=post><input type=hidden name=csrf_token value={token}>"))

@@ -30,7 +30,7 @@ const KEYWORDS: [&str; 9] = [
 /// use peregrine::middleware::{CspNonce, SecurityHeaders};
 /// use peregrine::middleware::security_headers::{Csp, NONCE};
 /// use peregrine::App;
-/// use peregrine::web::respond::Html;
+/// use peregrine::web::response::Html;
 ///
 /// async fn page(nonce: CspNonce) -> Html<String> {
 ///     Html(format!("<script nonce=\"{nonce}\">hello()</script>"))

@@ -15,8 +15,8 @@ use http::header::{
     STRICT_TRANSPORT_SECURITY, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
 use http::{HeaderName, HeaderValue};
-use nonce::{ASKED, NonceState};
-use peregrine_web::held::with_task_local;
+use nonce::{CURRENT, NonceState};
+use peregrine_web::task_local::with_task_local;
 use peregrine_web::requirements::Requirements;
 use peregrine_web::{Middleware, Request, Response, Service};
 use std::time::Duration;
@@ -304,7 +304,7 @@ impl Middleware for SecurityHeaders {
     async fn run<S: Service>(&self, request: Request, next: &S) -> Response {
         let is_secure = self.hsts.is_some() && request.client().is_secure();
         let (mut response, asked) = match self.has_nonce {
-            true => with_task_local(&ASKED, NonceState::Unused, request, next).await,
+            true => with_task_local(&CURRENT, NonceState::Unused, request, next).await,
             false => (next.call(request).await, None),
         };
         self.add_headers(&mut response, is_secure, asked);

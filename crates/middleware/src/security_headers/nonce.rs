@@ -3,8 +3,8 @@
 use crate::random::{Hex, random_bytes};
 use http::StatusCode;
 use peregrine_web::extract::FromRequestParts;
-use peregrine_web::panics::catch_log_panic;
-use peregrine_web::personal::PrivateResponse;
+use peregrine_web::panic::catch_log_panic;
+use peregrine_web::private_response::PrivateResponse;
 use peregrine_web::{Parts, Problem};
 use std::cell::Cell;
 use std::fmt;

@@ -2,7 +2,7 @@ use super::*;
 use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::extract::{FromRequestParts, Path};
 use peregrine_web::response::Html;
-use peregrine_web::test::{TestClient, TestResponse};
+use peregrine_web::testing::{TestClient, TestResponse};
 use peregrine_web::{App, HandlerExt, Next, Problem, TrustedProxies};
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -11,7 +11,7 @@ use peregrine::cache::{Idempotency, MemoryIdempotencyStore};
 use peregrine::compression::Decompression;
 use peregrine::middleware::BodyLimit;
 use peregrine_mount::{Mount, into_tower, tower};
-use peregrine_web::test::{TestClient, TestResponse};
+use peregrine_web::testing::{TestClient, TestResponse};
 use peregrine_web::{App, Body, IntoResponse, Next, Request, Response};
 use std::pin::Pin;
 use std::task::{Context, Poll};

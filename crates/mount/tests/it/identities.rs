@@ -11,7 +11,7 @@ use peregrine_mount::{Mount, into_tower, layer, spawn_tower, tower};
 use peregrine_web::App;
 use peregrine_web::connection::{ClientIdentity, ConnectionInfo, TlsInfo};
 use peregrine_web::extract::Extension as Ours;
-use peregrine_web::test::{TestClient, TestResponse};
+use peregrine_web::testing::{TestClient, TestResponse};
 use std::convert::Infallible;
 use std::sync::Arc;
 use tower::util::MapRequestLayer;
@@ -130,7 +130,7 @@ fn a_key_of_one_client_of_a_mount_carries_nothing_to_another() {
 #[test]
 fn a_client_that_a_mounted_application_identifies_by_itself_is_told_apart_outside() {
     let find = async |request: peregrine_web::Request, next: peregrine_web::Next<'_>| {
-        peregrine_web::personal::PrivateResponse::mark(&request.parts);
+        peregrine_web::private_response::PrivateResponse::mark(&request.parts);
         next.run(request).await
     };
     let name = |request: peregrine_web::Request| {

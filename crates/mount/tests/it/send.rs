@@ -5,7 +5,7 @@ use http::{HeaderValue, StatusCode};
 use http_body_util::BodyExt;
 use peregrine_mount::{NextService, LayerMiddleware, SendBody, layer};
 use peregrine_web::extract::Extension;
-use peregrine_web::test::TestClient;
+use peregrine_web::testing::TestClient;
 use peregrine_web::{App, Body, Handler, IntoResponse, Middleware, Request, Response, Service};
 use std::cell::Cell;
 use std::convert::Infallible;

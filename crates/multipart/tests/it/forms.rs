@@ -1,7 +1,7 @@
 //! Forms in handlers: fields, files, limits, and malformed input.
 
 use peregrine_multipart::{MultipartLimits, Multipart, MultipartForm, UploadedFile};
-use peregrine_web::test::{TestClient, TestResponse};
+use peregrine_web::testing::{TestClient, TestResponse};
 use peregrine_web::{App, HandlerExt, Problem};
 use serde::Deserialize;
 use serde_json::Value;
@@ -337,7 +337,7 @@ fn a_large_file_is_kept_on_disk_and_is_the_same_whoever_reads_it() {
 /// Each field is small, but their total exceeds the worker's memory limit.
 #[test]
 fn a_form_that_is_more_than_the_worker_may_hold_is_refused() {
-    use peregrine_web::account::{reserved, set_limit};
+    use peregrine_web::memory::{reserved, set_limit};
 
     #[derive(Deserialize)]
     struct Texts {

@@ -68,9 +68,9 @@ impl<T> OperationOutput for Html<T> {
 macro_rules! described {
     ($($Type:ty => $describe:expr;)*) => {
         $(
-            impl DescribeResponse for $Type {
-                fn describe(responses: &mut Responses) {
-                    let describe: fn(&mut Responses) = $describe;
+            impl OperationOutput for $Type {
+                fn describe(responses: &mut ResponsesBuilder) {
+                    let describe: fn(&mut ResponsesBuilder) = $describe;
                     describe(responses);
                 }
             }
@@ -173,15 +173,15 @@ macro_rules! jars {
     ($($(#[$when:meta])* $Jar:ident)*) => {
         $(
             $(#[$when])*
-            impl DescribeParts for peregrine_web::cookies::$Jar {
-                fn describe(responses: &mut Responses) {
+            impl OperationOutputParts for peregrine_web::cookies::$Jar {
+                fn describe(responses: &mut ResponsesBuilder) {
                     responses.header("Set-Cookie", "Changed cookies.");
                 }
             }
 
             $(#[$when])*
-            impl DescribeResponse for peregrine_web::cookies::$Jar {
-                fn describe(responses: &mut Responses) {
+            impl OperationOutput for peregrine_web::cookies::$Jar {
+                fn describe(responses: &mut ResponsesBuilder) {
                     responses.empty(200).header("Set-Cookie", "Changed cookies.");
                 }
             }
@@ -215,13 +215,13 @@ impl OperationOutput for peregrine_validate::ValidationErrors {
 
 macro_rules! tuples {
     ($($part:ident),+) => {
-        impl<$($part: DescribeParts,)+ R: DescribeResponse> DescribeResponse for ($($part,)+ R) {
-            fn describe(responses: &mut Responses) {
+        impl<$($part: OperationOutputParts,)+ R: OperationOutput> OperationOutput for ($($part,)+ R) {
+            fn describe(responses: &mut ResponsesBuilder) {
                 // Parts affect only the response in their own tuple, not those added before.
-                let mut own = Responses::new(&responses.schemas);
+                let mut own = ResponsesBuilder::new(&responses.schemas);
                 R::describe(&mut own);
                 $($part::describe(&mut own);)+
-                responses.answers.extend(own.answers);
+                responses.responses.extend(own.responses);
             }
         }
     };

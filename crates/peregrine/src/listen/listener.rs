@@ -10,7 +10,7 @@ use peregrine_tls::TicketKeys;
 use peregrine_tls::TlsConfig;
 use peregrine_web::TrustedProxies;
 #[cfg(feature = "tls")]
-use peregrine_web::panics::catch_log_panic;
+use peregrine_web::panic::catch_log_panic;
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 use tokio::sync::watch;

@@ -5,7 +5,7 @@
 use super::file_watcher::FileWatcher;
 use crate::runtime::handle::{ReloadFn, ReloadGuard};
 use peregrine_tls::TlsConfig;
-use peregrine_web::panics::catch_log_panic;
+use peregrine_web::panic::catch_log_panic;
 use std::collections::HashMap;
 use std::io;
 use std::sync::mpsc::{self, RecvTimeoutError};

@@ -14,7 +14,7 @@ use peregrine_server::{Limits, ReloadableConfig, MemoryMax, OverloadLimits, Acce
 use peregrine_settings::internal::{ReloadMetrics, diff, wait_until_stable, summary};
 use peregrine_settings::{AccessLogConfig, ServerConfig};
 use peregrine_web::TrustedProxies;
-use peregrine_web::panics::{catch_log_panic, drop_panic_payload};
+use peregrine_web::panic::{catch_log_panic, drop_panic_payload};
 use std::fmt::Write as _;
 use std::io;
 use std::num::NonZeroUsize;

@@ -7,7 +7,7 @@
 
 use notify::event::{AccessKind, AccessMode};
 use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
-use peregrine_web::panics::catch_log_panic;
+use peregrine_web::panic::catch_log_panic;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, Metadata};
 use std::path::{Path, PathBuf};

@@ -2,7 +2,7 @@
 
 use crate::runtime::threads;
 use peregrine_server::{Heartbeat, PollWatchdog};
-use peregrine_web::panics::catch_log_panic;
+use peregrine_web::panic::catch_log_panic;
 use std::io;
 use std::sync::Weak;
 use std::thread;

@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::listen::bind::ListenAddr;
 use crate::runtime::report::ShutdownReport;
-use peregrine_web::panics::catch_log_panic;
+use peregrine_web::panic::catch_log_panic;
 use std::io::{self, Write as _};
 
 /// Logs a message if a `tracing` subscriber enables it, else prints it, unless the server is quiet.

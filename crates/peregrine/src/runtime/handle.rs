@@ -8,7 +8,7 @@ use peregrine_admin::internal::LogControl;
 pub(crate) use peregrine_restart::internal::ReloadGuard;
 use peregrine_restart::internal::{RestartState, UpgradeHost};
 use peregrine_server::{Lifecycle, WorkerReport};
-use peregrine_web::panics::catch_log_panic;
+use peregrine_web::panic::catch_log_panic;
 use std::fmt;
 use std::sync::{Arc, OnceLock, Weak, mpsc};
 use tokio::sync::watch as watched;

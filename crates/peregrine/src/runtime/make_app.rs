@@ -1,7 +1,7 @@
 //! [`MakeApplication`]: the functions, synchronous or `async`, that build the workers'
 //! applications.
 
-use peregrine_web::application::BuiltApp;
+use peregrine_web::built::BuiltApp;
 use peregrine_web::{App, BuildError};
 use std::future::ready;
 use std::pin::Pin;

@@ -17,7 +17,7 @@ use peregrine_acme::AcmeClientThread;
 use peregrine_admin::internal::{RunningAdmin, AccessLogFlush};
 use peregrine_restart::internal::InheritedListeners;
 use peregrine_server::{Limits, Lifecycle, Heartbeat, WorkerStats};
-use peregrine_web::panics::catch_log_panic;
+use peregrine_web::panic::catch_log_panic;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::net::SocketAddr;

@@ -14,7 +14,7 @@ use crate::upstreams::{Upstream, Upstreams};
 use http::header::{ALLOW, HOST};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 use peregrine_web::extract::{FromRequestParts, Interim};
-use peregrine_web::personal::PrivateResponse;
+use peregrine_web::private_response::PrivateResponse;
 use peregrine_web::{
     Body, BodyError, RequestHead, IntoResponse, Parts, Problem, Request, Response, Service,
 };

@@ -7,7 +7,7 @@ use crate::headers;
 use crate::tunnel::copy_bidirectional;
 use http::header::{CONTENT_LENGTH, UPGRADE};
 use http::{HeaderValue, Method, StatusCode};
-use peregrine_web::panics::catch_log_panic;
+use peregrine_web::panic::catch_log_panic;
 use peregrine_web::upgrade::UpgradeHandler;
 use peregrine_web::{Body, Problem, Response};
 

@@ -15,8 +15,8 @@ use crate::listener::config::{ReloadableConfig, SocketSharing};
 use crate::worker::Worker;
 use crate::worker::lifecycle::{Lifecycle, run_until, race};
 use peregrine_driver::{Driver, Listener, Stream};
-use peregrine_web::account::{self, MemoryPressure};
-use peregrine_web::panics::{catch_log_panic, drop_panic_payload, catch_unwind_future};
+use peregrine_web::memory::{self, MemoryPressure};
+use peregrine_web::panic::{catch_log_panic, drop_panic_payload, catch_unwind_future};
 use std::future::{pending, poll_fn};
 use std::io;
 use std::pin::pin;
@@ -168,7 +168,7 @@ impl<D: Driver> Acceptor<D> {
     /// is short.
     fn make_room(&self) -> bool {
         let worker = &self.worker;
-        if account::pressure() >= MemoryPressure::Moderate {
+        if memory::pressure() >= MemoryPressure::Moderate {
             // The pooled buffers count towards the memory limit, so free them.
             self.listener_state.active_states.clear();
             self.pause_handoffs();
@@ -232,7 +232,7 @@ impl<D: Driver> Acceptor<D> {
         loop {
             let door = &self.listener_state.context;
             let is_full = !door.connection_limiter.has_available(door.limits.connections_max.saturating_sub(1));
-            if is_full || account::pressure() >= MemoryPressure::Moderate {
+            if is_full || memory::pressure() >= MemoryPressure::Moderate {
                 return member.pause(listener);
             }
             let Poll::Ready(passed) = member.poll_handoff(listener, context) else { return };

@@ -15,12 +15,12 @@ use self::queue_delay::QueueDelayMonitor;
 use self::responses::ShedResponses;
 use crate::limits::OverloadLimits;
 use crate::observe::metrics::{WorkerMetrics, ErrorType};
-use peregrine_web::account::{self, MemoryPressure};
-use peregrine_web::application::{BuiltApp, MatchedEndpoint};
+use peregrine_web::memory::{self, MemoryPressure};
+use peregrine_web::built::{BuiltApp, MatchedEndpoint};
 use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::handler::RouteOptions;
 use peregrine_web::head::RequestHead;
-use peregrine_web::in_progress::{InFlightCounter, WorkerRef};
+use peregrine_web::in_flight::{InFlightCounter, WorkerRef};
 use peregrine_web::{ClientInfo, Response};
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -183,7 +183,7 @@ impl AdmissionController {
     /// Sets the memory limit of this worker, which is that of the current thread.
     fn apply_memory_max(&self) {
         let most = self.config.borrow().limits.memory_max.bytes();
-        account::set_limit(most.map(|most| usize::try_from(most).unwrap_or(usize::MAX)));
+        memory::set_limit(most.map(|most| usize::try_from(most).unwrap_or(usize::MAX)));
         let shown = most.unwrap_or(0);
         self.metrics.memory_bytes_max.set(i64::try_from(shown).unwrap_or(i64::MAX));
     }
@@ -257,7 +257,7 @@ impl AdmissionController {
 
     #[inline]
     fn shed_reason(&self, may_grow: bool, limits: &OverloadLimits, more: usize) -> Option<ShedReason> {
-        let filling = account::pressure();
+        let filling = memory::pressure();
         if filling >= MemoryPressure::Moderate && (may_grow || filling >= MemoryPressure::High) {
             return Some(ShedReason::Memory);
         }
@@ -351,7 +351,7 @@ impl AdmissionController {
     /// Updates the metric of the memory that the worker's connections use.
     #[inline]
     pub(crate) fn publish_memory(&self) {
-        self.metrics.memory_bytes.set(i64::try_from(account::reserved()).unwrap_or(i64::MAX));
+        self.metrics.memory_bytes.set(i64::try_from(memory::reserved()).unwrap_or(i64::MAX));
     }
 }
 

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use http::header::RETRY_AFTER;
 use http::{HeaderName, HeaderValue, StatusCode};
-use peregrine_web::application::BuiltApp;
+use peregrine_web::built::BuiltApp;
 use peregrine_web::head::RequestHead;
 use peregrine_web::{IntoResponse, Problem, Response};
 use std::cell::{Cell, OnceCell};

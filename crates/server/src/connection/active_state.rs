@@ -10,7 +10,7 @@ use crate::listener::ListenerContext;
 use crate::observe::metrics::ConnectionState;
 use peregrine_driver::Driver;
 use peregrine_slot::{Pool, Recycle};
-use peregrine_web::account::MemoryReservation;
+use peregrine_web::memory::MemoryReservation;
 use std::rc::Rc;
 
 /// How many free sessions the pool keeps. Further ones are freed.

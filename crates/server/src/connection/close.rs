@@ -12,8 +12,8 @@ use crate::worker::detached;
 use crate::worker::lifecycle::ForceClosed;
 use peregrine_driver::{Driver, Stream};
 use peregrine_tls::TlsConnectionError as TlsReject;
-use peregrine_web::account::{self, MemoryPressure};
-use peregrine_web::panics::catch_log_panic;
+use peregrine_web::memory::{self, MemoryPressure};
+use peregrine_web::panic::catch_log_panic;
 use std::io;
 use std::task::Poll;
 
@@ -94,7 +94,7 @@ impl<D: Driver> Connection<D> {
     /// Returns the session to the pool. If memory is short, the pool is cleared.
     pub(super) fn deactivate(&self, session: Box<ActiveState<D>>) {
         self.listener.active_states.put(session);
-        if account::pressure() >= MemoryPressure::Moderate {
+        if memory::pressure() >= MemoryPressure::Moderate {
             self.listener.active_states.clear();
         }
         self.worker.admission.publish_memory();
@@ -114,7 +114,7 @@ impl<D: Driver> Connection<D> {
     /// rejected, and those in reserved slots, which may send such a request.
     #[inline]
     pub(super) fn may_reserve_more(&self, session: &ActiveState<D>) -> bool {
-        match account::pressure() {
+        match memory::pressure() {
             MemoryPressure::Low | MemoryPressure::Moderate | MemoryPressure::High => true,
             MemoryPressure::Critical => self.reserved_slot.is_some() || session.is_never_shed(),
             MemoryPressure::OverLimit => false,

@@ -14,7 +14,7 @@ use crate::observe::close_reason::CloseReason;
 use crate::worker::lifecycle::Lifecycle;
 use peregrine_driver::{Driver, Stream};
 use peregrine_tls::TlsConnectionError as TlsReject;
-use peregrine_web::turn;
+use peregrine_web::coop;
 use std::task::{Context, Poll, ready};
 
 /// Events after which a connection yields.
@@ -122,7 +122,7 @@ impl<D: Driver> Connection<D> {
     /// Counts a turn of the protocol. Returns whether the connection must yield.
     fn is_budget_spent(&mut self, session: &ActiveState<D>) -> bool {
         self.budget_used += if session.io.output.has_shared() { BUDGET_PER_SHARED_WRITE } else { 1 };
-        if turn::take_yield_request() {
+        if coop::take_yield_request() {
             self.budget_used = self.budget_used.max(BUDGET_PER_POLL + 1);
         }
         self.budget_used > BUDGET_PER_POLL

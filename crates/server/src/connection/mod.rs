@@ -39,9 +39,9 @@ use crate::worker::lifecycle::Lifecycle;
 use peregrine_driver::{Driver, Stream};
 use peregrine_proto::h1;
 use peregrine_tls::{TlsConnectionError as TlsReject, TlsConfig};
-use peregrine_web::account::{self, MemoryReservation};
+use peregrine_web::memory::{self, MemoryReservation};
 use peregrine_web::connection::ConnectionInfo;
-use peregrine_web::turn;
+use peregrine_web::coop;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
@@ -169,11 +169,11 @@ impl<D: Driver> Future for Connection<D> {
         if this.yield_gate.as_ref().is_some_and(|gate| gate.is_closed()) {
             return Poll::Pending;
         }
-        let held = account::reserved();
+        let held = memory::reserved();
         if this.reserved_slot.is_some() && this.poll_eviction().is_ready() {
             return Poll::Ready(());
         }
-        let _ = turn::take_yield_request();
+        let _ = coop::take_yield_request();
         if D::SELF_WAKE_YIELDS {
             // This driver polls each task at most once per turn. Other drivers may poll a task that
             // wakes itself many times in one turn, so for them the count continues.
@@ -201,7 +201,7 @@ impl<D: Driver> Future for Connection<D> {
                     }
                     session.update_reservation();
                     this.worker.admission.publish_memory();
-                    if account::reserved() > held && !this.may_reserve_more(&session) {
+                    if memory::reserved() > held && !this.may_reserve_more(&session) {
                         return this.close_over_memory(session);
                     }
                     this.guard.set_state(session.phase.connection_state());

@@ -5,7 +5,7 @@ use crate::io::context::{Interest, ConnectionContext, Action};
 use crate::io::timeouts::TimeoutKind;
 use crate::observe::close_reason::CloseReason;
 use peregrine_driver::Driver;
-use peregrine_web::turn;
+use peregrine_web::coop;
 
 /// Whether the application has produced content in this turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ impl Http1 {
             if self.can_probe && !is_probed && matches!(self.state, ExchangeState::RunningHandler) {
                 self.send_probe(link);
             }
-        } else if self.has_unknown_length() && !turn::has_yield_request() {
+        } else if self.has_unknown_length() && !coop::has_yield_request() {
             return match progress {
                 // The application may have more content and only have yielded, for example because
                 // its Tokio budget is used up. The next poll shows whether it has more.

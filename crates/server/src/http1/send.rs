@@ -15,7 +15,7 @@ use http::HeaderMap;
 use peregrine_driver::{Driver, FileRange, Stream};
 use peregrine_proto::h1::{BodyFraming, ResponseLength};
 use peregrine_web::body::{BodyError, BodyPart};
-use peregrine_web::panics::catch_log_panic;
+use peregrine_web::panic::catch_log_panic;
 use peregrine_web::{Problem, Response};
 use std::task::{Context, Poll};
 

@@ -21,7 +21,7 @@ use crate::observe::close_reason::CloseReason;
 use crate::worker::lifecycle::Lifecycle;
 use peregrine_driver::{Driver, Stream as _};
 use peregrine_proto::h2::{ErrorCode, Connection, NextAction, WaitingFor};
-use peregrine_web::account::MemoryReservation;
+use peregrine_web::memory::MemoryReservation;
 use peregrine_web::body::BodyError;
 use peregrine_web::head::RequestHead;
 use peregrine_web::{Body, Problem, Request, Response};

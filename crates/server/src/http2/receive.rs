@@ -17,7 +17,7 @@ use peregrine_proto::h2::{ErrorCode, Event, Request, StreamKey};
 use peregrine_proto::{BodyLength, RequestError, Version};
 use peregrine_web::body::BodyError;
 use peregrine_web::head::RequestHead;
-use peregrine_web::panics::catch_log_panic;
+use peregrine_web::panic::catch_log_panic;
 use peregrine_web::pipe::pipe;
 use peregrine_web::{Body, pool};
 use std::mem::take;

@@ -13,7 +13,7 @@ use peregrine_driver::Driver;
 use peregrine_proto::h1::{BodyFraming, ResponseLength};
 use peregrine_proto::h2::{MoreData, ErrorCode, StreamKey};
 use peregrine_web::body::BodyError;
-use peregrine_web::panics::catch_log_panic;
+use peregrine_web::panic::catch_log_panic;
 use peregrine_web::{Problem, Response};
 use std::mem::take;
 use std::task::{Context, Poll};

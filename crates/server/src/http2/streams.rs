@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use peregrine_proto::h2::{Request, StreamKey};
 use peregrine_web::Body;
-use peregrine_web::account::MemoryReservation;
+use peregrine_web::memory::MemoryReservation;
 use peregrine_web::head::RequestHead;
 use peregrine_web::pipe::{PipeReader, ConsumedBytes};
 use std::mem::take;

@@ -10,7 +10,7 @@ use peregrine_driver::{Driver, Stream as _};
 use peregrine_proto::h2::ErrorCode;
 use peregrine_web::Problem;
 use peregrine_web::body::BodyError;
-use peregrine_web::panics::catch_log_panic;
+use peregrine_web::panic::catch_log_panic;
 use std::task::Context;
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! The layer between the driver and the protocol: TLS, or nothing.
 
 use peregrine_tls::{CertificateNames, PeerCertificate, TlsReadState, TlsConnectionError, TlsConnection, TlsVersion};
-use peregrine_web::account::MemoryReservation;
+use peregrine_web::memory::MemoryReservation;
 use peregrine_web::connection::{ClientIdentity, TlsInfo};
 use std::sync::Arc;
 use std::task::{Context, Poll};

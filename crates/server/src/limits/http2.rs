@@ -34,7 +34,7 @@ pub struct Http2Limits {
     /// for it, the server closes the connection. Default 60 s; `None` disables the PING. Without
     /// the PING, if a client loses its network, handlers that wait for its data or for events keep
     /// running for a long time.
-    #[cfg_attr(feature = "config", serde(with = "MaybeTime"))]
+    #[cfg_attr(feature = "config", serde(with = "OptionalDuration"))]
     pub ping_after: Option<Duration>,
     /// Open streams at a time. Default 128: RFC 9113 recommends at least 100, the number that
     /// browsers and load generators use. At most 32,768. Streams over the limit are refused, and
@@ -42,32 +42,32 @@ pub struct Http2Limits {
     pub streams_max: u32,
     /// How much content a client may send on a new stream before the handler reads any. Default
     /// 65,535, as in RFC 9113.
-    #[cfg_attr(feature = "config", serde(with = "Size"))]
+    #[cfg_attr(feature = "config", serde(with = "ByteSize"))]
     pub stream_window: u32,
     /// The maximum window of a stream. A window grows if content fills it within one round trip.
     /// Default 4 MiB, which allows 300 Mbit/s at a round-trip time of 100 ms.
-    #[cfg_attr(feature = "config", serde(with = "Size"))]
+    #[cfg_attr(feature = "config", serde(with = "ByteSize"))]
     pub stream_window_max: u32,
     /// How much content a client may send on all streams of a connection together before handlers
     /// read any. This limits how much a client can make the server buffer. Default 1 MiB. At least
     /// 65,535.
-    #[cfg_attr(feature = "config", serde(with = "Size"))]
+    #[cfg_attr(feature = "config", serde(with = "ByteSize"))]
     pub connection_window: u32,
     /// The maximum window of a connection. Default 8 MiB.
-    #[cfg_attr(feature = "config", serde(with = "Size"))]
+    #[cfg_attr(feature = "config", serde(with = "ByteSize"))]
     pub connection_window_max: u32,
     /// Size of the HPACK table of request fields, which the client fills. Default 4 KiB, as in RFC
     /// 7541. At most 65,535.
-    #[cfg_attr(feature = "config", serde(with = "Size"))]
+    #[cfg_attr(feature = "config", serde(with = "ByteSize"))]
     pub decoder_table_bytes_max: u32,
     /// Size of the HPACK table of response fields. Default 2 KiB, which is about thirty fields. At
     /// most 65,535. Its memory is freed when a connection has been idle for 20 s.
-    #[cfg_attr(feature = "config", serde(with = "Size"))]
+    #[cfg_attr(feature = "config", serde(with = "ByteSize"))]
     pub encoder_table_bytes_max: u32,
     /// Size of a compressed head with all its CONTINUATION frames. Default 64 KiB. This is twice
     /// the default of `head_bytes_max`, so a head that is slightly too long still gets a response.
     /// Over the limit: GOAWAY and close.
-    #[cfg_attr(feature = "config", serde(with = "Size"))]
+    #[cfg_attr(feature = "config", serde(with = "ByteSize"))]
     pub block_bytes_max: u32,
     /// CONTINUATION frames of one head. Default 32. Over the limit: GOAWAY and close.
     pub continuations_max: u16,

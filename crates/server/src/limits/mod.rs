@@ -31,39 +31,39 @@ use std::time::Duration;
 pub struct Limits {
     /// A complete head: request line, fields and the empty line. Default 32 KiB, at most 65,535.
     /// Over the limit: 431 and close.
-    #[cfg_attr(feature = "config", serde(with = "Size"))]
+    #[cfg_attr(feature = "config", serde(with = "ByteSize"))]
     pub head_bytes_max: usize,
     /// The request line. Default 8 KiB. Over the limit: 414 and close.
-    #[cfg_attr(feature = "config", serde(with = "Size"))]
+    #[cfg_attr(feature = "config", serde(with = "ByteSize"))]
     pub request_line_bytes_max: usize,
     /// One field line. Default 16 KiB. Over the limit: 431 and close.
-    #[cfg_attr(feature = "config", serde(with = "Size"))]
+    #[cfg_attr(feature = "config", serde(with = "ByteSize"))]
     pub field_bytes_max: usize,
     /// Field lines in one head. Default 100. Over the limit: 431 and close.
     pub fields_max: usize,
     /// The extensions of one chunk of a chunked body. Default 256. Over the limit: 400 and close.
     /// Independently of this limit, the extensions of all chunks together may exceed the content
     /// received so far by at most 16 KiB. Over that: 400 and close.
-    #[cfg_attr(feature = "config", serde(with = "Size"))]
+    #[cfg_attr(feature = "config", serde(with = "ByteSize"))]
     pub chunk_extension_bytes_max: u16,
     /// The trailer section of a chunked body. Default 8 KiB. Over the limit: 431 and close.
-    #[cfg_attr(feature = "config", serde(with = "Size"))]
+    #[cfg_attr(feature = "config", serde(with = "ByteSize"))]
     pub trailer_bytes_max: usize,
     /// A request's body. A route can have its own limit instead. Default 2 MiB. Over the limit,
     /// reading the body fails, and the extractors respond with 413.
-    #[cfg_attr(feature = "config", serde(with = "Size"))]
+    #[cfg_attr(feature = "config", serde(with = "ByteSize"))]
     pub body_bytes_max: u64,
     /// If a handler does not read all of a request's body, the server receives and discards the
     /// rest, so that the connection can be reused. This limits the rest. Default 256 KiB. Over the
     /// limit: close.
-    #[cfg_attr(feature = "config", serde(with = "Size"))]
+    #[cfg_attr(feature = "config", serde(with = "ByteSize"))]
     pub drain_bytes_max: u32,
     /// From the start of the connection to the first byte of its first request. Default 30 s. After
     /// that: close.
-    #[cfg_attr(feature = "config", serde(with = "Time"))]
+    #[cfg_attr(feature = "config", serde(with = "HumanDuration"))]
     pub first_byte_timeout: Duration,
     /// From the first byte of a head to its last. Default 10 s. After that: 408 and close.
-    #[cfg_attr(feature = "config", serde(with = "Time"))]
+    #[cfg_attr(feature = "config", serde(with = "HumanDuration"))]
     pub head_timeout: Duration,
     /// The minimum rate, in bytes per second, at which a peer must send and receive. It applies
     /// while the server waits for content of a request, and while the peer receives a response.
@@ -88,20 +88,20 @@ pub struct Limits {
     /// to an eighth longer. If the peer sends a request's body too slowly, the reader of the body
     /// gets an error (408), and the connection is closed after the response. If the peer receives a
     /// response too slowly, the connection is reset, so that the kernel discards the unsent rest.
-    #[cfg_attr(feature = "config", serde(with = "Time"))]
+    #[cfg_attr(feature = "config", serde(with = "HumanDuration"))]
     pub rate_slack: Duration,
     /// How long an exchange may take if its handler does not respond at once. An exchange ends with
     /// its response. If a task continues to read the request's body, the exchange ends with that
     /// body. Default none. After that: 503, or a reset if the response has begun. A task that reads
     /// the body gets an error.
-    #[cfg_attr(feature = "config", serde(with = "MaybeTime"))]
+    #[cfg_attr(feature = "config", serde(with = "OptionalDuration"))]
     pub exchange_timeout: Option<Duration>,
     /// Between a response and the first byte of the next request. Default 75 s. After that: close.
     ///
     /// A handler may pass the request's body to a task that continues to read it after the
     /// response. If that task reads nothing for this long although data is available, it gets an
     /// error, and the rest of the body is discarded.
-    #[cfg_attr(feature = "config", serde(with = "Time"))]
+    #[cfg_attr(feature = "config", serde(with = "HumanDuration"))]
     pub idle_timeout: Duration,
     /// The maximum age of a connection. The connection then closes after the response in progress;
     /// over HTTP/2, the server sends GOAWAY in two steps. Default none. Each connection closes
@@ -109,7 +109,7 @@ pub struct Limits {
     /// together do not all reconnect together. Clients that keep connections open for days stay
     /// with the same instance and worker. With a maximum age, they also reach instances that were
     /// started later.
-    #[cfg_attr(feature = "config", serde(with = "MaybeTime"))]
+    #[cfg_attr(feature = "config", serde(with = "OptionalDuration"))]
     pub lifetime_max: Option<Duration>,
     /// Open connections at a time, per worker. Default 16,384. At the limit, further connections
     /// wait in the kernel's backlog. All listeners without their own limits share this number. On
@@ -118,7 +118,7 @@ pub struct Limits {
     pub connections_max: usize,
     /// From the start of the connection to the end of the TLS handshake. Default 10 s. After that:
     /// close.
-    #[cfg_attr(feature = "config", serde(with = "Time"))]
+    #[cfg_attr(feature = "config", serde(with = "HumanDuration"))]
     pub handshake_timeout: Duration,
     /// TLS handshakes in progress at a time, per worker. Default 1,024. Over the limit, the oldest
     /// handshake is aborted, because its peer is the least likely to complete it.
@@ -128,36 +128,36 @@ pub struct Limits {
     /// these bytes. An HTTP/2 connection produces no more content, but continues to read until
     /// twice as much is waiting. Over HTTP/1, a large piece of a response (16 KiB or more) is not
     /// copied and not counted, and at most one such piece waits at a time.
-    #[cfg_attr(feature = "config", serde(with = "Size"))]
+    #[cfg_attr(feature = "config", serde(with = "ByteSize"))]
     pub pending_output_bytes_max: usize,
     /// Request content that may wait for its handler to read it. Default 64 KiB. The content may
     /// exceed the limit by one read from the socket. At the limit, the server reads no more content
     /// of this request. Over HTTP/1.1, it then stops reading from the connection. Over HTTP/2, the
     /// flow-control windows limit the content as well.
-    #[cfg_attr(feature = "config", serde(with = "Size"))]
+    #[cfg_attr(feature = "config", serde(with = "ByteSize"))]
     pub unread_body_bytes_max: usize,
     /// How much the server reads ahead on an HTTP/1.1 connection while it answers a request. It
     /// reads ahead to detect a disconnect, and to receive pipelined requests. Default 16 KiB. At
     /// the limit, the server stops reading until the response is written. Meanwhile it checks at
     /// least every 10 s whether the peer has reset the connection, and then cancels the handler. If
     /// the peer only shuts down its sending side, the server does not notice until it reads again.
-    #[cfg_attr(feature = "config", serde(with = "Size"))]
+    #[cfg_attr(feature = "config", serde(with = "ByteSize"))]
     pub read_ahead_bytes_max: usize,
     /// If a response ends the connection while the peer may still be sending, the server lingers:
     /// it continues to read, because closing at once would reset the connection, and a reset can
     /// destroy the response. Lingering ends if the peer sends nothing for this long. Default 5 s;
     /// while the server drains, `drain_idle_timeout` if that is less. After that: close.
-    #[cfg_attr(feature = "config", serde(with = "Time"))]
+    #[cfg_attr(feature = "config", serde(with = "HumanDuration"))]
     pub linger_timeout: Duration,
     /// How long the server lingers (see `linger_timeout`) if the peer keeps sending. Default 30 s;
     /// while the server drains, `linger_timeout`. After that: close.
-    #[cfg_attr(feature = "config", serde(with = "Time"))]
+    #[cfg_attr(feature = "config", serde(with = "HumanDuration"))]
     pub linger_max: Duration,
     /// How long both sides of an upgraded connection or of a conversation (see `rate_min`) may be
     /// silent. Default 1 hour. Set it to `None` only for protocols that monitor their peers
     /// themselves. After that: close. In a conversation, the reader of the request's content gets
     /// an error instead, up to an eighth of this time later.
-    #[cfg_attr(feature = "config", serde(with = "MaybeTime"))]
+    #[cfg_attr(feature = "config", serde(with = "OptionalDuration"))]
     pub upgraded_idle_timeout: Option<Duration>,
     /// How long one poll of a handler, or of a stream that it returned, may take: the time between
     /// two `await`s that suspend it. Default 100 ms; `None` disables the check. While a handler
@@ -171,7 +171,7 @@ pub struct Limits {
     /// budget, and sleeps while no handler is polled.
     ///
     /// [`Snapshot::blocked`]: crate::Snapshot::blocked
-    #[cfg_attr(feature = "config", serde(with = "MaybeTime"))]
+    #[cfg_attr(feature = "config", serde(with = "OptionalDuration"))]
     pub poll_budget: Option<Duration>,
     /// The lame-duck time: after the order to shut down, the server continues to accept connections
     /// and to answer requests for this long, but it closes each connection after its next response.
@@ -179,16 +179,16 @@ pub struct Limits {
     /// fail and make the load balancer use other instances.
     ///
     /// [`Shutdown::is_ordered`]: crate::Shutdown::is_ordered
-    #[cfg_attr(feature = "config", serde(with = "Time"))]
+    #[cfg_attr(feature = "config", serde(with = "HumanDuration"))]
     pub lame_duck: Duration,
     /// How long an idle connection stays open after the lame-duck time, because a request may be on
     /// its way. Default 1 s. If a handshake or a head has begun, its usual timeout applies.
-    #[cfg_attr(feature = "config", serde(with = "Time"))]
+    #[cfg_attr(feature = "config", serde(with = "HumanDuration"))]
     pub drain_idle_timeout: Duration,
     /// From the order to shut down, `lame_duck` included, to the moment when the server aborts
     /// everything that is still in progress: it cuts busy connections, and stops waiting for tasks
     /// and blocking functions that outlive their requests. Default 30 s.
-    #[cfg_attr(feature = "config", serde(with = "Time"))]
+    #[cfg_attr(feature = "config", serde(with = "HumanDuration"))]
     pub shutdown_timeout: Duration,
     /// After its last connection has ended, the server waits this long, within `shutdown_timeout`,
     /// for tasks of the worker's runtime and for functions on its blocking threads. Default 10 s;
@@ -199,7 +199,7 @@ pub struct Limits {
     /// ends by itself should await [`Shutdown::ordered`](crate::Shutdown::ordered).
     ///
     /// [`Snapshot::tasks_cut`]: crate::Snapshot::tasks_cut
-    #[cfg_attr(feature = "config", serde(with = "Time"))]
+    #[cfg_attr(feature = "config", serde(with = "HumanDuration"))]
     pub background_timeout: Duration,
     /// Whether all plain connections come from a trusted gateway that terminates TLS. If true,
     /// requests on them may have the scheme `https`, which HAProxy and Envoy send over HTTP/2.

@@ -42,19 +42,19 @@ pub struct OverloadLimits {
     /// continues after its client has disconnected. Default none, because connections and streams
     /// are limited already, and the right number depends on what handlers wait for. A route can
     /// have its own limit, `requests_max(..)`. Over the limit: 503.
-    #[cfg_attr(feature = "config", serde(with = "MaybeCount"))]
+    #[cfg_attr(feature = "config", serde(with = "OptionalCount"))]
     pub requests_max: Option<usize>,
     /// Requests in progress at a time for each client address, per worker. The address is that of
     /// `ClientAddress`: behind trusted proxies, it is the client's address and not the proxy's.
     /// Default none, because many people may share an address. Clients without an address, as on
     /// Unix domain sockets, are not limited. Over the limit: 429.
-    #[cfg_attr(feature = "config", serde(with = "MaybeCount"))]
+    #[cfg_attr(feature = "config", serde(with = "OptionalCount"))]
     pub requests_per_client_max: Option<usize>,
     /// Open connections at a time for each client address, per worker. Connections from trusted
     /// proxies are not counted. If a connection starts with a PROXY header, the client named in it
     /// is counted. Default none, because many people may share an address. Over the limit, a
     /// connection is reset when it is accepted, or closed when its PROXY header was read.
-    #[cfg_attr(feature = "config", serde(with = "MaybeCount"))]
+    #[cfg_attr(feature = "config", serde(with = "OptionalCount"))]
     pub connections_per_client_max: Option<usize>,
     /// How many leading bits of an IPv6 address identify a client. Default 64, which is the usual
     /// prefix of a household or a machine. At most 128. For IPv4, the whole address identifies a
@@ -67,11 +67,11 @@ pub struct OverloadLimits {
     /// `queue_delay_interval`, the server starts to reject late requests. Until then, it queues
     /// them. Default none, because a delay does not matter to every application. Five times the CPU
     /// time of a handler is a good start. Over the limit: 503.
-    #[cfg_attr(feature = "config", serde(with = "MaybeTime"))]
+    #[cfg_attr(feature = "config", serde(with = "OptionalDuration"))]
     pub queue_delay_target: Option<Duration>,
     /// If requests have been late (see `queue_delay_target`) for this long, the server starts to
     /// reject late requests. If no request has been late for this long, it stops. Default 100 ms.
-    #[cfg_attr(feature = "config", serde(with = "Time"))]
+    #[cfg_attr(feature = "config", serde(with = "HumanDuration"))]
     pub queue_delay_interval: Duration,
     /// Bytes of memory that a worker may use for its connections: buffers, request bodies in
     /// memory, responses that wait to be sent, TLS sessions, HTTP/2 tables. Default `auto`: all
@@ -88,12 +88,12 @@ pub struct OverloadLimits {
     /// last sixteenth is reserved for requests that are never rejected: an extractor that would
     /// need some of it to buffer a body responds with 503, and a connection that would need some of
     /// it is reset.
-    #[cfg_attr(feature = "config", serde(with = "AutoSize"))]
+    #[cfg_attr(feature = "config", serde(with = "AutoByteSize"))]
     pub memory_max: MemoryMax,
     /// The minimum value of `Retry-After`, in whole seconds and at least one. Default 1 s. Each
     /// response adds a different amount, up to half of the minimum or one second, whichever is
     /// more, so that rejected clients do not all retry at the same time.
-    #[cfg_attr(feature = "config", serde(with = "Time"))]
+    #[cfg_attr(feature = "config", serde(with = "HumanDuration"))]
     pub retry_after: Duration,
 }
 

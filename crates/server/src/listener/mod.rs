@@ -13,7 +13,7 @@ use peregrine_driver::{self as driver, Address, Driver};
 use peregrine_proto::h2;
 use peregrine_tls::TlsConfig;
 use peregrine_web::TrustedProxies;
-use peregrine_web::account::{self, MemoryPressure};
+use peregrine_web::memory::{self, MemoryPressure};
 use peregrine_web::connection::{PeerCredentials, ConnectionAddr};
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -80,7 +80,7 @@ impl ListenerContext {
     /// `spare` connection slots are left, or reserved descriptors are missing.
     #[inline]
     pub(crate) fn needs_reserved_slot(&self, spare: usize) -> bool {
-        account::pressure() >= MemoryPressure::Moderate
+        memory::pressure() >= MemoryPressure::Moderate
             || self.connection_limiter.is_nearly_exhausted(self.limits.connections_max, spare)
     }
 

@@ -8,7 +8,7 @@ use super::close_reason::{CloseReason, limit_name_for};
 use peregrine_driver::ITERATION_BOUNDS;
 use peregrine_metrics::{Counter, CounterSet, Histogram, Gauge, MetricMap};
 use peregrine_proto::{Method, RequestError, Version, h2};
-use peregrine_web::application::BuiltApp;
+use peregrine_web::built::BuiltApp;
 use peregrine_web::route::display_pattern;
 use std::sync::OnceLock;
 use std::time::Duration;

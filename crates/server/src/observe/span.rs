@@ -3,7 +3,7 @@
 use super::metrics::{ErrorType, RequestKey};
 use peregrine_proto::Version;
 use peregrine_web::Request;
-use peregrine_web::panics::catch_log_panic;
+use peregrine_web::panic::catch_log_panic;
 use peregrine_web::route::display_pattern;
 use std::cell::Cell;
 use tracing::field::{self, Empty};

@@ -2,8 +2,8 @@
 
 use super::access_log::route_patterns;
 use super::span;
-use peregrine_web::application::BuiltApp;
-use peregrine_web::panics::in_span;
+use peregrine_web::built::BuiltApp;
+use peregrine_web::panic::in_span;
 use peregrine_web::trace::{LazyTraceContext, TraceSeed, TraceContext, enter};
 use peregrine_web::{RequestHead, Request};
 use std::cell::{Cell, RefCell};

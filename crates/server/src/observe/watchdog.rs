@@ -10,7 +10,7 @@
 //! For a handler inside a mounted service, the warning can only name the mount. After such a poll,
 //! the worker sees that a warning was logged for it, and logs the request.
 
-use peregrine_web::application::BuiltApp;
+use peregrine_web::built::BuiltApp;
 use peregrine_web::route::display_pattern;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, compiler_fence};

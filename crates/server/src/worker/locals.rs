@@ -9,7 +9,7 @@ use super::lifecycle::Lifecycle;
 use super::{Worker, shutdown};
 use crate::timer_wheel;
 use peregrine_driver::Driver;
-use peregrine_web::clock::{self, Timer, TimerSource};
+use peregrine_web::timer::{self, Timer, TimerSource};
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -26,14 +26,14 @@ impl WorkerLocals {
     /// Returns the state that was last set on this thread.
     #[must_use]
     pub fn current() -> Self {
-        Self { clock: clock::current(), lifecycle: shutdown::installed() }
+        Self { clock: timer::current(), lifecycle: shutdown::installed() }
     }
 
     /// Sets this state on the thread.
     pub fn install(&self) {
         match &self.clock {
-            Some(clock) => clock::install(Rc::clone(clock)),
-            None => clock::uninstall(),
+            Some(clock) => timer::install(Rc::clone(clock)),
+            None => timer::uninstall(),
         }
         shutdown::install_receiver(self.lifecycle.clone());
     }
@@ -48,7 +48,7 @@ impl std::fmt::Debug for WorkerLocals {
 /// Sets the worker's clock as the clock of the current thread. The clock does not keep the worker
 /// alive.
 pub(crate) fn install_clock<D: Driver>(worker: &Rc<Worker<D>>) {
-    clock::install(Rc::new(WorkerClock(Rc::downgrade(worker))));
+    timer::install(Rc::new(WorkerClock(Rc::downgrade(worker))));
 }
 
 struct WorkerClock<D: Driver>(Weak<Worker<D>>);

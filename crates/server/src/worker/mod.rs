@@ -19,7 +19,7 @@ use crate::observe::watchdog::Heartbeat;
 use crate::timer_wheel::{Timer, TimerWheel};
 use peregrine_driver::Driver;
 use peregrine_proto::Date;
-use peregrine_web::application::BuiltApp;
+use peregrine_web::built::BuiltApp;
 use peregrine_web::connection::ConnectionAddr;
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -108,7 +108,7 @@ impl<D: Driver> Worker<D> {
         observed: Rc<Instrumentation>,
         present: Lifecycle,
     ) -> Self {
-        peregrine_web::turn::set_self_wake_yields(D::SELF_WAKE_YIELDS);
+        peregrine_web::coop::set_self_wake_yields(D::SELF_WAKE_YIELDS);
         let pulse = Arc::clone(observed.heartbeat());
         pulse.register_routes(&application);
         observed.metrics().init_request_histograms(&application);

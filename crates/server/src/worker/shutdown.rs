@@ -11,7 +11,7 @@ use super::lifecycle::{Lifecycle, WorkerReport, race};
 use crate::limits::Limits;
 use crate::observe::Instrumentation;
 use peregrine_driver::Driver;
-use peregrine_web::panics::catch_log_panic;
+use peregrine_web::panic::catch_log_panic;
 use std::cell::RefCell;
 use std::fmt;
 use std::future::pending;

@@ -7,7 +7,7 @@ use crate::{Flash, Session, SessionManager};
 use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::cookies::{CookieKeys, SameSite};
 use peregrine_web::extract::Path;
-use peregrine_web::test::{TestClient, TestResponse};
+use peregrine_web::testing::{TestClient, TestResponse};
 use peregrine_web::{App, Middleware, Problem, Request, Response, Service, TrustedProxies};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};

@@ -41,7 +41,7 @@ fn a_run_is_the_same_on_any_thread_beside_any_others_and_after_any_others() {
 
 #[test]
 fn nothing_is_charged_to_a_thread_when_its_runs_are_over() {
-    use peregrine_web::account::{MemoryPressure, pressure, reserved};
+    use peregrine_web::memory::{MemoryPressure, pressure, reserved};
     std::thread::spawn(|| {
         for seed in 0..20 {
             let stormy = Simulation::seeds(0..1).faults(Faults::hostile());

@@ -200,7 +200,7 @@ pub trait HandlerExt<Args>: Signature<Args> + Sized {
     }
 
     /// Attaches `note` to the handler's route, for code that inspects routes
-    /// ([`RouteInfo::notes`](crate::application::RouteInfo::notes)).
+    /// ([`RouteInfo::notes`](crate::built::RouteInfo::notes)).
     fn with_metadata<T: 'static>(self, note: T) -> WithMetadata<Self> {
         WithMetadata { handler: self, metadata: Rc::new(note) }
     }

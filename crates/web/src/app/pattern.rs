@@ -50,7 +50,7 @@ pub(crate) struct ParameterType {
 
 macro_rules! parsed {
     ($($name:literal $type:ty;)*) => {
-        [$(Kind { name: $name, fits: |text| text.parse::<$type>().is_ok() },)*]
+        [$(ParameterType { name: $name, accepts: |text| text.parse::<$type>().is_ok() },)*]
     };
 }
 

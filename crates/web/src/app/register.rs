@@ -33,10 +33,10 @@ macro_rules! tuples {
     ($(($($T:ident)*))*) => {
         $(
             #[allow(non_snake_case, reason = "each value is named as its type")]
-            impl<$($T: Routed),*> Routed for ($($T,)*) {
-                fn add_to(self, scope: &mut Scope) {
+            impl<$($T: RegisterRoutes),*> RegisterRoutes for ($($T,)*) {
+                fn register(self, scope: &mut Scope) {
                     let ($($T,)*) = self;
-                    $($T.add_to(scope);)*
+                    $($T.register(scope);)*
                 }
             }
         )*

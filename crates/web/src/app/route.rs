@@ -112,13 +112,13 @@ pub fn on<Args, Via, H: Signature<Args> + Handler<Args, Via>>(
 
 macro_rules! methods {
     ($($name:ident $text:literal $method:expr;)*) => {
-        impl<T: Routes> MethodRouter<T> {
+        impl<T: MethodRoutes> MethodRouter<T> {
             $(
                 #[doc = concat!("Adds a handler for ", $text, ".")]
                 pub fn $name<Args, Via, H: Signature<Args> + Handler<Args, Via>>(
                     self,
                     handler: H,
-                ) -> MethodRouter<(Single<H, Args, Via>, T)> {
+                ) -> MethodRouter<(MethodHandler<H, Args, Via>, T)> {
                     self.on($method, handler)
                 }
             )*
@@ -128,7 +128,7 @@ macro_rules! methods {
             #[doc = concat!("A handler for ", $text, ".")]
             pub fn $name<Args, Via, H: Signature<Args> + Handler<Args, Via>>(
                 handler: H,
-            ) -> MethodRouter<(Single<H, Args, Via>, ())> {
+            ) -> MethodRouter<(MethodHandler<H, Args, Via>, ())> {
                 MethodRouter(()).$name(handler)
             }
         )*

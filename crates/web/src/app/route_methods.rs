@@ -103,7 +103,7 @@ macro_rules! route_methods {
             (Args, Via): 'static,
         {
             let place = Location::caller();
-            self $($field)*.add_handler(Methods::Any, pattern, handler, place);
+            self $($field)*.add_handler(MethodFilter::Any, pattern, handler, place);
             self
         }
 
@@ -133,7 +133,7 @@ macro_rules! route_methods {
             (Args, Via): 'static,
         {
             let place = Location::caller();
-            self $($field)*.add_handler(Methods::One(method), pattern, handler, place);
+            self $($field)*.add_handler(MethodFilter::One(method), pattern, handler, place);
             self
         }
 
@@ -141,7 +141,7 @@ macro_rules! route_methods {
         /// `.route("/users", route::get(list).post(create))`.
         #[track_caller]
         #[must_use]
-        pub fn route<T: Routes>(mut self, pattern: &str, methods: MethodRouter<T>) -> Self {
+        pub fn route<T: MethodRoutes>(mut self, pattern: &str, methods: MethodRouter<T>) -> Self {
             let place = Location::caller();
             methods.add_to(&mut self $($field)*, pattern, place);
             self
@@ -166,11 +166,11 @@ macro_rules! route_methods {
         }
 
         /// Attaches `note` to the routes that are added later, here and in nested scopes, for code
-        /// that inspects routes ([`RouteInfo::notes`](crate::application::RouteInfo::notes)). It
+        /// that inspects routes ([`RouteInfo::notes`](crate::built::RouteInfo::notes)). It
         /// does not affect requests.
         #[must_use]
         pub fn noted<T: 'static>(mut self, note: T) -> Self {
-            self $($field)*.add_note(Rc::new(note));
+            self $($field)*.add_metadata(Rc::new(note));
             self
         }
 
@@ -181,9 +181,9 @@ macro_rules! route_methods {
         #[must_use]
         pub fn inspect(
             mut self,
-            inspector: impl FnOnce(&$crate::Application) -> Result<(), Vec<String>> + 'static,
+            inspector: impl FnOnce(&$crate::BuiltApp) -> Result<(), Vec<String>> + 'static,
         ) -> Self {
-            self $($field)*.plan.inspectors.push(Box::new(inspector));
+            self $($field)*.builder.build_hooks.push(Box::new(inspector));
             self
         }
 
@@ -195,7 +195,7 @@ macro_rules! route_methods {
         /// not change the `Arc`'s reference count.
         #[must_use]
         pub fn state<T: 'static>(mut self, value: T) -> Self {
-            self $($field)*.plan.states.insert(value);
+            self $($field)*.builder.states.insert(value);
             self
         }
 
@@ -211,7 +211,7 @@ macro_rules! route_methods {
         #[must_use]
         pub fn merge(mut self, other: $crate::app::App) -> Self {
             let place = Location::caller();
-            self $($field)*.add_app(other.into_scope(), place);
+            self $($field)*.merge_app(other.into_scope(), place);
             self
         }
 
@@ -219,8 +219,8 @@ macro_rules! route_methods {
         /// an attribute macro (feature `macros`), or of a tuple of these.
         #[allow(clippy::should_implement_trait, reason = "an application is not a number")]
         #[must_use]
-        pub fn add(mut self, routes: impl $crate::app::register::Routed) -> Self {
-            routes.add_to(&mut self $($field)*);
+        pub fn add(mut self, routes: impl $crate::app::register::RegisterRoutes) -> Self {
+            routes.register(&mut self $($field)*);
             self
         }
 

@@ -20,7 +20,7 @@ use std::fmt;
 /// ```
 /// use peregrine::App;
 /// use peregrine::web::extract::Accept;
-/// use peregrine::web::respond::{Html, Json};
+/// use peregrine::web::response::{Html, Json};
 ///
 /// async fn bird(accept: Accept) -> peregrine::web::Response {
 ///     accept

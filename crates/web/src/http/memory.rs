@@ -49,7 +49,7 @@ pub enum MemoryPressure {
 #[inline]
 #[must_use]
 pub fn pressure() -> MemoryPressure {
-    let (held, most) = (RESERVED.get(), LIMIT.get());
+    let (reserved, most) = (RESERVED.get(), LIMIT.get());
     match () {
         () if reserved < most - most / 4 => MemoryPressure::Low,
         () if reserved < most - most / 8 => MemoryPressure::Moderate,

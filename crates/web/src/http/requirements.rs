@@ -105,7 +105,7 @@ impl Requirements {
     }
 
     /// Attaches `note` to the route, for code that lists routes: see
-    /// [`RouteInfo::notes`](crate::application::RouteInfo::notes). It has no effect on requests.
+    /// [`RouteInfo::notes`](crate::built::RouteInfo::notes). It has no effect on requests.
     pub fn metadata<T: 'static>(&mut self, note: T) {
         self.add_metadata(Rc::new(note));
     }

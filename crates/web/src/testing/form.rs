@@ -6,7 +6,7 @@ use bytes::Bytes;
 /// A form with files (RFC 7578), for [`TestRequest::multipart`].
 ///
 /// ```
-/// use peregrine::web::test::TestForm;
+/// use peregrine::web::testing::TestForm;
 /// use peregrine::web::App;
 ///
 /// let client = App::new().post("/", |body: String| body).test();

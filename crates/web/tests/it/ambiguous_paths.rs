@@ -2,7 +2,7 @@
 //! reach the handler unchanged.
 
 use http::StatusCode;
-use peregrine_web::test::TestClient;
+use peregrine_web::testing::TestClient;
 use peregrine_web::{App, HandlerExt, IntoResponse, Next, Request, Response, Scope, guard};
 
 async fn login(request: Request, next: Next<'_>) -> Response {

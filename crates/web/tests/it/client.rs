@@ -2,7 +2,7 @@
 
 use peregrine_web::connection::{ConnectionInfo, ConnectionAddr};
 use peregrine_web::extract::RawQuery;
-use peregrine_web::test::{TestRequest, block_on};
+use peregrine_web::testing::{TestRequest, block_on};
 use peregrine_web::{App, Body, HandlerExt, RequestHead, Problem, Request, Response};
 use std::cell::Cell;
 use std::future::poll_fn;

@@ -5,7 +5,7 @@ use peregrine_web::connection::{ConnectionInfo, ConnectionAddr, TlsInfo};
 use peregrine_web::cookies::{Cookie, Cookies};
 use peregrine_web::extract::{Form, Json, MatchedPath, Path, PeerAddr, Query, State};
 use peregrine_web::response::{Html, IntoResponse, Redirect};
-use peregrine_web::test::TestResponse;
+use peregrine_web::testing::TestResponse;
 use peregrine_web::{App, Body, HandlerExt, RequestHead, Problem, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};

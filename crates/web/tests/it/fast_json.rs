@@ -2,7 +2,7 @@
 
 use peregrine_web::App;
 use peregrine_web::extract::{SimdJson, Json};
-use peregrine_web::test::TestClient;
+use peregrine_web::testing::TestClient;
 use proptest::prelude::*;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;

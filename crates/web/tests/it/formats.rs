@@ -2,7 +2,7 @@
 
 use futures_core::Stream;
 use peregrine_web::extract::{Accept, Cbor, SimdJson, Json, MessagePack, Protobuf};
-use peregrine_web::test::{TestClient, TestResponse, block_on};
+use peregrine_web::testing::{TestClient, TestResponse, block_on};
 use peregrine_web::{App, Body, HandlerExt, Next, Request, Response};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

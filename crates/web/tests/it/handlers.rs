@@ -238,7 +238,7 @@ fn a_body_may_be_streamed_both_ways_at_once() {
     }
     let app = App::new().post("/", echo);
     let mut response = app.test().post("/").chunks(["a", "b", "c"]).send_blocking();
-    let next = peregrine_web::test::block_on(response.chunk());
+    let next = peregrine_web::testing::block_on(response.chunk());
     assert_eq!(next.expect("a piece").expect("no error"), "b");
     assert_eq!(response.text(), "c");
     assert_eq!(response.text(), "c", "a second read returns the same text");

@@ -1,6 +1,6 @@
 //! Body limits: the innermost limit applies, and is checked as the body is read.
 
-use peregrine_web::test::{TestClient, TestResponse};
+use peregrine_web::testing::{TestClient, TestResponse};
 use peregrine_web::{
     App, Body, Handler, HandlerExt, Middleware, Problem, Request, Response, Service,
 };

@@ -3,7 +3,7 @@
 use http::Method;
 use peregrine_web::extract::Path;
 use peregrine_web::middleware::Next;
-use peregrine_web::test::{TestClient, TestRequest};
+use peregrine_web::testing::{TestClient, TestRequest};
 use peregrine_web::{App, RequestHead, Problem, Request, Response, TrailingSlash, route};
 
 async fn say(request: Request) -> String {

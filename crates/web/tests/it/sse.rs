@@ -3,7 +3,7 @@
 use futures_core::Stream;
 use peregrine_web::prelude::*;
 use peregrine_web::sse::{self, InvalidEvent, SendError, Sender};
-use peregrine_web::test::{TestEventReader, TestEvent, block_on};
+use peregrine_web::testing::{TestEventReader, TestEvent, block_on};
 use proptest::prelude::*;
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
@@ -196,7 +196,7 @@ fn pushed(events_max: usize) -> (TestClientOf, Rc<RefCell<Vec<Sender>>>) {
     (app.test(), senders)
 }
 
-type TestClientOf = peregrine_web::test::TestClient;
+type TestClientOf = peregrine_web::testing::TestClient;
 
 #[test]
 fn pushed_events_arrive_in_order_and_the_last_sender_ends_the_stream() {

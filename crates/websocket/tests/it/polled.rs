@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use peregrine::prelude::*;
-use peregrine::web::clock::{Timer, TimerSource, install};
+use peregrine::web::timer::{Timer, TimerSource, install};
 use peregrine::web::pipe::{PipeReader, PipeWriter, pipe};
 use peregrine::web::upgrade::{SendBuffer, SEND_BUFFER_BYTES_MAX, Upgraded};
 use peregrine::websocket::{CloseCode, WebSocketLimits, Message, TrySendError, WebSocket, WebSocketUpgrade};

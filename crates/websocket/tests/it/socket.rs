@@ -4,7 +4,7 @@ use futures_util::{StreamExt, stream};
 use peregrine::http::StatusCode;
 use peregrine::prelude::*;
 use peregrine::web::connection::{ConnectionInfo, TlsInfo};
-use peregrine::web::test::{TestClient, TestMessage};
+use peregrine::web::testing::{TestClient, TestMessage};
 use peregrine::websocket::{
     CloseCode, RecvError, JsonError, WebSocketLimits, Message, SendError, TrySendError, WebSocket,
     WebSocketUpgrade,

@@ -2,7 +2,7 @@
 //! concurrent requests.
 
 use crate::harness::{User, slugs, world};
-use peregrine::web::test::TestForm;
+use peregrine::web::testing::TestForm;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 

@@ -1,7 +1,7 @@
 //! An application with its own database, and its users.
 
 use peregrine::config::SecretString;
-use peregrine::web::test::{TestClient, TestRequest, TestResponse};
+use peregrine::web::testing::{TestClient, TestRequest, TestResponse};
 use peregrine_conduit::{Conduit, Settings};
 use serde_json::{Value, json};
 use std::path::Path;

@@ -1,5 +1,5 @@
 use crate::harness::{User, World, refused, world};
-use peregrine::web::test::{TestForm, TestResponse};
+use peregrine::web::testing::{TestForm, TestResponse};
 use serde_json::{Value, json};
 
 const PNG: &[u8] = b"\x89PNG\r\n\x1a\nrest";

@@ -6,7 +6,7 @@ use crate::server::bench::{Bench, Gate, Served};
 use crate::server::client::Way;
 use peregrine::cache::{Cache, CacheStore, Idempotency, MemoryIdempotencyStore};
 use peregrine::prelude::*;
-use peregrine::web::account::MemoryReservation;
+use peregrine::web::memory::MemoryReservation;
 use peregrine::{Limits, MemoryMax, OverloadLimits, TrustedProxies};
 use std::time::Duration;
 

@@ -13,7 +13,7 @@ use crate::server::streams::{Answer, Streams};
 use crate::server::websockets::{Said, Socket};
 use peregrine::bytes::Bytes;
 use peregrine::prelude::*;
-use peregrine::web::account::MemoryReservation;
+use peregrine::web::memory::MemoryReservation;
 use peregrine::{Limits, MemoryMax, OverloadLimits, ProxyProtocol, TrustedProxies};
 use peregrine_proto::h2::frame::setting_id;
 use peregrine_proto::ws::frame::{Opcode, flag};
@@ -245,7 +245,7 @@ pub async fn destructors_that_panic_harm_nobody<B: Bench>(bench: &B) {
     let make = move || {
         App::new()
             .get("/hello", || "hello")
-            .get("/held", || peregrine::web::account::reserved().to_string())
+            .get("/held", || peregrine::web::memory::reserved().to_string())
             .get("/small", || bomb(10))
             .get("/large", move || bomb(large))
             .get("/pieces", || peregrine::web::Body::from_stream(Stream(10, 3)))

@@ -5,7 +5,7 @@ use peregrine::bytes::Bytes;
 use peregrine::prelude::*;
 use peregrine::proxy::{LoadBalancing, ReverseProxy, Upstreams};
 use peregrine::tower::{Mount, SendBody, into_tower, layer};
-use peregrine::web::test::block_on;
+use peregrine::web::testing::block_on;
 use peregrine::web::upgrade::UpgradeHandler;
 use peregrine::{DriverChoice, ListenAddr, RunningServer};
 use peregrine_tests::client::{PATIENCE, connect, field, started, wait_for};

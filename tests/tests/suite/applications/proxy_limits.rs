@@ -4,8 +4,8 @@ use peregrine::bytes::Bytes;
 use peregrine::prelude::*;
 use peregrine::proxy::{ReverseProxy, Upstreams};
 use peregrine::tower::{Mount, into_tower};
-use peregrine::web::account;
-use peregrine::web::test::block_on;
+use peregrine::web::memory;
+use peregrine::web::testing::block_on;
 use peregrine::{DriverChoice, Limits, MemoryMax, OverloadLimits, ListenAddr, RunningServer};
 use peregrine_proto::h2::frame::setting_id;
 use peregrine_tests::client::{connect, field, started, wait_for};
@@ -56,7 +56,7 @@ fn front(
     serve(choice, move || {
         let proxy =
             ReverseProxy::new(upstreams.clone()).connections_max(CONNECTIONS).queue(queue_max, timeout);
-        App::new().get("/held", || account::reserved().to_string()).subtree("/", proxy)
+        App::new().get("/held", || memory::reserved().to_string()).subtree("/", proxy)
     })
 }
 

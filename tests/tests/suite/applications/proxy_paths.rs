@@ -3,7 +3,7 @@
 
 use peregrine::prelude::*;
 use peregrine::proxy::{ReverseProxy, Upstreams};
-use peregrine::web::test::block_on;
+use peregrine::web::testing::block_on;
 use peregrine::web::{Next, Response, Scope};
 use peregrine::{DriverChoice, ListenAddr, RunningServer};
 use peregrine_tests::client::{connect, started};

@@ -12,7 +12,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, encode, get_current_timestamp};
 use peregrine_web::App;
-use peregrine_web::test::{TestClient, block_on};
+use peregrine_web::testing::{TestClient, block_on};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::time::Duration;

@@ -6,7 +6,7 @@ mod validation;
 
 use super::*;
 use peregrine_web::extract::Path;
-use peregrine_web::test::{TestClient, TestResponse};
+use peregrine_web::testing::{TestClient, TestResponse};
 use peregrine_web::{App, HandlerExt};
 use std::cell::Cell;
 use std::panic::AssertUnwindSafe as Safe;

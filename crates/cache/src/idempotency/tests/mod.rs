@@ -2,7 +2,7 @@ mod full;
 
 use super::*;
 use http_body::Frame;
-use peregrine_web::test::{TestClient, TestResponse};
+use peregrine_web::testing::{TestClient, TestResponse};
 use peregrine_web::{App, HandlerExt};
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -391,13 +391,13 @@ fn a_response_whose_body_identifies_the_client_is_not_replayed() {
 fn content_is_charged_while_its_handler_runs() {
     let app = App::new().wrap(Idempotency::new(MemoryIdempotencyStore::new())).post("/", || {
         // The handler does not read the content.
-        peregrine_web::account::reserved().to_string()
+        peregrine_web::memory::reserved().to_string()
     });
     let request = app.test().post("/").header("idempotency-key", "\"a\"");
     let held: usize =
         request.body(vec![b'x'; 100_000]).send_blocking().text().parse().expect("a number");
     assert!(held >= 100_000, "{held}");
-    assert_eq!(peregrine_web::account::reserved(), 0);
+    assert_eq!(peregrine_web::memory::reserved(), 0);
 }
 
 #[test]

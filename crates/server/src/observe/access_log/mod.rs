@@ -11,7 +11,7 @@ pub(crate) use self::format::AccessLogRecord;
 
 use self::format::{AccessLogLine, LogTimestamp};
 use super::metrics::RequestKey;
-use peregrine_web::application::BuiltApp;
+use peregrine_web::built::BuiltApp;
 use peregrine_web::route::display_pattern;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;

@@ -71,8 +71,8 @@ struct MapSerializer {
 
 macro_rules! one_of_all {
     ($($method:ident $type:ty;)*) => {
-        $(fn $method(self, value: $type) -> Result<Given, UrlError> {
-            One.$method(value).map(|value| Given::InOrder(value.into_iter().collect()))
+        $(fn $method(self, value: $type) -> Result<ParameterValues, UrlError> {
+            ScalarSerializer.$method(value).map(|value| ParameterValues::Ordered(value.into_iter().collect()))
         })*
     };
 }
@@ -193,17 +193,17 @@ impl Serializer for ValuesSerializer {
 
 macro_rules! listed {
     ($($trait:ident $method:ident)*) => {
-        $(impl $trait for Listed {
-            type Ok = Given;
+        $(impl $trait for SeqSerializer {
+            type Ok = ParameterValues;
             type Error = UrlError;
 
             fn $method<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), UrlError> {
-                self.0.extend(value.serialize(One)?);
+                self.0.extend(value.serialize(ScalarSerializer)?);
                 Ok(())
             }
 
-            fn end(self) -> Result<Given, UrlError> {
-                Ok(Given::InOrder(self.0))
+            fn end(self) -> Result<ParameterValues, UrlError> {
+                Ok(ParameterValues::Ordered(self.0))
             }
         })*
     };

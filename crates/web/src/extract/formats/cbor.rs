@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 /// CBOR (RFC 8949), in a request or a response. Requires the feature `cbor`.
 ///
 /// The `Content-Type` of a request must be `application/cbor` or a type with the suffix `+cbor`.
-/// The problems are those of [`Json`](crate::respond::Json): 415, 400 (kind `invalid-cbor`), 422,
+/// The problems are those of [`Json`](crate::response::Json): 415, 400 (kind `invalid-cbor`), 422,
 /// 413.
 ///
 /// ```

@@ -19,7 +19,7 @@ use std::io::Cursor;
 ///
 /// The `Content-Type` of a request must be `application/vnd.msgpack`, `application/msgpack`,
 /// `application/x-msgpack`, or a type with the suffix `+msgpack`. Responses use the first one. The
-/// problems are those of [`Json`](crate::respond::Json): 415, 400 (kind `invalid-message-pack`),
+/// problems are those of [`Json`](crate::response::Json): 415, 400 (kind `invalid-message-pack`),
 /// 422, 413.
 ///
 /// ```

@@ -34,7 +34,7 @@ macro_rules! delegate_to_single {
     ($($method:ident)*) => {
         $(
             fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, PathError> {
-                self.only()?.$method(visitor)
+                self.single()?.$method(visitor)
             }
         )*
     };
@@ -254,8 +254,8 @@ macro_rules! parsed_values {
         $(
             fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, PathError> {
                 match self.0.value.parse::<$type>() {
-                    Ok(value) => self.told(visitor.$visit(value)),
-                    Err(_) => Err(self.wrong($expected)),
+                    Ok(value) => self.with_parameter(visitor.$visit(value)),
+                    Err(_) => Err(self.invalid($expected)),
                 }
             }
         )*
@@ -269,8 +269,8 @@ macro_rules! finite {
         $(
             fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, PathError> {
                 match self.0.value.parse::<$type>() {
-                    Ok(value) if value.is_finite() => self.told(visitor.$visit(value)),
-                    _ => Err(self.wrong(format!("{} ({})", finite::EXPECTED, stringify!($type)))),
+                    Ok(value) if value.is_finite() => self.with_parameter(visitor.$visit(value)),
+                    _ => Err(self.invalid(format!("{} ({})", finite::EXPECTED, stringify!($type)))),
                 }
             }
         )*
@@ -279,7 +279,7 @@ macro_rules! finite {
 
 macro_rules! integers {
     ($($method:ident $visit:ident $type:ident;)*) => {
-        parsed! {
+        parsed_values! {
             $($method $visit $type {
                 let name = stringify!($type);
                 format!("a whole number from {} to {} ({name})", $type::MIN, $type::MAX)

@@ -67,9 +67,9 @@ struct Probe<'s> {
 macro_rules! one_value {
     ($($method:ident)*) => {
         $(
-            fn $method<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Told> {
+            fn $method<V: Visitor<'de>>(self, _: V) -> Result<V::Value, ProbeStop> {
                 *self.shape = Shape::Count(1);
-                Err(Told::Enough)
+                Err(ProbeStop::Done)
             }
         )*
     };
@@ -78,8 +78,8 @@ macro_rules! one_value {
 macro_rules! unknown {
     ($($method:ident)*) => {
         $(
-            fn $method<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Told> {
-                Err(Told::Enough)
+            fn $method<V: Visitor<'de>>(self, _: V) -> Result<V::Value, ProbeStop> {
+                Err(ProbeStop::Done)
             }
         )*
     };
@@ -221,7 +221,7 @@ struct AnyValue;
 macro_rules! plausible {
     ($($method:ident $visit:ident $value:expr;)*) => {
         $(
-            fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Told> {
+            fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ProbeStop> {
                 visitor.$visit($value)
             }
         )*

@@ -160,7 +160,7 @@ macro_rules! sealed_cookies {
         #[cfg(feature = $feature)]
         impl FromRequestParts for $Type {
             async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
-                let keys = CookieKeys::of(parts)?;
+                let keys = CookieKeys::from_state(parts)?;
                 Ok(Self { cookies: Cookies::from_request_parts(parts).await?, keys })
             }
 

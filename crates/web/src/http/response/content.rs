@@ -26,7 +26,7 @@ const FORM: HeaderValue = HeaderValue::from_static("application/x-www-form-urlen
 /// `application/json`. A value that cannot be serialised produces a problem with status 500.
 ///
 /// ```
-/// use peregrine::web::respond::Json;
+/// use peregrine::web::response::Json;
 ///
 /// #[derive(serde::Deserialize, serde::Serialize)]
 /// struct Bird {
@@ -49,7 +49,7 @@ pub struct Json<T>(pub T);
 /// must be `application/x-www-form-urlencoded`. Repeated keys fill a `Vec`.
 ///
 /// ```
-/// use peregrine::web::respond::Form;
+/// use peregrine::web::response::Form;
 ///
 /// #[derive(serde::Deserialize)]
 /// struct Search {
@@ -70,7 +70,7 @@ pub struct Form<T>(pub T);
 /// An HTML page, with the type `text/html; charset=utf-8`.
 ///
 /// ```
-/// use peregrine::web::respond::{Html, IntoResponse};
+/// use peregrine::web::response::{Html, IntoResponse};
 ///
 /// let response = Html("<h1>Hello</h1>").into_response();
 /// let content_type = response.fields.get(&peregrine::http::header::CONTENT_TYPE).unwrap();

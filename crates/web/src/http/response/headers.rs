@@ -11,7 +11,7 @@ use std::fmt::Display;
 ///
 /// ```
 /// use peregrine::http::header::LINK;
-/// use peregrine::web::respond::{AppendHeaders, IntoResponse};
+/// use peregrine::web::response::{AppendHeaders, IntoResponse};
 ///
 /// let links =
 ///     AppendHeaders([(LINK, "</style.css>; rel=preload"), (LINK, "</app.js>; rel=preload")]);

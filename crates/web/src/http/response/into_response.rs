@@ -8,7 +8,7 @@ use crate::http::response::Response;
 ///
 /// ```
 /// use peregrine::http::{StatusCode, header::RETRY_AFTER};
-/// use peregrine::web::respond::{IntoResponse, Json};
+/// use peregrine::web::response::{IntoResponse, Json};
 ///
 /// async fn text() -> &'static str {
 ///     "hello"
@@ -85,7 +85,7 @@ macro_rules! tuples {
                 let mut response = rest.into_response();
                 $(
                     if let Err(problem) = $part.into_response_parts(&mut response) {
-                        return failed_by(problem);
+                        return response_error_from(problem);
                     }
                 )+
                 response

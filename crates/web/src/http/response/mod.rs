@@ -5,7 +5,11 @@ pub(crate) mod headers;
 pub(crate) mod into_response;
 pub(crate) mod redirect;
 
-pub(crate) use self::into_response::{IntoResponse, IntoResponseParts};
+pub use content::{Form, Html, Json};
+pub use headers::{AppendHeaders, NoCompression};
+pub use into_response::{IntoResponse, IntoResponseParts};
+pub use redirect::Redirect;
+
 
 use crate::http::body::Body;
 use crate::http::panic::catch_panic;

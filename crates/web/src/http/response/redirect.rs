@@ -11,7 +11,7 @@ use http::{HeaderValue, StatusCode};
 /// a problem with status 500, so a target that is built from a request cannot add header fields.
 ///
 /// ```
-/// use peregrine::web::respond::{IntoResponse, Redirect};
+/// use peregrine::web::response::{IntoResponse, Redirect};
 ///
 /// let response = Redirect::to("/birds/7").into_response();
 /// assert_eq!(response.status, 303);
