@@ -202,7 +202,7 @@ const fn worker_family(family: &'static MetricFamily<'static>, of: fn(&WorkerVie
 
 macro_rules! family {
     ($kind:ident $name:literal $unit:literal $help:literal) => {
-        &Family { name: $name, kind: Kind::$kind, unit: $unit, help: $help }
+        &MetricFamily { name: $name, metric_type: MetricType::$kind, unit: $unit, help: $help }
     };
 }
 

@@ -154,7 +154,7 @@ mod tests {
             let error = crate::de::from_value::<Tree>(&value).expect_err("invalid").to_string();
             assert!(!error.contains("1234") && error.contains(expected), "{error}");
         }
-        let text = to_toml_string(&code("abc")).expect("serialises");
+        let text = crate::to_toml_string(&code("abc")).expect("serialises");
         assert_eq!(text, "[headers]\na = \"(hidden)\"\n");
         let layers = ConfigLoader::new("X_").env_vars([("X_HEADERS__A", REDACTED)]);
         let error = layers.load(&Tree::default()).expect_err("rejected").to_string();

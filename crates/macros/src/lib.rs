@@ -136,11 +136,11 @@ fn expand(add: &str, arguments: &AttributeArgs, mut function: ItemFn) -> Tokens 
     let comment = doc_text(&docs);
     if !comment.is_empty() {
         handler = quote! {
-            ::peregrine::web::HandlerExt::noted(#handler, ::peregrine::web::route::DocComment(#comment))
+            ::peregrine::web::HandlerExt::with_metadata(#handler, ::peregrine::web::route::DocComment(#comment))
         };
     }
     for guard in guards {
-        handler = quote!(::peregrine::web::HandlerExt::when(#handler, #guard));
+        handler = quote!(::peregrine::web::HandlerExt::guard(#handler, #guard));
     }
     if let Some(route_name) = route_name {
         handler = quote!(::peregrine::web::HandlerExt::named(#handler, #route_name));
@@ -205,6 +205,6 @@ method_attributes! {
 /// the [crate].
 #[proc_macro_attribute]
 pub fn on(attribute: TokenStream, item: TokenStream) -> TokenStream {
-    let PathArgs(arguments) = parse_macro_input!(attribute);
+    let MethodArgs(arguments) = parse_macro_input!(attribute);
     expand("on", &arguments, parse_macro_input!(item)).into()
 }

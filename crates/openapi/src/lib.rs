@@ -33,7 +33,7 @@ pub use operation_handler::{OperationHandler, DescribeExt, Described, OperationM
 pub use openapi::{OpenApi, UndescribedRoute, OPENAPI_VERSION};
 pub use operation::Operation;
 pub use parameter::Parameter;
-pub use output::{OperationOutputParts, OperationOutput, ResponsesBuilder, StatusResponse as Status};
+pub use output::{OperationOutputParts, OperationOutput, ResponsesBuilder, WithStatus};
 pub use schemars::{self, JsonSchema};
 pub use schemas::Schemas;
 pub use security::SecurityScheme;

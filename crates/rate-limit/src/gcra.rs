@@ -131,7 +131,7 @@ mod tests {
             burst in 1_u32..20,
             steps in prop::collection::vec(0_u64..4_000, 1..200),
         ) {
-            let rate = Quota { emission_interval, burst };
+            let rate = Quota { emission_interval: interval, burst };
             let depth = u128::from(rate.burst_tolerance().unwrap());
             let mut bucket = Bucket { level: depth, depth, at: 0 };
             let (mut kept, mut now) = (0, 0);
@@ -181,7 +181,7 @@ mod tests {
         fn whatever_was_kept_nobody_waits_longer_than_a_burst(
             interval in 1_u64..2_000, burst in 1_u32..20, kept: u64, now in 0..u64::MAX / 2,
         ) {
-            let rate = Quota { emission_interval, burst };
+            let rate = Quota { emission_interval: interval, burst };
             let (decision, next) = rate.check(kept, now);
             let depth = rate.burst_tolerance().unwrap();
             prop_assert!(decision.retry_after <= interval + CLOCK_SKEW_TOLERANCE && decision.reset_after <= depth + CLOCK_SKEW_TOLERANCE);

@@ -246,17 +246,17 @@ async fn run_test<V: TestOutcome>(sim: &Sim, test: impl AsyncFn(Sim) -> V) {
 
 /// Installs a panic listener for this thread. Dropping it restores the previous listener, and
 /// resets the thread's worker state.
-struct PanicHookGuard(Option<panics::PanicHook>);
+struct PanicHookGuard(Option<panic::PanicHook>);
 
 impl PanicHookGuard {
     fn begin(hear: impl Fn(&str) + 'static) -> Self {
-        Self(panics::set_panic_hook(Some(Rc::new(hear))))
+        Self(panic::set_panic_hook(Some(Rc::new(hear))))
     }
 }
 
 impl Drop for PanicHookGuard {
     fn drop(&mut self) {
-        drop(panics::set_panic_hook(self.0.take()));
+        drop(panic::set_panic_hook(self.0.take()));
         WorkerLocals::default().install();
     }
 }

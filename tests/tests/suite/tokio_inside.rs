@@ -35,7 +35,7 @@ use std::thread::{self, ThreadId};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{broadcast, mpsc, oneshot};
-use tokio::task::{JoinSet, spawn_blocking, spawn_local};
+use tokio::task::{self, JoinSet, spawn_local};
 use tokio::time::{Instant, interval, sleep, timeout};
 
 /// Generates a test of each case on each driver, or on each kernel driver.
@@ -675,7 +675,7 @@ async fn a_join_set(here: ThreadId) {
 }
 
 async fn blocking(here: ThreadId) {
-    let elsewhere = spawn_blocking(|| {
+    let elsewhere = task::spawn_blocking(|| {
         thread::sleep(MOMENT);
         thread::current().id()
     });

@@ -258,8 +258,8 @@ fn trees() -> impl Strategy<Value = Tree> {
 proptest! {
     #[test]
     fn what_is_printed_reads_back_as_the_same(tree in trees()) {
-        let text = to_toml_string(&tree).unwrap();
-        let value = loader::parse_toml(&text, "app.toml".as_ref());
+        let text = crate::to_toml_string(&tree).unwrap();
+        let value = super::parse_toml(&text, "app.toml".as_ref());
         let value = value.map_err(|error| TestCaseError::fail(format!("{error}\n{text}")))?;
         let read: Tree = crate::de::from_value(&value)
             .map_err(|error| TestCaseError::fail(format!("{error}\n{text}")))?;

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::rc::Rc;
 
-pub use types::WithStatus as StatusResponse;
+pub use types::WithStatus;
 
 /// The status of a response, as far as its type states it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -215,7 +215,7 @@ impl ConfigReloader {
         let present = limits.as_ref().unwrap_or(&self.config.limits).clone();
         let trusted = proxies.clone().or_else(|| self.trusted_proxies.clone());
         let (live, changes) = watch::channel(ReloadableConfig { limits: present, trusted_proxies: trusted });
-        listener.set_updates(diff);
+        listener.set_updates(changes);
         self.program_listeners.push((limits, proxies, live));
     }
 

@@ -78,7 +78,7 @@ pub(crate) async fn serve(
     let mut ended = run_on_thread(move || {
         // On the other thread too, because building the application may take long and may depend on
         // the caller's runtime.
-        let running = server.start_with(&mut box_make_app, orders)?;
+        let running = server.start_with(&mut makes, orders)?;
         match signals {
             Some(_) => running.wait_handling_signals(),
             None => running.wait(),

@@ -174,7 +174,7 @@ mod tests {
     #[test]
     fn a_control_byte_in_a_value_becomes_a_space() {
         let mut out = Vec::new();
-        write_header_field(b"a", b"\r\nb: c\0\td\x7f", &mut out);
+        write_field(b"a", b"\r\nb: c\0\td\x7f", &mut out);
         assert_eq!(out, b"a:   b: c \td \r\n");
     }
 

@@ -36,15 +36,15 @@ fn every_seat_is_free_or_sold() {
         let server = sim.serve(move || app(of_workers.clone()));
         let mut buyers = Vec::new();
         for _ in 0..8 {
-            let patience = Duration::from_millis(500 + sim.random(5_000));
-            let request = server.client().post("/seats").patience(patience);
+            let patience = Duration::from_millis(500 + sim.random_below(5_000));
+            let request = server.client().post("/seats").timeout(patience);
             buyers.push(sim.spawn(async move { request.send().await }));
         }
         for buyer in buyers {
             // With a seat, without one, or disconnected before the response.
             let _ = buyer.await;
         }
-        server.shut_down().await;
+        server.graceful_shutdown().await;
         let (free, sold) = *hall.0.lock().unwrap();
         assert_eq!(free + sold, 5, "{free} seats are free, and {sold} are sold");
     });

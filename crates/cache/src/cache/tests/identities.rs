@@ -64,7 +64,7 @@ fn by_cookie(scope: peregrine_web::Scope) -> peregrine_web::Scope {
 
 fn by_credentials(scope: peregrine_web::Scope) -> peregrine_web::Scope {
     scope
-        .get("/basic", |user: Option<BasicAuth>| page_for(user.map(|user| user.user)))
+        .get("/basic", |user: Option<BasicAuth>| page_for(user.map(|user| user.username)))
         .get("/bearer", |token: Option<BearerToken>| {
             page_for(token.map(|BearerToken(token)| token))
         })

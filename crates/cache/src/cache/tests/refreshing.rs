@@ -1,7 +1,7 @@
 //! Background refreshes and their outcomes.
 
 use super::*;
-use peregrine::session::{Session, Sessions};
+use peregrine::session::{Session, SessionManager};
 use peregrine_compression::{Compression, NoCompression};
 use peregrine_web::cookies::CookieKeys;
 use std::rc::Rc;
@@ -19,7 +19,7 @@ fn a_page_that_needs_a_session_gets_fresh_again() {
             ([("cache-control", CONTROL)], format!("page {}", count.get()))
         };
         let client = App::new()
-            .wrap(Sessions::in_cookies(CookieKeys::new(&[7; 32])))
+            .wrap(SessionManager::cookie_store(CookieKeys::new(&[7; 32])))
             .wrap(Cache::new(CacheStore::new()))
             .get("/", page)
             .test();
@@ -83,7 +83,7 @@ fn who_waits_for_a_refresh_and_leaves_is_the_only_one_that_waits() {
             }
         };
         let client = App::new()
-            .wrap(Sessions::in_cookies(CookieKeys::new(&[7; 32])))
+            .wrap(SessionManager::cookie_store(CookieKeys::new(&[7; 32])))
             .wrap(Cache::new(CacheStore::new()))
             .get("/", page)
             .test();

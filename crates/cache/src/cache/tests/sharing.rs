@@ -5,8 +5,8 @@ use crate::compact::testing::piece;
 use bytes::Bytes;
 use http::HeaderValue;
 use http::header::CACHE_CONTROL;
-use peregrine::auth::{ApiKey, ApiKeyPlace, Authenticate, User};
-use peregrine::session::{Session, Sessions};
+use peregrine::auth::{ApiKey, ApiKeyLocation, Authenticate, User};
+use peregrine::session::{Session, SessionManager};
 use peregrine_web::Next;
 use peregrine_web::cookies::CookieKeys;
 use std::cell::RefCell;
@@ -53,7 +53,7 @@ fn a_client_with_a_key_gets_its_own_answer_wherever_the_cache_is() {
         [(true, None), (true, Some("max-age=60")), (false, None), (false, Some("max-age=60"))]
     {
         let verify = async |ApiKey(key): ApiKey| Some(key);
-        let keys = Authenticate::api_key(ApiKeyPlace::header("x-key"), verify);
+        let keys = Authenticate::api_key(ApiKeyLocation::header("x-key"), verify);
         let cache = Cache::new(CacheStore::new()).default_ttl(60 * SECOND);
         let app = match is_outside {
             true => App::new().wrap(cache).wrap(keys),
@@ -62,7 +62,7 @@ fn a_client_with_a_key_gets_its_own_answer_wherever_the_cache_is() {
         let page = move |User(name): User<String>| {
             let mut response = name.into_response();
             if let Some(control) = control {
-                response.fields.set(CACHE_CONTROL, HeaderValue::from_static(control));
+                response.headers.insert(CACHE_CONTROL, HeaderValue::from_static(control));
             }
             response
         };
@@ -99,7 +99,7 @@ fn what_a_session_was_asked_for_is_one_visitors() {
         Ok(format!("token {}", made.get()))
     };
     let client = App::new()
-        .wrap(Sessions::in_cookies(CookieKeys::new(&[7; 32])))
+        .wrap(SessionManager::cookie_store(CookieKeys::new(&[7; 32])))
         .wrap(Cache::new(CacheStore::new()).default_ttl(60 * SECOND))
         .get("/form", form)
         .get("/plain", || "plain")

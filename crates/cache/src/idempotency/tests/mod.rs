@@ -328,13 +328,13 @@ fn twice(client: &TestClient, fields: &[(&str, &str)]) -> [(u16, bool); 2] {
 
 #[test]
 fn nobody_is_given_what_is_about_another_that_no_scope_tells_apart() {
-    use peregrine::auth::{ApiKey, ApiKeyPlace, Authenticate, BearerToken};
-    use peregrine::session::{Session, Sessions};
+    use peregrine::auth::{ApiKey, ApiKeyLocation, Authenticate, BearerToken};
+    use peregrine::session::{Session, SessionManager};
     use peregrine_web::cookies::CookieKeys;
     const REPLAYED: [(u16, bool); 2] = [(200, false), (200, true)];
     const NOT_KEPT: [(u16, bool); 2] = [(200, false), (409, false)];
     let once = || Idempotency::new(MemoryIdempotencyStore::new());
-    let sessions = || Sessions::in_cookies(CookieKeys::new(&[7; 32]));
+    let sessions = || SessionManager::cookie_store(CookieKeys::new(&[7; 32]));
     let visit = async |session: Session| {
         drop(session);
         "yours"
@@ -348,8 +348,8 @@ fn nobody_is_given_what_is_about_another_that_no_scope_tells_apart() {
     // Identified before the handler runs: by a custom field, and by a field that is part of the
     // scope.
     for (place, name, expected) in [
-        (ApiKeyPlace::header("X-Customer"), "x-customer", NOT_KEPT),
-        (ApiKeyPlace::header("X-API-Key"), "x-api-key", REPLAYED),
+        (ApiKeyLocation::header("X-Customer"), "x-customer", NOT_KEPT),
+        (ApiKeyLocation::header("X-API-Key"), "x-api-key", REPLAYED),
     ] {
         let verify = async |ApiKey(key): ApiKey| Some(key);
         let keys = Authenticate::api_key(place, verify);

@@ -335,7 +335,7 @@ proptest! {
                     Event::Binary(bytes) => received.push(bytes.into_owned()),
                     Event::Chunk { bytes, is_final, .. } => {
                         part.extend_from_slice(&bytes);
-                        if last {
+                        if is_final {
                             received.push(std::mem::take(&mut part));
                         }
                     }

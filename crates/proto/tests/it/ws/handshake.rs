@@ -266,7 +266,10 @@ proptest! {
         client_window_bits in 8..=15_u8,
     ) {
         let wishes = DeflateConfig {
-            server_no_context_takeover, client_no_context_takeover, server_max_window_bits: least..=15, client_max_window_bits,
+            server_no_context_takeover: server_forgets,
+            client_no_context_takeover: client_forgets,
+            server_max_window_bits: least..=15,
+            client_max_window_bits: client_window_bits,
         };
         let text = offer.to_string();
         let agreed = negotiate([text.as_bytes()], &wishes);
