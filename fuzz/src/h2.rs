@@ -2,9 +2,9 @@
 
 use crate::h2_play::{Answer, play};
 use crate::wire;
-use peregrine_proto::h2::frame::{self, HEADER_BYTES, FrameHeader, FrameType};
+use peregrine_proto::h2::frame::{self, FrameHeader, FrameType, HEADER_BYTES};
 use peregrine_proto::h2::hpack::{Decoder, Encoder, Field, FieldSink};
-use peregrine_proto::h2::{Limits, Http2Error};
+use peregrine_proto::h2::{Http2Error, Limits};
 use peregrine_proto::{KnownField, field};
 
 /// A whole connection, whose invariants are asserted after each step. Bits of the first byte choose
@@ -68,7 +68,8 @@ pub(crate) fn pack(mut frames: &[u8]) -> Vec<u8> {
     while let Some(header) = FrameHeader::parse(frames) {
         let Some(rest) = frames.get(HEADER_BYTES + header.length as usize..) else { break };
         let payload = &frames[HEADER_BYTES..HEADER_BYTES + header.length as usize];
-        if let (Ok(length), Ok(stream)) = (u8::try_from(payload.len()), u8::try_from(header.stream_id))
+        if let (Ok(length), Ok(stream)) =
+            (u8::try_from(payload.len()), u8::try_from(header.stream_id))
         {
             packed.extend([header.frame_type.as_u8(), header.flags, stream, length]);
             packed.extend_from_slice(payload);

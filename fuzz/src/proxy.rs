@@ -1,7 +1,7 @@
 //! The target for the PROXY protocol.
 
 use crate::proxy_wire::{binary, line, proxied, ssl, value};
-use peregrine_proto::proxy_protocol::{ParseResult, Ssl, tlv_type, parse};
+use peregrine_proto::proxy_protocol::{ParseResult, Ssl, parse, tlv_type};
 
 /// The longest header that is read.
 const BYTES_MAX: usize = 512;
@@ -12,7 +12,10 @@ pub fn proxy(data: &[u8]) {
     let whole = parse(data, BYTES_MAX);
     for end in 0..data.len() {
         let part = parse(&data[..end], BYTES_MAX);
-        assert!(part == Ok(ParseResult::Incomplete) || part == whole, "an early result does not change");
+        assert!(
+            part == Ok(ParseResult::Incomplete) || part == whole,
+            "an early result does not change"
+        );
     }
     let Ok(ParseResult::Header(used, header)) = whole else { return };
     assert!(used <= data.len() && used <= BYTES_MAX.max(107), "only received bytes are consumed");
@@ -34,7 +37,8 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let address = |text: &str| text.parse().expect("an address");
     let (v4, v6) = (address("192.0.2.1:56324"), address("[2001:db8::1]:443"));
     let tls = ssl(3, 0, &value(tlv_type::SSL_VERSION, b"TLSv1.3"));
-    let values = [value(tlv_type::ALPN, b"h2"), value(tlv_type::AUTHORITY, b"a.example"), tls].concat();
+    let values =
+        [value(tlv_type::ALPN, b"h2"), value(tlv_type::AUTHORITY, b"a.example"), tls].concat();
     vec![
         line(v4, v4),
         line(v6, v6),
@@ -43,7 +47,11 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
         proxied(v4, v4, &[]),
         proxied(v6, v6, &[]),
         proxied(v4, v4, &values),
-        proxied(v6, v6, &[value(tlv_type::NOOP, &[0; 9]), value(tlv_type::UNIQUE_ID, b"1")].concat()),
+        proxied(
+            v6,
+            v6,
+            &[value(tlv_type::NOOP, &[0; 9]), value(tlv_type::UNIQUE_ID, b"1")].concat(),
+        ),
         proxied(v4, v4, &value(tlv_type::CRC32C, &[0; 4])),
         binary(0, 0, &[], &[]),
         binary(1, 0, &[], &values),

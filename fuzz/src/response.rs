@@ -39,7 +39,11 @@ pub fn response(data: &[u8]) {
     connection.finish(borrowed(&trailers), &mut out);
     connection.assert_invariants();
     let Some(read) = read(&out, request.starts_with(b"HEAD")) else {
-        assert_eq!(connection.next_action(), NextAction::Close, "a truncated response closes the connection");
+        assert_eq!(
+            connection.next_action(),
+            NextAction::Close,
+            "a truncated response closes the connection"
+        );
         assert!(matches!(mode, BodyFraming::Exact(_)));
         return;
     };

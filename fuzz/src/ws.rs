@@ -3,9 +3,9 @@
 use crate::inflater::Inflater;
 use crate::notation::MASK;
 use crate::ws_play::{Way, play};
-use peregrine_proto::ws::deflate::{Offer, DeflateConfig, negotiate};
+use peregrine_proto::ws::deflate::{DeflateConfig, Offer, negotiate};
 use peregrine_proto::ws::frame::{self, Opcode, flag};
-use peregrine_proto::ws::{Connection, MessagePayload, Event, Limits, WebSocketError, Role};
+use peregrine_proto::ws::{Connection, Event, Limits, MessagePayload, Role, WebSocketError};
 
 /// A whole connection, whose invariants are asserted after each step. Bits of the first byte choose
 /// the role, the limits, compression, whether the rest is bytes or packed frames, and whether a
@@ -143,9 +143,15 @@ fn round_trip(content: &[u8]) {
         Connection::new(&limits, Role::Client(|| MASK), Some(Inflater::new(false, false)));
     let (mut bytes, mut out) = (Vec::new(), Vec::new());
     let (one, two) = content.split_at(content.len() / 2);
-    server.send(&limits, MessagePayload::Binary(content), &mut bytes).expect("the WebSocket is open");
-    server.send_fragment(MessagePayload::Binary(one), false, &mut bytes).expect("the WebSocket is open");
-    server.send_fragment(MessagePayload::Binary(two), true, &mut bytes).expect("the WebSocket is open");
+    server
+        .send(&limits, MessagePayload::Binary(content), &mut bytes)
+        .expect("the WebSocket is open");
+    server
+        .send_fragment(MessagePayload::Binary(one), false, &mut bytes)
+        .expect("the WebSocket is open");
+    server
+        .send_fragment(MessagePayload::Binary(two), true, &mut bytes)
+        .expect("the WebSocket is open");
     let mut at = 0;
     for _ in 0..2 {
         let (used, event) = client.receive(&limits, &mut bytes[at..], &mut out);

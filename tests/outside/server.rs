@@ -14,7 +14,7 @@ use futures_core::Stream;
 use http::StatusCode;
 use peregrine::prelude::*;
 use peregrine::proxy::{ReverseProxy, Upstreams};
-use peregrine::websocket::{CloseCode, PerMessageDeflate, Message, WebSocket, WebSocketUpgrade};
+use peregrine::websocket::{CloseCode, Message, PerMessageDeflate, WebSocket, WebSocketUpgrade};
 use peregrine::{App, Limits, Listener, ProxyProtocol, Server, Shutdown, TrustedProxies};
 use std::path::{Path as FilePath, PathBuf};
 use std::pin::Pin;
@@ -27,8 +27,9 @@ static LARGE: [u8; 10_000_000] = [b'x'; 10_000_000];
 fn application(upstreams: Option<Upstreams>) -> App {
     let mut app = App::new();
     if let Some(upstreams) = upstreams {
-        let proxy =
-            ReverseProxy::new(upstreams).strip_prefix("/through").response_timeout(Duration::from_secs(2));
+        let proxy = ReverseProxy::new(upstreams)
+            .strip_prefix("/through")
+            .response_timeout(Duration::from_secs(2));
         app = app.subtree("/through", proxy.body_limit(100 << 20));
     }
     app.get("/hello", || "hello")
@@ -74,7 +75,11 @@ async fn end(request: Request) -> String {
         info.proxy_protocol.as_ref().and_then(|proxy| proxy.tls.as_ref()).filter(|tls| tls.is_tls)
     {
         let version = tls.version.as_deref().unwrap_or("-");
-        let id = info.proxy_protocol.as_ref().and_then(|proxy| proxy.unique_id.as_deref()).unwrap_or(b"-");
+        let id = info
+            .proxy_protocol
+            .as_ref()
+            .and_then(|proxy| proxy.unique_id.as_deref())
+            .unwrap_or(b"-");
         text.push_str(&format!(" {version} {}", id.escape_ascii()));
     }
     text + "\n"

@@ -55,7 +55,8 @@ impl Harness for Simulated {
             let faults = if seed == 0 { Faults::none() } else { Faults::harmless() };
             // Half of the seeds use socket buffers of the same total capacity.
             let sockets = (seed % 2 == 1).then(|| SocketBuffers::with_size(PIPE_BYTES_MAX / 2));
-            let faults = Faults { pipe_bytes_max: PIPE_BYTES_MAX, socket_buffers: sockets, ..faults };
+            let faults =
+                Faults { pipe_bytes_max: PIPE_BYTES_MAX, socket_buffers: sockets, ..faults };
             let network = Network::new(seed, faults);
             network.set_time_max(CASE_MAX);
             network

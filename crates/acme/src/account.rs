@@ -1,7 +1,7 @@
 //! The account at the directory: created once, stored, and updated when the settings change.
 
 use crate::acme::AcmeSettings;
-use crate::failure::{OrderFailure, FailureReason, is_account_unknown};
+use crate::failure::{FailureReason, OrderFailure, is_account_unknown};
 use crate::scoped_storage::ScopedStorage;
 use instant_acme::{Account, AccountBuilder, AccountCredentials, NewAccount};
 use serde_json::{Map, Value};
@@ -111,7 +111,8 @@ async fn create_account(settings: &AcmeSettings) -> Result<Account, OrderFailure
         failure => failure,
     })?;
     let kept = StoredAccount::new(&credentials, settings);
-    let kept = kept.map_err(|error| OrderFailure::new(FailureReason::Account, error.to_string()))?;
+    let kept =
+        kept.map_err(|error| OrderFailure::new(FailureReason::Account, error.to_string()))?;
     kept.store(&settings.storage)?;
     tracing::info!(target: "peregrine", directory = settings.directory, account = account.id(),
         "an ACME account was created");

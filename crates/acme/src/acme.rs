@@ -1,13 +1,13 @@
 //! The configuration of ACME: names, authority, storage and challenges.
 
-use crate::http_client::AcmeHttpClient;
-use crate::error::AcmeSetupError;
-use crate::panic_safe_storage::PanicSafeStorage;
-use crate::handle::AcmeHandle;
 use crate::challenge_lookup::StorageChallengeLookup;
+use crate::error::AcmeSetupError;
+use crate::handle::AcmeHandle;
+use crate::http_client::AcmeHttpClient;
+use crate::panic_safe_storage::PanicSafeStorage;
+use crate::scoped_storage::ScopedStorage;
 use crate::shared::AcmeShared;
 use crate::storage::{DirStorage, Storage};
-use crate::scoped_storage::ScopedStorage;
 use http::Uri;
 use instant_acme::{ChallengeType, ExternalAccountKey, LetsEncrypt};
 use peregrine_tls::{Certificate, ChallengeResponses, TlsConfig};
@@ -116,7 +116,11 @@ impl Acme {
     /// Binds the account to an external one, if the authority requires that: its identifier, and
     /// its HMAC key in base64url as the authority shows it (RFC 8555, section 7.3.4). A new
     /// identifier creates a new account.
-    pub fn external_account_binding(mut self, id: impl Into<String>, key: impl Into<String>) -> Self {
+    pub fn external_account_binding(
+        mut self,
+        id: impl Into<String>,
+        key: impl Into<String>,
+    ) -> Self {
         self.external_account_binding = Some((id.into(), key.into()));
         self
     }
@@ -225,7 +229,8 @@ impl Acme {
         let mut tls = TlsConfig::with_provider(challenges, Arc::clone(&shared) as _)?;
         for name in shared.domains() {
             if let Some(read) = shared.settings.storage.certificate(&name) {
-                tls = tls.with_certificate(Certificate::from_pem(&read.pem, &read.pem).label(&name))?;
+                tls =
+                    tls.with_certificate(Certificate::from_pem(&read.pem, &read.pem).label(&name))?;
             }
         }
         Ok((tls, AcmeHandle::new(shared)))
@@ -349,7 +354,11 @@ mod tests {
     fn fault(change: impl FnOnce(Acme) -> Acme) -> String {
         let folder = tempfile::tempdir().expect("a directory");
         let acme = Acme::new(["a.test"]).state_dir(folder.path());
-        change(acme).build_with_handle().map(|_| ()).expect_err("the setting is invalid").to_string()
+        change(acme)
+            .build_with_handle()
+            .map(|_| ())
+            .expect_err("the setting is invalid")
+            .to_string()
     }
 
     #[test]
@@ -383,10 +392,13 @@ mod tests {
     fn names_are_one_however_they_are_written() {
         let folder = tempfile::tempdir().expect("a directory");
         let names = ["A.test", "a.test.", "b.test", "xn--bcher-kva.test"];
-        let (tls, handle) =
-            Acme::new(names).state_dir(folder.path()).build_with_handle().expect("the settings are valid");
+        let (tls, handle) = Acme::new(names)
+            .state_dir(folder.path())
+            .build_with_handle()
+            .expect("the settings are valid");
         assert!(tls.status().certificates.is_empty());
-        let found: Vec<_> = handle.status().domains.into_iter().map(|status| status.domain).collect();
+        let found: Vec<_> =
+            handle.status().domains.into_iter().map(|status| status.domain).collect();
         assert_eq!(found, ["a.test", "b.test", "xn--bcher-kva.test"]);
     }
 

@@ -1,7 +1,7 @@
 //! The ACME thread: start and shutdown.
 
-use crate::shared::AcmeShared;
 use crate::renewal_loop::RenewalLoop;
+use crate::shared::AcmeShared;
 use peregrine_tls::{ChallengeResponses, TlsConfig};
 use std::io;
 use std::pin::pin;

@@ -1,10 +1,10 @@
 //! Looks up the challenge responses of other instances: an authority's request can reach any
 //! instance that shares the storage, whichever ordered.
 
-use crate::challenge_responses::tls_alpn_certificate;
 use crate::catch_unwind;
-use crate::shared::lock;
+use crate::challenge_responses::tls_alpn_certificate;
 use crate::scoped_storage::{ChallengeResponse, ScopedStorage};
+use crate::shared::lock;
 use peregrine_tls::{ChallengeResponses, LookupFuture, RemoteChallengeLookup};
 use std::future::ready;
 use std::io;
@@ -49,7 +49,12 @@ struct State {
 impl StorageChallengeLookup {
     pub(crate) fn new(stored: ScopedStorage, challenges: &Arc<ChallengeResponses>) -> Self {
         let (state, done) = (Mutex::default(), watch::Sender::new(0));
-        Self(Arc::new(Inner { storage: stored, challenges: Arc::downgrade(challenges), state, completed: done }))
+        Self(Arc::new(Inner {
+            storage: stored,
+            challenges: Arc::downgrade(challenges),
+            state,
+            completed: done,
+        }))
     }
 }
 
@@ -119,12 +124,14 @@ impl Inner {
         let Some(challenges) = self.challenges.upgrade() else { return Ok(()) };
         let found = self.storage.challenge_responses(SystemTime::now())?;
         let shown = |answer: &ChallengeResponse| {
-            let (chain, key) = tls_alpn_certificate(&answer.domain, &answer.key_authorization).ok()?;
+            let (chain, key) =
+                tls_alpn_certificate(&answer.domain, &answer.key_authorization).ok()?;
             Some((answer.domain.clone(), chain, key))
         };
         let names = found.iter().filter(|answer| answer.is_tls_alpn).filter_map(shown);
         let by_request = found.iter().filter(|answer| !answer.is_tls_alpn);
-        let told = |answer: &ChallengeResponse| (answer.token.clone(), answer.key_authorization.clone());
+        let told =
+            |answer: &ChallengeResponse| (answer.token.clone(), answer.key_authorization.clone());
         challenges.replace_remote(names, by_request.map(told));
         Ok(())
     }
@@ -170,7 +177,8 @@ mod tests {
     fn questions_in_a_crowd_cost_few_looks_and_each_finds_what_was_stored_before_it() {
         let reads = Arc::new(AtomicUsize::new(0));
         let storage = Counting { value: Mutex::default(), reads: Arc::clone(&reads) };
-        let stored = ScopedStorage::new(PanicSafeStorage::new(Arc::new(storage)), "https://ca.test/");
+        let stored =
+            ScopedStorage::new(PanicSafeStorage::new(Arc::new(storage)), "https://ca.test/");
         let challenges = ChallengeResponses::new().expect("the challenges can be created");
         let lookup = StorageChallengeLookup::new(stored.clone(), &challenges);
         challenges.set_remote_lookup(Box::new(lookup), true, true);
@@ -179,7 +187,9 @@ mod tests {
         // A storage that panics yields nothing, and is read again the next time.
         assert_eq!(ask("token"), None);
         let answer = ChallengeResponse::http01("a.test", "token", "token.thumb");
-        stored.store_challenge_response(answer, SystemTime::now()).expect("the storage accepts all values");
+        stored
+            .store_challenge_response(answer, SystemTime::now())
+            .expect("the storage accepts all values");
         let begun = reads.load(Ordering::Relaxed);
         assert_eq!(ask("token").as_deref(), Some("token.thumb"));
         assert_eq!(reads.load(Ordering::Relaxed), begun + 1);
@@ -198,7 +208,9 @@ mod tests {
         // apart.
         assert_eq!(reads.load(Ordering::Relaxed), begun + 2);
         // A removed response cannot be found.
-        stored.remove_challenge_response("token", SystemTime::now()).expect("the storage accepts all values");
+        stored
+            .remove_challenge_response("token", SystemTime::now())
+            .expect("the storage accepts all values");
         assert_eq!(ask("token"), None);
     }
 }

@@ -24,14 +24,16 @@ impl<'a> ActiveResponses<'a> {
         if answer.is_tls_alpn {
             let made = tls_alpn_certificate(&answer.domain, &answer.key_authorization);
             let (chain, key) = made.map_err(|error| error.to_string())?;
-            let given = self.challenges.set_tls_alpn(&answer.domain, chain.as_bytes(), key.as_bytes());
+            let given =
+                self.challenges.set_tls_alpn(&answer.domain, chain.as_bytes(), key.as_bytes());
             given.map_err(|error| error.to_string())?;
         } else {
             self.challenges.set_http01(&answer.token, &answer.key_authorization);
         }
         // The authority may still connect to this instance, and a single instance needs no storage
         // for this.
-        if let Err(error) = self.storage.store_challenge_response(answer.clone(), SystemTime::now()) {
+        if let Err(error) = self.storage.store_challenge_response(answer.clone(), SystemTime::now())
+        {
             tracing::error!(target: "peregrine", name = answer.domain, %error,
                 "a challenge response cannot be stored: other instances cannot answer the challenge");
         }
@@ -42,7 +44,9 @@ impl<'a> ActiveResponses<'a> {
 
 impl Drop for ActiveResponses<'_> {
     fn drop(&mut self) {
-        for ChallengeResponse { domain: name, token, is_tls_alpn: is_by_connection, .. } in &self.published {
+        for ChallengeResponse { domain: name, token, is_tls_alpn: is_by_connection, .. } in
+            &self.published
+        {
             if *is_by_connection {
                 self.challenges.remove_tls_alpn(name);
             } else {
@@ -59,7 +63,10 @@ impl Drop for ActiveResponses<'_> {
 /// A certificate that answers a challenge for `name` with this text, and its key, both in PEM.
 // RFC 8737 §3: it is self-signed, has one name, and the digest in the critical extension
 // acmeIdentifier.
-pub(crate) fn tls_alpn_certificate(name: &str, text: &str) -> Result<(String, String), rcgen::Error> {
+pub(crate) fn tls_alpn_certificate(
+    name: &str,
+    text: &str,
+) -> Result<(String, String), rcgen::Error> {
     let mut parameters = CertificateParams::new([name.to_owned()])?;
     let digest = digest(&SHA256, text.as_bytes());
     parameters.custom_extensions = vec![CustomExtension::new_acme_identifier(digest.as_ref())];

@@ -88,7 +88,13 @@ pub(crate) struct OrderFailure {
 impl OrderFailure {
     pub(crate) fn new(reason: FailureReason, text: impl Into<String>) -> Self {
         let text = text.into();
-        Self { reason, message: text, retry_after: None, is_unknown_account: false, is_permanent: false }
+        Self {
+            reason,
+            message: text,
+            retry_after: None,
+            is_unknown_account: false,
+            is_permanent: false,
+        }
     }
 
     /// A failure after which the order must not be resumed.
@@ -121,7 +127,12 @@ impl From<Error> for OrderFailure {
             _ => FailureReason::Network,
         };
         let is_unknown_account = is_account_unknown(&error);
-        Self { retry_after: until, is_unknown_account, is_permanent: is_final, ..Self::new(reason, error_chain(&error)) }
+        Self {
+            retry_after: until,
+            is_unknown_account,
+            is_permanent: is_final,
+            ..Self::new(reason, error_chain(&error))
+        }
     }
 }
 
@@ -178,7 +189,8 @@ mod tests {
             assert_eq!((failure.reason, failure.is_permanent), (reason, is_final), "{kind}");
             assert_eq!(failure.is_unknown_account, kind.ends_with("NotExist"), "{kind}");
         }
-        let later = OrderFailure::from(Error::Timeout(Some(Instant::now() + Duration::from_secs(300))));
+        let later =
+            OrderFailure::from(Error::Timeout(Some(Instant::now() + Duration::from_secs(300))));
         let left = later.retry_after.expect("the time is set").duration_since(SystemTime::now());
         assert!(left.expect("the time is in the future") > Duration::from_secs(290));
         assert_eq!(OrderFailure::from(Error::Timeout(None)).reason, FailureReason::Timeout);

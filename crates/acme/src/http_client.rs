@@ -152,12 +152,14 @@ impl HttpClient for HttpClientAdapter {
             let fault = |cause: String| Error::Other(format!("{place}: {cause}").into());
             let late = |_| fault(format!("no answer within {} s", RESPONSE_TIMEOUT.as_secs()));
             let answer = timeout(RESPONSE_TIMEOUT, asked).await.map_err(late)?;
-            let (mut parts, body) = answer.map_err(|error| fault(error_chain(&error)))?.into_parts();
+            let (mut parts, body) =
+                answer.map_err(|error| fault(error_chain(&error)))?.into_parts();
             let now = SystemTime::now();
             let told = retry_after(&parts.headers, now);
             heard.lock().unwrap_or_else(PoisonError::into_inner).record(parts.status, told);
             replace_retry_after(&mut parts.headers, told, is_for_window, now);
-            let body = timeout(RESPONSE_TIMEOUT, Limited::new(body, RESPONSE_BYTES_MAX).collect()).await;
+            let body =
+                timeout(RESPONSE_TIMEOUT, Limited::new(body, RESPONSE_BYTES_MAX).collect()).await;
             let body = body.map_err(late)?.map_err(|error| fault(error_chain(&*error)))?.to_bytes();
             Ok(BytesResponse { parts, body: Box::new(body) })
         })
@@ -260,7 +262,8 @@ mod tests {
         heard.record(StatusCode::TOO_MANY_REQUESTS, at(9));
         heard.record(StatusCode::TOO_MANY_REQUESTS, at(7));
         heard.record(StatusCode::OK, None);
-        let patience = |until, is_for_all| Some(RetryAfter { retry_at: until, is_global: is_for_all });
+        let patience =
+            |until, is_for_all| Some(RetryAfter { retry_at: until, is_global: is_for_all });
         assert_eq!((heard.refused, heard.last_retry_after), (patience(at(9), false), None));
         heard.record(StatusCode::SERVICE_UNAVAILABLE, None);
         heard.record(StatusCode::TOO_MANY_REQUESTS, None);

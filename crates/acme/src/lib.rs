@@ -27,29 +27,29 @@
 
 mod account;
 mod acme;
-mod challenge_responses;
-mod schedule;
+mod acme_client;
 mod catch_unwind;
-mod http_client;
+mod challenge_lookup;
+mod challenge_responses;
 mod error;
 mod failure;
-mod panic_safe_storage;
 mod handle;
-mod challenge_lookup;
+mod http_client;
 mod order;
+mod panic_safe_storage;
+mod renewal_loop;
+mod schedule;
+mod scoped_storage;
 mod shared;
 mod storage;
-mod scoped_storage;
-mod acme_client;
 mod timing;
-mod renewal_loop;
 
 pub use acme::{Acme, Challenge, LETS_ENCRYPT_PRODUCTION, LETS_ENCRYPT_STAGING};
+#[doc(hidden)]
+pub use acme_client::{AcmeClient, AcmeClientThread};
 pub use error::AcmeSetupError;
 pub use failure::FailureReason;
 pub use handle::{AcmeHandle, AcmeStatus, DomainStatus};
 #[doc(hidden)]
 pub use shared::statuses;
 pub use storage::{DirStorage, Storage};
-#[doc(hidden)]
-pub use acme_client::{AcmeClient, AcmeClientThread};

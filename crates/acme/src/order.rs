@@ -1,12 +1,16 @@
 //! One order, from the account to the certificate, resuming an order of a previous process if there
 //! is one.
 
-use crate::acme::{Challenge, AcmeSettings};
+use crate::acme::{AcmeSettings, Challenge};
 use crate::challenge_responses::ActiveResponses;
-use crate::schedule::CurrentCertificate;
+use crate::failure::{
+    FailureReason, OrderFailure, is_unrelated_to_order, problem_type, to_system_time,
+};
 use crate::http_client::error_chain;
-use crate::failure::{OrderFailure, FailureReason, problem_type, is_unrelated_to_order, to_system_time};
-use crate::scoped_storage::{ChallengeResponse, PendingOrder, StoredCertificate, parse_certificate};
+use crate::schedule::CurrentCertificate;
+use crate::scoped_storage::{
+    ChallengeResponse, PendingOrder, StoredCertificate, parse_certificate,
+};
 use instant_acme::{
     Account, AuthorizationStatus, CertificateIdentifier, ChallengeStatus, Error, Identifier,
     NewOrder, Order, OrderStatus, RetryPolicy,
@@ -37,7 +41,9 @@ pub(crate) struct OrderContext<'a> {
 
 /// The authority's identifier of a certificate.
 // RFC 9773 §4.1: the key identifier of its issuer, and its serial number.
-pub(crate) fn ari_certificate_id(present: &CurrentCertificate) -> Option<CertificateIdentifier<'static>> {
+pub(crate) fn ari_certificate_id(
+    present: &CurrentCertificate,
+) -> Option<CertificateIdentifier<'static>> {
     let issuer = Der::from_slice(present.issuer.as_deref()?);
     Some(CertificateIdentifier::new(issuer, Der::from_slice(&present.serial)).into_owned())
 }
@@ -105,7 +111,9 @@ impl OrderContext<'_> {
             match status {
                 Ok(OrderStatus::Invalid) => return Err(challenge_failure(&mut order, None).await),
                 Ok(_) => {}
-                Err(error @ Error::Api(_)) => return Err(challenge_failure(&mut order, Some(error)).await),
+                Err(error @ Error::Api(_)) => {
+                    return Err(challenge_failure(&mut order, Some(error)).await);
+                }
                 Err(error) => return Err(error.into()),
             }
         }
@@ -130,9 +138,14 @@ impl OrderContext<'_> {
     /// The order that a previous process began, if it is still usable.
     async fn resume(&self, account: &Account) -> Result<Option<(Order, String)>, OrderFailure> {
         let stored = &self.settings.storage;
-        let Some(PendingOrder { order_url: order, private_key_pem: key }) = stored.pending_order(self.domain) else { return Ok(None) };
+        let Some(PendingOrder { order_url: order, private_key_pem: key }) =
+            stored.pending_order(self.domain)
+        else {
+            return Ok(None);
+        };
         // Its certificate may be stored already.
-        let is_done = |read: StoredCertificate| String::from_utf8_lossy(&read.pem).contains(key.trim());
+        let is_done =
+            |read: StoredCertificate| String::from_utf8_lossy(&read.pem).contains(key.trim());
         if !stored.certificate(self.domain).is_some_and(is_done) {
             match account.order(order).await {
                 Ok(mut order) => {
@@ -147,14 +160,17 @@ impl OrderContext<'_> {
                 Err(error) => return Err(error.into()),
             }
         }
-        stored.remove_pending_order(self.domain).map_err(|error| OrderFailure::storage("an order", &error))?;
+        stored
+            .remove_pending_order(self.domain)
+            .map_err(|error| OrderFailure::storage("an order", &error))?;
         Ok(None)
     }
 
     /// A new order, which is stored before it is processed.
     async fn create(&self, account: &Account) -> Result<(Order, String), OrderFailure> {
-        let key = KeyPair::generate()
-            .map_err(|error| OrderFailure::new(FailureReason::InvalidCertificate, error.to_string()))?;
+        let key = KeyPair::generate().map_err(|error| {
+            OrderFailure::new(FailureReason::InvalidCertificate, error.to_string())
+        })?;
         let identifiers = [Identifier::Dns(self.domain.to_owned())];
         let new = || {
             let new = NewOrder::new(&identifiers);
@@ -173,7 +189,10 @@ impl OrderContext<'_> {
                 order => order?,
             },
         };
-        let begun = PendingOrder { order_url: order.url().to_owned(), private_key_pem: key.serialize_pem() };
+        let begun = PendingOrder {
+            order_url: order.url().to_owned(),
+            private_key_pem: key.serialize_pem(),
+        };
         let kept = self.settings.storage.store_pending_order(self.domain, &begun);
         kept.map_err(|error| OrderFailure::storage("an order", &error))?;
         tracing::info!(target: "peregrine", name = self.domain, order = begun.order_url,
@@ -182,7 +201,11 @@ impl OrderContext<'_> {
     }
 
     /// Responds to all pending challenges.
-    async fn complete_challenges(&self, order: &mut Order, answers: &mut ActiveResponses<'_>) -> Result<(), OrderFailure> {
+    async fn complete_challenges(
+        &self,
+        order: &mut Order,
+        answers: &mut ActiveResponses<'_>,
+    ) -> Result<(), OrderFailure> {
         let mut authorizations = order.authorizations();
         while let Some(authorization) = authorizations.next().await {
             let mut authorization = authorization?;
@@ -236,7 +259,9 @@ impl OrderContext<'_> {
             let request = parameters.serialize_request(&KeyPair::from_pem(key)?)?;
             Ok::<_, rcgen::Error>(request.der().to_vec())
         };
-        made().map_err(|error| OrderFailure::permanent(FailureReason::InvalidCertificate, error.to_string()))
+        made().map_err(|error| {
+            OrderFailure::permanent(FailureReason::InvalidCertificate, error.to_string())
+        })
     }
 }
 
@@ -245,7 +270,9 @@ fn is_replaces_error(error: &Error) -> bool {
     match error {
         Error::Unsupported(_) => true,
         // RFC 9773 §5: alreadyReplaced; other authorities use other errors.
-        Error::Api(problem) => !matches!(problem_type(problem), "rateLimited" | "accountDoesNotExist"),
+        Error::Api(problem) => {
+            !matches!(problem_type(problem), "rateLimited" | "accountDoesNotExist")
+        }
         // The library compares the authority's `replaces` with ours.
         error => error.to_string().contains("replaces field mismatch"),
     }

@@ -1,13 +1,13 @@
 //! The background work and its schedule. None of it runs on threads that serve requests.
 
 use crate::account::{load_or_create_account, remove_account};
-use crate::schedule::{RenewalSchedule, CurrentCertificate, RenewalAction};
 use crate::catch_unwind::CatchUnwind;
-use crate::failure::{OrderFailure, FailureReason};
+use crate::failure::{FailureReason, OrderFailure};
 use crate::handle::DomainStatus;
 use crate::order::{OrderContext, ari_certificate_id};
-use crate::shared::{AcmeShared, lock};
+use crate::schedule::{CurrentCertificate, RenewalAction, RenewalSchedule};
 use crate::scoped_storage::{LOCK_LEASE, StoredCertificate};
+use crate::shared::{AcmeShared, lock};
 use crate::timing;
 use instant_acme::{Account, CertificateIdentifier, Error};
 use peregrine_tls::{Certificate, TlsConfig, TlsSetupError};
@@ -271,7 +271,9 @@ impl RenewalLoop {
                         result; stop the process that holds it";
                     self.on_failed(name, OrderFailure::new(FailureReason::Locked, cause));
                 } else {
-                    let pause = LOCK_RETRY_INTERVAL.min(shared.settings.retry_backoff.0).mul_f64(1.0 + random_jitter());
+                    let pause = LOCK_RETRY_INTERVAL
+                        .min(shared.settings.retry_backoff.0)
+                        .mul_f64(1.0 + random_jitter());
                     tracing::debug!(target: "peregrine", name, "another instance is ordering");
                     self.schedule.defer(name, SystemTime::now(), pause);
                 }
@@ -319,7 +321,11 @@ impl RenewalLoop {
         is_long
     }
 
-    async fn obtain(&mut self, name: &str, until: Instant) -> Result<StoredCertificate, OrderFailure> {
+    async fn obtain(
+        &mut self,
+        name: &str,
+        until: Instant,
+    ) -> Result<StoredCertificate, OrderFailure> {
         let shared = Arc::clone(&self.shared);
         // An account that was only loaded to ask for a window has not been compared with the
         // settings.
@@ -372,7 +378,11 @@ impl RenewalLoop {
     }
 
     /// Records a failed order. The present certificate stays.
-    fn on_failed(&mut self, name: &str, OrderFailure { reason, message: error, retry_after: until, .. }: OrderFailure) {
+    fn on_failed(
+        &mut self,
+        name: &str,
+        OrderFailure { reason, message: error, retry_after: until, .. }: OrderFailure,
+    ) {
         // The cause may be the account, or the directory may have moved.
         self.forget_account();
         let now = SystemTime::now();
@@ -439,7 +449,8 @@ impl RenewalLoop {
                     "the authority did not say when to renew the certificate");
                 self.forget_account();
                 let until = self.check_retry_after(now).flatten();
-                let patience = until.map_or(Duration::ZERO, |until| timing::retry_after_delay(until, now));
+                let patience =
+                    until.map_or(Duration::ZERO, |until| timing::retry_after_delay(until, now));
                 self.schedule.ari_failed(name, now, patience);
             }
         }

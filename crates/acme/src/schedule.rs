@@ -106,7 +106,13 @@ impl RenewalSchedule {
     }
 
     /// Replaces the certificate of a name.
-    pub(crate) fn set_current(&mut self, name: &str, present: CurrentCertificate, now: SystemTime, throw: f64) {
+    pub(crate) fn set_current(
+        &mut self,
+        name: &str,
+        present: CurrentCertificate,
+        now: SystemTime,
+        throw: f64,
+    ) {
         let Some(entry) = self.entry_mut(name) else { return };
         entry.renew_at = timing::default_renewal_time(present.not_before, present.not_after, throw);
         // Without an issuer, the authority cannot identify the certificate.
@@ -129,14 +135,22 @@ impl RenewalSchedule {
     ) {
         let Some(entry) = self.entry_mut(name) else { return };
         let is_hasty = entry.issued_at.is_some_and(|at| entry.renew_at <= at + first);
-        entry.premature_renewals = if is_hasty { entry.premature_renewals.saturating_add(1) } else { 0 };
+        entry.premature_renewals =
+            if is_hasty { entry.premature_renewals.saturating_add(1) } else { 0 };
         entry.issued_at = Some(now);
-        entry.earliest_order_at = now + timing::backoff(entry.premature_renewals.saturating_add(1), first, max, throw);
+        entry.earliest_order_at =
+            now + timing::backoff(entry.premature_renewals.saturating_add(1), first, max, throw);
         self.set_current(name, present, now, throw);
     }
 
     /// Records a failed order, which is not retried before `pause` has passed.
-    pub(crate) fn on_failed(&mut self, name: &str, error: String, now: SystemTime, pause: Duration) {
+    pub(crate) fn on_failed(
+        &mut self,
+        name: &str,
+        error: String,
+        now: SystemTime,
+        pause: Duration,
+    ) {
         let Some(entry) = self.entry_mut(name) else { return };
         entry.failures = entry.failures.saturating_add(1);
         entry.last_error = Some(error);
@@ -179,7 +193,8 @@ impl RenewalSchedule {
         };
         // The chosen time stays the same as long as the window does.
         if entry.ari_window != Some(window) {
-            entry.renew_at = at.min(timing::latest_renewal_time(present.not_before, present.not_after));
+            entry.renew_at =
+                at.min(timing::latest_renewal_time(present.not_before, present.not_after));
             entry.ari_window = Some(window);
         }
         entry.ari_failures = 0;

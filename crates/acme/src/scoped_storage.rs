@@ -1,7 +1,7 @@
 //! The stored data: its keys and format. Incomplete data counts as missing.
 
-use crate::schedule::CurrentCertificate;
 use crate::panic_safe_storage::{PanicSafeStorage, StorageLock};
+use crate::schedule::CurrentCertificate;
 use peregrine_tls::{CertificateInfo, TlsSetupError, inspect_certificate};
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -131,8 +131,13 @@ impl ScopedStorage {
     /// All current responses. They are in one entry, so that each lookup reads the same entry,
     /// whatever clients ask for. The entry is emptied rather than removed, since network file
     /// systems cache the absence of a file for long.
-    pub(crate) fn challenge_responses(&self, now: SystemTime) -> io::Result<Vec<ChallengeResponse>> {
-        let Some(value) = self.storage.load(&self.key(CHALLENGE_RESPONSES_FILE))? else { return Ok(Vec::new()) };
+    pub(crate) fn challenge_responses(
+        &self,
+        now: SystemTime,
+    ) -> io::Result<Vec<ChallengeResponse>> {
+        let Some(value) = self.storage.load(&self.key(CHALLENGE_RESPONSES_FILE))? else {
+            return Ok(Vec::new());
+        };
         let mut all: Vec<ChallengeResponse> = serde_json::from_slice(&value)?;
         all.retain(|answer| answer.expires_at > seconds(now));
         all.truncate(CHALLENGE_RESPONSES_MAX);
@@ -140,7 +145,11 @@ impl ScopedStorage {
     }
 
     /// Adds a response, replacing others for its name.
-    pub(crate) fn store_challenge_response(&self, answer: ChallengeResponse, now: SystemTime) -> io::Result<()> {
+    pub(crate) fn store_challenge_response(
+        &self,
+        answer: ChallengeResponse,
+        now: SystemTime,
+    ) -> io::Result<()> {
         let until = seconds(now + CHALLENGE_RESPONSE_TTL);
         self.update_challenge_responses(now, |all| {
             all.retain(|known| known.domain != answer.domain);
@@ -190,12 +199,16 @@ fn seconds(time: SystemTime) -> u64 {
 
 /// Parses a certificate for `name`.
 pub(crate) fn parse_certificate(name: &str, pem: Vec<u8>) -> Result<StoredCertificate, String> {
-    let found = inspect_certificate(&pem, &pem).map_err(|error: TlsSetupError| error.to_string())?;
+    let found =
+        inspect_certificate(&pem, &pem).map_err(|error: TlsSetupError| error.to_string())?;
     let CertificateInfo { names, not_before, not_after, serial, authority_key_id: issuer } = found;
     if !names.iter().any(|found| matches_domain(found, name)) {
         return Err(format!("the certificate is for {}", names.join(", ")));
     }
-    Ok(StoredCertificate { pem, current: CurrentCertificate { not_before, not_after, issuer, serial } })
+    Ok(StoredCertificate {
+        pem,
+        current: CurrentCertificate { not_before, not_after, issuer, serial },
+    })
 }
 
 fn matches_domain(found: &str, name: &str) -> bool {
@@ -263,9 +276,15 @@ mod tests {
     fn an_order_that_is_half_written_is_none() {
         let (root, stored) = stored();
         assert!(stored.pending_order("a.test").is_none());
-        let begun = PendingOrder { order_url: "https://ca.test/1".to_owned(), private_key_pem: "key".to_owned() };
+        let begun = PendingOrder {
+            order_url: "https://ca.test/1".to_owned(),
+            private_key_pem: "key".to_owned(),
+        };
         stored.store_pending_order("a.test", &begun).expect("the disk has space");
-        assert_eq!(stored.pending_order("a.test").expect("the value is complete").order_url, begun.order_url);
+        assert_eq!(
+            stored.pending_order("a.test").expect("the value is complete").order_url,
+            begun.order_url
+        );
         let path = root.path().join("ca.test-14000-dir/a.test.order.json");
         let whole = std::fs::read(&path).expect("the file exists");
         std::fs::write(&path, &whole[..whole.len() - 1]).expect("the disk has space");
@@ -302,7 +321,10 @@ mod tests {
             stored.store_challenge_response(answer, later).expect("the disk has space");
         }
         assert_eq!(tokens(later).len(), CHALLENGE_RESPONSES_MAX);
-        stored.storage.store(&stored.key(CHALLENGE_RESPONSES_FILE), b"[{").expect("the disk has space");
+        stored
+            .storage
+            .store(&stored.key(CHALLENGE_RESPONSES_FILE), b"[{")
+            .expect("the disk has space");
         assert!(stored.challenge_responses(now).is_err());
         stored
             .store_challenge_response(ChallengeResponse::http01("c.test", "6", "text"), now)

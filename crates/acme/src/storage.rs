@@ -121,7 +121,9 @@ impl Storage for DirStorage {
         let Some(_guard) = try_open_locked(&guarding)? else { return Ok(None) };
         let file = match try_open_locked(&place)? {
             Some(file) => file,
-            None if cfg!(unix) && is_lease_expired(&fs::read(&place)?, SystemTime::now(), lease) => {
+            None if cfg!(unix)
+                && is_lease_expired(&fs::read(&place)?, SystemTime::now(), lease) =>
+            {
                 tracing::warn!(target: "peregrine", path = %place.display(),
                     "the lock of the ACME directory was taken from a process that held it for too long");
                 // The old holder keeps an unlinked file, so releasing it does not affect the new

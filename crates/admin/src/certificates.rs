@@ -1,6 +1,6 @@
 //! Metrics of certificates: expiry, reloads, and ACME orders.
 
-use peregrine_metrics::{MetricFamily, MetricType, Exposition};
+use peregrine_metrics::{Exposition, MetricFamily, MetricType};
 use peregrine_tls::TlsConfig;
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -140,7 +140,8 @@ fn write_orders(page: &mut Exposition, all: &[TlsConfig]) {
     }
     page.begin_family(&ERRORS);
     for reason in peregrine_acme::FailureReason::ALL {
-        let of = |status: &peregrine_acme::AcmeStatus| status.failures_by_reason.get(&reason).copied();
+        let of =
+            |status: &peregrine_acme::AcmeStatus| status.failures_by_reason.get(&reason).copied();
         let count = getters.iter().filter_map(of).sum::<u64>();
         page.sample(&[("reason", reason.label())], count);
     }

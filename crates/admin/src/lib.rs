@@ -30,10 +30,11 @@ pub use otlp::{Otlp, OtlpError};
 #[doc(hidden)]
 pub mod internal {
     pub use crate::access_log::{
-        DEFAULT_FLUSH_TIMEOUT, AccessLogFlush, AccessLogMetrics, AccessLogError, StartedAccessLog, LogControl, DEFAULT_QUEUE_BYTES_MAX, Sink,
+        AccessLogError, AccessLogFlush, AccessLogMetrics, DEFAULT_FLUSH_TIMEOUT,
+        DEFAULT_QUEUE_BYTES_MAX, LogControl, Sink, StartedAccessLog,
     };
     pub use crate::listener::RunningAdmin;
     #[cfg(feature = "otlp")]
     pub use crate::otlp::{flush, inject, with_otel_recorder};
-    pub use crate::state::{WorkerReporter, WorkerView, AdminState};
+    pub use crate::state::{AdminState, WorkerReporter, WorkerView};
 }

@@ -10,7 +10,9 @@ use peregrine_driver::{Driver, Options, Socket};
 use peregrine_driver_tokio::Tokio;
 #[cfg(unix)]
 use peregrine_server::FdReserve;
-use peregrine_server::{Limits, BoundListener, Instrumentation, Lifecycle, OverloadLimits, SocketSharing, WorkerLimits};
+use peregrine_server::{
+    BoundListener, Instrumentation, Lifecycle, Limits, OverloadLimits, SocketSharing, WorkerLimits,
+};
 use peregrine_web::App;
 use peregrine_web::panic::catch_log_panic;
 #[cfg(unix)]
@@ -67,7 +69,8 @@ fn run(
         driver.spawn_boxed(Box::pin(follow_handover(views.lifecycle_updates(), orders, shared)));
         let observed = Rc::new(instrumentation());
         let limits = WorkerLimits { reserved_connections: RESERVED_CONNECTIONS, ..limits().into() };
-        peregrine_server::run_worker(driver, listens, application, limits, observed, ordered, None).await
+        peregrine_server::run_worker(driver, listens, application, limits, observed, ordered, None)
+            .await
     })?
     .map(drop)
 }

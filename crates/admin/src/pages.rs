@@ -2,11 +2,11 @@
 
 use crate::access_log as log;
 use crate::process;
-use crate::state::{WorkerView, AdminState};
+use crate::state::{AdminState, WorkerView};
 use http::{HeaderMap, StatusCode, header};
 use peregrine_driver::ITERATION_BOUNDS;
-use peregrine_metrics::{MetricFamily, ExpositionFormat, MetricType, Exposition, SampleValue};
-use peregrine_server::{WorkerMetrics, Lifecycle};
+use peregrine_metrics::{Exposition, ExpositionFormat, MetricFamily, MetricType, SampleValue};
+use peregrine_server::{Lifecycle, WorkerMetrics};
 use peregrine_web::extract::{RawQuery, StateRef};
 use peregrine_web::{App, HandlerExt};
 use std::fmt::{self, Write as _};
@@ -56,9 +56,12 @@ fn livez(views: StateParam) -> PageResponse {
 }
 
 fn readyz(views: StateParam, RawQuery(query): RawQuery) -> PageResponse {
-    let asks_for_load = query.is_some_and(|query| query.split('&').any(|pair| pair == OVERLOAD_UNREADY_QUERY));
+    let asks_for_load =
+        query.is_some_and(|query| query.split('&').any(|pair| pair == OVERLOAD_UNREADY_QUERY));
     match views.lifecycle() {
-        Lifecycle::Serving if asks_for_load && views.all_low_on_memory() => probe_response(false, "overloaded"),
+        Lifecycle::Serving if asks_for_load && views.all_low_on_memory() => {
+            probe_response(false, "overloaded")
+        }
         Lifecycle::Serving if views.all_serving() => probe_response(true, "ready"),
         // Another process serves at these addresses, and the probe is meant for it.
         Lifecycle::HandingOver => probe_response(true, "served by the next process"),
@@ -180,8 +183,12 @@ fn write(page: &mut Exposition, views: &AdminState) {
     crate::recorder::write(page);
 }
 
-const BUILD_INFO: MetricFamily<'_> =
-    MetricFamily { name: "peregrine_build", metric_type: MetricType::Info, unit: "", help: "The server's version." };
+const BUILD_INFO: MetricFamily<'_> = MetricFamily {
+    name: "peregrine_build",
+    metric_type: MetricType::Info,
+    unit: "",
+    help: "The server's version.",
+};
 
 const LOOP_ITERATIONS: MetricFamily<'_> = MetricFamily {
     name: "peregrine_worker_turn_duration_seconds",
@@ -196,7 +203,10 @@ struct WorkerFamily {
     value: fn(&WorkerView) -> Option<SampleValue>,
 }
 
-const fn worker_family(family: &'static MetricFamily<'static>, of: fn(&WorkerView) -> Option<SampleValue>) -> WorkerFamily {
+const fn worker_family(
+    family: &'static MetricFamily<'static>,
+    of: fn(&WorkerView) -> Option<SampleValue>,
+) -> WorkerFamily {
     WorkerFamily { family, value: of }
 }
 
@@ -341,8 +351,9 @@ mod tests {
             MetricType::Histogram => "histogram",
             MetricType::Info => "info",
         };
-        let written: BTreeSet<_> =
-            families().map(|family| (family.sample_name(), kind(family.metric_type).to_owned())).collect();
+        let written: BTreeSet<_> = families()
+            .map(|family| (family.sample_name(), kind(family.metric_type).to_owned()))
+            .collect();
         assert_eq!(told, written);
     }
 

@@ -1,7 +1,7 @@
 //! Metrics of the process, named as in Prometheus' client libraries. They are available on Linux
 //! only.
 
-use peregrine_metrics::{MetricFamily, MetricType, Exposition};
+use peregrine_metrics::{Exposition, MetricFamily, MetricType};
 #[cfg(target_os = "linux")]
 use std::fs;
 

@@ -10,7 +10,7 @@ use metrics::{
     Counter, CounterFn, Gauge, GaugeFn, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder,
     SharedString, Unit,
 };
-use peregrine_metrics::{MetricFamily, MetricType, Exposition};
+use peregrine_metrics::{Exposition, MetricFamily, MetricType};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -220,7 +220,8 @@ fn cached_handle<C>(
         if let Some(handle) = handles.get(key) {
             return Arc::clone(handle);
         }
-        let handle = Arc::new(ThreadHandle { cell: cells.find(key, &make), shard: current_shard() });
+        let handle =
+            Arc::new(ThreadHandle { cell: cells.find(key, &make), shard: current_shard() });
         if handles.len() >= THREAD_CACHE_MAX {
             handles.clear();
         }
@@ -384,7 +385,12 @@ mod tests {
         own.counters.find(&Key::from_name("twice_total"), make);
         own.gauges.find(&Key::from_name("twice"), GaugeCell::default);
         let mut page = Exposition::new(ExpositionFormat::PrometheusText);
-        page.begin_family(&MetricFamily { name: "taken", metric_type: MetricType::Gauge, unit: "", help: "Ours." });
+        page.begin_family(&MetricFamily {
+            name: "taken",
+            metric_type: MetricType::Gauge,
+            unit: "",
+            help: "Ours.",
+        });
         own.write(&mut page);
         let page = page.finish();
         for line in ["app_taken_total 1", "twice_total 0", "app_twice 0"] {
@@ -410,7 +416,9 @@ mod tests {
                 let (own, counted, spread) = (&own, &counted, &spread);
                 scope.spawn(move || {
                     let cell = own.counters.find(counted, CounterCell::default);
-                    (0..100).for_each(|_| ThreadHandle { cell: Arc::clone(&cell), shard: part }.increment(2));
+                    (0..100).for_each(|_| {
+                        ThreadHandle { cell: Arc::clone(&cell), shard: part }.increment(2)
+                    });
                     let cell = own.histograms.find(spread, make);
                     ThreadHandle { cell, shard: part }.record(0.5);
                 });

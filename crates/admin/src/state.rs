@@ -2,7 +2,7 @@
 
 use crate::access_log as log;
 use peregrine_driver::{Driver, DriverMetrics};
-use peregrine_server::{WorkerMetrics, Lifecycle, Heartbeat};
+use peregrine_server::{Heartbeat, Lifecycle, WorkerMetrics};
 use peregrine_web::built::BuiltApp;
 use peregrine_web::route::display_pattern;
 use std::cell::RefCell;

@@ -1,8 +1,11 @@
 //! The middleware that authenticates requests.
 
-use crate::challenge::{BearerError, REALM, Scheme, www_authenticate, is_valid_realm, unauthorized};
+use crate::challenge::{
+    BearerError, REALM, Scheme, is_valid_realm, unauthorized, www_authenticate,
+};
 use crate::credentials::{
-    ApiKey, ApiKeyLocation, BasicAuth, BearerToken, Credentials, CredentialLocation, malformed_credentials, missing_credentials,
+    ApiKey, ApiKeyLocation, BasicAuth, BearerToken, CredentialLocation, Credentials,
+    malformed_credentials, missing_credentials,
 };
 use crate::user::{PendingChallenges, User};
 use http::header::{CACHE_CONTROL, WWW_AUTHENTICATE};
@@ -177,20 +180,30 @@ fn extract_credentials<C: Credentials, F>(
     request: &mut Request,
 ) -> Result<Option<C>, Problem> {
     let read = C::read(&request.parts, &this.location);
-    let credentials = read.map_err(|why| malformed_credentials(C::SCHEME, &this.location, &this.realm, why))?;
+    let credentials =
+        read.map_err(|why| malformed_credentials(C::SCHEME, &this.location, &this.realm, why))?;
     if credentials.is_some() {
         return Ok(credentials);
     }
     if !this.is_optional {
-        return Err(with_pending_challenges(request, missing_credentials(C::SCHEME, &this.location, &this.realm)));
+        return Err(with_pending_challenges(
+            request,
+            missing_credentials(C::SCHEME, &this.location, &this.realm),
+        ));
     }
-    let challenge = www_authenticate(C::SCHEME, this.location.scheme_name(), &this.realm, BearerError::None);
+    let challenge =
+        www_authenticate(C::SCHEME, this.location.scheme_name(), &this.realm, BearerError::None);
     request.parts.extensions_mut().get_or_insert_default::<PendingChallenges>().0.push(challenge);
     Ok(None)
 }
 
 /// The response to credentials that the verify function did not accept.
-fn invalid_credentials(scheme: Scheme, place: &CredentialLocation, realm: &str, request: &Request) -> Problem {
+fn invalid_credentials(
+    scheme: Scheme,
+    place: &CredentialLocation,
+    realm: &str,
+    request: &Request,
+) -> Problem {
     let detail = match scheme {
         Scheme::Basic => "The name or the password is wrong.",
         Scheme::Bearer => "The token is invalid or has expired.",
@@ -227,10 +240,13 @@ where
                 request.parts.extensions_mut().insert(User(user));
                 self.location.mark_private(&mut request.parts);
                 let mut response = next.call(request).await;
-                response.headers.insert_if_not_present(CACHE_CONTROL, HeaderValue::from_static("private"));
+                response
+                    .headers
+                    .insert_if_not_present(CACHE_CONTROL, HeaderValue::from_static("private"));
                 response
             }
-            Ok(None) => invalid_credentials(C::SCHEME, &self.location, &self.realm, &request).into_response(),
+            Ok(None) => invalid_credentials(C::SCHEME, &self.location, &self.realm, &request)
+                .into_response(),
             Err(problem) => problem.into_response(),
         }
     }
@@ -248,15 +264,22 @@ where
             ));
         }
         match &self.location {
-            CredentialLocation::Header(name) if HeaderName::from_bytes(name.as_bytes()).is_err() => {
-                requirements.config_error(format!("Authenticate: {name:?} is not a header field name"));
+            CredentialLocation::Header(name)
+                if HeaderName::from_bytes(name.as_bytes()).is_err() =>
+            {
+                requirements
+                    .config_error(format!("Authenticate: {name:?} is not a header field name"));
             }
-            CredentialLocation::Scheme(word) if HeaderName::from_bytes(word.as_bytes()).is_err() => {
+            CredentialLocation::Scheme(word)
+                if HeaderName::from_bytes(word.as_bytes()).is_err() =>
+            {
                 requirements.config_error(format!(
                     "Authenticate: {word:?} is not a scheme name: use letters, digits and hyphens"
                 ));
             }
-            CredentialLocation::Query(name) if name.is_empty() || !name.bytes().all(is_scheme_byte) => {
+            CredentialLocation::Query(name)
+                if name.is_empty() || !name.bytes().all(is_scheme_byte) =>
+            {
                 requirements.config_error(format!(
                     "Authenticate: {name:?} is not a query parameter name: use letters, digits, hyphens and underscores"
                 ));

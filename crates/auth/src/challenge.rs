@@ -116,7 +116,10 @@ mod tests {
                 www_authenticate(Scheme::Basic, "Basic", "a \"b\" \\ c", BearerError::None),
                 r#"Basic realm="a \"b\" \\ c", charset="UTF-8""#,
             ),
-            (www_authenticate(Scheme::Bearer, "Bearer", "x", BearerError::None), r#"Bearer realm="x""#),
+            (
+                www_authenticate(Scheme::Bearer, "Bearer", "x", BearerError::None),
+                r#"Bearer realm="x""#,
+            ),
             (
                 www_authenticate(Scheme::Bearer, "Bearer", "x", BearerError::Malformed),
                 r#"Bearer realm="x", error="invalid_request""#,
@@ -134,7 +137,10 @@ mod tests {
                 www_authenticate(Scheme::Bearer, "Bearer", "x", BearerError::Scope("a b")),
                 r#"Bearer realm="x", error="insufficient_scope", scope="a b""#,
             ),
-            (www_authenticate(Scheme::Bearer, "Token", "x", BearerError::None), r#"Token realm="x""#),
+            (
+                www_authenticate(Scheme::Bearer, "Token", "x", BearerError::None),
+                r#"Token realm="x""#,
+            ),
             (www_authenticate(Scheme::ApiKey, "", "x", BearerError::None), r#"ApiKey realm="x""#),
         ] {
             assert_eq!(value.to_str().expect("text"), expected);

@@ -1,13 +1,13 @@
 //! Parses the credentials of requests: RFC 9110 §11, RFC 7617, RFC 6750.
 
-use crate::challenge::{BearerError, REALM, Scheme, www_authenticate, unauthorized};
+use crate::challenge::{BearerError, REALM, Scheme, unauthorized, www_authenticate};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::StatusCode;
 use http::header::WWW_AUTHENTICATE;
 use peregrine_web::extract::FromRequestParts;
 use peregrine_web::private_response::{IdentitySource, PrivateResponse};
-use peregrine_web::{RequestHead, Parts, Problem};
+use peregrine_web::{Parts, Problem, RequestHead};
 use std::borrow::Cow;
 use std::fmt;
 
@@ -123,7 +123,10 @@ pub(crate) trait Credentials: Sized {
 }
 
 /// The credentials of this scheme in `Authorization`.
-fn authorization_credentials<'h>(head: &'h RequestHead, scheme: &str) -> Result<Option<&'h [u8]>, &'static str> {
+fn authorization_credentials<'h>(
+    head: &'h RequestHead,
+    scheme: &str,
+) -> Result<Option<&'h [u8]>, &'static str> {
     let mut fields = head.header_values("authorization");
     let Some(value) = fields.next() else { return Ok(None) };
     // RFC 9110 §11.6.2: one field, one value. Given two, another program could accept the other
@@ -172,7 +175,9 @@ impl Credentials for BearerToken {
     const SCHEME: Scheme = Scheme::Bearer;
 
     fn read(parts: &Parts, place: &CredentialLocation) -> Result<Option<Self>, &'static str> {
-        let Some(sent) = authorization_credentials(&parts.head, place.scheme_name())? else { return Ok(None) };
+        let Some(sent) = authorization_credentials(&parts.head, place.scheme_name())? else {
+            return Ok(None);
+        };
         // RFC 6750 §2.1: b64token, which is token68 in RFC 9110.
         let end = sent.iter().rposition(|byte| *byte != b'=').map_or(0, |last| last + 1);
         if end == 0 || !sent[..end].iter().all(|byte| TOKEN68[usize::from(*byte)]) {
@@ -234,12 +239,18 @@ fn decode_form_value(value: &str) -> Cow<'_, [u8]> {
 }
 
 /// The response to malformed credentials.
-pub(crate) fn malformed_credentials(scheme: Scheme, place: &CredentialLocation, realm: &str, why: &str) -> Problem {
+pub(crate) fn malformed_credentials(
+    scheme: Scheme,
+    place: &CredentialLocation,
+    realm: &str,
+    why: &str,
+) -> Problem {
     let detail = format!("The credentials cannot be read: {why}.");
     let problem = Problem::new(StatusCode::BAD_REQUEST, "malformed-credentials", detail);
     match scheme {
         Scheme::Bearer => {
-            let value = www_authenticate(scheme, place.scheme_name(), realm, BearerError::Malformed);
+            let value =
+                www_authenticate(scheme, place.scheme_name(), realm, BearerError::Malformed);
             problem.with_header(WWW_AUTHENTICATE, value)
         }
         Scheme::Basic | Scheme::ApiKey => problem,
@@ -247,7 +258,11 @@ pub(crate) fn malformed_credentials(scheme: Scheme, place: &CredentialLocation, 
 }
 
 /// The response to a request without credentials.
-pub(crate) fn missing_credentials(scheme: Scheme, place: &CredentialLocation, realm: &str) -> Problem {
+pub(crate) fn missing_credentials(
+    scheme: Scheme,
+    place: &CredentialLocation,
+    realm: &str,
+) -> Problem {
     let word = place.scheme_name();
     let detail = match scheme {
         Scheme::Basic => "A user name and password are required in Authorization.".to_owned(),
@@ -256,7 +271,11 @@ pub(crate) fn missing_credentials(scheme: Scheme, place: &CredentialLocation, re
         }
         Scheme::ApiKey => "An API key is required.".to_owned(),
     };
-    unauthorized("missing-credentials", detail, [www_authenticate(scheme, word, realm, BearerError::None)])
+    unauthorized(
+        "missing-credentials",
+        detail,
+        [www_authenticate(scheme, word, realm, BearerError::None)],
+    )
 }
 
 impl BearerToken {

@@ -26,6 +26,6 @@ pub use credentials::{ApiKey, ApiKeyLocation, BasicAuth, BearerToken};
 #[cfg(feature = "jwt")]
 pub use jsonwebtoken;
 #[cfg(feature = "jwt")]
-pub use jwt::{ClaimRule, RemoteJwks, Jwt, JwtKeys, JwtVerifier, JwtKeyError};
+pub use jwt::{ClaimRule, Jwt, JwtKeyError, JwtKeys, JwtVerifier, RemoteJwks};
 pub use secret_hash::SecretHash;
 pub use user::User;

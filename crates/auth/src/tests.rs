@@ -122,7 +122,11 @@ fn two_fields_are_one_too_many() {
     // This holds even if the other field has another scheme, or if credentials are optional.
     for path in ["/basic", "/bearer", "/maybe"] {
         let ask = client.get(path).header("authorization", "Bearer a");
-        assert_eq!(kind(&ask.header("Authorization", "Basic YTpi").send_blocking()).0, 400, "{path}");
+        assert_eq!(
+            kind(&ask.header("Authorization", "Basic YTpi").send_blocking()).0,
+            400,
+            "{path}"
+        );
     }
 }
 
@@ -207,7 +211,8 @@ fn who_is_somebody_is_let_in_and_everybody_else_is_told_how() {
         .get("/", |User(person): User<Person>| person.0)
         .get("/public", || [("cache-control", "public")])
         .test();
-    let ask = |path: &str, value: &str| client.get(path).header("authorization", value).send_blocking();
+    let ask =
+        |path: &str, value: &str| client.get(path).header("authorization", value).send_blocking();
     let response = ask("/", &basic("Ali:open sesame"));
     assert_eq!(
         (response.text().as_str(), response.header("cache-control")),
@@ -256,7 +261,8 @@ fn several_kinds_stand_around_the_same_routes() {
         .get("/", |User(person): User<Person>| person.0)
         .get("/maybe", |person: Option<User<Person>>| person.is_some().to_string())
         .test();
-    let ask = |path: &str, value: &str| client.get(path).header("authorization", value).send_blocking();
+    let ask =
+        |path: &str, value: &str| client.get(path).header("authorization", value).send_blocking();
     assert_eq!(ask("/", &basic("Ali:open sesame")).text(), "Ali");
     assert_eq!(ask("/", "Bearer robot").text(), "a robot");
     let nobody = client.get("/").send_blocking();
@@ -287,7 +293,9 @@ fn settings_that_cannot_be_kept_are_errors_at_start() {
     let fault = |app: App| app.get("/", || "").build().expect_err("refused").to_string();
     let error = fault(App::new().wrap(people().realm("Höhle")));
     assert!(error.contains("Authenticate: the realm"), "{error}");
-    for place in [ApiKeyLocation::header("a b"), ApiKeyLocation::query(""), ApiKeyLocation::query("a&b")] {
+    for place in
+        [ApiKeyLocation::header("a b"), ApiKeyLocation::query(""), ApiKeyLocation::query("a&b")]
+    {
         let error = fault(App::new().wrap(Authenticate::api_key(place.clone(), verify)));
         assert!(error.contains("Authenticate: "), "{place:?}: {error}");
     }

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use peregrine_web::memory::{MemoryReservation, MemoryPressure, pressure};
 use peregrine_web::coop::yield_now;
+use peregrine_web::memory::{MemoryPressure, MemoryReservation, pressure};
 use peregrine_web::{Body, BodyError};
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -24,7 +24,11 @@ pub(crate) enum Collected {
 
 /// Reads a body of at most `bytes_max` bytes within `time_max`, if set. The body that is sent is
 /// the same in either case.
-pub(crate) async fn collect_body(mut body: Body, bytes_max: u64, time_max: Option<Duration>) -> Collected {
+pub(crate) async fn collect_body(
+    mut body: Body,
+    bytes_max: u64,
+    time_max: Option<Duration>,
+) -> Collected {
     if body.length().is_some_and(|length| length > bytes_max) {
         return Collected::Incomplete(body);
     }
@@ -33,7 +37,8 @@ pub(crate) async fn collect_body(mut body: Body, bytes_max: u64, time_max: Optio
         Err(body) => body,
     };
     let promised = body.length();
-    let (mut held, mut last, mut charge) = (BodyBuffer::default(), None, MemoryReservation::empty());
+    let (mut held, mut last, mut charge) =
+        (BodyBuffer::default(), None, MemoryReservation::empty());
     // Without a runtime, as in tests, timers do not work.
     let time_max = time_max.filter(|_| tokio::runtime::Handle::try_current().is_ok());
     let mut alarm = pin!(time_max.map(tokio::time::sleep));
@@ -84,7 +89,13 @@ pub(crate) async fn collect_body(mut body: Body, bytes_max: u64, time_max: Optio
     if is_whole {
         return Collected::Complete(read);
     }
-    Collected::Incomplete(Body::new(ReplayBody { buffered: read, last, rest: body, is_ended: is_over, reservation: charge }))
+    Collected::Incomplete(Body::new(ReplayBody {
+        buffered: read,
+        last,
+        rest: body,
+        is_ended: is_over,
+        reservation: charge,
+    }))
 }
 
 /// The content read so far. Small pieces are copied together: each `Bytes` costs more than its
@@ -196,7 +207,9 @@ mod tests {
             assert!(matches!(&whole, Collected::Complete(read) if *read == all), "{pieces}");
             // Longer content is sent unchanged.
             let most = all.len().saturating_sub(1) as u64;
-            let Collected::Incomplete(other) = block_on(collect_body(body(pieces, piece), most, None)) else {
+            let Collected::Incomplete(other) =
+                block_on(collect_body(body(pieces, piece), most, None))
+            else {
                 assert_eq!(most, all.len() as u64, "empty content is never too long");
                 continue;
             };

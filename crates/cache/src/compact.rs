@@ -12,7 +12,9 @@ pub(crate) fn compact_bytes(shared: &Bytes) -> Bytes {
 }
 
 /// Copies a field's value into its own buffer.
-pub(crate) fn compact_field((name, shared): (&HeaderName, &HeaderValue)) -> (HeaderName, HeaderValue) {
+pub(crate) fn compact_field(
+    (name, shared): (&HeaderName, &HeaderValue),
+) -> (HeaderName, HeaderValue) {
     let value = HeaderValue::from_bytes(shared.as_bytes());
     let mut value = value.unwrap_or_else(|_| shared.clone());
     value.set_sensitive(shared.is_sensitive());

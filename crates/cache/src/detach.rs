@@ -1,7 +1,7 @@
 //! Work that continues after the client that started it has disconnected.
 
 use peregrine_web::in_flight::{InFlightHandle, InFlightPermit};
-use peregrine_web::panic::{catch_log_panic, catch_panic, in_span, log_panic, catch_unwind_future};
+use peregrine_web::panic::{catch_log_panic, catch_panic, catch_unwind_future, in_span, log_panic};
 use peregrine_web::trace;
 use peregrine_web::{Request, Response, Service};
 use std::any::Any;
@@ -35,7 +35,13 @@ impl DetachOnDrop {
         limit: Duration,
     ) -> Self {
         let is_wanted = Box::new(|| true);
-        Self { future: Some(Box::pin(work)), is_started: false, keep_running: is_wanted, in_progress: counted, timeout: limit }
+        Self {
+            future: Some(Box::pin(work)),
+            is_started: false,
+            keep_running: is_wanted,
+            in_progress: counted,
+            timeout: limit,
+        }
     }
 
     /// Continues after a drop only if this returns `true` then.
@@ -61,11 +67,17 @@ impl Future for DetachOnDrop {
 
 impl Drop for DetachOnDrop {
     fn drop(&mut self) {
-        if let Some(work) = self.future.take().filter(|_| self.is_started && (self.keep_running)()) {
+        if let Some(work) = self.future.take().filter(|_| self.is_started && (self.keep_running)())
+        {
             // Take the place before the exchange releases it, so that no other request gets it in
             // between.
             let place = self.in_progress.acquire();
-            spawn_detached(async move { drop(work.await) }, TelemetryContext::current(), place, self.timeout);
+            spawn_detached(
+                async move { drop(work.await) },
+                TelemetryContext::current(),
+                place,
+                self.timeout,
+            );
         }
     }
 }

@@ -4,8 +4,10 @@ use crate::cache::request_like;
 use crate::collect::{Collected, collect_body};
 use http::header::{CACHE_CONTROL, ETAG};
 use http::{HeaderValue, Method, StatusCode};
-use peregrine_web::precondition::{Validators, PreconditionOutcome, precondition_failed, not_modified};
-use peregrine_web::{Body, RequestHead, IntoResponse, Middleware, Request, Response, Service};
+use peregrine_web::precondition::{
+    PreconditionOutcome, Validators, not_modified, precondition_failed,
+};
+use peregrine_web::{Body, IntoResponse, Middleware, Request, RequestHead, Response, Service};
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
 

@@ -5,15 +5,15 @@
 #![forbid(unsafe_code)]
 
 mod cache;
-mod etag;
 mod collect;
-mod idempotency;
-mod detach;
 mod compact;
+mod detach;
+mod etag;
+mod idempotency;
 
 pub use cache::{Cache, CacheStats, CacheStore};
 pub use etag::Etag;
 pub use idempotency::{
-    ClaimResult, Fingerprint, Idempotency, IdempotencyStore, StoredResponse, MemoryIdempotencyStore, IdempotentOutcome,
-    IdempotencyStoreError,
+    ClaimResult, Fingerprint, Idempotency, IdempotencyStore, IdempotencyStoreError,
+    IdempotentOutcome, MemoryIdempotencyStore, StoredResponse,
 };

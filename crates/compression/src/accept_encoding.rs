@@ -54,8 +54,9 @@ pub(crate) fn negotiate(head: &RequestHead, offered: &[ContentCoding]) -> Negoti
     // RFC 9110 §12.5.3: unencoded content is acceptable unless excluded by `identity;q=0`, or by
     // `*;q=0` without an element for identity.
     let identity = said.identity.or(said.wildcard);
-    let is_better =
-        |(_, quality): &(ContentCoding, Quality)| identity.is_none_or(|identity| *quality >= identity);
+    let is_better = |(_, quality): &(ContentCoding, Quality)| {
+        identity.is_none_or(|identity| *quality >= identity)
+    };
     let coding = best.filter(is_better).map(|(coding, _)| coding);
     Negotiated { coding, identity: identity != Some(0) }
 }
@@ -119,8 +120,13 @@ mod tests {
 
     fn choice(values: &[&str]) -> String {
         let handler = |request: Request| {
-            let Negotiated { coding, identity } = negotiate(&request.parts.head, ContentCoding::ALL);
-            format!("{}{}", coding.map_or("-", ContentCoding::name), if identity { "" } else { "!" })
+            let Negotiated { coding, identity } =
+                negotiate(&request.parts.head, ContentCoding::ALL);
+            format!(
+                "{}{}",
+                coding.map_or("-", ContentCoding::name),
+                if identity { "" } else { "!" }
+            )
         };
         let client = App::new().get("/", handler).test();
         let request = values

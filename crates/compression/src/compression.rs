@@ -3,8 +3,8 @@
 use crate::accept_encoding::{Negotiated, negotiate};
 use crate::coding::ContentCoding;
 use crate::eligible::{essence, is_compressible, is_partial_content, is_transformable};
+use crate::encoded_body::{EmptyUnsizedBody, EncodedBody};
 use crate::encoder::Encoder;
-use crate::encoded_body::{EncodedBody, EmptyUnsizedBody};
 use http::header::{ACCEPT_ENCODING, ACCEPT_RANGES, CONTENT_ENCODING, CONTENT_LENGTH, ETAG};
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 use peregrine_web::memory::{MemoryPressure, pressure};
@@ -12,7 +12,7 @@ use peregrine_web::panic::catch_log_panic;
 use peregrine_web::requirements::Requirements;
 use peregrine_web::response::NoCompression;
 use peregrine_web::{
-    Body, RequestHead, IntoResponse, Middleware, Problem, Request, Response, Service, pool,
+    Body, IntoResponse, Middleware, Problem, Request, RequestHead, Response, Service, pool,
 };
 use std::fmt;
 use std::rc::Rc;
@@ -152,7 +152,12 @@ impl Compression {
     }
 
     /// Compresses `response` with the negotiated coding, if permitted and useful.
-    fn compress_response(&self, mut response: Response, accepted: Negotiated, is_head: bool) -> Response {
+    fn compress_response(
+        &self,
+        mut response: Response,
+        accepted: Negotiated,
+        is_head: bool,
+    ) -> Response {
         let is_marked = NoCompression::is_set(&response);
         if response.status == StatusCode::NOT_MODIFIED && !is_marked {
             // A 304 stands for a response that would have these fields.

@@ -68,11 +68,15 @@ impl Decoder {
         let into = sink.clone();
         let kind = match coding {
             #[cfg(feature = "gzip")]
-            ContentCoding::Gzip => DecoderKind::Gzip(Box::new(flate2::write::MultiGzDecoder::new(into))),
+            ContentCoding::Gzip => {
+                DecoderKind::Gzip(Box::new(flate2::write::MultiGzDecoder::new(into)))
+            }
             #[cfg(feature = "deflate")]
             ContentCoding::Deflate => DecoderKind::Deflate(Box::new(zlib::Inflater::new(into))),
             #[cfg(feature = "br")]
-            ContentCoding::Br => DecoderKind::Br(Box::new(brotli::DecompressorWriter::new(into, 4096))),
+            ContentCoding::Br => {
+                DecoderKind::Br(Box::new(brotli::DecompressorWriter::new(into, 4096)))
+            }
             #[cfg(feature = "zstd")]
             ContentCoding::Zstd => {
                 let mut decoder = zstd::stream::raw::Decoder::new()?;
@@ -93,7 +97,9 @@ impl Decoder {
             // RFC 7932 §9.1: these bits are not a valid window size. The library treats them as its
             // own extension with windows of up to 1 GiB, which it would allocate at once.
             #[cfg(feature = "br")]
-            DecoderKind::Br(_) if is_first && input.first().is_some_and(|byte| byte & 0x7f == 0x11) => {
+            DecoderKind::Br(_)
+                if is_first && input.first().is_some_and(|byte| byte & 0x7f == 0x11) =>
+            {
                 return Err(DecompressError::Invalid);
             }
             #[cfg(feature = "gzip")]

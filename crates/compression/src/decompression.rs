@@ -2,16 +2,16 @@
 
 use crate::coding::ContentCoding;
 use crate::compression::DIGEST_FIELDS;
-use crate::decoder::{DecompressError, Decoder};
+use crate::decoder::{Decoder, DecompressError};
 use bytes::{Buf, Bytes};
 use http::header::ACCEPT_ENCODING;
 use http::{HeaderValue, StatusCode};
 use http_body::{Body as HttpBody, Frame};
-use peregrine_web::memory::{MemoryReservation, MemoryPressure, pressure};
-use peregrine_web::requirements::Requirements;
 use peregrine_web::coop::yield_now;
+use peregrine_web::memory::{MemoryPressure, MemoryReservation, pressure};
+use peregrine_web::requirements::Requirements;
 use peregrine_web::{
-    Body, BodyError, RequestHead, IntoResponse, Middleware, Problem, Request, Response, Service,
+    Body, BodyError, IntoResponse, Middleware, Problem, Request, RequestHead, Response, Service,
 };
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -115,8 +115,11 @@ impl Middleware for Decompression {
         // RFC 9110 §8.4: the codings are listed in the order in which they were applied.
         for coding in codings.into_iter().rev() {
             let limits = request.body.limits();
-            let body =
-                Body::new(DecodedBody::new(std::mem::take(&mut request.body), coding, self.ratio_max));
+            let body = Body::new(DecodedBody::new(
+                std::mem::take(&mut request.body),
+                coding,
+                self.ratio_max,
+            ));
             request.body = body.with_limits(limits);
         }
         next.call(request).await
@@ -124,8 +127,9 @@ impl Middleware for Decompression {
 
     fn require(&self, requirements: &mut Requirements) {
         if ContentCoding::ALL.is_empty() {
-            requirements
-                .config_error("Decompression has no coding; enable a feature: br, gzip, zstd or deflate");
+            requirements.config_error(
+                "Decompression has no coding; enable a feature: br, gzip, zstd or deflate",
+            );
         }
         if self.ratio_max == 0 {
             requirements.config_error(
@@ -217,7 +221,10 @@ impl DecodedBody {
     /// How many more bytes the ratio permits.
     fn output_allowed(&self) -> usize {
         let ratio = usize::try_from(self.ratio_max).unwrap_or(usize::MAX);
-        self.bytes_in.saturating_mul(ratio).saturating_add(RATIO_FREE_BYTES).saturating_sub(self.bytes_out)
+        self.bytes_in
+            .saturating_mul(ratio)
+            .saturating_add(RATIO_FREE_BYTES)
+            .saturating_sub(self.bytes_out)
     }
 
     /// Creates the decoder when the first byte arrives.
@@ -261,14 +268,20 @@ impl DecodedBody {
         made
     }
 
-    fn check_output(&mut self, made: Result<Vec<u8>, DecompressError>) -> Result<Vec<u8>, BodyError> {
+    fn check_output(
+        &mut self,
+        made: Result<Vec<u8>, DecompressError>,
+    ) -> Result<Vec<u8>, BodyError> {
         let made = made.map_err(|broken| match broken {
-            DecompressError::TooLarge => BodyError::DecompressedTooLarge { ratio_max: self.ratio_max },
+            DecompressError::TooLarge => {
+                BodyError::DecompressedTooLarge { ratio_max: self.ratio_max }
+            }
             DecompressError::Invalid => BodyError::DecodeFailed { coding: self.coding.name() },
         })?;
         self.bytes_out = self.bytes_out.saturating_add(made.len());
         self.work_since_yield += made.len();
-        self.reservation.resize(DECODER_BYTES + self.bytes_out.saturating_mul(2).min(WINDOW_BYTES_MAX));
+        self.reservation
+            .resize(DECODER_BYTES + self.bytes_out.saturating_mul(2).min(WINDOW_BYTES_MAX));
         Ok(made)
     }
 
@@ -300,7 +313,9 @@ impl DecodedBody {
                         }
                         Err(mut trailers) => {
                             if let Some(fields) = trailers.trailers_mut() {
-                                DIGEST_FIELDS.iter().for_each(|digest| drop(fields.remove(*digest)));
+                                DIGEST_FIELDS
+                                    .iter()
+                                    .for_each(|digest| drop(fields.remove(*digest)));
                             }
                             self.trailers = Some(trailers);
                             self.finish()

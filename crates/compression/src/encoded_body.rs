@@ -3,8 +3,8 @@
 use crate::encoder::Encoder;
 use bytes::{Buf, Bytes};
 use http_body::{Body as HttpBody, Frame};
-use peregrine_web::memory::MemoryReservation;
 use peregrine_web::coop::yield_now;
+use peregrine_web::memory::MemoryReservation;
 use peregrine_web::{Body, BodyError};
 use std::io;
 use std::pin::Pin;

@@ -16,12 +16,18 @@ pub(crate) enum Encoder {
 
 impl Encoder {
     /// Creates an encoder for `length` bytes, if known.
-    pub(crate) fn new(coding: ContentCoding, level: CompressionLevel, length: Option<u64>) -> io::Result<Self> {
+    pub(crate) fn new(
+        coding: ContentCoding,
+        level: CompressionLevel,
+        length: Option<u64>,
+    ) -> io::Result<Self> {
         #[cfg(not(any(feature = "br", feature = "zstd")))]
         let _ = length;
         Ok(match coding {
             #[cfg(feature = "gzip")]
-            ContentCoding::Gzip => Self::Deflate(deflate::Deflater::new(deflate::Container::Gzip, level)),
+            ContentCoding::Gzip => {
+                Self::Deflate(deflate::Deflater::new(deflate::Container::Gzip, level))
+            }
             #[cfg(feature = "deflate")]
             ContentCoding::Deflate => {
                 Self::Deflate(deflate::Deflater::new(deflate::Container::Zlib, level))
@@ -134,7 +140,13 @@ mod deflate {
             };
             let compress = take_pooled(level, wrapping)
                 .unwrap_or_else(|| Compress::new(flate2_level(level), has_header));
-            Self { compress: Some(compress), level, container: wrapping, crc: Crc::new(), header_written: false }
+            Self {
+                compress: Some(compress),
+                level,
+                container: wrapping,
+                crc: Crc::new(),
+                header_written: false,
+            }
         }
 
         /// The compressor, after writing the header on first use.
@@ -205,7 +217,8 @@ mod deflate {
     fn take_pooled(level: CompressionLevel, wrapping: Container) -> Option<Compress> {
         POOL.with(|stock| {
             let mut stock = stock.borrow_mut();
-            let fits = |(l, w, _): &(CompressionLevel, Container, Compress)| *l == level && *w == wrapping;
+            let fits =
+                |(l, w, _): &(CompressionLevel, Container, Compress)| *l == level && *w == wrapping;
             let place = stock.iter().position(fits)?;
             Some(stock.swap_remove(place).2)
         })
@@ -252,7 +265,10 @@ mod br {
             params.size_hint = length.and_then(|length| usize::try_from(length).ok()).unwrap_or(0);
             // The ring buffer, commands and hash tables.
             let held_bytes = (8 << window) + 512 * 1024;
-            Self { writer: CompressorWriter::with_params(Vec::new(), 4096, &params), memory_bytes: held_bytes }
+            Self {
+                writer: CompressorWriter::with_params(Vec::new(), 4096, &params),
+                memory_bytes: held_bytes,
+            }
         }
 
         pub(super) fn write(&mut self, input: &[u8], out: &mut Vec<u8>) -> io::Result<()> {

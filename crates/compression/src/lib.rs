@@ -19,8 +19,8 @@ mod compression;
 mod decoder;
 mod decompression;
 mod eligible;
-mod encoder;
 mod encoded_body;
+mod encoder;
 #[cfg(all(test, feature = "br", feature = "deflate", feature = "gzip", feature = "zstd"))]
 mod tests;
 

@@ -153,13 +153,15 @@ impl AutoByteSize {
             text => parse_byte_size(text).map(Self::Bytes),
         };
         let sizes = Some((|bytes: u64| Some(Self::Bytes(bytes))) as fn(u64) -> Option<Self>);
-        deserializer.deserialize_any(TextVisitor { expected: EXPECTED_OR_AUTO, read, sizes }).map(T::from)
+        deserializer
+            .deserialize_any(TextVisitor { expected: EXPECTED_OR_AUTO, read, sizes })
+            .map(T::from)
     }
 }
 
 #[cfg(feature = "schema")]
 mod schema {
-    use super::{AutoByteSize, OptionalByteSize, ByteSize};
+    use super::{AutoByteSize, ByteSize, OptionalByteSize};
     use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
     use std::borrow::Cow;
 
@@ -216,7 +218,7 @@ mod schema {
 
 #[cfg(test)]
 mod tests {
-    use super::{parse_byte_size, format_byte_size};
+    use super::{format_byte_size, parse_byte_size};
     use proptest::prelude::*;
 
     #[test]

@@ -1,7 +1,7 @@
 //! Deserialises a type from a tree of settings, with positions for errors.
 
 use crate::error::ConfigError;
-use crate::value::{TableEntry, ValueKind, SourceLocation, ConfigValue};
+use crate::value::{ConfigValue, SourceLocation, TableEntry, ValueKind};
 use serde::de::value::StrDeserializer;
 use serde::de::{
     DeserializeOwned, DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, SeqAccess,
@@ -37,7 +37,11 @@ impl ConfigDeserializer<'_> {
         self.invalid_type_of(self.unexpected(), visitor)
     }
 
-    fn invalid_type_of<'de>(&self, found: Unexpected<'_>, visitor: &impl Visitor<'de>) -> ConfigError {
+    fn invalid_type_of<'de>(
+        &self,
+        found: Unexpected<'_>,
+        visitor: &impl Visitor<'de>,
+    ) -> ConfigError {
         let error: ConfigError = serde::de::Error::invalid_type(found, visitor);
         error.with_location(&self.0.location)
     }
@@ -54,7 +58,9 @@ impl ConfigDeserializer<'_> {
     fn number<'de, V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ConfigError> {
         let parsed = self.env_text().and_then(|text| text.replace('_', "").parse::<i128>().ok());
         match parsed {
-            Some(number) => integer(number, visitor).map_err(|error| error.with_location(&self.0.location)),
+            Some(number) => {
+                integer(number, visitor).map_err(|error| error.with_location(&self.0.location))
+            }
             None => self.deserialize_any(visitor),
         }
     }
@@ -155,7 +161,9 @@ impl<'de> Deserializer<'de> for ConfigDeserializer<'_> {
                 };
                 let all = text.split(',').filter(|item| !item.trim().is_empty());
                 let all: Vec<_> = all.map(item).collect();
-                visitor.visit_seq(ArrayAccess(all.iter(), 0)).map_err(|error| error.with_location(&self.0.location))
+                visitor
+                    .visit_seq(ArrayAccess(all.iter(), 0))
+                    .map_err(|error| error.with_location(&self.0.location))
             }
             (ValueKind::Array(_), _) => self.deserialize_any(visitor),
             _ => Err(self.invalid_type(&visitor)),
@@ -165,7 +173,9 @@ impl<'de> Deserializer<'de> for ConfigDeserializer<'_> {
     fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ConfigError> {
         match &self.0.kind {
             // The text stands for a table, which may contain secrets.
-            ValueKind::String(_) => Err(self.invalid_type_of(Unexpected::Other("a text"), &visitor)),
+            ValueKind::String(_) => {
+                Err(self.invalid_type_of(Unexpected::Other("a text"), &visitor))
+            }
             _ => self.deserialize_any(visitor),
         }
     }
@@ -231,7 +241,8 @@ impl<'de> MapAccess<'de> for TableAccess<'_> {
         seed: V,
     ) -> Result<V::Value, ConfigError> {
         let entry = self.1.take().expect("serde reads the key first");
-        seed.deserialize(ConfigDeserializer(&entry.value)).map_err(|error| error.nested_in(&entry.key))
+        seed.deserialize(ConfigDeserializer(&entry.value))
+            .map_err(|error| error.nested_in(&entry.key))
     }
 }
 
@@ -248,6 +259,8 @@ impl<'de> SeqAccess<'de> for ArrayAccess<'_> {
         let Some(item) = self.0.next() else { return Ok(None) };
         let number = self.1;
         self.1 += 1;
-        seed.deserialize(ConfigDeserializer(item)).map(Some).map_err(|error| error.nested_in(&number.to_string()))
+        seed.deserialize(ConfigDeserializer(item))
+            .map(Some)
+            .map_err(|error| error.nested_in(&number.to_string()))
     }
 }

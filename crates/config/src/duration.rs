@@ -127,7 +127,8 @@ impl OptionalDuration {
     pub fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Option<Duration>, D::Error> {
-        let read = |text: &str| if is_off(text) { Some(None) } else { parse_duration(text).map(Some) };
+        let read =
+            |text: &str| if is_off(text) { Some(None) } else { parse_duration(text).map(Some) };
         deserializer.deserialize_str(TextVisitor { expected: EXPECTED_OR_OFF, read, sizes: None })
     }
 }
@@ -177,7 +178,7 @@ impl<T, F: Fn(&str) -> Option<T>> Visitor<'_> for TextVisitor<T, F> {
 
 #[cfg(feature = "schema")]
 mod schema {
-    use super::{OptionalDuration, HumanDuration};
+    use super::{HumanDuration, OptionalDuration};
     use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
     use std::borrow::Cow;
 

@@ -108,9 +108,13 @@ impl fmt::Display for ConfigError {
                 let known: Vec<_> = known.iter().map(|word| (*word).to_owned()).collect();
                 write_suggestion(f, word, &known)
             }
-            ErrorKind::InvalidType(found, expected) => write!(f, "expected {expected}, found {found}"),
+            ErrorKind::InvalidType(found, expected) => {
+                write!(f, "expected {expected}, found {found}")
+            }
             ErrorKind::MissingKey(_) => f.write_str("this setting is required"),
-            ErrorKind::Unreadable(path, cause) => write!(f, "cannot read {}: {cause}", path.display()),
+            ErrorKind::Unreadable(path, cause) => {
+                write!(f, "cannot read {}: {cause}", path.display())
+            }
             ErrorKind::Other(text) => f.write_str(text),
         }
     }
@@ -195,11 +199,17 @@ impl serde::de::Error for ConfigError {
     }
 
     fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
-        Self::from_kind(ErrorKind::InvalidType(describe_unexpected(found), describe_expected(expected)))
+        Self::from_kind(ErrorKind::InvalidType(
+            describe_unexpected(found),
+            describe_expected(expected),
+        ))
     }
 
     fn invalid_value(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
-        Self::from_kind(ErrorKind::InvalidType(describe_unexpected(found), describe_expected(expected)))
+        Self::from_kind(ErrorKind::InvalidType(
+            describe_unexpected(found),
+            describe_expected(expected),
+        ))
     }
 
     fn unknown_field(field: &str, expected: &'static [&'static str]) -> Self {
@@ -265,7 +275,7 @@ fn describe_expected(expected: &dyn Expected) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{edit_distance, closest};
+    use super::{closest, edit_distance};
 
     #[test]
     fn the_nearest_name_is_the_one_that_was_meant() {

@@ -33,7 +33,8 @@ impl OptionalFileMode {
     pub fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Option<u32>, D::Error> {
-        let read = |text: &str| if is_off(text) { Some(None) } else { parse_file_mode(text).map(Some) };
+        let read =
+            |text: &str| if is_off(text) { Some(None) } else { parse_file_mode(text).map(Some) };
         deserializer.deserialize_any(TextVisitor { expected: EXPECTED, read, sizes: None })
     }
 }

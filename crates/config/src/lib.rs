@@ -13,25 +13,25 @@
 //! deserialises it.
 #![forbid(unsafe_code)]
 
+mod byte_size;
 mod de;
+mod duration;
 mod error;
 mod file_mode;
-mod optional;
-mod toml_writer;
 mod loader;
+mod optional;
 mod secret_string;
 mod ser;
-mod byte_size;
-mod duration;
+mod toml_writer;
 mod value;
 
+pub use byte_size::{AutoByteSize, ByteSize, OptionalByteSize};
+pub use duration::{HumanDuration, OptionalDuration, parse_duration};
 pub use error::ConfigError;
 pub use file_mode::OptionalFileMode;
-pub use optional::{AutoCount, OptionalCount, OptionalString};
-pub use toml_writer::{to_toml_string, to_toml_string_with_comments};
 pub use loader::ConfigLoader;
+pub use optional::{AutoCount, OptionalCount, OptionalString};
 pub use secret_string::SecretString;
 pub use ser::to_value;
-pub use byte_size::{AutoByteSize, OptionalByteSize, ByteSize};
-pub use duration::{OptionalDuration, HumanDuration, parse_duration};
-pub use value::{ValueKind, SourceLocation, ConfigValue};
+pub use toml_writer::{to_toml_string, to_toml_string_with_comments};
+pub use value::{ConfigValue, SourceLocation, ValueKind};

@@ -63,7 +63,11 @@ impl AutoCount {
             text => count(number(text)?).map(Some),
         };
         let sizes = |count: u64| NonZeroUsize::new(usize::try_from(count).ok()?).map(Some);
-        deserializer.deserialize_any(TextVisitor { expected: EXPECTED_OR_AUTO, read, sizes: Some(sizes) })
+        deserializer.deserialize_any(TextVisitor {
+            expected: EXPECTED_OR_AUTO,
+            read,
+            sizes: Some(sizes),
+        })
     }
 }
 
@@ -115,7 +119,11 @@ impl OptionalString {
         // A variable that is set to an empty text counts as unset.
         let is_none = |text: &str| is_off(text) || text.is_empty();
         let read = |text: &str| Some(if is_none(text) { None } else { Some(text.to_owned()) });
-        deserializer.deserialize_str(TextVisitor { expected: "a text, or `off`", read, sizes: None })
+        deserializer.deserialize_str(TextVisitor {
+            expected: "a text, or `off`",
+            read,
+            sizes: None,
+        })
     }
 }
 

@@ -115,7 +115,7 @@ mod schema {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ConfigLoader, toml_writer, to_value};
+    use crate::{ConfigLoader, to_value, toml_writer};
     use std::collections::BTreeMap;
 
     #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
@@ -131,7 +131,8 @@ mod tests {
             Tree { headers }
         };
         let none: [(&str, &str); 0] = [];
-        let read: Tree = ConfigLoader::new("X_").env_vars(none).load(&code("abc")).expect("it is sound");
+        let read: Tree =
+            ConfigLoader::new("X_").env_vars(none).load(&code("abc")).expect("it is sound");
         assert_eq!(read.headers["a"].expose_secret(), "abc", "the program's value is kept");
         let layers = ConfigLoader::new("X_").env_vars([("X_HEADERS__A", "def")]);
         let read: Tree = layers.load(&code("abc")).expect("valid settings");

@@ -2,7 +2,7 @@
 
 use crate::error::ConfigError;
 use crate::secret_string::{self, SecretString};
-use crate::value::{TableEntry, ValueKind, SourceLocation, ConfigValue};
+use crate::value::{ConfigValue, SourceLocation, TableEntry, ValueKind};
 use serde::Serialize;
 use serde::ser::{self, Serializer};
 
@@ -118,7 +118,9 @@ impl Serializer for ConfigSerializer {
         value: &T,
     ) -> Result<ValueKind, ConfigError> {
         Ok(match value.serialize(self)? {
-            ValueKind::String(text) if name == secret_string::NEWTYPE_NAME => ValueKind::Secret(SecretString::new(text)),
+            ValueKind::String(text) if name == secret_string::NEWTYPE_NAME => {
+                ValueKind::Secret(SecretString::new(text))
+            }
             kind => kind,
         })
     }
@@ -141,7 +143,11 @@ impl Serializer for ConfigSerializer {
         Ok(ArraySerializer(Vec::new()))
     }
 
-    fn serialize_tuple_struct(self, _: &'static str, _: usize) -> Result<ArraySerializer, ConfigError> {
+    fn serialize_tuple_struct(
+        self,
+        _: &'static str,
+        _: usize,
+    ) -> Result<ArraySerializer, ConfigError> {
         Ok(ArraySerializer(Vec::new()))
     }
 

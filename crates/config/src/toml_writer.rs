@@ -2,7 +2,7 @@
 
 use crate::error::ConfigError;
 use crate::ser::to_value;
-use crate::value::{ValueKind, ConfigValue};
+use crate::value::{ConfigValue, ValueKind};
 use serde::Serialize;
 use std::fmt::Write as _;
 
@@ -45,7 +45,12 @@ impl KeyPath {
     }
 }
 
-fn write_table(text: &mut String, value: &ConfigValue, name: &KeyPath, comment: &dyn Fn(&str) -> Option<String>) {
+fn write_table(
+    text: &mut String,
+    value: &ConfigValue,
+    name: &KeyPath,
+    comment: &dyn Fn(&str) -> Option<String>,
+) {
     let is_table = |value: &ConfigValue| matches!(value.kind, ValueKind::Table(_));
     for entry in value.entries().iter().filter(|entry| !is_table(&entry.value)) {
         if entry.value.kind == ValueKind::Nil {

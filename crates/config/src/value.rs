@@ -129,7 +129,8 @@ impl ConfigValue {
             (ValueKind::Table(own), ValueKind::Table(others)) => {
                 for other in others {
                     let is_same = |entry: &&mut TableEntry| {
-                        entry.key == other.key || !is_strict && normalize_key(&entry.key) == other.key
+                        entry.key == other.key
+                            || !is_strict && normalize_key(&entry.key) == other.key
                     };
                     match own.iter_mut().find(is_same) {
                         Some(entry) => {

@@ -106,9 +106,14 @@ impl BlockingTasks {
     /// Waits until spawned functions have started, because tokio drops those that have not when it
     /// shuts down. Functions start in order, so all of them have started once a last one has, which
     /// `spawn_last` spawns. The driver must still be running.
-    pub async fn start_queued<F: Future>(&self, driver: &impl Driver, spawn_last: impl FnOnce() -> F) {
+    pub async fn start_queued<F: Future>(
+        &self,
+        driver: &impl Driver,
+        spawn_last: impl FnOnce() -> F,
+    ) {
         // A function that was just spawned may have no thread yet.
-        if self.threads.is_empty() && (self.keep_waiting.borrow().is_none() || !can_start_thread()) {
+        if self.threads.is_empty() && (self.keep_waiting.borrow().is_none() || !can_start_thread())
+        {
             return;
         }
         let _hold = driver.keep_awake();

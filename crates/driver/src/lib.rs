@@ -17,19 +17,19 @@
 //! Start with [`Driver`], then [`Stream`].
 #![forbid(unsafe_code)]
 
+mod blocking;
+mod handoff;
 mod metrics;
 mod numa;
-mod handoff;
 mod send_buf;
 mod socket_options;
-mod blocking;
 
+pub use blocking::{BlockingTasks, BlockingThreads};
+pub use handoff::Handoff;
 pub use metrics::{DriverMetrics, ITERATION_BOUNDS};
 pub use numa::order_by_numa_node;
-pub use handoff::Handoff;
 pub use send_buf::{FileRange, SendBuf, SharedBytes};
 pub use socket_options::SocketOptions;
-pub use blocking::{BlockingTasks, BlockingThreads};
 
 use std::fmt;
 use std::future::{Future, poll_fn, ready};

@@ -1,7 +1,7 @@
 //! Counters that a worker's driver publishes for other threads.
 
 use crate::blocking::BlockingThreads;
-use peregrine_metrics::{HistogramSnapshot, Counter, Histogram, Gauge};
+use peregrine_metrics::{Counter, Gauge, Histogram, HistogramSnapshot};
 use std::sync::OnceLock;
 use std::time::Duration;
 

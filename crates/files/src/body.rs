@@ -1,12 +1,12 @@
 //! File bodies, either read while they are sent, or sent by the connection's driver.
 
-use crate::disk::{TryRead, check_resident, read, try_read, prefetch};
-use crate::metadata::FileContent;
 use crate::blocking::BlockingTask;
+use crate::disk::{TryRead, check_resident, prefetch, read, try_read};
+use crate::metadata::FileContent;
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
+use peregrine_web::body::{BodyError, BodyPart, FileBody};
 use peregrine_web::memory::MemoryReservation;
-use peregrine_web::body::{BodyError, FileBody, BodyPart};
 use peregrine_web::panic::catch_log_panic;
 use std::collections::VecDeque;
 use std::fs::File;
@@ -61,7 +61,14 @@ impl FileStream {
         };
         let left = pieces.iter().map(length).sum();
         let (state, last, charge) = (FileReadState::Idle, Bytes::new(), MemoryReservation::empty());
-        Self { file, segments: pieces, state, reusable_buffer: last, bytes_left: left, reservation: charge }
+        Self {
+            file,
+            segments: pieces,
+            state,
+            reusable_buffer: last,
+            bytes_left: left,
+            reservation: charge,
+        }
     }
 
     /// The position and length of the first piece if it is a file range; pieces in memory are
@@ -112,7 +119,8 @@ impl FileStream {
         self.reservation.resize(2 * wanted);
         if matches!(self.state, FileReadState::Idle) {
             // Reuse the memory of the last chunk, unless it is still in use.
-            let mut chunk = std::mem::take(&mut self.reusable_buffer).try_into_mut().unwrap_or_default();
+            let mut chunk =
+                std::mem::take(&mut self.reusable_buffer).try_into_mut().unwrap_or_default();
             chunk.resize(wanted, 0);
             if let TryRead::Done(count) = try_read(&self.file, &mut chunk, at) {
                 chunk.truncate(count?);
@@ -126,7 +134,9 @@ impl FileStream {
                 let file = Arc::clone(&self.file);
                 let read = move || read(&file, at, wanted).map(Bytes::from);
                 *state = FileReadState::Reading(BlockingTask::spawn(read));
-                let FileReadState::Reading(reading) = state else { unreachable!("the state was just set") };
+                let FileReadState::Reading(reading) = state else {
+                    unreachable!("the state was just set")
+                };
                 reading
             }
         };
@@ -146,7 +156,9 @@ impl FileStream {
         let wanted = SENDFILE_BYTES.min(length);
         loop {
             match &mut self.state {
-                FileReadState::Reading(_) | FileReadState::ReadOnly => return Poll::Ready(Ok(None)),
+                FileReadState::Reading(_) | FileReadState::ReadOnly => {
+                    return Poll::Ready(Ok(None));
+                }
                 FileReadState::Prefetching(work, warmed) => {
                     let (result, warmed) = (ready!(work.poll(context)), *warmed);
                     self.state = FileReadState::Idle;

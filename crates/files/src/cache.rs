@@ -39,7 +39,15 @@ struct CachedFile {
 impl FileCache {
     pub(crate) fn new(bytes_max: usize, fresh_for: Duration) -> Self {
         let (entries, open) = (HashMap::new(), Vec::new());
-        Self { entries, bytes: 0, bytes_max, open_files: open, ttl: fresh_for, uses: 0, close_all_count: 0 }
+        Self {
+            entries,
+            bytes: 0,
+            bytes_max,
+            open_files: open,
+            ttl: fresh_for,
+            uses: 0,
+            close_all_count: 0,
+        }
     }
 
     /// The cached file, if it is fresh. Small files keep their cached content; for open files, the
@@ -187,7 +195,8 @@ mod tests {
         let file = std::sync::Arc::new(tempfile::tempfile().expect("a file"));
         let new = || {
             let content = FileContent::Open(std::sync::Arc::clone(&file));
-            let facts = FileMetadata::from_metadata(&file.metadata().expect("the file is open"), None);
+            let facts =
+                FileMetadata::from_metadata(&file.metadata().expect("the file is open"), None);
             Rc::new(ResolvedFile {
                 content,
                 metadata: facts,
@@ -200,7 +209,8 @@ mod tests {
             cache.get(&key(&name.to_string()), start);
             cache.insert(key(&name.to_string()), &new(), start);
         }
-        let open = |cache: &FileCache| (cache.open_files.len(), std::sync::Arc::strong_count(&file) - 1);
+        let open =
+            |cache: &FileCache| (cache.open_files.len(), std::sync::Arc::strong_count(&file) - 1);
         assert_eq!(open(&cache), (OPEN_FILES_MAX, OPEN_FILES_MAX));
         assert!(cache.get(&key("4"), start).is_none() && cache.get(&key("5"), start).is_some());
         assert!(cache.get(&key("small"), start).is_some(), "a file in memory needs no descriptor");

@@ -10,7 +10,8 @@ pub(crate) enum ContentCoding {
     Gzip,
 }
 
-pub(crate) const ALL: [ContentCoding; 3] = [ContentCoding::Brotli, ContentCoding::Zstd, ContentCoding::Gzip];
+pub(crate) const ALL: [ContentCoding; 3] =
+    [ContentCoding::Brotli, ContentCoding::Zstd, ContentCoding::Gzip];
 
 impl ContentCoding {
     /// The name in HTTP.

@@ -124,9 +124,15 @@ mod tests {
         let path = folder.path().join("file");
         fs::write(&path, vec![7; 600_000]).expect("the disk has space");
         let file = File::open(&path).expect("the file exists");
-        assert!(matches!(check_resident(&file, 1000, 599_000), TryRead::Done(Ok(())) | TryRead::Unknown));
+        assert!(matches!(
+            check_resident(&file, 1000, 599_000),
+            TryRead::Done(Ok(())) | TryRead::Unknown
+        ));
         for (at, length) in [(0, 600_001), (600_000, 1)] {
-            assert!(matches!(check_resident(&file, at, length), TryRead::Done(Err(_)) | TryRead::Unknown));
+            assert!(matches!(
+                check_resident(&file, at, length),
+                TryRead::Done(Err(_)) | TryRead::Unknown
+            ));
             assert!(prefetch(&file, at, length).is_err());
         }
         prefetch(&file, 0, 600_000).expect("the file is long enough");

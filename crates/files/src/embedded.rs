@@ -1,8 +1,8 @@
 //! Files embedded in the program.
 
 use crate::content_coding::{AcceptedCodings, ContentCoding, is_compressible};
-use crate::metadata::{FileContent, FileMetadata, ResolvedFile, media_type};
 use crate::dir::Resolution;
+use crate::metadata::{FileContent, FileMetadata, ResolvedFile, media_type};
 use crate::target::FilePath;
 use bytes::Bytes;
 use rust_embed::{EmbeddedFile, RustEmbed};
@@ -28,11 +28,18 @@ impl Embedded {
         Self { get: T::get, has_below }
     }
 
-    pub(crate) fn resolve(&self, target: &FilePath, index: Option<&str>, accepted: AcceptedCodings) -> Resolution {
+    pub(crate) fn resolve(
+        &self,
+        target: &FilePath,
+        index: Option<&str>,
+        accepted: AcceptedCodings,
+    ) -> Resolution {
         if !target.is_dir {
             return match self.file(&target.path, accepted) {
                 Some(found) => Resolution::File(found),
-                None if target.path.is_empty() || (self.has_below)(&target.path) => Resolution::DirWithoutSlash,
+                None if target.path.is_empty() || (self.has_below)(&target.path) => {
+                    Resolution::DirWithoutSlash
+                }
                 None => Resolution::NotFound,
             };
         }
@@ -59,7 +66,14 @@ impl Embedded {
             Cow::Owned(bytes) => bytes.into(),
         };
         let (path, content) = (path.to_owned(), FileContent::Memory(content));
-        Some(ResolvedFile { path, media_type, metadata: facts, content_coding: encoding, varies, content })
+        Some(ResolvedFile {
+            path,
+            media_type,
+            metadata: facts,
+            content_coding: encoding,
+            varies,
+            content,
+        })
     }
 }
 

@@ -1,21 +1,21 @@
 //! The handler that serves files.
 
+use crate::blocking::BlockingTask;
 use crate::cache::FileCache;
+use crate::content_coding::{AcceptedCodings, negotiate};
+use crate::content_disposition::{glob_matches, has_content_hash};
+use crate::dir::{Dir, Resolution};
 #[cfg(feature = "embed")]
 use crate::embedded::Embedded;
-use crate::content_coding::{AcceptedCodings, negotiate};
-use crate::metadata::ResolvedFile;
-use crate::dir::{Dir, Resolution};
 use crate::listing::{self, DirEntry};
-use crate::content_disposition::{glob_matches, has_content_hash};
+use crate::metadata::ResolvedFile;
 use crate::respond::respond;
 use crate::target::FilePath;
-use crate::blocking::BlockingTask;
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, LOCATION, RETRY_AFTER};
 use http::{HeaderValue, Method, StatusCode};
 use peregrine_web::panic::catch_log_panic;
 use peregrine_web::response::{Html, IntoResponse};
-use peregrine_web::{RequestHead, Parts, Problem, Request, Response, Service};
+use peregrine_web::{Parts, Problem, Request, RequestHead, Response, Service};
 use std::cell::RefCell;
 use std::fmt;
 use std::io;
@@ -275,13 +275,16 @@ impl Files {
         if !is_target {
             outcome = without_folder(outcome);
         }
-        let fallback = self.fallback.as_ref().filter(|_| matches!(outcome, Ok(ServeOutcome::NotFound)));
+        let fallback =
+            self.fallback.as_ref().filter(|_| matches!(outcome, Ok(ServeOutcome::NotFound)));
         if let Some(path) = fallback.filter(|_| accepts_html(head)) {
             let page = FilePath { path: path.clone(), is_dir: false };
             outcome = without_folder(self.resolve(&page, accepted).await);
         }
         let mut response = match outcome {
-            Ok(ServeOutcome::File(found)) => respond(head, &found, self.cache_control_for(&found.path)),
+            Ok(ServeOutcome::File(found)) => {
+                respond(head, &found, self.cache_control_for(&found.path))
+            }
             Ok(ServeOutcome::DirWithoutSlash) => redirect_to_slash(parts),
             Ok(ServeOutcome::Listing(entries, more)) => {
                 let page = listing::render_listing(path, &entries, more);
@@ -301,7 +304,11 @@ impl Files {
         response
     }
 
-    async fn resolve(&self, target: &FilePath, accepted: AcceptedCodings) -> io::Result<ServeOutcome> {
+    async fn resolve(
+        &self,
+        target: &FilePath,
+        accepted: AcceptedCodings,
+    ) -> io::Result<ServeOutcome> {
         let folder = match &self.source {
             FileSource::Dir(folder) => Arc::clone(folder),
             #[cfg(feature = "embed")]
@@ -368,7 +375,9 @@ impl Service for Files {
             let detail = "files support only GET and HEAD";
             let status = StatusCode::METHOD_NOT_ALLOWED;
             let problem = Problem::new(status, "method-not-allowed", detail);
-            return problem.with_header(ALLOW, HeaderValue::from_static(ALLOWED_METHODS)).into_response();
+            return problem
+                .with_header(ALLOW, HeaderValue::from_static(ALLOWED_METHODS))
+                .into_response();
         }
         // A path that is not valid for a file may still be that of a page.
         let target = FilePath::from_request(&request.parts, self.hidden_files);
@@ -388,7 +397,9 @@ fn not_found() -> Response {
 }
 
 fn io_error_response(path: &str, error: &io::Error) -> Response {
-    catch_log_panic(|| tracing::error!(target: "peregrine", path, %error, "a file could not be read"));
+    catch_log_panic(
+        || tracing::error!(target: "peregrine", path, %error, "a file could not be read"),
+    );
     if is_resource_exhausted(error) {
         let detail = "the server has no resources to open another file at present; try again later";
         let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "file-not-read", detail);

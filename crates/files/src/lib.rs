@@ -20,21 +20,21 @@
 //! file ranges to drivers, and `disk.rs` queries the page cache.
 #![forbid(unsafe_code)]
 
+mod blocking;
 mod body;
 mod cache;
+mod content_coding;
+mod content_disposition;
+mod dir;
 mod disk;
 #[cfg(feature = "embed")]
 mod embedded;
-mod content_coding;
-mod metadata;
 mod files;
-mod dir;
 mod listing;
-mod content_disposition;
+mod metadata;
 mod range;
 mod respond;
 mod target;
-mod blocking;
 
-pub use files::{CACHE_BYTES_DEFAULT, CACHE_TTL_DEFAULT, Files, CACHED_FILE_BYTES_MAX};
 pub use content_disposition::{attachment, inline};
+pub use files::{CACHE_BYTES_DEFAULT, CACHE_TTL_DEFAULT, CACHED_FILE_BYTES_MAX, Files};

@@ -70,7 +70,13 @@ impl FileMetadata {
     pub(crate) fn new(length: u64, modified: Option<SystemTime>, tag: String) -> Self {
         let text = |text: &str| HeaderValue::from_str(text).expect("tags and dates are plain text");
         let modified_value = modified.map(|it| text(&fmt_http_date(truncate_to_seconds(it))));
-        Self { length, modified, etag_header: text(&tag), last_modified_header: modified_value, etag: tag }
+        Self {
+            length,
+            modified,
+            etag_header: text(&tag),
+            last_modified_header: modified_value,
+            etag: tag,
+        }
     }
 
     pub(crate) fn from_metadata(metadata: &Metadata, encoding: Option<ContentCoding>) -> Self {

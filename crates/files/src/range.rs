@@ -84,7 +84,9 @@ mod tests {
     use proptest::prelude::*;
 
     fn parts(parts: &[(u64, u64)]) -> Ranges {
-        Ranges::Satisfiable(parts.iter().map(|(at, length)| ByteRange { start: *at, length: *length }).collect())
+        Ranges::Satisfiable(
+            parts.iter().map(|(at, length)| ByteRange { start: *at, length: *length }).collect(),
+        )
     }
 
     #[test]

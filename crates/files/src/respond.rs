@@ -11,13 +11,17 @@ use http::header::{
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 use peregrine_web::precondition::PreconditionOutcome;
 use peregrine_web::response::IntoResponse;
-use peregrine_web::{RequestHead, Problem, Response};
+use peregrine_web::{Problem, RequestHead, Response};
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::SystemTime;
 
 /// The response to a GET or HEAD request for this file.
-pub(crate) fn respond(head: &RequestHead, found: &ResolvedFile, cache: Option<&HeaderValue>) -> Response {
+pub(crate) fn respond(
+    head: &RequestHead,
+    found: &ResolvedFile,
+    cache: Option<&HeaderValue>,
+) -> Response {
     match found.metadata.validators().evaluate(head) {
         PreconditionOutcome::Failed => {
             let detail = "the file does not meet the request's conditions";
@@ -26,7 +30,9 @@ pub(crate) fn respond(head: &RequestHead, found: &ResolvedFile, cache: Option<&H
             with_file_headers(problem.into_response(), found, cache)
         }
         // RFC 9110 §15.4.5: a 304 has the fields of a 200, but no content.
-        PreconditionOutcome::NotModified => with_file_headers(Response::new(StatusCode::NOT_MODIFIED), found, cache),
+        PreconditionOutcome::NotModified => {
+            with_file_headers(Response::new(StatusCode::NOT_MODIFIED), found, cache)
+        }
         PreconditionOutcome::Proceed => send(head, found, cache),
     }
 }
@@ -102,7 +108,11 @@ fn boundary() -> String {
 }
 
 /// Adds the fields that every response about a file has.
-fn with_file_headers(mut response: Response, found: &ResolvedFile, cache: Option<&HeaderValue>) -> Response {
+fn with_file_headers(
+    mut response: Response,
+    found: &ResolvedFile,
+    cache: Option<&HeaderValue>,
+) -> Response {
     let facts = &found.metadata;
     set(&mut response, ETAG, facts.etag_header.clone());
     // RFC 9110 §8.8.2.1: a time later than that of the response is not sent.

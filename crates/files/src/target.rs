@@ -17,13 +17,15 @@ impl FilePath {
     pub(crate) fn from_request(parts: &Parts, has_dot_files: bool) -> Option<Self> {
         let whole = parts.head.path().as_bytes();
         let is_folder = whole.ends_with(b"/");
-        let raw = path_below_prefix(parts).unwrap_or_else(|| whole.strip_prefix(b"/").unwrap_or(whole));
+        let raw =
+            path_below_prefix(parts).unwrap_or_else(|| whole.strip_prefix(b"/").unwrap_or(whole));
         Self::parse(raw, is_folder, has_dot_files)
     }
 
     /// The target for a path from a handler; `None` unless all names are plain.
     pub(crate) fn from_path(path: &str, has_dot_files: bool) -> Option<Self> {
-        let is_served = |name: &str| is_safe_component(name) && (has_dot_files || !name.starts_with('.'));
+        let is_served =
+            |name: &str| is_safe_component(name) && (has_dot_files || !name.starts_with('.'));
         let path = path.split('/').all(is_served).then(|| path.to_owned())?;
         Some(Self { path, is_dir: false })
     }

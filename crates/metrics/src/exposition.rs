@@ -94,11 +94,14 @@ impl Exposition {
         let Self { text, sample_name: sample, .. } = self;
         let kind = match (family.metric_type, self.format) {
             (MetricType::Counter, _) => "counter",
-            (MetricType::Gauge, _) | (MetricType::Info, ExpositionFormat::PrometheusText) => "gauge",
+            (MetricType::Gauge, _) | (MetricType::Info, ExpositionFormat::PrometheusText) => {
+                "gauge"
+            }
             (MetricType::Histogram, _) => "histogram",
             (MetricType::Info, ExpositionFormat::OpenMetrics) => "info",
         };
-        let help = Escaped { text: family.help, quotes: self.format == ExpositionFormat::OpenMetrics };
+        let help =
+            Escaped { text: family.help, quotes: self.format == ExpositionFormat::OpenMetrics };
         let _ = match self.format {
             ExpositionFormat::PrometheusText => {
                 write!(text, "# HELP {sample} {help}\n# TYPE {sample} {kind}\n")
@@ -133,7 +136,13 @@ impl Exposition {
     }
 
     /// Like `histogram`, for values that are floating-point numbers.
-    pub fn float_histogram(&mut self, labels: &Labels<'_>, bounds: &[f64], counts: &[u64], sum: f64) {
+    pub fn float_histogram(
+        &mut self,
+        labels: &Labels<'_>,
+        bounds: &[f64],
+        counts: &[u64],
+        sum: f64,
+    ) {
         self.write_buckets(labels, bounds.iter().copied(), counts, sum);
     }
 
@@ -153,7 +162,13 @@ impl Exposition {
         self.write_line("_count", labels, None, SampleValue::Integer(so_far));
     }
 
-    fn write_line(&mut self, suffix: &str, labels: &Labels<'_>, bound: Option<f64>, value: SampleValue) {
+    fn write_line(
+        &mut self,
+        suffix: &str,
+        labels: &Labels<'_>,
+        bound: Option<f64>,
+        value: SampleValue,
+    ) {
         let Self { format, text, sample_name: sample, .. } = self;
         let _ = write!(text, "{sample}{suffix}");
         let mut separator = '{';

@@ -19,7 +19,11 @@ pub struct Histogram<const BOUNDS: usize> {
 
 impl<const BOUNDS: usize> Default for Histogram<BOUNDS> {
     fn default() -> Self {
-        Self { sum: Counter::new(), counts: [const { Counter::new() }; BOUNDS], overflow: Counter::new() }
+        Self {
+            sum: Counter::new(),
+            counts: [const { Counter::new() }; BOUNDS],
+            overflow: Counter::new(),
+        }
     }
 }
 

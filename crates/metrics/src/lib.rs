@@ -12,14 +12,14 @@
 
 mod counter;
 mod counter_set;
+mod exposition;
 mod format;
 mod histogram;
-mod exposition;
 mod metric_map;
 
 pub use counter::{Counter, Gauge};
 pub use counter_set::CounterSet;
+pub use exposition::{Exposition, Labels, MetricFamily, MetricType, SampleValue};
 pub use format::ExpositionFormat;
-pub use histogram::{HistogramSnapshot, Histogram};
-pub use exposition::{MetricFamily, MetricType, Labels, Exposition, SampleValue};
+pub use histogram::{Histogram, HistogramSnapshot};
 pub use metric_map::MetricMap;

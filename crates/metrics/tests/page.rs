@@ -1,8 +1,11 @@
 //! Complete pages in both formats, and texts that have to be escaped.
 
-use peregrine_metrics::{HistogramSnapshot, MetricFamily, ExpositionFormat, MetricType, Exposition};
+use peregrine_metrics::{
+    Exposition, ExpositionFormat, HistogramSnapshot, MetricFamily, MetricType,
+};
 
-const BOTH: [ExpositionFormat; 2] = [ExpositionFormat::PrometheusText, ExpositionFormat::OpenMetrics];
+const BOTH: [ExpositionFormat; 2] =
+    [ExpositionFormat::PrometheusText, ExpositionFormat::OpenMetrics];
 
 fn write(format: ExpositionFormat, write: impl FnOnce(&mut Exposition)) -> String {
     let mut page = Exposition::new(format);
@@ -15,7 +18,12 @@ fn everything(page: &mut Exposition) {
     page.begin_family(&family("asked", MetricType::Counter, "", "How often."));
     page.sample(&[("who", "me"), ("how", "")], 3);
     page.sample(&[("who", "you"), ("how", "kindly")], 4);
-    page.begin_family(&family("room_bytes", MetricType::Gauge, "bytes", "How much \"room\"\nthere \\ is."));
+    page.begin_family(&family(
+        "room_bytes",
+        MetricType::Gauge,
+        "bytes",
+        "How much \"room\"\nthere \\ is.",
+    ));
     page.sample(&[], 0.5);
     page.begin_family(&family("build", MetricType::Info, "", "What it is."));
     page.sample(&[("version", "1")], 1);
@@ -97,7 +105,12 @@ fn no_label_ends_its_line_or_itself() {
         for format in BOTH {
             let page = write(format, |page| {
                 let kind = MetricType::Gauge;
-                page.begin_family(&MetricFamily { name: "a", metric_type: kind, unit: "", help: "" });
+                page.begin_family(&MetricFamily {
+                    name: "a",
+                    metric_type: kind,
+                    unit: "",
+                    help: "",
+                });
                 page.sample(&[("l", value)], 1);
             });
             assert!(page.contains(&format!("\na{{l=\"{written}\"}} 1\n")), "{page}");
@@ -116,7 +129,12 @@ fn numbers_that_are_none_have_names() {
         (-1.5, "-1.5"),
     ] {
         let page = write(ExpositionFormat::PrometheusText, |page| {
-            page.begin_family(&MetricFamily { name: "a", metric_type: MetricType::Gauge, unit: "", help: "" });
+            page.begin_family(&MetricFamily {
+                name: "a",
+                metric_type: MetricType::Gauge,
+                unit: "",
+                help: "",
+            });
             page.sample(&[], value);
         });
         assert!(page.ends_with(&format!("\na {written}\n")), "{page}");
@@ -131,7 +149,8 @@ fn names_that_samples_would_share_are_known() {
         page.begin_family(&first);
         page.has_name_conflict(&second)
     };
-    let (counter, gauge, histogram) = (MetricType::Counter, MetricType::Gauge, MetricType::Histogram);
+    let (counter, gauge, histogram) =
+        (MetricType::Counter, MetricType::Gauge, MetricType::Histogram);
     for (first, second, expected) in [
         (family("a", counter), family("a", gauge), true),
         (family("a", counter), family("a_total", gauge), true),

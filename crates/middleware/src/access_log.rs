@@ -177,9 +177,11 @@ mod tests {
 
     #[test]
     fn an_event_has_all_that_is_known_and_not_the_query() {
-        let app = App::new().wrap(SetRequestId::new()).wrap(AccessLog::new()).get("/{status}", answer);
+        let app =
+            App::new().wrap(SetRequestId::new()).wrap(AccessLog::new()).get("/{status}", answer);
         let peer = ConnectionAddr::Tcp("192.0.2.1:99".parse().expect("an address"));
-        let client = app.test().with_connection(ConnectionInfo { peer, ..ConnectionInfo::default() });
+        let client =
+            app.test().with_connection(ConnectionInfo { peer, ..ConnectionInfo::default() });
         let events = events_of(|| {
             drop(client.get("/201?key=secret").header("x-request-id", "id-1").send_blocking());
         });
@@ -208,7 +210,10 @@ mod tests {
             events_of(|| drop(get.send_blocking()))[0].field("client").map(str::to_owned)
         };
         assert_eq!(field(&client), None);
-        assert_eq!(field(&client.with_trusted_proxies(TrustedProxies::hops(1))).as_deref(), Some("192.0.2.7"));
+        assert_eq!(
+            field(&client.with_trusted_proxies(TrustedProxies::hops(1))).as_deref(),
+            Some("192.0.2.7")
+        );
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::snapshot::RequestSnapshot;
 use http::StatusCode;
 use peregrine_web::panic::{catch_log_panic, drop_panic_payload};
-use peregrine_web::{RequestHead, IntoResponse, Middleware, Problem, Request, Response, Service};
+use peregrine_web::{IntoResponse, Middleware, Problem, Request, RequestHead, Response, Service};
 use std::any::Any;
 use std::fmt;
 use std::future::poll_fn;

@@ -17,14 +17,14 @@
 #![forbid(unsafe_code)]
 
 pub mod access_log;
+#[cfg(any(feature = "cors", feature = "csrf"))]
+mod allowed_origins;
 pub mod body_limit;
 pub mod catch_panic;
 #[cfg(feature = "cors")]
 pub mod cors;
 #[cfg(feature = "csrf")]
 pub mod csrf;
-#[cfg(any(feature = "cors", feature = "csrf"))]
-mod allowed_origins;
 #[cfg(any(feature = "csrf", feature = "security-headers"))]
 mod random;
 pub mod request_id;
@@ -44,7 +44,7 @@ pub use catch_panic::CatchPanic;
 pub use cors::Cors;
 #[cfg(feature = "csrf")]
 pub use csrf::{Csrf, CsrfKey, CsrfToken};
-pub use request_id::{SetRequestId, RequestId};
+pub use request_id::{RequestId, SetRequestId};
 pub use require_client_identity::RequireClientIdentity;
 pub use response_headers::ResponseHeaders;
 #[cfg(feature = "security-headers")]

@@ -78,7 +78,9 @@ impl Middleware for ResponseHeaders {
         for HeaderChange { name, action } in &self.changes {
             match action {
                 HeaderAction::Insert(value) => fields.insert(name.clone(), value.clone()),
-                HeaderAction::InsertIfNotPresent(value) => fields.insert_if_not_present(name.clone(), value.clone()),
+                HeaderAction::InsertIfNotPresent(value) => {
+                    fields.insert_if_not_present(name.clone(), value.clone())
+                }
                 HeaderAction::Remove => fields.remove(name),
             }
         }
@@ -106,14 +108,18 @@ mod tests {
         };
         let new = ResponseHeaders::new;
         assert_eq!(all(new().insert(ETAG, value("new"))), (Some("new".into()), None));
-        assert_eq!(all(new().insert_if_not_present(ETAG, value("new"))), (Some("own".into()), None));
+        assert_eq!(
+            all(new().insert_if_not_present(ETAG, value("new"))),
+            (Some("own".into()), None)
+        );
         let both = new().insert_if_not_present(VARY, value("accept")).remove(ETAG);
         assert_eq!(all(both), (None, Some("accept".into())));
     }
 
     #[test]
     fn a_response_without_a_route_has_the_fields_too() {
-        let headers = ResponseHeaders::new().insert_if_not_present(VARY, HeaderValue::from_static("accept"));
+        let headers =
+            ResponseHeaders::new().insert_if_not_present(VARY, HeaderValue::from_static("accept"));
         let response = client(headers).get("/nowhere").send_blocking();
         assert_eq!(response.status(), 404);
         assert_eq!(response.field("vary"), Some("accept"));

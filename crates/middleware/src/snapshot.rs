@@ -2,7 +2,7 @@
 
 use peregrine_web::route::display_pattern;
 use peregrine_web::state::States;
-use peregrine_web::{RequestHead, Parts, Response};
+use peregrine_web::{Parts, RequestHead, Response};
 use std::borrow::Cow;
 use std::rc::Rc;
 

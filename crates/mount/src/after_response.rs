@@ -43,7 +43,10 @@ pub(crate) fn defer(rest: AfterResponse) {
 
 /// Runs all of `rests` to completion. Polls `errand` meanwhile, because `rests` may wait for its
 /// work. Then runs `errand` to completion.
-pub(crate) async fn run_after_response(mut errand: Option<impl LocalTask>, mut rests: Vec<AfterResponse>) {
+pub(crate) async fn run_after_response(
+    mut errand: Option<impl LocalTask>,
+    mut rests: Vec<AfterResponse>,
+) {
     poll_fn(|context| {
         poll_with_task(&mut errand, context, |context| {
             rests.retain_mut(|rest| rest.as_mut().poll(context).is_pending());

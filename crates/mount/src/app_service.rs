@@ -1,10 +1,10 @@
 //! An application as a tower service on one thread.
 
+use crate::after_response;
 use crate::error::BoxError;
 use crate::extensions;
 use crate::request::to_head;
-use crate::response::{to_http, to_body};
-use crate::after_response;
+use crate::response::{to_body, to_http};
 use crate::timer::new_timer;
 use http::{HeaderValue, Method, StatusCode, header};
 use http_body::Body as HttpBody;
@@ -125,7 +125,9 @@ impl AppService {
         let is_head = parts.method == Method::HEAD;
         let mut head = match to_head(&parts) {
             Ok(head) => head,
-            Err(reject) => return self.app.render_problem(reject.into(), &RequestHead::from_pool()),
+            Err(reject) => {
+                return self.app.render_problem(reject.into(), &RequestHead::from_pool());
+            }
         };
         // Keeps the fields that `Connection` names. The client addressed `Connection` to the
         // surrounding server, whose middleware may have set those fields since then.

@@ -7,9 +7,9 @@
 //! request stays in a thread-local table (`passage`). It moves through a channel only if another
 //! thread reads it.
 
-use crate::body_channel::{ForwardedBody, FrameResult, BodyForwarder};
+use crate::body_channel::{BodyForwarder, ForwardedBody, FrameResult};
 use crate::error::{BoxError, to_tower_error};
-use crate::request_table::{LocalLookup, LocalHandle, RequestRef, LocalValue};
+use crate::request_table::{LocalHandle, LocalLookup, LocalValue, RequestRef};
 use bytes::{Buf, Bytes};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use peregrine_web::body::FullBody;
@@ -83,7 +83,9 @@ impl SendBody {
         };
         let left = body.length();
         match passage.store(LocalValue::Body(body)) {
-            Ok(handle) => Self(SendBodyKind::Local(LocalBody { handle, remaining: left, is_ended: false })),
+            Ok(handle) => {
+                Self(SendBodyKind::Local(LocalBody { handle, remaining: left, is_ended: false }))
+            }
             // The request is over, so nothing would poll a pump for this body. The pump is dropped
             // here, and the body's reader gets an error.
             Err(LocalValue::Body(body)) => Self::into_forwarded(body).0,
@@ -101,10 +103,14 @@ impl SendBody {
             SendBodyKind::Bytes(bytes) => Ok(bytes.into()),
             SendBodyKind::Full(whole) => Ok(whole.into()),
             SendBodyKind::Forwarded(_) => Err(self),
-            SendBodyKind::Local(LocalBody { handle, remaining: left, is_ended }) => match handle.take() {
+            SendBodyKind::Local(LocalBody { handle, remaining: left, is_ended }) => match handle
+                .take()
+            {
                 Ok(LocalValue::Body(body)) => Ok(body),
                 Ok(LocalValue::Call(_)) => unreachable!("the handle belongs to a body"),
-                Err(handle) => Err(Self(SendBodyKind::Local(LocalBody { handle, remaining: left, is_ended }))),
+                Err(handle) => {
+                    Err(Self(SendBodyKind::Local(LocalBody { handle, remaining: left, is_ended })))
+                }
             },
         }
     }
@@ -202,7 +208,8 @@ impl HttpBody for SendBody {
             SendBodyKind::Empty => SizeHint::with_exact(0),
             SendBodyKind::Bytes(bytes) => SizeHint::with_exact(bytes.len() as u64),
             SendBodyKind::Full(whole) => SizeHint::with_exact(whole.len() as u64),
-            SendBodyKind::Local(LocalBody { remaining: left, .. }) | SendBodyKind::Forwarded(ForwardedBody { remaining: left, .. }) => {
+            SendBodyKind::Local(LocalBody { remaining: left, .. })
+            | SendBodyKind::Forwarded(ForwardedBody { remaining: left, .. }) => {
                 left.map_or_else(SizeHint::default, SizeHint::with_exact)
             }
         }

@@ -31,7 +31,8 @@ pub enum TowerError {
 
 /// The future of a call whose service was not ready immediately. It is boxed because it is rare:
 /// otherwise every request's future would reserve space for it.
-pub type OneshotFuture<'r, B> = Pin<Box<dyn Future<Output = Result<http::Response<B>, TowerError>> + 'r>>;
+pub type OneshotFuture<'r, B> =
+    Pin<Box<dyn Future<Output = Result<http::Response<B>, TowerError>> + 'r>>;
 
 /// How a request reaches a service. Implemented by [`Direct`] and [`PerPeer`] only.
 pub trait Dispatch: Clone + 'static + sealed::Sealed {
@@ -221,7 +222,8 @@ impl<M> PerConnection<M> {
     fn cache<S: 'static>(&self, connection: &ConnectionInfo, service: S) {
         let Some(token) = ConnectionToken::new(connection) else { return };
         let service = Rc::new(service);
-        CONNECTION_SERVICES.with_borrow_mut(|kept| kept.entry(token.0).or_default().push((self.id, service)));
+        CONNECTION_SERVICES
+            .with_borrow_mut(|kept| kept.entry(token.0).or_default().push((self.id, service)));
     }
 }
 
@@ -285,7 +287,8 @@ where
         Box::pin(async move {
             // A Unix socket has no address: the service is made for the unspecified address.
             let nobody = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
-            let address = told.map_or_else(|| connection.peer.socket_addr(), |caller| caller.address);
+            let address =
+                told.map_or_else(|| connection.peer.socket_addr(), |caller| caller.address);
             let made = make_service(make, address.unwrap_or(nobody)).await?;
             if told.is_none() {
                 self.cache(&connection, made.clone());

@@ -1,14 +1,14 @@
 //! Tower services as handlers.
 
+use crate::after_response;
 use crate::body::SendBody;
 use crate::body_channel::{BodyForwarder, poll_with_task};
+use crate::dispatch::{Dispatch, PerConnection, SharedService, TowerError};
 use crate::error::BoxError;
 use crate::extensions::{self, ClientAddr, ConnectionExtensions};
 use crate::grpc::GrpcDeadline;
-use crate::dispatch::{SharedService, TowerError, PerConnection, Dispatch};
 use crate::request::into_http;
 use crate::response::from_http;
-use crate::after_response;
 use crate::upgrade::PendingUpgrade;
 use bytes::Bytes;
 use http::StatusCode;
@@ -142,7 +142,12 @@ impl<R> TowerHandler<R> {
     fn new(reach: R) -> Self {
         let options =
             RouteOptions { lifts_body_limit: true, is_grpc: true, ..RouteOptions::default() };
-        Self { dispatch: reach, options, extensions: ConnectionExtensions::default(), on_error: None }
+        Self {
+            dispatch: reach,
+            options,
+            extensions: ConnectionExtensions::default(),
+            on_error: None,
+        }
     }
 
     /// Inserts the value that `make` creates from the [`ConnectionInfo`] into the extensions of
@@ -306,13 +311,22 @@ impl<R: Dispatch> TowerHandler<R> {
             let (upgrade, ticket) = promised.unzip();
             let deadline = GrpcDeadline::from_head(&parts.head);
             let (left, watch) = (Vec::new(), PrivateResponse::watch(&parts));
-            let mut rest = CallCleanup { forwarder: pump, upgrade: ticket, is_head, deadline, after_response: left, watch };
+            let mut rest = CallCleanup {
+                forwarder: pump,
+                upgrade: ticket,
+                is_head,
+                deadline,
+                after_response: left,
+                watch,
+            };
             if let Poll::Ready(Ok(())) = polled {
                 let request = self.convert_response(parts, body, is_stripped, upgrade).0;
                 let call = pin!(self.dispatch.call(request));
-                rest.respond(call, |error| self.error_response(TowerError::Call(error.into()))).await
+                rest.respond(call, |error| self.error_response(TowerError::Call(error.into())))
+                    .await
             } else {
-                let (request, connection) = self.convert_response(parts, body, is_stripped, upgrade);
+                let (request, connection) =
+                    self.convert_response(parts, body, is_stripped, upgrade);
                 let waiting = self.dispatch.oneshot(polled, request, &connection);
                 drop(connection);
                 rest.respond(waiting, |failure| self.error_response(failure)).await
@@ -329,7 +343,8 @@ impl<R: Dispatch> TowerHandler<R> {
         is_stripped: bool,
         upgrade: Option<OnUpgrade>,
     ) -> (http::Request<SendBody>, Rc<ConnectionInfo>) {
-        let (connection, caller) = (Rc::clone(parts.peek_connection()), ClientAddr::from_parts(&parts));
+        let (connection, caller) =
+            (Rc::clone(parts.peek_connection()), ClientAddr::from_parts(&parts));
         PrivateResponse::mark_delegated(&parts);
         if extensions::is_nested() {
             PrivateResponse::export_marks(&mut parts);
@@ -407,12 +422,17 @@ impl CallCleanup {
         .await
     }
 
-    fn finish_response<B>(&mut self, response: http::Response<B>, context: &mut Context<'_>) -> Response
+    fn finish_response<B>(
+        &mut self,
+        response: http::Response<B>,
+        context: &mut Context<'_>,
+    ) -> Response
     where
         B: HttpBody<Error: Into<BoxError>> + 'static,
     {
         let is_switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
-        let mut response = from_http(response, self.forwarder.take(), take(&mut self.after_response), context);
+        let mut response =
+            from_http(response, self.forwarder.take(), take(&mut self.after_response), context);
         // A nested application may have identified the client from state that only it can read.
         if let Some(sources) = response.extensions().and_then(|all| all.get()) {
             self.watch.mark(*sources);

@@ -1,15 +1,18 @@
 //! Tower layers as middleware.
 
+use crate::after_response;
 use crate::body::{SendBody, SendBoxBody};
 use crate::body_channel::{LocalTask, Progress, poll_with};
-use crate::call::{LocalCall, CallOutcome, poll_call};
+use crate::call::{CallOutcome, LocalCall, poll_call};
+use crate::dispatch::{SharedService, TowerError};
 use crate::error::BoxError;
 use crate::extensions::{ClientAddr, ConnectionExtensions};
-use crate::request_table::{RemoteCall, CallStarter, LocalLookup, LocalHandle, RequestOwner, RequestRefExtension, LocalValue};
-use crate::dispatch::{SharedService, TowerError};
-use crate::response::{from_http, to_http, to_body};
-use crate::after_response;
-use crate::restore::{store_request, restore};
+use crate::request_table::{
+    CallStarter, LocalHandle, LocalLookup, LocalValue, RemoteCall, RequestOwner,
+    RequestRefExtension,
+};
+use crate::response::{from_http, to_body, to_http};
+use crate::restore::{restore, store_request};
 use http::StatusCode;
 use http_body::Body as HttpBody;
 use peregrine_web::connection::ConnectionInfo;
@@ -190,7 +193,13 @@ where
     B: HttpBody<Error: Into<BoxError>> + 'static,
 {
     fn call(&self, request: Request) -> impl Future<Output = Response> {
-        call_layer(&self.service, &self.extensions, request, Some(self.next.clone()), RequestOwner::poll)
+        call_layer(
+            &self.service,
+            &self.extensions,
+            request,
+            Some(self.next.clone()),
+            RequestOwner::poll,
+        )
     }
 }
 
@@ -218,8 +227,16 @@ where
     PrivateResponse::mark_delegated(&parts);
     let mut request = parts.head.to_http(SendBody::default());
     *request.extensions_mut() = std::mem::take(parts.extensions_mut());
-    facts.insert_into(parts.peek_connection(), ClientAddr::from_parts(&parts), request.extensions_mut());
-    let begins = if next.is_some() { CallStarter::Owner(start_call) } else { CallStarter::Poller(Vec::new()) };
+    facts.insert_into(
+        parts.peek_connection(),
+        ClientAddr::from_parts(&parts),
+        request.extensions_mut(),
+    );
+    let begins = if next.is_some() {
+        CallStarter::Owner(start_call)
+    } else {
+        CallStarter::Poller(Vec::new())
+    };
     let home = store_request(parts, next, begins, &mut request);
     *request.body_mut() = SendBody::new_local(body, home.request());
     if let Poll::Ready(Ok(())) = polled {
@@ -253,8 +270,12 @@ where
         let origin = home.finish_request();
         let mut response = match answered.map_err(&failure) {
             Ok(response) => from_http(response, Some(home), take(&mut left), context),
-            Err(TowerError::NotReady(error)) => internal_error(&error, StatusCode::SERVICE_UNAVAILABLE),
-            Err(TowerError::Call(error)) => internal_error(&error, StatusCode::INTERNAL_SERVER_ERROR),
+            Err(TowerError::NotReady(error)) => {
+                internal_error(&error, StatusCode::SERVICE_UNAVAILABLE)
+            }
+            Err(TowerError::Call(error)) => {
+                internal_error(&error, StatusCode::INTERNAL_SERVER_ERROR)
+            }
         };
         if response.status != StatusCode::SWITCHING_PROTOCOLS {
             return Poll::Ready(response);
@@ -301,7 +322,9 @@ where
 fn start_call(request: http::Request<SendBoxBody>) -> LocalCall<'static> {
     Box::pin(async move {
         let pass = request.extensions().get::<RequestRefExtension>().cloned();
-        match pass.and_then(|RequestRefExtension(passage)| passage.with_original(|origin| origin.next_service()).flatten()) {
+        match pass.and_then(|RequestRefExtension(passage)| {
+            passage.with_original(|origin| origin.next_service()).flatten()
+        }) {
             Some(next) => call_next(&next, request).await,
             None => request_gone(),
         }
@@ -317,7 +340,9 @@ where
     let (parts, body) = request.into_parts();
     let (request, passage) = match restore(parts, to_body(body)) {
         Ok(restored) => restored,
-        Err(problem) => return to_http(problem.into_response(), |body| SendBody::into_forwarded(body).0),
+        Err(problem) => {
+            return to_http(problem.into_response(), |body| SendBody::into_forwarded(body).0);
+        }
     };
     let mut response = next.call(request).await;
     if let Some(upgrade) = response.take_upgrade() {

@@ -17,35 +17,37 @@
 //! `passage`.
 #![forbid(unsafe_code)]
 
-mod with_body;
+mod after_response;
+mod app_service;
 mod body;
 mod body_channel;
 mod call;
+mod dispatch;
 mod error;
 mod extensions;
 mod grpc;
+mod handler;
 mod layer;
-mod app_service;
 mod nest;
 mod original;
-mod request_table;
-mod dispatch;
-mod spawned;
 mod request;
+mod request_table;
 mod response;
-mod after_response;
 mod restore;
+mod spawned;
 mod timer;
-mod handler;
 mod upgrade;
+mod with_body;
 
-pub use with_body::{NextServiceWithBody, NextFutureWithBody, ServiceWithBody, LayerWithBody, layer_with_body};
+pub use app_service::{AppFuture, AppService, MakeAppService, into_make_service, into_tower};
 pub use body::SendBody;
+pub use dispatch::{Dispatch, OneshotFuture, PerConnection, SharedService, TowerError};
 pub use error::BoxError;
-pub use layer::{NextService, NextFuture, LayerMiddleware, layer};
-pub use app_service::{AppFuture, MakeAppService, AppService, into_make_service, into_tower};
-pub use nest::Mount;
-pub use dispatch::{SharedService, TowerError, PerConnection, Dispatch, OneshotFuture};
-pub use spawned::{SpawnedFuture, SpawnedService, SpawnError, spawn_tower};
-pub use request::OriginalUri;
 pub use handler::{IntoTowerHandler, TowerHandler, ViaMake, ViaService, ViaTowerHandler, tower};
+pub use layer::{LayerMiddleware, NextFuture, NextService, layer};
+pub use nest::Mount;
+pub use request::OriginalUri;
+pub use spawned::{SpawnError, SpawnedFuture, SpawnedService, spawn_tower};
+pub use with_body::{
+    LayerWithBody, NextFutureWithBody, NextServiceWithBody, ServiceWithBody, layer_with_body,
+};

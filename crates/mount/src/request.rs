@@ -6,7 +6,7 @@ use http::uri::PathAndQuery;
 use peregrine_proto::{Limits, RequestError, RequestLine, Scheme, Version};
 use peregrine_web::scope::CATCH_ALL;
 use peregrine_web::selection::MountInfo;
-use peregrine_web::{RequestHead, Parts};
+use peregrine_web::{Parts, RequestHead};
 
 /// The request target before a mount removed its prefix. It is in the extensions of each request to
 /// a service that is mounted under a prefix.

@@ -8,8 +8,8 @@
 //! can arrive: first with the layer, then with the response's body, and then after the response.
 
 use crate::body::SendBoxBody;
-use crate::body_channel::{BodyChannel, LocalTask, BodyForwarder, Progress};
-use crate::call::{LocalCall, CallOutcome, CallReply, poll_call};
+use crate::body_channel::{BodyChannel, BodyForwarder, LocalTask, Progress};
+use crate::call::{CallOutcome, CallReply, LocalCall, poll_call};
 use crate::original::OriginalRequest;
 use peregrine_web::Body;
 use peregrine_web::response::AfterResponse;
@@ -133,7 +133,10 @@ impl RequestRef {
     }
 
     /// Runs `look` on the original request; `None` on other threads, and after the response.
-    pub(crate) fn with_original<T>(&self, look: impl FnOnce(&mut OriginalRequest) -> T) -> Option<T> {
+    pub(crate) fn with_original<T>(
+        &self,
+        look: impl FnOnce(&mut OriginalRequest) -> T,
+    ) -> Option<T> {
         self.with_row(|row| row.original.as_mut().map(look)).flatten()
     }
 
@@ -172,7 +175,10 @@ impl RequestRef {
 
     /// Makes the request's home begin a call; callable on any thread. The receiver yields the
     /// outcome, or an error if the request is over.
-    pub(crate) fn send_call(&self, request: http::Request<SendBoxBody>) -> oneshot::Receiver<CallOutcome> {
+    pub(crate) fn send_call(
+        &self,
+        request: http::Request<SendBoxBody>,
+    ) -> oneshot::Receiver<CallOutcome> {
         let (reply, response) = oneshot::channel();
         self.send_command(Command::StartCall(Box::new(RemoteCall { request, reply })));
         response
@@ -227,12 +233,15 @@ impl LocalHandle {
         if !self.request.is_local() {
             return LocalLookup::OtherThread;
         }
-        let Some(Some(mut thing)) = self.request.with_row(|row| borrow_value(&mut row.slots[slot])) else {
+        let Some(Some(mut thing)) = self.request.with_row(|row| borrow_value(&mut row.slots[slot]))
+        else {
             return LocalLookup::Gone;
         };
         let value = work(&mut thing);
         let mut thing = Some(thing);
-        self.request.with_row(|row| row.slots[slot] = thing.take().map_or(ValueSlot::Free, ValueSlot::Occupied));
+        self.request.with_row(|row| {
+            row.slots[slot] = thing.take().map_or(ValueSlot::Free, ValueSlot::Occupied)
+        });
         // If the request ended meanwhile, the value is dropped here, while the table is not
         // borrowed.
         drop(thing);
@@ -299,7 +308,9 @@ impl RequestState {
     }
 
     /// Frees the row and returns its contents.
-    fn release(&mut self) -> (Option<OriginalRequest>, Option<Waker>, Vec<ValueSlot>, Vec<AfterResponse>) {
+    fn release(
+        &mut self,
+    ) -> (Option<OriginalRequest>, Option<Waker>, Vec<ValueSlot>, Vec<AfterResponse>) {
         self.generation = 0;
         let is_small = self.slots.capacity() <= SLOTS_RETAINED_MAX;
         let slots = if self.is_empty() && is_small {
@@ -308,7 +319,12 @@ impl RequestState {
         } else {
             std::mem::take(&mut self.slots)
         };
-        (self.original.take(), self.idle_waker.take(), slots, std::mem::take(&mut self.after_response))
+        (
+            self.original.take(),
+            self.idle_waker.take(),
+            slots,
+            std::mem::take(&mut self.after_response),
+        )
     }
 
     fn is_empty(&self) -> bool {
@@ -366,11 +382,22 @@ impl RequestOwner {
             } else {
                 let thread = THREAD_ID.with(|thread| *thread);
                 let mailbox = Mutex::default();
-                passage = Some(Arc::new(RequestRef { thread_id: thread, row: place, generation: number, queue: mailbox }));
+                passage = Some(Arc::new(RequestRef {
+                    thread_id: thread,
+                    row: place,
+                    generation: number,
+                    queue: mailbox,
+                }));
             }
             passage.expect("one was reused or created above")
         });
-        Self { request: passage, call_starter: begins, calls: Vec::new(), forwarders: Vec::new(), after_response: Vec::new() }
+        Self {
+            request: passage,
+            call_starter: begins,
+            calls: Vec::new(),
+            forwarders: Vec::new(),
+            after_response: Vec::new(),
+        }
     }
 
     pub(crate) fn request(&self) -> &Arc<RequestRef> {
@@ -394,7 +421,9 @@ impl RequestOwner {
     fn handle_command(&mut self, mail: Command) {
         match mail {
             Command::StartCall(call) => match &mut self.call_starter {
-                CallStarter::Owner(begin) => self.calls.push((begin(call.request), Some(call.reply))),
+                CallStarter::Owner(begin) => {
+                    self.calls.push((begin(call.request), Some(call.reply)))
+                }
                 CallStarter::Poller(asked) => asked.push(*call),
                 CallStarter::Closed => {}
             },
@@ -405,10 +434,14 @@ impl RequestOwner {
                     self.calls.push((call, Some(reply)));
                 }
             }
-            Command::ForwardBody(slot, bridge) => match self.request.with_row(|row| row.take_value(slot)) {
-                Some((Some(LocalValue::Body(body)), _)) => self.forwarders.push(BodyForwarder::new(body, bridge)),
-                _ => BodyForwarder::abort(bridge),
-            },
+            Command::ForwardBody(slot, bridge) => {
+                match self.request.with_row(|row| row.take_value(slot)) {
+                    Some((Some(LocalValue::Body(body)), _)) => {
+                        self.forwarders.push(BodyForwarder::new(body, bridge))
+                    }
+                    _ => BodyForwarder::abort(bridge),
+                }
+            }
             Command::Release(slot) => drop(self.request.with_row(|row| row.take_value(slot))),
         }
     }
@@ -418,7 +451,10 @@ impl LocalTask for RequestOwner {
     fn poll(&mut self, context: &mut Context<'_>) -> Progress {
         let mail = {
             let mut mailbox = lock(&self.request.queue);
-            mailbox.owner_waker.get_or_insert_with(|| Waker::noop().clone()).clone_from(context.waker());
+            mailbox
+                .owner_waker
+                .get_or_insert_with(|| Waker::noop().clone())
+                .clone_from(context.waker());
             mailbox.queued_calls = 0;
             std::mem::take(&mut mailbox.commands)
         };
@@ -444,7 +480,8 @@ impl LocalTask for RequestOwner {
     /// Whether any value or work is left.
     fn is_active(&self) -> bool {
         let is_idle = self.request.with_row(|row| row.is_empty() && row.after_response.is_empty());
-        let is_done = self.calls.is_empty() && self.forwarders.is_empty() && self.after_response.is_empty();
+        let is_done =
+            self.calls.is_empty() && self.forwarders.is_empty() && self.after_response.is_empty();
         !is_done || !is_idle.unwrap_or(true)
     }
 

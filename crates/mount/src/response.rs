@@ -1,9 +1,9 @@
 //! Converts responses from and to the types of the `http` crate.
 
-use crate::body::SendBody;
-use crate::body_channel::{LocalTask, BodyForwarder, poll_with_task};
-use crate::error::{BoxError, from_tower_error};
 use crate::after_response;
+use crate::body::SendBody;
+use crate::body_channel::{BodyForwarder, LocalTask, poll_with_task};
+use crate::error::{BoxError, from_tower_error};
 use bytes::{Buf, Bytes};
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, StatusCode};
@@ -43,16 +43,21 @@ where
     // A service may respond while a task of its own still reads the request.
     match rest {
         PendingTask::Own(errand) if errand.is_active() || !left.is_empty() => {
-            response = response.with_after_response(Box::pin(after_response::run_after_response(Some(errand), left)));
+            response = response.with_after_response(Box::pin(after_response::run_after_response(
+                Some(errand),
+                left,
+            )));
         }
         PendingTask::Shared(shared) => {
             // The server polls this future only when it no longer polls the response's body, which
             // shares the errand.
-            let run = async move { after_response::run_after_response(shared.0.take(), left).await };
+            let run =
+                async move { after_response::run_after_response(shared.0.take(), left).await };
             response = response.with_after_response(Box::pin(run));
         }
         PendingTask::Nothing if !left.is_empty() => {
-            response = response.with_after_response(Box::pin(after_response::run_after_response(None::<E>, left)));
+            response = response
+                .with_after_response(Box::pin(after_response::run_after_response(None::<E>, left)));
         }
         PendingTask::Own(_) | PendingTask::Nothing => {}
     }
@@ -113,7 +118,12 @@ where
             if errand.is_none() {
                 return ours;
             }
-            return Body::new(ServiceBody { first: None, body: Box::pin(ours), remaining: None, task: errand });
+            return Body::new(ServiceBody {
+                first: None,
+                body: Box::pin(ours),
+                remaining: None,
+                task: errand,
+            });
         }
         Err(body) => body,
     };
@@ -147,7 +157,8 @@ fn try_into_body<B: 'static>(body: B) -> Result<Body, B> {
     };
     match downcast::<B, SendBody>(body) {
         Ok(sent) => sent.try_into_body().map_err(|sent| {
-            downcast::<SendBody, B>(sent).unwrap_or_else(|_| unreachable!("it was created from a `B`"))
+            downcast::<SendBody, B>(sent)
+                .unwrap_or_else(|_| unreachable!("it was created from a `B`"))
         }),
         Err(body) => Err(body),
     }

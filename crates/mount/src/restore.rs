@@ -4,14 +4,14 @@
 //! the layer did not change the head, as is usual, the original head is used again.
 
 use crate::original::OriginalRequest;
-use crate::request_table::{CallStarter, RequestOwner, RequestRefExtension, RequestRef};
 use crate::request::to_head;
+use crate::request_table::{CallStarter, RequestOwner, RequestRef, RequestRefExtension};
 use http::StatusCode;
 use peregrine_proto::RequestError;
 use peregrine_web::panic::catch_log_panic;
 use peregrine_web::private_response::PrivateResponse;
 use peregrine_web::service::ErasedService;
-use peregrine_web::{Body, RequestHead, Parts, Problem, Request};
+use peregrine_web::{Body, Parts, Problem, Request, RequestHead};
 use std::sync::Arc;
 
 /// Stores `parts` on this thread until the request is over. Adds a [`Pass`] that refers to them to
@@ -38,7 +38,9 @@ pub(crate) fn restore(
 ) -> Result<(Request, Arc<RequestRef>), Problem> {
     let pass = parts.extensions.remove::<RequestRefExtension>();
     let shared = pass.and_then(|RequestRefExtension(passage)| {
-        passage.with_original(|origin| clone_without_body(origin.parts())).map(|request| (passage, request))
+        passage
+            .with_original(|origin| clone_without_body(origin.parts()))
+            .map(|request| (passage, request))
     });
     let Some((passage, mut request)) = shared else {
         return Err(layer_failed(
@@ -61,7 +63,9 @@ pub(crate) fn restore(
 }
 
 fn layer_failed(cause: &str) -> Problem {
-    catch_log_panic(|| tracing::error!(target: "peregrine", cause, "a tower layer spoiled a request"));
+    catch_log_panic(
+        || tracing::error!(target: "peregrine", cause, "a tower layer spoiled a request"),
+    );
     let detail = "The server could not answer this request.";
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "layer-failed", detail)
 }

@@ -1,9 +1,9 @@
 //! An application on a thread of its own, as a tower service that is `Send`.
 
+use crate::app_service::AppService;
 use crate::body::{SendBody, SendBoxBody};
 use crate::body_channel::LocalTask;
 use crate::error::BoxError;
-use crate::app_service::AppService;
 use crate::response::to_http;
 use crate::timer::TokioTimerSource;
 use http_body::Body as HttpBody;
@@ -177,7 +177,8 @@ where
         loop {
             match &mut self.permit {
                 Some(PermitState::Acquired(_)) => return Poll::Ready(Ok(())),
-                Some(PermitState::Waiting(waiting)) => match ready!(waiting.as_mut().poll(context)) {
+                Some(PermitState::Waiting(waiting)) => match ready!(waiting.as_mut().poll(context))
+                {
                     Ok(permit) => self.permit = Some(PermitState::Acquired(permit)),
                     // The call reports the error.
                     Err(_) => {

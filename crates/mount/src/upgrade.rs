@@ -15,7 +15,7 @@ use hyper::server::conn::http1;
 use peregrine_web::BodyError;
 use peregrine_web::panic::catch_log_panic;
 use peregrine_web::pipe::{PipeWriter, pipe};
-use peregrine_web::upgrade::{UpgradeHandler, SendBuffer, SEND_BUFFER_BYTES_MAX, Upgraded};
+use peregrine_web::upgrade::{SEND_BUFFER_BYTES_MAX, SendBuffer, UpgradeHandler, Upgraded};
 use std::cell::Cell;
 use std::convert::Infallible;
 use std::fmt;
@@ -29,7 +29,8 @@ use std::task::{Context, Poll, Waker, ready};
 use tokio::sync::oneshot;
 
 /// The fixed upgrade request that hyper reads.
-const UPGRADE_REQUEST: &[u8] = b"GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: a\r\n\r\n";
+const UPGRADE_REQUEST: &[u8] =
+    b"GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: a\r\n\r\n";
 
 /// A promised upgrade. If the ticket is dropped, the future that waits for the upgrade fails.
 pub(crate) struct PendingUpgrade {
@@ -41,9 +42,7 @@ pub(crate) struct PendingUpgrade {
 impl PendingUpgrade {
     /// Creates an `OnUpgrade` for the request's extensions, and the ticket that fulfils it. Returns
     /// `None` if hyper does not create an `OnUpgrade`.
-    pub(crate) fn new(
-        context: &mut Context<'_>,
-    ) -> Option<(hyper::upgrade::OnUpgrade, Box<Self>)> {
+    pub(crate) fn new(context: &mut Context<'_>) -> Option<(hyper::upgrade::OnUpgrade, Box<Self>)> {
         let carrier = UpgradeIo::default();
         let (agree, agreed) = oneshot::channel();
         let agreed = Cell::new(Some(agreed));
@@ -103,7 +102,9 @@ impl UpgradeIo {
                 let room = upgraded.poll_capacity(context);
                 let mut wire = lock(&self.0);
                 wire.io_waker.clone_from(context.waker());
-                if wire.outgoing.is_empty() && wire.is_write_closed || matches!(room, Poll::Ready(Err(_))) {
+                if wire.outgoing.is_empty() && wire.is_write_closed
+                    || matches!(room, Poll::Ready(Err(_)))
+                {
                     return Poll::Ready(());
                 }
                 if wire.outgoing.is_empty() || room.is_pending() {

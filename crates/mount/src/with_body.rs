@@ -2,7 +2,7 @@
 
 use crate::body::SendBody;
 use crate::error::BoxError;
-use crate::layer::{NextService, NextFuture, LayerMiddleware, layer};
+use crate::layer::{LayerMiddleware, NextFuture, NextService, layer};
 use http_body::Body as HttpBody;
 use std::convert::Infallible;
 use std::fmt;

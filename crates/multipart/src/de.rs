@@ -28,7 +28,9 @@ pub(crate) struct FormError {
 }
 
 /// Deserializes all fields of a form as a `T`.
-pub(crate) fn from_fields<T: DeserializeOwned>(fields: Vec<(String, FieldValue)>) -> Result<T, FormError> {
+pub(crate) fn from_fields<T: DeserializeOwned>(
+    fields: Vec<(String, FieldValue)>,
+) -> Result<T, FormError> {
     let _desk = UploadRegistry::enter();
     let mut places = HashMap::new();
     let mut groups: Vec<(String, Vec<FieldValue>)> = Vec::new();
@@ -96,7 +98,8 @@ impl<'de> Visitor<'de> for UploadVisitor {
     }
 
     fn visit_bytes<E: serde::de::Error>(self, token: &[u8]) -> Result<UploadedFile, E> {
-        UploadRegistry::take(token).ok_or_else(|| E::invalid_type(Unexpected::Other("bytes"), &self))
+        UploadRegistry::take(token)
+            .ok_or_else(|| E::invalid_type(Unexpected::Other("bytes"), &self))
     }
 
     /// A value that serde has buffered, for example because of `flatten`.
@@ -198,9 +201,9 @@ impl<'de> Deserializer<'de> for FieldDeserializer {
 
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, FormError> {
         let Self { name, values } = self;
-        let values = values
-            .into_iter()
-            .filter(|value| !matches!(value, FieldValue::File(upload) if upload.is_no_file_chosen()));
+        let values = values.into_iter().filter(
+            |value| !matches!(value, FieldValue::File(upload) if upload.is_no_file_chosen()),
+        );
         let values = values.map(|value| FieldValueDeserializer { name: name.clone(), value });
         let mut values = SeqDeserializer::new(values);
         let result = visitor.visit_seq(&mut values);
@@ -214,7 +217,11 @@ impl<'de> Deserializer<'de> for FieldDeserializer {
         }
     }
 
-    fn deserialize_tuple<V: Visitor<'de>>(self, _: usize, visitor: V) -> Result<V::Value, FormError> {
+    fn deserialize_tuple<V: Visitor<'de>>(
+        self,
+        _: usize,
+        visitor: V,
+    ) -> Result<V::Value, FormError> {
         self.deserialize_seq(visitor)
     }
 

@@ -53,7 +53,9 @@ impl MultipartError {
     #[must_use]
     pub fn status(self) -> StatusCode {
         match self {
-            Self::UnsupportedTransferEncoding | Self::UnsupportedCharset => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Self::UnsupportedTransferEncoding | Self::UnsupportedCharset => {
+                StatusCode::UNSUPPORTED_MEDIA_TYPE
+            }
             _ if self.limit().is_some() => StatusCode::PAYLOAD_TOO_LARGE,
             _ => StatusCode::BAD_REQUEST,
         }

@@ -1,9 +1,9 @@
 //! Deserializes a whole form.
 
-use crate::multipart::Multipart;
 use crate::de::{self, FieldValue};
-use peregrine_web::memory::{MemoryReservation, MemoryPressure, pressure};
+use crate::multipart::Multipart;
 use peregrine_web::extract::{FromRequest, field_problem};
+use peregrine_web::memory::{MemoryPressure, MemoryReservation, pressure};
 use peregrine_web::{BodyError, Problem, Request};
 use serde::de::DeserializeOwned;
 use std::ops::{Deref, DerefMut};

@@ -1,8 +1,8 @@
 //! The fuzz target of the parser.
 
+use crate::error::MultipartError;
 use crate::limits::MultipartLimits;
 use crate::parser::{Event, Parser};
-use crate::error::MultipartError;
 use bytes::Bytes;
 
 /// Parses the bytes after the first two as a form with the boundary `b`: once whole, and once in
@@ -53,7 +53,10 @@ pub(crate) fn events(form: &Bytes, sizes: [usize; 2]) -> (Vec<Event>, Result<(),
             }
         }
         assert!(input.is_empty(), "all input is consumed");
-        assert!(parser.memory_bytes() <= 2 * limits.part_headers_bytes_max, "the parser buffers little");
+        assert!(
+            parser.memory_bytes() <= 2 * limits.part_headers_bytes_max,
+            "the parser buffers little"
+        );
     }
     (events, parser.finish())
 }

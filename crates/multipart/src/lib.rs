@@ -29,24 +29,24 @@
 //! Start reading at `parser.rs`, which does no I/O, then `multipart.rs`.
 #![forbid(unsafe_code)]
 
+mod blocking;
+mod de;
+mod error;
+mod file_name;
 mod form;
 #[doc(hidden)]
 pub mod fuzz;
-mod part_headers;
 mod limits;
 mod multipart;
-mod file_name;
 #[doc(hidden)]
 pub mod parser;
-mod de;
-mod error;
+mod part_headers;
 mod uploaded_file;
-mod blocking;
 
+pub use error::MultipartError;
+pub use file_name::sanitize_file_name;
 pub use form::MultipartForm;
-pub use part_headers::PartHeaders;
 pub use limits::MultipartLimits;
 pub use multipart::{Field, Multipart, MultipartProgress};
-pub use file_name::sanitize_file_name;
-pub use error::MultipartError;
+pub use part_headers::PartHeaders;
 pub use uploaded_file::{UploadError, UploadedFile};

@@ -1,16 +1,16 @@
 //! A form as it arrives, field by field and piece by piece.
 
-use crate::part_headers::{PartHeaders, boundary, is_utf8};
+use crate::error::MultipartError;
 use crate::limits::MultipartLimits;
 use crate::parser::{Event, Parser};
-use crate::error::MultipartError;
+use crate::part_headers::{PartHeaders, boundary, is_utf8};
 use crate::uploaded_file::{UploadWriter, UploadedFile};
 use bytes::Bytes;
 use futures_core::Stream;
 use http::StatusCode;
 use http_body::Body as _;
-use peregrine_web::memory::{MemoryReservation, MemoryPressure, pressure};
 use peregrine_web::extract::FromRequest;
+use peregrine_web::memory::{MemoryPressure, MemoryReservation, pressure};
 use peregrine_web::{Body, BodyError, Problem, Request};
 use std::fmt;
 use std::future::poll_fn;
@@ -338,7 +338,8 @@ impl Field<'_> {
             return Err(MultipartError::UnsupportedCharset.to_problem(Some(&name)));
         }
         let bytes = self.bytes().await?;
-        String::from_utf8(bytes.into()).map_err(|_| MultipartError::InvalidUtf8.to_problem(Some(&name)))
+        String::from_utf8(bytes.into())
+            .map_err(|_| MultipartError::InvalidUtf8.to_problem(Some(&name)))
     }
 
     /// Reads the rest of the field as a file: in memory, or in a temporary file if it exceeds

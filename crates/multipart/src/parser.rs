@@ -16,9 +16,9 @@
 //! | content | a delimiter | behind a delimiter | `PartEnd` |
 //! | after | anything | after | |
 
-use crate::part_headers::PartHeaders;
-use crate::limits::MultipartLimits;
 use crate::error::MultipartError;
+use crate::limits::MultipartLimits;
+use crate::part_headers::PartHeaders;
 use bytes::{Buf, Bytes};
 use memchr::memmem::Finder;
 use memchr::{memchr, memrchr};
@@ -181,7 +181,11 @@ impl Parser {
         Ok(())
     }
 
-    fn parse_after_boundary(&mut self, place: AfterBoundary, input: &mut Bytes) -> Result<Option<Event>, MultipartError> {
+    fn parse_after_boundary(
+        &mut self,
+        place: AfterBoundary,
+        input: &mut Bytes,
+    ) -> Result<Option<Event>, MultipartError> {
         let next = match (place, input.get_u8()) {
             (AfterBoundary::Start, b'-') => AfterBoundary::Hyphen,
             (AfterBoundary::Start | AfterBoundary::Padding, b'\r') => AfterBoundary::Cr,
@@ -216,7 +220,9 @@ impl Parser {
             let end = memchr(b'\n', input);
             let more = input.split_to(end.map_or(input.len(), |at| at + 1));
             if self.head.len() + more.len() > self.limits.part_headers_bytes_max {
-                return Err(MultipartError::PartHeadersTooLarge(self.limits.part_headers_bytes_max));
+                return Err(MultipartError::PartHeadersTooLarge(
+                    self.limits.part_headers_bytes_max,
+                ));
             }
             self.head.extend_from_slice(&more);
             if end.is_none() {
@@ -293,13 +299,19 @@ impl Parser {
         let bytes = data.len() as u64;
         self.part_bytes += bytes;
         self.total_bytes += bytes;
-        let MultipartLimits { field_bytes_max, file_bytes_max, total_bytes_max: all_bytes_max, .. } = self.limits;
+        let MultipartLimits {
+            field_bytes_max, file_bytes_max, total_bytes_max: all_bytes_max, ..
+        } = self.limits;
         match self.is_file {
-            true if self.part_bytes > file_bytes_max => Err(MultipartError::FileTooLarge(file_bytes_max)),
+            true if self.part_bytes > file_bytes_max => {
+                Err(MultipartError::FileTooLarge(file_bytes_max))
+            }
             false if self.part_bytes > field_bytes_max => {
                 Err(MultipartError::FieldTooLarge(field_bytes_max))
             }
-            _ if self.total_bytes > all_bytes_max => Err(MultipartError::TotalTooLarge(all_bytes_max)),
+            _ if self.total_bytes > all_bytes_max => {
+                Err(MultipartError::TotalTooLarge(all_bytes_max))
+            }
             _ => Ok(Event::Data(data)),
         }
     }

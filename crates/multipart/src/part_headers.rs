@@ -100,7 +100,8 @@ fn parse_header(line: &[u8]) -> Result<(String, &[u8]), MultipartError> {
         return Err(MultipartError::InvalidHeaderLine);
     }
     let is_name = !name.is_empty() && name.iter().all(|byte| is_token(*byte));
-    let name = str::from_utf8(name).ok().filter(|_| is_name).ok_or(MultipartError::InvalidHeader)?;
+    let name =
+        str::from_utf8(name).ok().filter(|_| is_name).ok_or(MultipartError::InvalidHeader)?;
     if value.contains(&0) {
         return Err(MultipartError::InvalidHeader);
     }
@@ -126,13 +127,16 @@ impl Disposition {
             return Err(MultipartError::MissingContentDisposition);
         }
         let (mut found, mut extended) = (Self::default(), None);
-        while let Some((name, value)) = parameters.next().ok_or(MultipartError::InvalidContentDisposition)? {
+        while let Some((name, value)) =
+            parameters.next().ok_or(MultipartError::InvalidContentDisposition)?
+        {
             let place = match () {
                 () if name.eq_ignore_ascii_case("name") => &mut found.name,
                 () if name.eq_ignore_ascii_case("filename") => &mut found.file_name,
                 // RFC 7578 §4.2 forbids it; .NET clients send it for non-ASCII names.
                 () if name.eq_ignore_ascii_case("filename*") => {
-                    let value = decode_ext_value(&value).ok_or(MultipartError::InvalidContentDisposition)?;
+                    let value = decode_ext_value(&value)
+                        .ok_or(MultipartError::InvalidContentDisposition)?;
                     if extended.replace(value).is_some() {
                         return Err(MultipartError::InvalidContentDisposition);
                     }
@@ -238,7 +242,9 @@ pub(crate) fn boundary(content_type: &[u8]) -> Option<Result<String, MultipartEr
     if !content_type[..end].trim_ascii().eq_ignore_ascii_case(b"multipart/form-data") {
         return None;
     }
-    let Ok(text) = str::from_utf8(content_type) else { return Some(Err(MultipartError::MissingBoundary)) };
+    let Ok(text) = str::from_utf8(content_type) else {
+        return Some(Err(MultipartError::MissingBoundary));
+    };
     let (mut parameters, mut found) = (Parameters::new(text), None);
     loop {
         match parameters.next() {

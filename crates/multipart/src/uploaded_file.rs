@@ -1,11 +1,11 @@
 //! Uploaded files: in memory while they are small, otherwise in a temporary file.
 
-use crate::part_headers::PartHeaders;
-use crate::file_name::sanitize_file_name;
 use crate::blocking::BlockingTask;
+use crate::file_name::sanitize_file_name;
+use crate::part_headers::PartHeaders;
 use bytes::Bytes;
 use http::StatusCode;
-use peregrine_web::memory::{MemoryReservation, MemoryPressure, pressure};
+use peregrine_web::memory::{MemoryPressure, MemoryReservation, pressure};
 use peregrine_web::{BodyError, Problem};
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -146,9 +146,11 @@ impl UploadedFile {
     pub fn reader(&self) -> impl Read + Send + 'static {
         match &self.content {
             FileStorage::Memory(bytes) => UploadReader::Memory(io::Cursor::new(bytes.clone())),
-            FileStorage::Temporary(file) => {
-                UploadReader::File(TempFileReader { file: Arc::clone(file), at: 0, length: self.length })
-            }
+            FileStorage::Temporary(file) => UploadReader::File(TempFileReader {
+                file: Arc::clone(file),
+                at: 0,
+                length: self.length,
+            }),
         }
     }
 }
@@ -222,7 +224,14 @@ pub(crate) struct UploadWriter {
 impl UploadWriter {
     pub(crate) fn new(memory_bytes_max: usize) -> Self {
         let (pieces, charge) = (Vec::new(), MemoryReservation::empty());
-        Self { memory_bytes_max, chunks: pieces, pending_bytes: 0, reservation: charge, length: 0, file: None }
+        Self {
+            memory_bytes_max,
+            chunks: pieces,
+            pending_bytes: 0,
+            reservation: charge,
+            length: 0,
+            file: None,
+        }
     }
 
     pub(crate) async fn write(&mut self, piece: Bytes) -> Result<(), Problem> {

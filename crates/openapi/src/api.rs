@@ -1,7 +1,7 @@
 //! A scope whose routes are all described.
 
-use crate::operation_handler::{OperationHandler, DescribeExt, operation_defaults};
 use crate::operation::Operation;
+use crate::operation_handler::{DescribeExt, OperationHandler, operation_defaults};
 use http::Method;
 use peregrine_web::Scope;
 use peregrine_web::guard::Guard;

@@ -2,7 +2,7 @@
 
 use crate::openapi::UndescribedRoute;
 use crate::routes::PublishedDocument;
-use peregrine_web::{App, BuiltApp, BuildError};
+use peregrine_web::{App, BuildError, BuiltApp};
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 use std::fmt;
@@ -89,7 +89,8 @@ impl OpenApiExt for App {
 
 impl OpenApiExt for &BuiltApp {
     fn openapi(self) -> Result<Rc<Document>, OpenApiError> {
-        let published = self.routes().find_map(|route| route.metadata::<PublishedDocument>().next());
+        let published =
+            self.routes().find_map(|route| route.metadata::<PublishedDocument>().next());
         published.and_then(PublishedDocument::document).ok_or(OpenApiError::Missing)
     }
 }

@@ -20,7 +20,8 @@ use std::sync::Arc;
 
 /// The description of the 422 of `Valid`.
 #[cfg(feature = "validate")]
-pub(crate) const VALIDATION_FAILED: &str = "Values break rules; `errors` lists them with JSON pointers.";
+pub(crate) const VALIDATION_FAILED: &str =
+    "Values break rules; `errors` lists them with JSON pointers.";
 
 /// An extractor that describes what it requires of requests. Without this, the route of a handler
 /// cannot be described automatically.
@@ -182,7 +183,9 @@ forms! {
 #[cfg(feature = "protobuf")]
 impl<T> OperationInput for peregrine_web::extract::Protobuf<T> {
     fn describe(operation: &mut Operation) {
-        operation.body_with_schema("application/protobuf", json!({}), true).problem_statuses(&[400, 408, 413, 415]);
+        operation
+            .body_with_schema("application/protobuf", json!({}), true)
+            .problem_statuses(&[400, 408, 413, 415]);
     }
 }
 
@@ -229,7 +232,9 @@ impl<T: JsonSchema> OperationInput for Query<T> {
 impl<T: JsonSchema> OperationInput for Json<T> {
     fn describe(operation: &mut Operation) {
         let schema = operation.schemas().input::<T>();
-        operation.body_with_schema("application/json", schema, true).problem_statuses(&[400, 408, 413, 415, 422]);
+        operation
+            .body_with_schema("application/json", schema, true)
+            .problem_statuses(&[400, 408, 413, 415, 422]);
     }
 }
 
@@ -241,7 +246,9 @@ impl<T: JsonSchema> OperationInput for Form<T> {
         }
         let schema = operation.schemas().input::<T>();
         let media_type = "application/x-www-form-urlencoded";
-        operation.body_with_schema(media_type, schema, true).problem_statuses(&[400, 408, 413, 415, 422]);
+        operation
+            .body_with_schema(media_type, schema, true)
+            .problem_statuses(&[400, 408, 413, 415, 422]);
     }
 }
 
@@ -256,7 +263,9 @@ impl<T> OperationInput for LastEventId<T> {
 #[cfg(feature = "typed-headers")]
 impl<T: headers::Header> OperationInput for peregrine_web::extract::TypedHeader<T> {
     fn describe(operation: &mut Operation) {
-        operation.parameter(Parameter::header(T::name().as_str()).required()).problem_statuses(&[400]);
+        operation
+            .parameter(Parameter::header(T::name().as_str()).required())
+            .problem_statuses(&[400]);
     }
 }
 
@@ -273,7 +282,9 @@ impl OperationInput for peregrine_websocket::WebSocketUpgrade {
 impl OperationInput for peregrine_multipart::Multipart {
     fn describe(operation: &mut Operation) {
         let schema = json!({ "type": "object" });
-        operation.body_with_schema("multipart/form-data", schema, true).problem_statuses(&[400, 408, 413, 415]);
+        operation
+            .body_with_schema("multipart/form-data", schema, true)
+            .problem_statuses(&[400, 408, 413, 415]);
     }
 }
 
@@ -281,7 +292,9 @@ impl OperationInput for peregrine_multipart::Multipart {
 impl<T: JsonSchema> OperationInput for peregrine_multipart::MultipartForm<T> {
     fn describe(operation: &mut Operation) {
         let schema = operation.schemas().input::<T>();
-        operation.body_with_schema("multipart/form-data", schema, true).problem_statuses(&[400, 408, 413, 415, 422]);
+        operation
+            .body_with_schema("multipart/form-data", schema, true)
+            .problem_statuses(&[400, 408, 413, 415, 422]);
     }
 }
 

@@ -11,29 +11,31 @@
 #![forbid(unsafe_code)]
 
 mod api;
-mod input;
 pub mod diff;
 mod document;
-mod operation_handler;
+mod input;
 mod openapi;
 mod operation;
-mod parameter;
-mod routes;
+mod operation_handler;
 mod output;
+mod parameter;
+mod path_template;
+mod routes;
 mod schemas;
 mod security;
-mod path_template;
 #[cfg(test)]
 mod tests;
 
 pub use api::{ApiScope, api_scope};
+pub use document::{Document, OpenApiError, OpenApiExt};
 pub use input::OperationInput;
-pub use document::{Document, OpenApiExt, OpenApiError};
-pub use operation_handler::{OperationHandler, DescribeExt, Described, OperationMetadata, operation_defaults, hidden};
-pub use openapi::{OpenApi, UndescribedRoute, OPENAPI_VERSION};
+pub use openapi::{OPENAPI_VERSION, OpenApi, UndescribedRoute};
 pub use operation::Operation;
+pub use operation_handler::{
+    DescribeExt, Described, OperationHandler, OperationMetadata, hidden, operation_defaults,
+};
+pub use output::{OperationOutput, OperationOutputParts, ResponsesBuilder, WithStatus};
 pub use parameter::Parameter;
-pub use output::{OperationOutputParts, OperationOutput, ResponsesBuilder, WithStatus};
 pub use schemars::{self, JsonSchema};
 pub use schemas::Schemas;
 pub use security::SecurityScheme;

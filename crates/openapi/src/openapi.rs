@@ -1,11 +1,11 @@
 //! The description of an application, and its document.
 
 use crate::document::Document;
-use crate::operation_handler::{MetadataKind, OperationMetadata};
 use crate::operation::Operation;
+use crate::operation_handler::{MetadataKind, OperationMetadata};
+use crate::path_template::PathTemplate;
 use crate::schemas::{SchemaFn, Schemas};
 use crate::security::SecurityScheme;
-use crate::path_template::PathTemplate;
 use http::Method;
 use peregrine_web::BuiltApp;
 use peregrine_web::built::RouteInfo;
@@ -327,7 +327,9 @@ impl DocumentBuilder {
         if notes().any(|note| matches!(note, MetadataKind::Hidden)) {
             return;
         }
-        if !notes().any(|note| matches!(note, MetadataKind::Inferred(_) | MetadataKind::Explicit(_))) {
+        if !notes()
+            .any(|note| matches!(note, MetadataKind::Inferred(_) | MetadataKind::Explicit(_)))
+        {
             self.skip(route, "is not described");
             return;
         }
@@ -343,10 +345,7 @@ impl DocumentBuilder {
             Err(_) => {
                 let asked = describe(&Method::GET);
                 let Some(methods) = asked.documented_methods() else {
-                    self.skip(
-                        route,
-                        "answers any method; specify which with `it.methods([..])`",
-                    );
+                    self.skip(route, "answers any method; specify which with `it.methods([..])`");
                     return;
                 };
                 methods.iter().map(|method| (method.clone(), describe(method))).collect()
@@ -371,8 +370,10 @@ impl DocumentBuilder {
             return;
         }
         let path = self.paths.entry(template.normalized.clone());
-        let path = path
-            .or_insert_with(|| PathItem { template: template.clone(), operations: BTreeMap::new() });
+        let path = path.or_insert_with(|| PathItem {
+            template: template.clone(),
+            operations: BTreeMap::new(),
+        });
         let method = method.as_str().to_ascii_lowercase();
         if path.operations.contains_key(&method) {
             self.skip(
@@ -384,7 +385,13 @@ impl DocumentBuilder {
         let name = route.name().map(str::to_owned);
         let place = route.location.to_string();
         let named = format!("{} {} ({place})", route.methods, display_pattern(route.pattern));
-        let described = RouteOperation { operation, route: named, location: place, name, missing_parameters: route.omitted_parameters() };
+        let described = RouteOperation {
+            operation,
+            route: named,
+            location: place,
+            name,
+            missing_parameters: route.omitted_parameters(),
+        };
         path.operations.insert(method, described);
     }
 

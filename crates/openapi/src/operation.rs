@@ -1,8 +1,8 @@
 //! One operation: the requirements and responses of a route.
 
 use crate::input::OperationInput;
+use crate::output::{OperationOutput, ResponseSpec, ResponseStatus, ResponsesBuilder};
 use crate::parameter::{Parameter, ParameterLocation};
-use crate::output::{ResponseSpec, OperationOutput, ResponsesBuilder, ResponseStatus};
 use crate::schemas::{Schemas, without_null};
 use http::{Method, StatusCode};
 use schemars::JsonSchema;
@@ -201,7 +201,9 @@ impl Operation {
     /// Sets the status of the response whose type does not state it, such as
     /// `(StatusCode, Json<T>)`.
     pub fn status(&mut self, status: StatusCode) -> &mut Self {
-        let is_meant = |answer: &ResponseSpec| answer.status == ResponseStatus::Unknown && !answer.is_problem();
+        let is_meant = |answer: &ResponseSpec| {
+            answer.status == ResponseStatus::Unknown && !answer.is_problem()
+        };
         if let Some(place) = self.responses.iter().position(is_meant) {
             let mut answer = self.responses.swap_remove(place);
             answer.status = ResponseStatus::Code(status.as_u16());
@@ -223,7 +225,8 @@ impl Operation {
 
     /// Adds a problem with this status.
     pub fn problem(&mut self, status: u16, description: impl Into<String>) -> &mut Self {
-        let problem = ResponseSpec::problem(ResponseStatus::Code(status), &self.schemas).with_description(description);
+        let problem = ResponseSpec::problem(ResponseStatus::Code(status), &self.schemas)
+            .with_description(description);
         self.add_response(problem)
     }
 
@@ -292,7 +295,12 @@ impl Operation {
     }
 
     /// Adds a body with a schema from [`Operation::schemas`], in addition to others.
-    pub fn body_with_schema(&mut self, media_type: &str, schema: Value, is_required: bool) -> &mut Self {
+    pub fn body_with_schema(
+        &mut self,
+        media_type: &str,
+        schema: Value,
+        is_required: bool,
+    ) -> &mut Self {
         let body = self.body.get_or_insert_with(|| RequestBodySpec {
             is_required,
             description: None,
@@ -340,7 +348,10 @@ impl Operation {
         let schema = self.schemas.borrow_mut().input::<T>();
         let resolved = self.schemas.borrow().resolve(&schema);
         let properties = self.schemas.borrow().properties(&schema);
-        let mut own = self.parameters.iter_mut().filter(|parameter| parameter.location == ParameterLocation::Path);
+        let mut own = self
+            .parameters
+            .iter_mut()
+            .filter(|parameter| parameter.location == ParameterLocation::Path);
         if let Some(properties) = properties {
             for parameter in own {
                 if let Some(property) = properties.iter().find(|one| one.name == parameter.name) {

@@ -4,8 +4,8 @@ use crate::input::OperationInput;
 use crate::operation::Operation;
 use crate::output::OperationOutput;
 use peregrine_web::handler::{
-    WithOption, Guarded, Handler, Named, WithMetadata, RouteOptions, Signature, ViaFuture, ViaOptions,
-    ViaValue,
+    Guarded, Handler, Named, RouteOptions, Signature, ViaFuture, ViaOptions, ViaValue,
+    WithMetadata, WithOption,
 };
 use peregrine_web::requirements::Requirements;
 use peregrine_web::{Request, Response};
@@ -44,7 +44,9 @@ impl fmt::Debug for OperationMetadata {
 /// A note for all routes of a scope, including those not added through [`Api`](crate::Api):
 /// `.noted(openapi::for_all(|it| it.tag("birds").security("token")))`. The descriptions of the
 /// routes themselves take precedence.
-pub fn operation_defaults(edit: impl for<'a> Fn(&'a mut Operation) -> &'a mut Operation + 'static) -> OperationMetadata {
+pub fn operation_defaults(
+    edit: impl for<'a> Fn(&'a mut Operation) -> &'a mut Operation + 'static,
+) -> OperationMetadata {
     OperationMetadata(MetadataKind::Scope(Rc::new(edit)))
 }
 
@@ -93,7 +95,9 @@ pub trait DescribeExt<Args>: Signature<Args> + Sized {
     where
         Self: OperationHandler<Args>,
     {
-        let notes = vec![OperationMetadata(MetadataKind::Inferred(<Self as OperationHandler<Args>>::describe))];
+        let notes = vec![OperationMetadata(MetadataKind::Inferred(
+            <Self as OperationHandler<Args>>::describe,
+        ))];
         Described { handler: self, metadata: notes.into() }
     }
 
@@ -105,8 +109,12 @@ pub trait DescribeExt<Args>: Signature<Args> + Sized {
     where
         Self: OperationHandler<Args>,
     {
-        let signature = OperationMetadata(MetadataKind::Inferred(<Self as OperationHandler<Args>>::describe));
-        Described { handler: self, metadata: [signature, OperationMetadata(MetadataKind::Explicit(Rc::new(edit)))].into() }
+        let signature =
+            OperationMetadata(MetadataKind::Inferred(<Self as OperationHandler<Args>>::describe));
+        Described {
+            handler: self,
+            metadata: [signature, OperationMetadata(MetadataKind::Explicit(Rc::new(edit)))].into(),
+        }
     }
 
     /// Describes the route only by `edit`: for services, and for handlers that return
@@ -115,7 +123,10 @@ pub trait DescribeExt<Args>: Signature<Args> + Sized {
         self,
         edit: impl for<'a> Fn(&'a mut Operation) -> &'a mut Operation + 'static,
     ) -> Described<Self> {
-        Described { handler: self, metadata: [OperationMetadata(MetadataKind::Explicit(Rc::new(edit)))].into() }
+        Described {
+            handler: self,
+            metadata: [OperationMetadata(MetadataKind::Explicit(Rc::new(edit)))].into(),
+        }
     }
 
     /// Excludes the route from the document.

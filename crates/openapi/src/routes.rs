@@ -1,13 +1,15 @@
 //! The routes that serve the document and the page that displays it.
 
 use crate::document::Document;
-use crate::operation_handler::hidden;
 use crate::openapi::OpenApi;
+use crate::operation_handler::hidden;
 use bytes::Bytes;
 use http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG};
 use http::{HeaderValue, StatusCode};
 use peregrine_web::extract::{OriginalPath, Preconditions};
-use peregrine_web::precondition::{Validators, PreconditionOutcome, precondition_failed, not_modified};
+use peregrine_web::precondition::{
+    PreconditionOutcome, Validators, not_modified, precondition_failed,
+};
 use peregrine_web::register::RegisterRoutes;
 use peregrine_web::{HandlerExt, IntoResponse, Response, Scope};
 use serde_json::Value;

@@ -71,12 +71,14 @@ impl Schemas {
         // Chains of references are short, unless a type is defined as itself.
         for _ in 0..16 {
             let Some(reference) = schema.get("$ref").and_then(Value::as_str) else { break };
-            let (definitions, name) =
-                match (reference.strip_prefix(INPUT_REF_PREFIX), reference.strip_prefix(OUTPUT_REF_PREFIX)) {
-                    (Some(name), _) => (self.input.definitions(), name),
-                    (_, Some(name)) => (self.output.definitions(), name),
-                    _ => break,
-                };
+            let (definitions, name) = match (
+                reference.strip_prefix(INPUT_REF_PREFIX),
+                reference.strip_prefix(OUTPUT_REF_PREFIX),
+            ) {
+                (Some(name), _) => (self.input.definitions(), name),
+                (_, Some(name)) => (self.output.definitions(), name),
+                _ => break,
+            };
             let Some(found) = definitions.get(&decode_pointer(name)) else { break };
             schema = found.clone();
         }
@@ -97,7 +99,8 @@ impl Schemas {
         loop {
             let more = both().filter(|name| {
                 !differ.contains(*name)
-                    && (!equal_ignoring_side(&input[*name], &output[*name]) || references_any(&input[*name], &differ))
+                    && (!equal_ignoring_side(&input[*name], &output[*name])
+                        || references_any(&input[*name], &differ))
             });
             let more: Vec<_> = more.cloned().collect();
             if more.is_empty() {
@@ -111,8 +114,8 @@ impl Schemas {
         for (side, definitions) in sides {
             for (name, schema) in definitions {
                 let reference = format!("{side}{name}");
-                let is_shared =
-                    !differ.contains(&name) && names.contains_key(&format!("{INPUT_REF_PREFIX}{name}"));
+                let is_shared = !differ.contains(&name)
+                    && names.contains_key(&format!("{INPUT_REF_PREFIX}{name}"));
                 let wanted = match (differ.contains(&name), side) {
                     (false, _) => name.clone(),
                     (true, INPUT_REF_PREFIX) => format!("{name}Input"),
@@ -146,7 +149,9 @@ fn equal_ignoring_side(input: &Value, output: &Value) -> bool {
 fn references_any(schema: &Value, names: &BTreeSet<String>) -> bool {
     let mut refers = false;
     for_each_ref(schema, &mut |reference| {
-        let name = reference.strip_prefix(INPUT_REF_PREFIX).or_else(|| reference.strip_prefix(OUTPUT_REF_PREFIX));
+        let name = reference
+            .strip_prefix(INPUT_REF_PREFIX)
+            .or_else(|| reference.strip_prefix(OUTPUT_REF_PREFIX));
         refers |= name.is_some_and(|name| names.contains(&decode_pointer(name)));
     });
     refers

@@ -55,7 +55,11 @@ impl SecurityScheme {
 
     /// OAuth 2 with an authorization code, and the available scopes with their descriptions.
     #[must_use]
-    pub fn oauth2_authorization_code(authorization_url: &str, token_url: &str, scopes: &[(&str, &str)]) -> Self {
+    pub fn oauth2_authorization_code(
+        authorization_url: &str,
+        token_url: &str,
+        scopes: &[(&str, &str)],
+    ) -> Self {
         let scopes: serde_json::Map<_, _> =
             scopes.iter().map(|(name, text)| ((*name).to_owned(), json!(text))).collect();
         Self(json!({

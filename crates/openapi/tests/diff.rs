@@ -24,10 +24,12 @@ fn document(schema: &Value) -> Value {
 
 /// The rules and locations of breaking changes on one side.
 fn breaking(changes: &[Change], side: &str) -> Vec<String> {
-    let of_side = changes.iter().filter(|change| change.is_breaking && change.location.contains(side));
+    let of_side =
+        changes.iter().filter(|change| change.is_breaking && change.location.contains(side));
     let mut rules: Vec<_> = of_side
         .map(|change| {
-            let place = change.location.rsplit("application/json").next().unwrap_or_default().trim();
+            let place =
+                change.location.rsplit("application/json").next().unwrap_or_default().trim();
             format!("{} {place}", change.rule).trim().to_owned()
         })
         .collect();

@@ -63,8 +63,10 @@ impl AcmeClients {
             let (mut begun, mut ended) = (handle.subscribe(), handle.subscribe());
             // A successor waits: until it serves, the previous process has the sockets and the
             // lock.
-            let begin = async move { drop(begun.wait_for(|order| *order >= Lifecycle::Serving).await) };
-            let end = async move { drop(ended.wait_for(|order| *order > Lifecycle::Serving).await) };
+            let begin =
+                async move { drop(begun.wait_for(|order| *order >= Lifecycle::Serving).await) };
+            let end =
+                async move { drop(ended.wait_for(|order| *order > Lifecycle::Serving).await) };
             supplier.start(begin, end).map_err(Error::Worker)
         };
         self.clients.into_iter().map(start).collect()
@@ -80,18 +82,26 @@ const TOKEN_BYTES_MAX: usize = 256;
 /// How long a request waits for the challenge responses of other instances.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
 
-fn intercept_challenges(application: BuiltApp, answers: Arc<[Arc<ChallengeResponses>]>) -> BuiltApp {
+fn intercept_challenges(
+    application: BuiltApp,
+    answers: Arc<[Arc<ChallengeResponses>]>,
+) -> BuiltApp {
     let known = Arc::clone(&answers);
     let claims = move |head: &RequestHead| {
-        let is_asked =
-            |challenges: &Arc<ChallengeResponses>| challenges.has_http01() || challenges.has_remote_http01();
+        let is_asked = |challenges: &Arc<ChallengeResponses>| {
+            challenges.has_http01() || challenges.has_remote_http01()
+        };
         let is_check = known.iter().any(is_asked)
             && head.path().starts_with(CHALLENGE_PATH)
             && matches!(head.method(), Method::GET | Method::HEAD);
         let token = challenge_token(head.path()).filter(|_| is_check)?;
         let is_own = known.iter().any(|challenges| challenges.http01(token).is_some());
         let may_be_others = || known.iter().any(|challenges| challenges.has_remote_http01());
-        if is_own { Some(Intercept::NeverShed) } else { may_be_others().then_some(Intercept::Sheddable) }
+        if is_own {
+            Some(Intercept::NeverShed)
+        } else {
+            may_be_others().then_some(Intercept::Sheddable)
+        }
     };
     application.intercept(claims, |rest| ChallengeResponder { challenges: answers, app: rest })
 }

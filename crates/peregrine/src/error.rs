@@ -207,9 +207,10 @@ impl StdError for Error {
             | Self::Handover(cause) => Some(cause),
             Self::Tls(error) => Some(error),
             Self::Build(error) => Some(error),
-            Self::Driver { .. } | Self::Config(_) | Self::WorkerPanicked { .. } | Self::WorkersBlocked(_) => {
-                None
-            }
+            Self::Driver { .. }
+            | Self::Config(_)
+            | Self::WorkerPanicked { .. }
+            | Self::WorkersBlocked(_) => None,
         }
     }
 }

@@ -115,8 +115,8 @@ pub use peregrine_rate_limit as rate_limit;
 #[cfg(all(target_os = "linux", feature = "restart"))]
 pub use peregrine_restart as restart;
 pub use peregrine_server::{
-    ForceClosed, Http1Limits, Http2Limits, Limits, MemoryMax, OverloadLimits, ProxyProtocol, Shutdown,
-    WorkerStats, InFlightStage,
+    ForceClosed, Http1Limits, Http2Limits, InFlightStage, Limits, MemoryMax, OverloadLimits,
+    ProxyProtocol, Shutdown, WorkerStats,
 };
 #[cfg(feature = "sessions")]
 pub use peregrine_session as session;

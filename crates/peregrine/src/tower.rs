@@ -193,7 +193,11 @@ where
 /// # }
 /// ```
 #[cfg(feature = "tls")]
-pub fn serve_tls<Via, T>(entrance: impl Into<ServeListener>, tls: TlsConfig, service: T) -> Serve<T::Dispatch>
+pub fn serve_tls<Via, T>(
+    entrance: impl Into<ServeListener>,
+    tls: TlsConfig,
+    service: T,
+) -> Serve<T::Dispatch>
 where
     T: IntoTowerHandler<Via>,
     T::Dispatch: Send,

@@ -7,7 +7,7 @@
 
 use peregrine_proto::h1::ResponseLength;
 use peregrine_proto::h2::hpack::{Decoder, Encoder, Field, FieldSink};
-use peregrine_proto::h2::{MoreData, Connection, Event, Limits, frame};
+use peregrine_proto::h2::{Connection, Event, Limits, MoreData, frame};
 use peregrine_proto::{Date, HeadIndex, KnownField};
 use std::hint::black_box;
 use std::time::Instant;
@@ -56,7 +56,8 @@ fn turn(name: &str, fields: &[(&str, &str)]) {
             match event {
                 Event::Request(request) => {
                     let (stream, length) = (request.stream, ResponseLength::Exact(13));
-                    connection.send_response(&limits, stream, 200, response, length, &date, &mut out);
+                    connection
+                        .send_response(&limits, stream, 200, response, length, &date, &mut out);
                     if connection.send_capacity(&limits, stream) >= 13 {
                         let data = black_box(b"Hello, World!");
                         connection.send_data(&limits, stream, data, MoreData::End, &mut out);

@@ -268,9 +268,7 @@ impl RequestError {
             Self::BareLf => {
                 (400, "RFC 9112 §2.2", "A line ends with a line feed without a carriage return")
             }
-            Self::BareCr => {
-                (400, "RFC 9112 §2.2", "A carriage return has no line feed after it")
-            }
+            Self::BareCr => (400, "RFC 9112 §2.2", "A carriage return has no line feed after it"),
             Self::ObsFold => (
                 400,
                 "RFC 9112 §5.2",

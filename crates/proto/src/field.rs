@@ -434,7 +434,11 @@ mod tests {
                     let expected = KnownField::ALL
                         .iter()
                         .find(|one| one.name().as_bytes().eq_ignore_ascii_case(&name));
-                    assert_eq!(KnownField::from_name(&name), *expected.unwrap_or(&KnownField::Other), "{name:?}");
+                    assert_eq!(
+                        KnownField::from_name(&name),
+                        *expected.unwrap_or(&KnownField::Other),
+                        "{name:?}"
+                    );
                 }
             }
         }

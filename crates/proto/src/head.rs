@@ -1,7 +1,7 @@
 //! The contents of a request's head, as spans of its bytes: the same for every HTTP version.
 
-use crate::field::{self, KnownField};
 use crate::error::RequestError;
+use crate::field::{self, KnownField};
 use crate::span::Span;
 
 /// A request method. RFC 9110 §9.1: method names are case-sensitive, so `get` is an extension.
@@ -299,7 +299,8 @@ impl HeadIndex {
         self.contains(KnownField::Upgrade)
             && self.version != Version::Http10
             && self.values(KnownField::Connection).any(|value| {
-                field::split_list(value.slice(head)).any(|option| option.eq_ignore_ascii_case(b"upgrade"))
+                field::split_list(value.slice(head))
+                    .any(|option| option.eq_ignore_ascii_case(b"upgrade"))
             })
     }
 

@@ -5,7 +5,8 @@ use crate::field::{self, KnownField};
 use crate::h1::parse_method_and_target;
 use crate::limits::HEAD_BYTES_CEILING;
 use crate::{
-    FieldIndex, HeadIndex, Limits, Method, RequestError, Scheme, Span, TargetForm, Version, authority,
+    FieldIndex, HeadIndex, Limits, Method, RequestError, Scheme, Span, TargetForm, Version,
+    authority,
 };
 
 /// The parts of a request line.
@@ -202,7 +203,11 @@ impl<'head> HeadBuilder<'head> {
         let known = KnownField::from_name(name);
         if known == KnownField::Other && !field::is_token(name) {
             let is_empty = name.is_empty();
-            return Err(if is_empty { RequestError::FieldNameEmpty } else { RequestError::FieldNameInvalid });
+            return Err(if is_empty {
+                RequestError::FieldNameEmpty
+            } else {
+                RequestError::FieldNameInvalid
+            });
         }
         let value = field::trim_ows(value);
         match value.get(field::value_end(value, 0)) {
@@ -251,7 +256,11 @@ impl<'head> HeadBuilder<'head> {
     }
 
     /// Appends two texts, which are known to be valid, to the value of the last field.
-    pub(crate) fn append_to_last_value(&mut self, first: &[u8], second: &[u8]) -> Result<(), RequestError> {
+    pub(crate) fn append_to_last_value(
+        &mut self,
+        first: &[u8],
+        second: &[u8],
+    ) -> Result<(), RequestError> {
         let more = first.len() + second.len();
         self.check_length(more)?;
         let last = self.index.fields.last_mut().expect("there is a last field");

@@ -19,24 +19,24 @@
 #![forbid(unsafe_code)]
 
 mod authority;
-mod head_builder;
 pub mod date;
+pub mod error;
 pub mod field;
 pub mod h1;
 pub mod h2;
 pub mod head;
+mod head_builder;
 pub mod limits;
 pub mod proxy_protocol;
-pub mod error;
 pub mod span;
 mod trailers;
 pub mod ws;
 
 pub use authority::is_host_and_port;
-pub use head_builder::{HeadBuilder, RequestLine};
 pub use date::Date;
+pub use error::RequestError;
 pub use field::KnownField;
 pub use head::{BodyLength, FieldIndex, HeadIndex, Method, Scheme, TargetForm, Version};
+pub use head_builder::{HeadBuilder, RequestLine};
 pub use limits::Limits;
-pub use error::RequestError;
 pub use span::Span;

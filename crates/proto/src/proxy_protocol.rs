@@ -154,7 +154,8 @@ fn parse_v1(bytes: &[u8]) -> Result<ParseResult<'_>, ProxyProtocolError> {
             _ => Ok(ParseResult::Incomplete),
         };
     };
-    let line = std::str::from_utf8(&bytes[V1_PREFIX.len()..end]).map_err(|_| ProxyProtocolError::LineInvalid)?;
+    let line = std::str::from_utf8(&bytes[V1_PREFIX.len()..end])
+        .map_err(|_| ProxyProtocolError::LineInvalid)?;
     let addresses = parse_v1_line(line).ok_or(ProxyProtocolError::LineInvalid)?;
     Ok(ParseResult::Header(end + 2, ProxyProtocolHeader { version: 1, addresses, tlvs: &[] }))
 }
@@ -193,7 +194,9 @@ fn port(word: &str) -> Option<u16> {
 
 /// A header of version 2: fixed bytes, addresses, values.
 fn parse_v2(bytes: &[u8], bytes_max: usize) -> Result<ParseResult<'_>, ProxyProtocolError> {
-    let Some(fixed) = bytes.first_chunk::<V2_HEADER_BYTES>() else { return Ok(ParseResult::Incomplete) };
+    let Some(fixed) = bytes.first_chunk::<V2_HEADER_BYTES>() else {
+        return Ok(ParseResult::Incomplete);
+    };
     let [.., command, family, high, low] = *fixed;
     let length = usize::from(u16::from_be_bytes([high, low]));
     let whole = V2_HEADER_BYTES + length;
@@ -218,12 +221,16 @@ fn parse_v2(bytes: &[u8], bytes_max: usize) -> Result<ParseResult<'_>, ProxyProt
 }
 
 /// The addresses, and the bytes after them.
-fn parse_v2_addresses(family: u8, rest: &[u8]) -> Result<(Addresses<'_>, &[u8]), ProxyProtocolError> {
+fn parse_v2_addresses(
+    family: u8,
+    rest: &[u8],
+) -> Result<(Addresses<'_>, &[u8]), ProxyProtocolError> {
     // An HTTP/3 client uses datagrams to the proxy, but the proxy passes on a stream.
     let (addresses, values) = match family {
         0x00 => return Ok((Addresses::Unknown, rest)),
         0x11 | 0x12 => {
-            let (block, values) = rest.split_first_chunk::<12>().ok_or(ProxyProtocolError::AddressesTruncated)?;
+            let (block, values) =
+                rest.split_first_chunk::<12>().ok_or(ProxyProtocolError::AddressesTruncated)?;
             let [a, b, c, d, e, f, g, h, i, j, k, l] = *block;
             let source = (Ipv4Addr::new(a, b, c, d), u16::from_be_bytes([i, j]));
             let destination = (Ipv4Addr::new(e, f, g, h), u16::from_be_bytes([k, l]));
@@ -240,7 +247,9 @@ fn parse_v2_addresses(family: u8, rest: &[u8]) -> Result<(Addresses<'_>, &[u8]),
             (inet(source, destination), values)
         }
         0x31 | 0x32 => {
-            let split = rest.split_at_checked(2 * UNIX_PATH_BYTES).ok_or(ProxyProtocolError::AddressesTruncated)?;
+            let split = rest
+                .split_at_checked(2 * UNIX_PATH_BYTES)
+                .ok_or(ProxyProtocolError::AddressesTruncated)?;
             let (source, destination) = split.0.split_at(UNIX_PATH_BYTES);
             (Addresses::Unix { source: path(source), destination: path(destination) }, split.1)
         }
@@ -277,7 +286,9 @@ fn check_tlvs(header: &[u8], values: &[u8]) -> Result<(), ProxyProtocolError> {
                     return Err(ProxyProtocolError::ChecksumInvalid);
                 }
             }
-            tlv_type::SSL if Ssl::parse(value).is_none() => return Err(ProxyProtocolError::TlvInvalid),
+            tlv_type::SSL if Ssl::parse(value).is_none() => {
+                return Err(ProxyProtocolError::TlvInvalid);
+            }
             _ => {}
         }
         rest = after;

@@ -2,10 +2,10 @@
 
 use crate::body::{InFlightAttempt, RequestProgress, UpstreamRequestBody};
 use crate::connect::connect;
-use crate::version;
 use crate::interim::InterimForwarder;
 use crate::pool::{ConnectionPool, UpstreamConnection};
 use crate::upstreams::{HealthCheck, HealthCheckGuard, UpstreamSet};
+use crate::version;
 use http::{HeaderValue, Request, Response, header::HOST};
 use hyper::body::Incoming;
 use peregrine_web::Body;
@@ -85,7 +85,13 @@ impl AttemptError {
 
     /// Whether the upstream caused the failure.
     pub(crate) fn is_upstream_failure(&self) -> bool {
-        !matches!(self, Self::RequestBody | Self::InvalidTarget | Self::NoFreeConnection | Self::OutOfResources(_))
+        !matches!(
+            self,
+            Self::RequestBody
+                | Self::InvalidTarget
+                | Self::NoFreeConnection
+                | Self::OutOfResources(_)
+        )
     }
 }
 
@@ -106,7 +112,9 @@ impl fmt::Display for AttemptError {
         match self {
             Self::Connect(error) => write!(f, "no connection: {error}"),
             Self::ConnectTimeout => f.write_str("no connection in time"),
-            Self::ClosedBeforeSend => f.write_str("the connection ended before the request was sent"),
+            Self::ClosedBeforeSend => {
+                f.write_str("the connection ended before the request was sent")
+            }
             Self::RefusedStream => f.write_str("the request was refused before it began"),
             Self::Protocol(error) => write!(f, "no response: {error}"),
             Self::ResponseTimeout => f.write_str("no response in time"),
@@ -147,21 +155,30 @@ pub(crate) struct UpstreamAttempt<'a> {
 }
 
 /// Sends a request on an idle connection or on a new one.
-pub(crate) async fn send(order: &UpstreamAttempt<'_>, request: Request<Body>) -> Result<UpstreamResponse, FailedAttempt> {
+pub(crate) async fn send(
+    order: &UpstreamAttempt<'_>,
+    request: Request<Body>,
+) -> Result<UpstreamResponse, FailedAttempt> {
     let UpstreamAttempt { pool, progress, interims, timeouts, .. } = *order;
     let Some(slot) = pool.slots.acquire(order.client).await else {
         let body = Some(request.into_body());
-        return Err(FailedAttempt { error: AttemptError::NoFreeConnection, body, reused_connection: false });
+        return Err(FailedAttempt {
+            error: AttemptError::NoFreeConnection,
+            body,
+            reused_connection: false,
+        });
     };
     let busy = InFlightAttempt::new(order.upstreams, order.upstream, slot);
     let upstream = &order.upstreams.upstreams[order.upstream];
     let (parts, body) = request.into_parts();
     let mut request = Request::from_parts(parts, UpstreamRequestBody::new(body, progress));
     interims.attach(&mut request);
-    let failed = |why: AttemptError, unsent: Option<Request<UpstreamRequestBody>>, is_old: bool| FailedAttempt {
-        error: why,
-        body: unsent.map(|unsent| unsent.into_body().into_body()),
-        reused_connection: is_old,
+    let failed = |why: AttemptError, unsent: Option<Request<UpstreamRequestBody>>, is_old: bool| {
+        FailedAttempt {
+            error: why,
+            body: unsent.map(|unsent| unsent.into_body().into_body()),
+            reused_connection: is_old,
+        }
     };
     // An idle connection may have been closed meanwhile. Then the next one is tried, and finally a
     // new one.
@@ -182,20 +199,28 @@ pub(crate) async fn send(order: &UpstreamAttempt<'_>, request: Request<Body>) ->
         let Some(plain) = version::convert_to_version(&mut request, &sender, upstream) else {
             return Err(failed(AttemptError::InvalidTarget, Some(request), false));
         };
-        let answered = with_response_timeout(sender.send(request), progress, interims, timeouts.response).await;
+        let answered =
+            with_response_timeout(sender.send(request), progress, interims, timeouts.response)
+                .await;
         match answered {
-            Some(Ok(response)) => return Ok(UpstreamResponse { response, connection: sender, in_flight: busy }),
+            Some(Ok(response)) => {
+                return Ok(UpstreamResponse { response, connection: sender, in_flight: busy });
+            }
             Some(Err(mut error)) => match error.take_message() {
                 Some(unsent) if !is_new => {
                     request = unsent;
                     plain.restore(&mut request);
                     pool.remove(&sender);
                 }
-                Some(unsent) => return Err(failed(AttemptError::ClosedBeforeSend, Some(unsent), false)),
+                Some(unsent) => {
+                    return Err(failed(AttemptError::ClosedBeforeSend, Some(unsent), false));
+                }
                 None if progress.error.borrow().is_some() => {
                     return Err(failed(AttemptError::RequestBody, None, false));
                 }
-                None => return Err(failed(AttemptError::from_hyper(error.into_error()), None, !is_new)),
+                None => {
+                    return Err(failed(AttemptError::from_hyper(error.into_error()), None, !is_new));
+                }
             },
             None => {
                 // Other requests on this shared connection would wait for it as well.

@@ -14,7 +14,10 @@ const HEAD_BYTES_MAX: usize = 64 * 1024;
 
 /// Opens a connection. Its task ends when its last sender and the responses in progress are
 /// dropped. An upgrade gets an HTTP/1.1 connection.
-pub(crate) async fn connect(upstream: &Upstream, is_upgrade: bool) -> io::Result<UpstreamConnection> {
+pub(crate) async fn connect(
+    upstream: &Upstream,
+    is_upgrade: bool,
+) -> io::Result<UpstreamConnection> {
     let stream = TcpStream::connect((upstream.host.as_str(), upstream.port)).await?;
     stream.set_nodelay(true)?;
     #[cfg(feature = "tls")]
@@ -52,8 +55,8 @@ where
 mod http2 {
     use super::HEAD_BYTES_MAX;
     use crate::body::UNREAD_BYTES_MAX;
-    use crate::settings_sniffer::{SettingsWatcher, SettingsSniffer};
-    use crate::pool::{UpstreamConnection, STREAMS_PER_CONNECTION_MAX};
+    use crate::pool::{STREAMS_PER_CONNECTION_MAX, UpstreamConnection};
+    use crate::settings_sniffer::{SettingsSniffer, SettingsWatcher};
     use hyper::client::conn::http2;
     use hyper::rt::Executor;
     use hyper_util::rt::{TokioIo, TokioTimer};

@@ -7,7 +7,7 @@ use http::header::{
 use http::{HeaderMap, HeaderName, HeaderValue, Version};
 use http_body::Frame;
 use peregrine_web::response::Headers;
-use peregrine_web::{RequestHead, Parts};
+use peregrine_web::{Parts, RequestHead};
 use std::net::IpAddr;
 
 /// A request that has passed this many proxies is assumed to be in a loop.
@@ -72,7 +72,11 @@ pub(crate) enum HostHeader {
 }
 
 /// The fields of the request to an upstream, except Host. `pseudonym` is the proxy's name in `Via`.
-pub(crate) fn upstream_headers(parts: &Parts, telling: ForwardedHeaders, pseudonym: &str) -> HeaderMap {
+pub(crate) fn upstream_headers(
+    parts: &Parts,
+    telling: ForwardedHeaders,
+    pseudonym: &str,
+) -> HeaderMap {
     let head = &parts.head;
     let nominated = connection_options(head.header_values("connection"));
     let is_trusted = parts.peek_connection().trusted_proxies.is_some();
@@ -118,7 +122,8 @@ pub(crate) fn client_headers(from: &HeaderMap, version: Version, pseudonym: &str
             fields.append(name.clone(), value.clone());
         }
     }
-    if let Ok(value) = HeaderValue::try_from(format!("{seen}{} {pseudonym}", via_version(version))) {
+    if let Ok(value) = HeaderValue::try_from(format!("{seen}{} {pseudonym}", via_version(version)))
+    {
         fields.append(VIA, value);
     }
     fields
@@ -138,7 +143,9 @@ pub(crate) fn filter_trailers<T>(frame: Frame<T>) -> Frame<T> {
     match frame.into_trailers() {
         Ok(mut trailers) => {
             let is_out = |name: &HeaderName| {
-                HOP_BY_HOP.contains(name) || is_forwarding_field(name) || has_prefix(name, X_FORWARDED_PREFIX)
+                HOP_BY_HOP.contains(name)
+                    || is_forwarding_field(name)
+                    || has_prefix(name, X_FORWARDED_PREFIX)
             };
             let out: Vec<_> = trailers.keys().filter(|name| is_out(name)).cloned().collect();
             out.iter().for_each(|name| drop(trailers.remove(name)));
@@ -239,9 +246,16 @@ fn is_forwarded(name: &HeaderName, telling: ForwardedHeaders) -> bool {
     }
 }
 
-fn set_forwarding_fields(fields: &mut HeaderMap, parts: &Parts, telling: ForwardedHeaders, is_trusted: bool) {
-    let (client, peer) =
-        (parts.client(), parts.peek_connection().peer.socket_addr().map(|peer| peer.ip().to_canonical()));
+fn set_forwarding_fields(
+    fields: &mut HeaderMap,
+    parts: &Parts,
+    telling: ForwardedHeaders,
+    is_trusted: bool,
+) {
+    let (client, peer) = (
+        parts.client(),
+        parts.peek_connection().peer.socket_addr().map(|peer| peer.ip().to_canonical()),
+    );
     let host = client.host();
     // If a trusted proxy reported the client in another field, the client is added to this one.
     let before = |fields: &HeaderMap, name: &HeaderName| {

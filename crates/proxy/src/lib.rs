@@ -7,24 +7,24 @@
 //! Start with the module `proxy`; `fields` decides which header fields are forwarded.
 #![forbid(unsafe_code)]
 
-mod upstream_request;
 mod attempt;
 mod body;
 mod connect;
 mod error;
+mod error_response;
 mod headers;
-mod version;
-#[cfg(feature = "tls")]
-mod settings_sniffer;
 mod interim;
 mod pool;
 mod proxy;
+#[cfg(feature = "tls")]
+mod settings_sniffer;
 mod slots;
+mod tunnel;
+mod upstream_request;
 #[cfg(feature = "tls")]
 mod upstream_tls;
-mod tunnel;
-mod error_response;
 mod upstreams;
+mod version;
 
 pub use error::UpstreamError;
 pub use proxy::ReverseProxy;

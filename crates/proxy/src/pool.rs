@@ -49,7 +49,8 @@ impl UpstreamConnection {
     ) -> Self {
         // A server that allows no streams at first may allow them later. The request that opened
         // the connection waits for that.
-        let users_max = streams_max.unwrap_or(STREAMS_PER_CONNECTION_MAX).clamp(1, STREAMS_PER_CONNECTION_MAX);
+        let users_max =
+            streams_max.unwrap_or(STREAMS_PER_CONNECTION_MAX).clamp(1, STREAMS_PER_CONNECTION_MAX);
         Self::Http2(Http2Connection { sender, streams: Rc::new(()), streams_max: users_max })
     }
 
@@ -232,10 +233,11 @@ impl ConnectionPool {
             let mut all = self.http2.borrow_mut();
             self.evict_expired_http2(&mut all, now);
             // Connections in use are checked again later.
-            let shared = |(shared, since): &(Http2Connection, Instant)| match shared.active_streams() {
-                0 => *since,
-                _ => now,
-            };
+            let shared =
+                |(shared, since): &(Http2Connection, Instant)| match shared.active_streams() {
+                    0 => *since,
+                    _ => now,
+                };
             first.into_iter().chain(all.iter().map(shared)).min()
         };
         first?.checked_add(self.idle_timeout)

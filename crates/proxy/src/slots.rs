@@ -116,7 +116,10 @@ impl Slots {
         queue.retain(|waiter| !waiter.slot.is_closed());
         let total = |client: &Rc<ConnectionInfo>| {
             let key = ClientKey::from_connection(client);
-            let waiting = queue.iter().filter(|other| ClientKey::from_connection(&other.client) == key).count();
+            let waiting = queue
+                .iter()
+                .filter(|other| ClientKey::from_connection(&other.client) == key)
+                .count();
             shares.of(client) + waiting
         };
         if queue.len() >= self.limits.queue_max {

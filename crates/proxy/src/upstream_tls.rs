@@ -25,7 +25,11 @@ impl UpstreamTls {
             config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
             TlsConnector::from(Arc::new(config))
         };
-        Some(Self { server_name: name, alpn_connector: with(&[b"h2", b"http/1.1"]), http1_connector: with(&[b"http/1.1"]) })
+        Some(Self {
+            server_name: name,
+            alpn_connector: with(&[b"h2", b"http/1.1"]),
+            http1_connector: with(&[b"http/1.1"]),
+        })
     }
 
     pub(crate) async fn connect(
@@ -45,7 +49,9 @@ pub(crate) fn native_roots_config() -> Result<Arc<ClientConfig>, UpstreamError> 
     let (added, _) = roots.add_parsable_certificates(found.certs);
     if added == 0 {
         let why = found.errors.first().map(ToString::to_string);
-        return Err(UpstreamError::NoTrustRoots(why.unwrap_or_else(|| "there are none".to_owned())));
+        return Err(UpstreamError::NoTrustRoots(
+            why.unwrap_or_else(|| "there are none".to_owned()),
+        ));
     }
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let config =

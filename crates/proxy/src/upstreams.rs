@@ -147,7 +147,9 @@ impl Upstreams {
     #[cfg(feature = "tls")]
     #[must_use]
     pub fn http2_prior_knowledge(self) -> Self {
-        self.configure(|set| set.upstreams.iter_mut().for_each(|upstream| upstream.http2_prior_knowledge = true))
+        self.configure(|set| {
+            set.upstreams.iter_mut().for_each(|upstream| upstream.http2_prior_knowledge = true)
+        })
     }
 
     fn from_list(all: Vec<Upstream>) -> Result<Self, UpstreamError> {
@@ -247,9 +249,9 @@ impl UpstreamSet {
         }
         let chosen = match self.balance {
             LoadBalancing::RoundRobin => left.first().copied(),
-            LoadBalancing::LeastRequests => {
-                left.into_iter().min_by_key(|number| self.upstreams[*number].in_flight.load(Ordering::Relaxed))
-            }
+            LoadBalancing::LeastRequests => left
+                .into_iter()
+                .min_by_key(|number| self.upstreams[*number].in_flight.load(Ordering::Relaxed)),
         };
         // Only this request tries an upstream that was down, and it may wait for a long time. For
         // other requests the upstream stays down until it has responded to this one, or for the
@@ -258,7 +260,9 @@ impl UpstreamSet {
         let before = until.load(Ordering::Relaxed);
         let is_trial = before != 0 && before <= now;
         let order = Ordering::Relaxed;
-        if is_trial && until.compare_exchange(before, self.unhealthy_until(now), order, order).is_err() {
+        if is_trial
+            && until.compare_exchange(before, self.unhealthy_until(now), order, order).is_err()
+        {
             // Another worker's request is already trying it.
             return self.select(tried);
         }
@@ -343,7 +347,8 @@ impl UpstreamSet {
             Err(why) => {
                 let failed =
                     upstream.failed_checks.fetch_add(1, Ordering::Relaxed).saturating_add(1);
-                if failed >= self.failures_max && !upstream.is_reported_unhealthy.swap(true, Ordering::Relaxed)
+                if failed >= self.failures_max
+                    && !upstream.is_reported_unhealthy.swap(true, Ordering::Relaxed)
                 {
                     catch_log_panic(|| {
                         tracing::warn!(
@@ -429,12 +434,16 @@ impl Upstream {
     }
 
     fn is_healthy(&self, now: u64) -> bool {
-        !self.is_reported_unhealthy.load(Ordering::Relaxed) && self.unhealthy_until.load(Ordering::Relaxed) <= now
+        !self.is_reported_unhealthy.load(Ordering::Relaxed)
+            && self.unhealthy_until.load(Ordering::Relaxed) <= now
     }
 }
 
 #[cfg(feature = "tls")]
-fn configure_tls(all: &mut [Upstream], config: &Arc<rustls::ClientConfig>) -> Result<(), UpstreamError> {
+fn configure_tls(
+    all: &mut [Upstream],
+    config: &Arc<rustls::ClientConfig>,
+) -> Result<(), UpstreamError> {
     for upstream in all.iter_mut().filter(|upstream| upstream.is_secure) {
         let tls = UpstreamTls::new(&upstream.host, config);
         upstream.tls = Some(tls.ok_or_else(|| UpstreamError::InvalidUrl(upstream.to_string()))?);
@@ -496,7 +505,11 @@ mod tests {
             ("", false),
         ] {
             let error = Upstreams::new([url]).expect_err("an invalid URL");
-            assert_eq!(matches!(error, UpstreamError::UnsupportedScheme(_)), is_scheme, "{url} {error}");
+            assert_eq!(
+                matches!(error, UpstreamError::UnsupportedScheme(_)),
+                is_scheme,
+                "{url} {error}"
+            );
         }
     }
 
@@ -554,10 +567,12 @@ mod tests {
     #[test]
     fn a_check_is_due_once_in_a_while() {
         let upstreams = Upstreams::new(["http://a", "http://b"]).expect("valid URLs");
-        let upstreams = upstreams.health_check("/health", Duration::from_secs(3600)).failures_max(1);
+        let upstreams =
+            upstreams.health_check("/health", Duration::from_secs(3600)).failures_max(1);
         let set = upstreams.set();
         let due = || set.next_due_check().as_ref().map(HealthCheckGuard::index);
-        let (first, second) = (set.next_due_check().expect("a check"), set.next_due_check().expect("a check"));
+        let (first, second) =
+            (set.next_due_check().expect("a check"), set.next_due_check().expect("a check"));
         assert_eq!([first.index(), second.index()], [0, 1]);
         assert_eq!(due(), None);
         // A check that was dropped is due again.

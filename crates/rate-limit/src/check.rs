@@ -1,9 +1,9 @@
 //! Checks a request against the limits.
 
-use crate::headers;
 use crate::gcra::GcraDecision;
+use crate::headers;
 use crate::key::ResolvedKey;
-use crate::limit::{CompiledLimit, RateLimit, CompiledLimits};
+use crate::limit::{CompiledLimit, CompiledLimits, RateLimit};
 use peregrine_web::requirements::Requirements;
 use peregrine_web::{IntoResponse, Middleware, Problem, Request, Response, Service};
 use smallvec::{SmallVec, smallvec};
@@ -30,7 +30,11 @@ impl CheckResult {
 }
 
 /// Counts a request in the tables of this process.
-pub(crate) fn check_local(ready: &CompiledLimits, subjects: &ResolvedKeys<'_>, now: u64) -> CheckResult {
+pub(crate) fn check_local(
+    ready: &CompiledLimits,
+    subjects: &ResolvedKeys<'_>,
+    now: u64,
+) -> CheckResult {
     let mut verdict = CheckResult::none(&ready.limits);
     verdict.is_allowed = check_and_charge(ready, subjects, 0, now, true, &mut verdict.decisions);
     verdict
@@ -54,8 +58,14 @@ fn check_and_charge(
     let mut place = limit.table.lock_entry(subject, now);
     place.clamp(limit.rate.clamp_tat(place.tat(), now));
     let (decision, next) = limit.rate.check(place.tat(), now);
-    let is_let_in =
-        check_and_charge(ready, subjects, index + 1, now, is_let_in && decision.conforms(), decisions);
+    let is_let_in = check_and_charge(
+        ready,
+        subjects,
+        index + 1,
+        now,
+        is_let_in && decision.conforms(),
+        decisions,
+    );
     let is_told_as_judged = is_let_in || !decision.conforms();
     decisions[index] = Some(match is_told_as_judged {
         true => decision,
@@ -112,7 +122,11 @@ impl RateLimit {
         if verdict.is_allowed { Ok(()) } else { Err(headers::too_many_requests(ready, &verdict)) }
     }
 
-    async fn check(&self, ready: &CompiledLimits, subjects: &ResolvedKeys<'_>) -> Result<CheckResult, Problem> {
+    async fn check(
+        &self,
+        ready: &CompiledLimits,
+        subjects: &ResolvedKeys<'_>,
+    ) -> Result<CheckResult, Problem> {
         #[cfg(feature = "redis")]
         let verdict = match self.redis() {
             Some(store) => store.check(ready, subjects, self.now()).await?,

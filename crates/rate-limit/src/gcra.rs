@@ -85,7 +85,10 @@ impl Quota {
         let next = tat.saturating_add(self.emission_interval);
         let wait = (next - now).saturating_sub(depth);
         let debt = if wait == 0 { next - now } else { tat - now };
-        (GcraDecision { retry_after: wait, remaining: self.remaining(debt), reset_after: debt }, next)
+        (
+            GcraDecision { retry_after: wait, remaining: self.remaining(debt), reset_after: debt },
+            next,
+        )
     }
 
     /// The state of a key that is not charged because another limit rejected the request.
@@ -194,7 +197,11 @@ mod tests {
         let rate = Quota { emission_interval: 10, burst: 3 };
         let (_, kept) = rate.check(0, 5 * CLOCK_SKEW_TOLERANCE);
         let (decision, _) = rate.check(kept, 500);
-        assert_eq!((decision.retry_after, decision.reset_after), (10, 30), "as if the burst was just used up");
+        assert_eq!(
+            (decision.retry_after, decision.reset_after),
+            (10, 30),
+            "as if the burst was just used up"
+        );
         let settled = rate.clamp_tat(kept, 500);
         assert_eq!(settled, 530);
         assert!(rate.check(settled, 510).0.conforms(), "the debt decreases with the new clock");

@@ -99,7 +99,11 @@ impl Hash for ResolvedKey<'_> {
 
 impl KeyExtractor {
     /// The key of a request; `None` if it is exempt.
-    pub(crate) fn resolve<'r>(&self, parts: &'r Parts, prefixes: IpPrefixLengths) -> Option<ResolvedKey<'r>> {
+    pub(crate) fn resolve<'r>(
+        &self,
+        parts: &'r Parts,
+        prefixes: IpPrefixLengths,
+    ) -> Option<ResolvedKey<'r>> {
         let client = || match parts.client().ip() {
             Some(address) => ResolvedKey::ClientIp(prefixes.mask(address)),
             None => ResolvedKey::UnknownClient,
@@ -107,8 +111,12 @@ impl KeyExtractor {
         Some(match self {
             Self::ClientIp => client(),
             Self::Global => ResolvedKey::Global,
-            Self::Header(name) => parts.head.peek_header_bytes(name).map_or_else(client, ResolvedKey::Header),
-            Self::Cookie(name) => parts.head.peek_cookie(name).map_or_else(client, ResolvedKey::Cookie),
+            Self::Header(name) => {
+                parts.head.peek_header_bytes(name).map_or_else(client, ResolvedKey::Header)
+            }
+            Self::Cookie(name) => {
+                parts.head.peek_cookie(name).map_or_else(client, ResolvedKey::Cookie)
+            }
             Self::Function(function) => match function(parts).0 {
                 KeyKind::ClientIp => client(),
                 KeyKind::Global => ResolvedKey::Global,

@@ -8,20 +8,20 @@
 #![forbid(unsafe_code)]
 
 mod check;
-mod stats;
-mod headers;
 mod gcra;
+mod headers;
 mod key;
 mod limit;
 #[cfg(feature = "redis")]
 mod redis;
 mod spec;
+mod stats;
 mod table;
 #[cfg(test)]
 mod tests;
 
-pub use stats::RateLimitStats;
 pub use key::RateLimitKey;
 pub use limit::RateLimit;
 #[cfg(feature = "redis")]
-pub use redis::{RedisStore, OnStoreFailure};
+pub use redis::{OnStoreFailure, RedisStore};
+pub use stats::RateLimitStats;

@@ -1,13 +1,13 @@
 //! The middleware and its settings.
 
 use crate::check::ResolvedKeys;
-use crate::stats::{AtomicStats, RateLimitStats};
-use crate::headers;
 use crate::gcra::Quota;
+use crate::headers;
 use crate::key::{KeyExtractor, RateLimitKey};
 #[cfg(feature = "redis")]
 use crate::redis::RedisStore;
 use crate::spec::LimitSpec;
+use crate::stats::{AtomicStats, RateLimitStats};
 use crate::table::Table;
 use http::{HeaderValue, StatusCode};
 use peregrine_web::panic::catch_log_panic;
@@ -286,7 +286,8 @@ impl RateLimit {
     pub(crate) fn compiled(&self) -> Result<&CompiledLimits, Problem> {
         let ready = self.0.compiled.get_or_init(|| {
             let settings = &self.0.settings;
-            let limits = settings.limits.iter().map(|rule| CompiledLimit::new(rule, settings.keys_max));
+            let limits =
+                settings.limits.iter().map(|rule| CompiledLimit::new(rule, settings.keys_max));
             let is_sound = settings.config_errors().is_empty();
             let limits: Vec<_> = limits.collect::<Option<_>>().filter(|_| is_sound)?;
             Some(CompiledLimits { limits, counts: AtomicStats::default() })

@@ -1,9 +1,9 @@
 //! Counters in Redis, shared by several machines.
 
-use crate::check::{ResolvedKeys, CheckResult, check_local};
+use crate::check::{CheckResult, ResolvedKeys, check_local};
 use crate::gcra::{GcraDecision, Quota};
 use crate::key::ResolvedKey;
-use crate::limit::{LIMITS_MAX, CompiledLimits};
+use crate::limit::{CompiledLimits, LIMITS_MAX};
 use ::redis::aio::MultiplexedConnection;
 use ::redis::{Client, RedisError, Script};
 use http::header::RETRY_AFTER;
@@ -121,7 +121,8 @@ impl RedisStore {
     pub fn from_url(url: &str) -> Self {
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
         let number = NEXT_ID.fetch_add(1, Relaxed);
-        let shared = StoreShared { id: number, script: Script::new(SCRIPT), retry_at: AtomicU64::new(0) };
+        let shared =
+            StoreShared { id: number, script: Script::new(SCRIPT), retry_at: AtomicU64::new(0) };
         Self {
             client: Client::open(url).map_err(|error| error.to_string()),
             prefix: "peregrine:limit:".to_owned(),
@@ -197,7 +198,11 @@ impl RedisStore {
         );
     }
 
-    async fn query(&self, ready: &CompiledLimits, subjects: &ResolvedKeys<'_>) -> Result<CheckResult, RedisError> {
+    async fn query(
+        &self,
+        ready: &CompiledLimits,
+        subjects: &ResolvedKeys<'_>,
+    ) -> Result<CheckResult, RedisError> {
         let mut connection = self.connection().await?;
         let mut call = self.shared.script.prepare_invoke();
         let asked = || ready.limits.iter().zip(subjects).enumerate();
@@ -265,7 +270,11 @@ fn in_microseconds(rate: Quota) -> Quota {
 
 fn in_nanoseconds(decision: GcraDecision) -> GcraDecision {
     let longer = |time: u64| time.saturating_mul(1_000);
-    GcraDecision { retry_after: longer(decision.retry_after), reset_after: longer(decision.reset_after), ..decision }
+    GcraDecision {
+        retry_after: longer(decision.retry_after),
+        reset_after: longer(decision.reset_after),
+        ..decision
+    }
 }
 
 impl fmt::Debug for RedisStore {

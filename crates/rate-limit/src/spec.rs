@@ -1,7 +1,7 @@
 //! One limit: its rate, key and name.
 
 use crate::gcra::Quota;
-use crate::key::{KeyExtractor, IpPrefixLengths};
+use crate::key::{IpPrefixLengths, KeyExtractor};
 use std::time::Duration;
 
 /// The default name of a limit.
@@ -23,7 +23,14 @@ pub(crate) struct LimitSpec {
 impl LimitSpec {
     pub(crate) fn new(count: u32, period: Duration) -> Self {
         let prefixes = IpPrefixLengths { v4: 32, v6: 64 };
-        Self { count, period, burst: None, key: KeyExtractor::ClientIp, prefix_lengths: prefixes, name: DEFAULT_NAME.to_owned() }
+        Self {
+            count,
+            period,
+            burst: None,
+            key: KeyExtractor::ClientIp,
+            prefix_lengths: prefixes,
+            name: DEFAULT_NAME.to_owned(),
+        }
     }
 
     /// The rate; `None` if the settings are invalid.

@@ -1,7 +1,7 @@
 //! Limits through the test client, with a test clock.
 
-use crate::{RateLimitKey, RateLimit};
-use peregrine_web::connection::{ConnectionInfo, ConnectionAddr};
+use crate::{RateLimit, RateLimitKey};
+use peregrine_web::connection::{ConnectionAddr, ConnectionInfo};
 use peregrine_web::testing::{TestClient, TestResponse, block_on};
 use peregrine_web::{App, TrustedProxies};
 use std::sync::Arc;
@@ -301,7 +301,7 @@ fn fields_are_left_out_where_that_is_asked_for_and_added_to_those_of_others() {
 #[cfg(feature = "redis")]
 mod redis_that_is_not_there {
     use super::*;
-    use crate::{RedisStore, OnStoreFailure};
+    use crate::{OnStoreFailure, RedisStore};
     use std::net::TcpListener;
 
     fn in_runtime<T>(future: impl Future<Output = T>) -> T {

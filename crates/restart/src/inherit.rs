@@ -103,13 +103,14 @@ impl InheritedListeners {
             return Ok(None);
         }
         if version != PROTOCOL_VERSION {
-            let text = format!("protocol version {version}, expected {PROTOCOL_VERSION}: restart instead");
+            let text =
+                format!("protocol version {version}, expected {PROTOCOL_VERSION}: restart instead");
             return Err(io::Error::new(io::ErrorKind::Unsupported, text));
         }
         let mut heir = Self { link: input.into(), inherited: Vec::new(), taken: Vec::new() };
         loop {
-            let parcel =
-                fd_message::receive(&heir.link, HANDOVER_TIMEOUT)?.ok_or(io::ErrorKind::TimedOut)?;
+            let parcel = fd_message::receive(&heir.link, HANDOVER_TIMEOUT)?
+                .ok_or(io::ErrorKind::TimedOut)?;
             let FdMessage { name, bytes, fds: mut descriptors } = parcel;
             match &*name {
                 handover_message::END => return Ok(Some(heir)),
@@ -142,11 +143,23 @@ impl InheritedListeners {
     }
 
     fn to_inherited(&mut self, one: ReceivedListener) -> InheritedListener {
-        let ReceivedListener { sockets, is_external: is_foreign, file_id: file, ticket_secrets: secrets, .. } = one;
+        let ReceivedListener {
+            sockets,
+            is_external: is_foreign,
+            file_id: file,
+            ticket_secrets: secrets,
+            ..
+        } = one;
         let shared = SocketSharing::from(true);
         // A foreign socket always stays shared. The entry in this list is then an unrelated flag.
         self.taken.push(if is_foreign { SocketSharing::default() } else { shared.clone() });
-        InheritedListener { sockets, file_id: file, sharing: shared, is_external: is_foreign, ticket_secrets: secrets }
+        InheritedListener {
+            sockets,
+            file_id: file,
+            sharing: shared,
+            is_external: is_foreign,
+            ticket_secrets: secrets,
+        }
     }
 
     /// Starts serving when the predecessor permits it, and waits until the predecessor has released
@@ -184,7 +197,9 @@ impl InheritedListeners {
         host.start_serving();
         // From here on this process serves, even if the predecessor fails.
         let _ = fd_message::send(&self.link, handover_message::SERVING, &[], &[]);
-        while let Ok(Some(FdMessage { name, .. })) = fd_message::receive(&self.link, HANDOVER_TIMEOUT) {
+        while let Ok(Some(FdMessage { name, .. })) =
+            fd_message::receive(&self.link, HANDOVER_TIMEOUT)
+        {
             match &*name {
                 handover_message::RELOAD => host.run_reload(),
                 handover_message::RELEASED => break,
@@ -198,7 +213,12 @@ impl InheritedListeners {
     /// Reports to the predecessor why this process does not take over.
     pub fn report_failure(&self, error: &dyn fmt::Display) {
         // An error means that the predecessor has ended and needs no report.
-        let _ = fd_message::send(&self.link, handover_message::FAILED, error.to_string().as_bytes(), &[]);
+        let _ = fd_message::send(
+            &self.link,
+            handover_message::FAILED,
+            error.to_string().as_bytes(),
+            &[],
+        );
     }
 }
 
@@ -220,7 +240,14 @@ impl ReceivedListener {
         let sockets = sockets?;
         let Some(first) = sockets.first() else { return Ok(None) };
         let place = place_of(first)?;
-        Ok(Some(Self { key: key.to_owned(), address: place, sockets, is_external: is_foreign, file_id: file, ticket_secrets: secrets }))
+        Ok(Some(Self {
+            key: key.to_owned(),
+            address: place,
+            sockets,
+            is_external: is_foreign,
+            file_id: file,
+            ticket_secrets: secrets,
+        }))
     }
 }
 
@@ -288,7 +315,11 @@ mod tests {
         (InheritedListeners { link, inherited, taken: Vec::new() }, places)
     }
 
-    fn taken(heir: &mut InheritedListeners, key: &str, address: Option<&str>) -> Vec<InheritedAddr> {
+    fn taken(
+        heir: &mut InheritedListeners,
+        key: &str,
+        address: Option<&str>,
+    ) -> Vec<InheritedAddr> {
         let place = |taken: InheritedListener| place_of(&taken.sockets[0]).expect("it is bound");
         heir.take(key, address).into_iter().map(place).collect()
     }

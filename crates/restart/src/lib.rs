@@ -58,13 +58,13 @@ pub mod internal {
     pub use crate::host::{HandoverError, UpgradeHost};
     #[cfg(unix)]
     pub use crate::listener::FileId;
-    pub use crate::listener::{ListenerFds, InheritedListener, TicketSecrets};
+    pub use crate::listener::{InheritedListener, ListenerFds, TicketSecrets};
 
     #[cfg(not(all(target_os = "linux", feature = "restart")))]
     pub use crate::unsupported::{Answering, Heir, Reloading, Restart, Successor};
     #[cfg(all(target_os = "linux", feature = "restart"))]
     pub use crate::{
-        inherit::InheritedListeners, notify_state::ReloadGuard, restart::RestartState, socket_activation::activated,
-        watchdog::WatchdogResponder,
+        inherit::InheritedListeners, notify_state::ReloadGuard, restart::RestartState,
+        socket_activation::activated, watchdog::WatchdogResponder,
     };
 }

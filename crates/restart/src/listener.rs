@@ -45,7 +45,9 @@ impl ListenerFds {
     /// The current secrets of the session tickets.
     pub(crate) fn ticket_secrets(&self) -> TicketSecrets {
         #[cfg(feature = "tls")]
-        return TicketSecrets(self.ticket_keys.as_ref().map(TicketKeys::secrets).unwrap_or_default());
+        return TicketSecrets(
+            self.ticket_keys.as_ref().map(TicketKeys::secrets).unwrap_or_default(),
+        );
         #[cfg(not(feature = "tls"))]
         TicketSecrets::default()
     }

@@ -119,7 +119,9 @@ impl RestartState {
     pub(crate) fn notify_stopping(&self, is_told: bool) {
         let mut telling = lock(&self.notify_state);
         let before = std::mem::replace(&mut telling.stage, NotifyStage::Stopped);
-        if let (true, Some(manager)) = (is_told && before != NotifyStage::Stopped, self.service_manager()) {
+        if let (true, Some(manager)) =
+            (is_told && before != NotifyStage::Stopped, self.service_manager())
+        {
             manager.stopping("stopping after the requests in progress");
         }
     }

@@ -109,7 +109,9 @@ impl ActivatedSockets {
         let taken = self.sockets.iter_mut().filter(called).filter_map(|(_, socket)| socket.take());
         let taken: Result<Vec<_>, _> = taken.collect();
         match taken {
-            Ok(sockets) if sockets.is_empty() => Err(ActivationErrorKind::UnknownName(self.describe_names(name))),
+            Ok(sockets) if sockets.is_empty() => {
+                Err(ActivationErrorKind::UnknownName(self.describe_names(name)))
+            }
             Ok(sockets) => Ok(sockets),
             Err(error) => Err(ActivationErrorKind::UnknownName(format!(
                 "the socket is not a listening stream socket ({error}): set ListenStream= and \
@@ -183,8 +185,10 @@ mod tests {
     #[test]
     fn one_socket_alone_that_nobody_named_is_for_who_asks_first() {
         for name in ["", "unknown", "app.socket"] {
-            let mut given =
-                ActivatedSockets { sockets: vec![(name.to_owned(), Some(Ok(socket())))], reason: "" };
+            let mut given = ActivatedSockets {
+                sockets: vec![(name.to_owned(), Some(Ok(socket())))],
+                reason: "",
+            };
             assert_eq!(given.take_by_name("web").expect("the only socket").len(), 1, "{name:?}");
             let text = given.take_by_name("admin").expect_err("already taken").to_string();
             assert!(text.contains("are `web`: ") && text.contains("=admin"), "{text}");

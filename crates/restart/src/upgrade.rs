@@ -210,8 +210,15 @@ impl<'a> UpgradeAttempt<'a> {
         // successor dies.
         drop(command);
         let successor = ChildGuard(Some(child));
-        let mut attempt =
-            Self { host, handover: estate, child: successor, link, deadline: until, unused: Vec::new(), cause: None };
+        let mut attempt = Self {
+            host,
+            handover: estate,
+            child: successor,
+            link,
+            deadline: until,
+            unused: Vec::new(),
+            cause: None,
+        };
         // If the successor has already exited, its status says more than the broken link.
         match attempt.send_listeners() {
             Ok(()) => Ok(attempt),

@@ -71,7 +71,10 @@ impl Watchdog {
                 let is_service = order == Lifecycle::Serving;
                 if self.check() && is_time && is_service {
                     told = Instant::now();
-                    host.restart().service_manager().into_iter().for_each(|manager| manager.watchdog());
+                    host.restart()
+                        .service_manager()
+                        .into_iter()
+                        .for_each(|manager| manager.watchdog());
                 }
             }
         };
@@ -94,7 +97,8 @@ impl Watchdog {
 impl WatchdogResponder {
     /// Responds until the server is ordered to stop or the watchdog has ended.
     pub async fn run(mut self, mut orders: watched::Receiver<Lifecycle>) {
-        let ordered = async move { drop(orders.wait_for(|order| *order > Lifecycle::Serving).await) };
+        let ordered =
+            async move { drop(orders.wait_for(|order| *order > Lifecycle::Serving).await) };
         let answers = async move {
             while self.ping.changed().await.is_ok() {
                 let question = *self.ping.borrow_and_update();
@@ -133,7 +137,8 @@ mod tests {
             (Some("soon"), None, None),
         ] {
             let process = process.map(|process| process.to_string());
-            let found = watchdog_interval(time.map(str::to_owned), process).map(|time| time.as_secs());
+            let found =
+                watchdog_interval(time.map(str::to_owned), process).map(|time| time.as_secs());
             assert_eq!(found, expected, "{time:?}");
         }
     }

@@ -179,7 +179,9 @@ fn normalize(path: &[u8], steps: u8, out: &mut Vec<u8>) {
         let is_separator = match piece {
             Piece::Slash => true,
             Piece::Backslash => takes(CONVERT_BACKSLASHES),
-            Piece::EncodedSlash => takes(DECODE_SLASHES) && !(is_parameter && takes(STRIP_BEFORE_DECODING)),
+            Piece::EncodedSlash => {
+                takes(DECODE_SLASHES) && !(is_parameter && takes(STRIP_BEFORE_DECODING))
+            }
             Piece::EncodedBackslash => {
                 takes(CONVERT_BACKSLASHES) && !(is_parameter && takes(STRIP_BEFORE_DECODING))
             }

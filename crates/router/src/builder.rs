@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use crate::ROUTE_ID_MAX;
-use crate::error::{RouterBuildError, RouteError, RouteDescription};
+use crate::error::{RouteDescription, RouteError, RouterBuildError};
 use crate::method_set::MethodSet;
-use crate::node::{Affix, LeafRoute, Leaf, NO_NODE, Node, Fallthrough, KeyCollision, Tree};
+use crate::node::{Affix, Fallthrough, KeyCollision, Leaf, LeafRoute, NO_NODE, Node, Tree};
 use crate::parameters::{ParameterPosition, name_key};
-use crate::pattern::{SegmentPattern, Pattern};
+use crate::pattern::{Pattern, SegmentPattern};
 use crate::router::{Route, Router};
 use crate::static_paths::StaticPaths;
 
@@ -147,7 +147,8 @@ impl RouterBuilder {
     /// All errors in the routes: malformed patterns, routes of the same shape for the same method,
     /// ids that are used twice or too large, routes without methods.
     pub fn build(&self) -> Result<Router, RouterBuildError> {
-        let mut plan = TreeBuilder { nodes: vec![NodeBuilder::default()], ..TreeBuilder::default() };
+        let mut plan =
+            TreeBuilder { nodes: vec![NodeBuilder::default()], ..TreeBuilder::default() };
         let mut problems = Vec::new();
         let mut by_id = BTreeMap::new();
         for (index, route) in self.routes.iter().enumerate() {
@@ -277,7 +278,9 @@ impl TreeBuilder {
         let next = self.nodes.len() as u32;
         let draft = &mut self.nodes[parent as usize];
         let child = match part {
-            SegmentPattern::Static(text) => *draft.static_children.entry(text.clone()).or_insert(next),
+            SegmentPattern::Static(text) => {
+                *draft.static_children.entry(text.clone()).or_insert(next)
+            }
             SegmentPattern::Parameter => *draft.parameter.get_or_insert(next),
             SegmentPattern::Affixed { prefix, suffix } => {
                 let known = draft
@@ -294,7 +297,8 @@ impl TreeBuilder {
         };
         if child == next {
             let depth = draft.depth + 1;
-            let parameters = draft.parameters + u8::from(!matches!(part, SegmentPattern::Static(_)));
+            let parameters =
+                draft.parameters + u8::from(!matches!(part, SegmentPattern::Static(_)));
             self.nodes.push(NodeBuilder { depth, parameters, ..NodeBuilder::default() });
         }
         child
@@ -324,7 +328,13 @@ impl TreeBuilder {
         let leaf_of = |(path, leaf): &(Vec<u8>, u32)| (path.clone(), leaves[*leaf as usize]);
         let static_paths: Vec<_> = self.static_paths.iter().map(leaf_of).collect();
         let statics = StaticPaths::new(&static_paths);
-        Router { static_paths: statics, tree, routes: self.routes.into(), by_id: by_id.into(), trailing_slash: slash_policy }
+        Router {
+            static_paths: statics,
+            tree,
+            routes: self.routes.into(),
+            by_id: by_id.into(),
+            trailing_slash: slash_policy,
+        }
     }
 
     /// Renumbers the drafts so that the first child of each has the next number. Children still

@@ -4,8 +4,8 @@
 //! another must be tried. Its results are those of the walk from the same node. It is separate,
 //! because a loop with so little state can keep it in registers.
 
-use crate::node::{LeafRoute, Fallthrough, Tree};
-use crate::parameters::{RecordedBounds, Parameters};
+use crate::node::{Fallthrough, LeafRoute, Tree};
+use crate::parameters::{Parameters, RecordedBounds};
 use crate::slashes::{Cursor, Slashes, Slashes64};
 
 /// The result of a descent.
@@ -42,7 +42,9 @@ impl Tree {
                 cursor = slashes.advance(cursor);
                 continue;
             }
-            if let Some(child) = self.find_static_child(&node.static_children, at, slashes.text, start, end) {
+            if let Some(child) =
+                self.find_static_child(&node.static_children, at, slashes.text, start, end)
+            {
                 at = child;
                 cursor = slashes.advance(cursor);
                 continue;

@@ -112,7 +112,9 @@ impl fmt::Display for PatternErrorKind {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match self {
             Self::MissingLeadingSlash => "a pattern begins with `/`: put one in front",
-            Self::UnclosedBrace => "this `{` is not closed: add `}`, or write `{{` for a literal brace",
+            Self::UnclosedBrace => {
+                "this `{` is not closed: add `}`, or write `{{` for a literal brace"
+            }
             Self::UnopenedBrace => "this `}` closes nothing: write `}}` for a literal brace",
             Self::EmptyName => "a parameter needs a name: write `{name}` or `{*name}`",
             Self::InvalidName => "a name is made of letters, digits, `_`, `-` and `.`: rename it",
@@ -120,7 +122,9 @@ impl fmt::Display for PatternErrorKind {
                 "constraints are not part of a pattern: write `{name}` and check the value in the \
                  handler"
             }
-            Self::DuplicateName => "this name is already used in the pattern: rename one of the two",
+            Self::DuplicateName => {
+                "this name is already used in the pattern: rename one of the two"
+            }
             Self::TwoParametersInSegment => {
                 "a segment has at most one parameter: put a `/` between the two, or take one \
                  parameter apart in the handler"

@@ -62,7 +62,10 @@ pub fn fuzz_pattern(text: &str) {
             if !has_parameters {
                 let path = text.replace("{{", "{").replace("}}", "}");
                 for path in [path.as_bytes(), &plain(path.as_bytes())] {
-                    assert!(router.allowed_methods(path).contains(0), "{text:?} does not match itself");
+                    assert!(
+                        router.allowed_methods(path).contains(0),
+                        "{text:?} does not match itself"
+                    );
                 }
             }
         }
@@ -120,7 +123,13 @@ pub fn compare(router: &Router, reference: &ReferenceRouter, path: &[u8], method
 }
 
 /// Compares the two with guarded routes whose ids have a bit in `accepted`.
-fn compare_where(router: &Router, reference: &ReferenceRouter, path: &[u8], method: u8, accepted: u32) {
+fn compare_where(
+    router: &Router,
+    reference: &ReferenceRouter,
+    path: &[u8],
+    method: u8,
+    accepted: u32,
+) {
     let mut parameters = Parameters::default();
     let found = router.find_where(path, method, &mut parameters, |route, values| {
         assert!(route.is_guarded() && values.names() == route.names());

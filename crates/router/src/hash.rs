@@ -74,7 +74,7 @@ pub(crate) fn hash(text: &[u8], seed: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{hash, read_leading, mask, read_short};
+    use super::{hash, mask, read_leading, read_short};
 
     #[test]
     fn a_masked_leading_word_never_sees_beyond_its_piece() {

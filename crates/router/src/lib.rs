@@ -20,6 +20,7 @@ mod error;
 #[cfg(feature = "fuzz")]
 #[doc(hidden)]
 pub mod fuzz;
+mod hash;
 mod method_set;
 mod node;
 mod parameters;
@@ -31,12 +32,11 @@ mod router;
 mod slashes;
 mod static_paths;
 mod walk;
-mod hash;
 
 pub use ambiguous::{any_reading, has_dot_segments, may_be_ambiguous};
 pub use builder::{RouterBuilder, TrailingSlash};
 pub use encoding::{DecodeError, decode};
-pub use error::{RouterBuildError, PatternError, PatternErrorKind, RouteError, RouteDescription};
+pub use error::{PatternError, PatternErrorKind, RouteDescription, RouteError, RouterBuildError};
 pub use method_set::MethodSet;
 pub use parameters::{Parameters, Span, Values};
 pub use router::{Match, Route, Router};

@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::hash::{MIX, hash, mask, read_leading, read_u64};
 use crate::method_set::MethodSet;
-use crate::hash::{MIX, hash, read_leading, mask, read_u64};
 
 /// No such node.
 pub(crate) const NO_NODE: u32 = u32::MAX;
@@ -188,7 +188,8 @@ impl Tree {
         for method in first..end {
             let mut answering = routes.iter().filter(|(methods, _)| methods.contains(method as u8));
             // A missing method between two others is never looked up.
-            let choice = answering.next().map_or(LeafRoute { route: NO_NODE, id: NO_NODE }, |(_, it)| *it);
+            let choice =
+                answering.next().map_or(LeafRoute { route: NO_NODE, id: NO_NODE }, |(_, it)| *it);
             self.leaf_routes.push(choice);
         }
         Leaf { methods, base }
@@ -234,10 +235,13 @@ impl Tree {
                 let Child { text: known, node } = &self.children[table as usize + slot];
                 let same = length == usize::from(known.length)
                     && first == known.first
-                    && (length <= 8 || self.suffix_matches(known.last, known.offset, text, start, end));
+                    && (length <= 8
+                        || self.suffix_matches(known.last, known.offset, text, start, end));
                 same.then_some(*node as usize)
             }
-            StaticChildren::LargeTable(table) => self.child_in_large_table(table, &text[start..end]),
+            StaticChildren::LargeTable(table) => {
+                self.child_in_large_table(table, &text[start..end])
+            }
         }
     }
 
@@ -255,7 +259,8 @@ impl Tree {
         let key = hash(piece, self.seed);
         let bucket = slot_index(key, BUCKETS, table.bucket_shift);
         let multiplier = self.multipliers[table.bucket_start as usize + bucket];
-        let child = &self.children[table.start as usize + slot_index(key, multiplier, table.slot_shift)];
+        let child =
+            &self.children[table.start as usize + slot_index(key, multiplier, table.slot_shift)];
         let same = usize::from(child.text.length) == piece.len()
             && self.same_text(child.text.offset, piece);
         same.then_some(child.node as usize)
@@ -280,7 +285,10 @@ impl Tree {
 
     /// Stores the fixed texts of children, distinct and non-empty. An only child must be the next
     /// node.
-    pub(crate) fn add_static(&mut self, children: &[(&[u8], u32)]) -> Result<StaticChildren, KeyCollision> {
+    pub(crate) fn add_static(
+        &mut self,
+        children: &[(&[u8], u32)],
+    ) -> Result<StaticChildren, KeyCollision> {
         let entry = |tree: &mut Self, (text, node): (&[u8], u32)| {
             let key = hash(text, tree.seed);
             ChildEntry { key, child: Child { text: tree.add_text(text), node } }
@@ -294,7 +302,8 @@ impl Tree {
             return Ok(StaticChildren::Empty);
         }
         let start = self.children.len() as u32;
-        let key = |entry: &ChildEntry| quick_key(entry.child.text.first, entry.child.text.length.into());
+        let key =
+            |entry: &ChildEntry| quick_key(entry.child.text.first, entry.child.text.length.into());
         let quick_keys: Vec<u64> = entries.iter().map(key).collect();
         if entries.len() > SMALL_TABLE_MAX || !are_distinct(&quick_keys) {
             let keys: Vec<u64> = entries.iter().map(|entry| entry.key).collect();

@@ -2,9 +2,9 @@
 
 use crate::PARAMETERS_MAX;
 use crate::encoding::{raw_prefix, raw_suffix};
-use crate::router::Route;
-use crate::slashes::{SlowSlashes, Slashes};
 use crate::hash::{read_short, read_u64};
+use crate::router::Route;
+use crate::slashes::{Slashes, SlowSlashes};
 
 /// Records a match of [`Router::find`](crate::Router::find), so that its values can be found later.
 /// It is small, owns nothing, and can be reused for the next lookup.
@@ -55,7 +55,11 @@ impl Parameters {
 impl Default for Parameters {
     #[inline]
     fn default() -> Self {
-        Self { route: u32::MAX, recorded: RecordedBounds::Values(0), bounds: [[0; 2]; PARAMETERS_MAX] }
+        Self {
+            route: u32::MAX,
+            recorded: RecordedBounds::Values(0),
+            bounds: [[0; 2]; PARAMETERS_MAX],
+        }
     }
 }
 
@@ -158,7 +162,8 @@ impl<'r, 'p> Values<'r, 'p> {
     #[cold]
     fn search(&self, index: usize) -> Option<(usize, usize)> {
         let slot = self.route?.slots.get(index)?;
-        let cursor = SlowSlashes { path: self.path, slash_added: false }.seek(slot.segment as usize);
+        let cursor =
+            SlowSlashes { path: self.path, slash_added: false }.seek(slot.segment as usize);
         if slot.is_catch_all {
             return Some((cursor.start, self.path.len()));
         }

@@ -28,7 +28,8 @@ impl Pattern {
     /// Parses a pattern.
     pub(crate) fn parse(text: &str) -> Result<Self, PatternError> {
         let mut pattern = Self { parts: Vec::new(), names: Vec::new() };
-        let fail = |(position, fault)| PatternError { pattern: text.to_owned(), position, kind: fault };
+        let fail =
+            |(position, fault)| PatternError { pattern: text.to_owned(), position, kind: fault };
         let Some(segments) = text.strip_prefix('/') else {
             return Err(fail((0, PatternErrorKind::MissingLeadingSlash)));
         };
@@ -55,7 +56,8 @@ impl Pattern {
             self.parts.push(SegmentPattern::Static(prefix));
             return Ok(());
         };
-        let close = segment[hole..].find('}').ok_or((hole, PatternErrorKind::UnclosedBrace))? + hole;
+        let close =
+            segment[hole..].find('}').ok_or((hole, PatternErrorKind::UnclosedBrace))? + hole;
         let (suffix, second) = read_literal(segment, close + 1)?;
         if let Some(second) = second {
             return Err((second, PatternErrorKind::TwoParametersInSegment));
@@ -86,7 +88,11 @@ impl Pattern {
         let bad = |letter: char| !(letter.is_alphanumeric() || "_-.".contains(letter));
         if let Some(at) = name.find(bad) {
             let constraint = name[at..].starts_with(':');
-            let fault = if constraint { PatternErrorKind::Constraint } else { PatternErrorKind::InvalidName };
+            let fault = if constraint {
+                PatternErrorKind::Constraint
+            } else {
+                PatternErrorKind::InvalidName
+            };
             return Err((position + at, fault));
         }
         if self.names.iter().any(|known| **known == *name) {
@@ -135,7 +141,7 @@ fn read_literal(segment: &str, start: usize) -> Result<(Vec<u8>, Option<usize>),
 
 #[cfg(test)]
 mod tests {
-    use super::{SegmentPattern, Pattern};
+    use super::{Pattern, SegmentPattern};
     use crate::PatternErrorKind::{self, *};
 
     fn affixed(prefix: &str, suffix: &str) -> SegmentPattern {

@@ -5,7 +5,7 @@
 
 use crate::builder::TrailingSlash;
 use crate::method_set::MethodSet;
-use crate::pattern::{SegmentPattern, Pattern};
+use crate::pattern::{Pattern, SegmentPattern};
 use crate::router::Match;
 
 /// A table of routes, matched by trying them all.
@@ -61,7 +61,12 @@ impl ReferenceRouter {
 
     /// The required answer of [`Router::find_where`](crate::Router::find_where) if `accept` accepts
     /// or rejects guarded routes by their ids.
-    pub fn find_where(&self, path: &[u8], method: u8, accept: impl Fn(u32) -> bool) -> ReferenceMatch {
+    pub fn find_where(
+        &self,
+        path: &[u8],
+        method: u8,
+        accept: impl Fn(u32) -> bool,
+    ) -> ReferenceMatch {
         let (answer, values) = self.find_as_written(path, method, &accept);
         if matches!(answer, Match::Found { .. }) || self.trailing_slash != TrailingSlash::Redirect {
             return (answer, values);
@@ -88,7 +93,12 @@ impl ReferenceRouter {
         matching.fold(MethodSet::NONE, |all, route| all.union(route.methods))
     }
 
-    fn find_as_written(&self, path: &[u8], method: u8, accept: &dyn Fn(u32) -> bool) -> ReferenceMatch {
+    fn find_as_written(
+        &self,
+        path: &[u8],
+        method: u8,
+        accept: &dyn Fn(u32) -> bool,
+    ) -> ReferenceMatch {
         let mut matches: Vec<_> = self
             .routes
             .iter()
@@ -101,7 +111,8 @@ impl ReferenceRouter {
                 return (Match::Found { route: route.id }, values.clone());
             }
         }
-        let allow = matches.iter().fold(MethodSet::NONE, |all, (_, route)| all.union(route.methods));
+        let allow =
+            matches.iter().fold(MethodSet::NONE, |all, (_, route)| all.union(route.methods));
         let is_none = allow.is_empty();
         let answer = if is_none { Match::NotFound } else { Match::MethodNotAllowed { allow } };
         (answer, Vec::new())

@@ -2,12 +2,14 @@
 
 use crate::builder::TrailingSlash;
 use crate::descend::Descent;
-use crate::method_set::MethodSet;
-use crate::node::{LeafRoute, Leaf, Tree};
-use crate::parameters::{RecordedBounds, Parameters, ParameterPosition, Values, name_key};
-use crate::slashes::{Cursor, SlowSlashes, Slashes, Slashes64, Slashes128, scan_medium, scan_short};
-use crate::static_paths::StaticPaths;
 use crate::hash::read_short;
+use crate::method_set::MethodSet;
+use crate::node::{Leaf, LeafRoute, Tree};
+use crate::parameters::{ParameterPosition, Parameters, RecordedBounds, Values, name_key};
+use crate::slashes::{
+    Cursor, Slashes, Slashes64, Slashes128, SlowSlashes, scan_medium, scan_short,
+};
+use crate::static_paths::StaticPaths;
 
 /// An immutable table of routes. Created by [`Builder`](crate::Builder).
 #[derive(Clone, Debug)]
@@ -149,7 +151,8 @@ impl Router {
         let start = (0, slashes.seek(0));
         match self.tree.walk(path, &slashes, start, pick, parameters) {
             Some(choice) => {
-                (parameters.route, parameters.recorded) = (choice.route, RecordedBounds::Unrecorded);
+                (parameters.route, parameters.recorded) =
+                    (choice.route, RecordedBounds::Unrecorded);
                 Match::Found { route: choice.id }
             }
             None => self.not_found(
@@ -286,7 +289,9 @@ impl Router {
                 Match::Found { route: choice.id }
             }
             Descent::NotFound => self.unguarded(path, method, MethodSet::NONE, parameters),
-            Descent::Walk(at, cursor) => self.walk(path, &slashes, (at, cursor), method, parameters),
+            Descent::Walk(at, cursor) => {
+                self.walk(path, &slashes, (at, cursor), method, parameters)
+            }
         }
     }
 

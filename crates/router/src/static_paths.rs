@@ -1,7 +1,7 @@
 //! The table of complete static paths, searched before anything else.
 
-use crate::node::Leaf;
 use crate::hash::{MIX, fold_mul, hash, read_short, read_u64};
+use crate::node::Leaf;
 
 /// The longest static path in the table, in bytes; longer ones are found by the walk.
 pub(crate) const STATIC_BYTES_MAX: usize = 255;

@@ -2,8 +2,8 @@
 
 use crate::LITERAL_BYTES_MAX;
 use crate::encoding::{raw_prefix, raw_suffix, write_plain};
-use crate::node::{Affix, LeafRoute, Leaf, NO_NODE, Node, Tree};
-use crate::parameters::{RecordedBounds, Parameters};
+use crate::node::{Affix, Leaf, LeafRoute, NO_NODE, Node, Tree};
+use crate::parameters::{Parameters, RecordedBounds};
 use crate::slashes::{Cursor, Slashes};
 
 impl Tree {

@@ -26,13 +26,15 @@ pub use accept::balance::Balancer;
 pub use limits::{Http1Limits, Http2Limits, Limits, MemoryMax, OverloadLimits};
 pub use listener::config::{BoundListener, ReloadableConfig, SocketSharing};
 pub use listener::proxy_protocol::ProxyProtocol;
-pub use observe::access_log::{AccessLogFormat, AccessLogSink, WorkerAccessLog, AccessLogStyle, route_patterns};
+pub use observe::access_log::{
+    AccessLogFormat, AccessLogSink, AccessLogStyle, WorkerAccessLog, route_patterns,
+};
 pub use observe::close_reason::{CloseReason, InFlightStage};
 pub use observe::metrics::WorkerMetrics;
 pub use observe::prometheus::{METRIC_FAMILIES, write_metrics};
 pub use observe::trace::{SpanRecorder, TraceConfig};
 pub use observe::watchdog::{BlockingHandler, Heartbeat, PollWatchdog};
-pub use observe::{Instrumentation, FdReserve, WorkerStats};
+pub use observe::{FdReserve, Instrumentation, WorkerStats};
 pub use run::run_worker;
 pub use worker::WorkerLimits;
 pub use worker::lifecycle::{ForceClosed, Lifecycle, WorkerReport};

@@ -7,7 +7,7 @@ use crate::limits::OverloadLimits;
 use crate::listener::ListenerContext;
 use crate::listener::config::BoundListener;
 use crate::observe::Instrumentation;
-use crate::worker::lifecycle::{Lifecycle, WorkerReport, run_until, race};
+use crate::worker::lifecycle::{Lifecycle, WorkerReport, race, run_until};
 use crate::worker::locals::install_clock;
 use crate::worker::{Worker, WorkerLimits, shutdown};
 use peregrine_driver::Driver;
@@ -39,22 +39,31 @@ pub async fn run_worker<D: Driver>(
 ) -> std::io::Result<WorkerReport> {
     shutdown::install(&orders);
     let present = *orders.borrow();
-    let WorkerLimits { limits, overload_updates: overload, reserved_connections: spare_connections } = limits.into();
+    let WorkerLimits {
+        limits,
+        overload_updates: overload,
+        reserved_connections: spare_connections,
+    } = limits.into();
     let limits = (limits, spare_connections);
     let worker = Rc::new(Worker::new(driver, application, limits, observed, present));
     install_clock(&worker);
     let sessions = Rc::new(active_state_pool());
     let member = member.map(Rc::new);
     if let Some(member) = member.clone() {
-        worker.instrumentation.on_open_connections(move |connections| member.set_open_connections(connections));
+        worker
+            .instrumentation
+            .on_open_connections(move |connections| member.set_open_connections(connections));
     }
     for (number, listen) in listens.into_iter().enumerate() {
         let (shared, live) = (listen.sharing.clone(), listen.updates.clone());
         let (door, socket) = ListenerContext::new(&worker, listen);
         let listener = worker.driver.listen(socket)?;
-        let entrance = Rc::new(ListenerState { context: door, active_states: Rc::clone(&sessions) });
+        let entrance =
+            Rc::new(ListenerState { context: door, active_states: Rc::clone(&sessions) });
         let worker = Rc::clone(&worker);
-        let spreading = member.clone().map(|member| ListenerBalancing { balancer: member, listener_index: number });
+        let spreading = member
+            .clone()
+            .map(|member| ListenerBalancing { balancer: member, listener_index: number });
         // `pending` keeps the worker running until the listener has accepted the connections in the
         // backlog.
         let pending = worker.instrumentation.track();
@@ -77,7 +86,10 @@ async fn watch_overload_limits<D: Driver>(
     mut changes: watch::Receiver<OverloadLimits>,
 ) {
     let alarm = worker.timers.timer();
-    while let Some(Ok(())) = run_until(changes.changed(), worker.lifecycle_reached(&alarm, Lifecycle::ForceClosing)).await {
+    while let Some(Ok(())) =
+        run_until(changes.changed(), worker.lifecycle_reached(&alarm, Lifecycle::ForceClosing))
+            .await
+    {
         worker.admission.set_limits(&changes.borrow_and_update());
     }
 }
@@ -92,7 +104,9 @@ async fn drive_timers<D: Driver>(worker: Rc<Worker<D>>) {
         }
         let now = worker.driver.now();
         worker.timers.advance(now);
-        if told.is_none_or(|told| now >= told + REJECTION_LOG_INTERVAL) && log_rejections(&worker.instrumentation) {
+        if told.is_none_or(|told| now >= told + REJECTION_LOG_INTERVAL)
+            && log_rejections(&worker.instrumentation)
+        {
             told = Some(now);
         }
     }

@@ -74,7 +74,11 @@ impl Backend {
     }
 
     /// Whether a loaded session still exists. One in a cookie always does until it expires.
-    pub(crate) async fn exists(&self, id: Id, loaded: &LoadedSession) -> session_store::Result<bool> {
+    pub(crate) async fn exists(
+        &self,
+        id: Id,
+        loaded: &LoadedSession,
+    ) -> session_store::Result<bool> {
         let expiry = match self {
             Self::Store(store) => store.load(&id).await?.map(|record| record.expiry_date),
             Self::Cookie(_) => loaded.expiry,
@@ -83,7 +87,11 @@ impl Backend {
     }
 
     /// The value of a session's cookie.
-    pub(crate) fn cookie_value(&self, name: &str, record: &Record) -> session_store::Result<String> {
+    pub(crate) fn cookie_value(
+        &self,
+        name: &str,
+        record: &Record,
+    ) -> session_store::Result<String> {
         match self {
             Self::Store(_) => Ok(record.id.to_string()),
             Self::Cookie(keys) => encrypt(keys, name, record),

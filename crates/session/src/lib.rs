@@ -10,11 +10,11 @@
 mod backend;
 mod clock;
 mod cookie;
-mod session;
 mod manager;
+mod session;
 #[cfg(test)]
 mod tests;
 
-pub use session::{Flash, Session};
 pub use manager::SessionManager;
+pub use session::{Flash, Session};
 pub use tower_sessions_core as core;

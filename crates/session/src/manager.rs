@@ -3,14 +3,14 @@
 use crate::backend::{Backend, Data, LoadedSession, started_at};
 use crate::clock::{now, seconds};
 use crate::cookie::{self, SecurePolicy};
-use crate::session::{STARTED_AT, SessionChange, CURRENT, CurrentSession, Session, SessionState};
+use crate::session::{CURRENT, CurrentSession, STARTED_AT, Session, SessionChange, SessionState};
 use http::header::{CACHE_CONTROL, SET_COOKIE};
 use http::{HeaderValue, StatusCode};
 use peregrine_web::cookies::{CookieKeys, SameSite};
-use peregrine_web::task_local::with_task_local;
 use peregrine_web::panic::catch_log_panic;
 use peregrine_web::requirements::Requirements;
-use peregrine_web::{RequestHead, IntoResponse, Middleware, Problem, Request, Response, Service};
+use peregrine_web::task_local::with_task_local;
+use peregrine_web::{IntoResponse, Middleware, Problem, Request, RequestHead, Response, Service};
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -104,7 +104,13 @@ impl SessionManager {
             is_browser_session: false,
         };
         let (idle, absolute) = (Duration::DAY, Duration::days(30));
-        Self(Rc::new(SessionSettings { backend, cookie, idle_timeout: idle, absolute_timeout: absolute, bytes_max: BYTES_MAX }))
+        Self(Rc::new(SessionSettings {
+            backend,
+            cookie,
+            idle_timeout: idle,
+            absolute_timeout: absolute,
+            bytes_max: BYTES_MAX,
+        }))
     }
 
     #[cfg(test)]
@@ -152,12 +158,16 @@ impl SessionManager {
 
     /// Sets after how long without use a session ends. The default is 1 day.
     pub fn idle_timeout(self, time: StdDuration) -> Self {
-        self.configure(|settings| settings.idle_timeout = Duration::try_from(time).unwrap_or(Duration::MAX))
+        self.configure(|settings| {
+            settings.idle_timeout = Duration::try_from(time).unwrap_or(Duration::MAX)
+        })
     }
 
     /// Sets after how long a session ends regardless of use. The default is 30 days.
     pub fn absolute_timeout(self, time: StdDuration) -> Self {
-        self.configure(|settings| settings.absolute_timeout = Duration::try_from(time).unwrap_or(Duration::MAX))
+        self.configure(|settings| {
+            settings.absolute_timeout = Duration::try_from(time).unwrap_or(Duration::MAX)
+        })
     }
 
     /// Sets the size limit of a session in bytes of JSON. A larger session is not saved, and the
@@ -172,7 +182,8 @@ impl SessionSettings {
     pub(crate) async fn load(&self, head: &RequestHead) -> Result<(LoadedSession, Data), Problem> {
         let Some(value) = self.cookie.value(head) else { return Ok(<_>::default()) };
         let record = self.backend.load(&self.cookie.name, value, self.absolute_timeout).await;
-        let record = record.map_err(|error| store_problem("a session could not be loaded", &error))?;
+        let record =
+            record.map_err(|error| store_problem("a session could not be loaded", &error))?;
         let loaded = LoadedSession { has_cookie: true, ..LoadedSession::default() };
         let Some(mut record) = record else { return Ok((loaded, Data::default())) };
         let expiry = self.record_start(&mut record.data);
@@ -185,7 +196,15 @@ impl SessionSettings {
             self.backend.save(&record).await.map_err(save_problem)?;
         }
         let Record { id, data, expiry_date } = record;
-        Ok((LoadedSession { id: Some(id), expiry: Some(expiry_date), was_touched: is_prolonged, ..loaded }, data))
+        Ok((
+            LoadedSession {
+                id: Some(id),
+                expiry: Some(expiry_date),
+                was_touched: is_prolonged,
+                ..loaded
+            },
+            data,
+        ))
     }
 
     /// Saves the session. Returns the `Set-Cookie` field, if the client needs one.
@@ -194,8 +213,14 @@ impl SessionSettings {
         session: &Session,
         is_secure: bool,
     ) -> Result<Option<HeaderValue>, Problem> {
-        let SessionState { loaded, mut data, change, regenerate_id: is_renewed, is_new, has_inserted: has_added } =
-            session.0.borrow().clone();
+        let SessionState {
+            loaded,
+            mut data,
+            change,
+            regenerate_id: is_renewed,
+            is_new,
+            has_inserted: has_added,
+        } = session.0.borrow().clone();
         if change == SessionChange::Unchanged && !loaded.was_touched {
             return Ok(None);
         }
@@ -207,7 +232,9 @@ impl SessionSettings {
         {
             return if has_added { Err(session_ended()) } else { Ok(None) };
         }
-        if change == SessionChange::Destroyed || (session.is_empty() && change == SessionChange::Modified) {
+        if change == SessionChange::Destroyed
+            || (session.is_empty() && change == SessionChange::Modified)
+        {
             if let Some(id) = loaded.id {
                 self.backend.delete(id).await.map_err(save_problem)?;
             }
@@ -289,7 +316,9 @@ fn session_ended() -> Problem {
 }
 
 fn too_large(why: &str) -> Problem {
-    catch_log_panic(|| tracing::error!(target: "peregrine", "a session is too large to be saved: {why}"));
+    catch_log_panic(
+        || tracing::error!(target: "peregrine", "a session is too large to be saved: {why}"),
+    );
     let detail = "The session is too large; the server's log has details.";
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "session-too-large", detail)
 }
@@ -306,7 +335,9 @@ impl Middleware for SessionManager {
                     response.headers.append(SET_COOKIE, field);
                 }
                 response.headers.add_vary("cookie");
-                response.headers.insert_if_not_present(CACHE_CONTROL, HeaderValue::from_static("private"));
+                response
+                    .headers
+                    .insert_if_not_present(CACHE_CONTROL, HeaderValue::from_static("private"));
                 response
             }
             Err(problem) => problem.into_response(),

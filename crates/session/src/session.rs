@@ -89,9 +89,13 @@ impl Session {
     /// of status 500, with details in the log.
     pub fn insert(&self, name: impl Into<String>, value: impl Serialize) -> Result<(), Problem> {
         let name = name.into();
-        let value = serde_json::to_value(value).map_err(|error| serialize_problem(&name, &error))?;
+        let value =
+            serde_json::to_value(value).map_err(|error| serialize_problem(&name, &error))?;
         if name.starts_with(RESERVED_PREFIX) {
-            return Err(serialize_problem(&name, &"names that begin with `_peregrine.` are reserved"));
+            return Err(serialize_problem(
+                &name,
+                &"names that begin with `_peregrine.` are reserved",
+            ));
         }
         let mut state = self.0.borrow_mut();
         if state.data.get(&name) != Some(&value) {
@@ -114,7 +118,11 @@ impl Session {
     /// Whether the session has no values and no flash messages.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.0.borrow().data.keys().all(|name| name.starts_with(RESERVED_PREFIX) && name != FLASH_KEY)
+        self.0
+            .borrow()
+            .data
+            .keys()
+            .all(|name| name.starts_with(RESERVED_PREFIX) && name != FLASH_KEY)
     }
 
     /// Gives the session a new ID and invalidates the old one. Call this whenever the client gains
@@ -210,8 +218,14 @@ async fn current(parts: &mut Parts) -> Result<Option<Session>, Problem> {
     }
     let (loaded, data) = settings.load(&parts.head).await?;
     let is_new = loaded.id.is_none();
-    let state =
-        SessionState { loaded, data, change: SessionChange::Unchanged, regenerate_id: false, is_new, has_inserted: false };
+    let state = SessionState {
+        loaded,
+        data,
+        change: SessionChange::Unchanged,
+        regenerate_id: false,
+        is_new,
+        has_inserted: false,
+    };
     let session = Session(Rc::new(RefCell::new(state)));
     // A concurrent future of the same request may have loaded the session meanwhile: use that one.
     Ok(with_current(|held| held.session.get_or_insert(session).clone()))

@@ -1,7 +1,7 @@
 //! The settings of the access log and of the program's log.
 
 use super::server::ServerConfig;
-use peregrine_config::{ConfigError, OptionalString, ByteSize, HumanDuration};
+use peregrine_config::{ByteSize, ConfigError, HumanDuration, OptionalString};
 use peregrine_server::{AccessLogFormat, AccessLogStyle};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -104,9 +104,8 @@ impl AccessLogConfig {
 
 impl ServerConfig {
     pub(crate) fn check_access_log(&self) -> Result<(), ConfigError> {
-        let wrong = |name: &str, text: &str| {
-            Err(ConfigError::for_key(&format!("access_log.{name}"), text))
-        };
+        let wrong =
+            |name: &str, text: &str| Err(ConfigError::for_key(&format!("access_log.{name}"), text));
         let of = &self.access_log;
         // A line contains only a few fields of up to 8 KiB each.
         if of.queue_bytes_max < 1024 {

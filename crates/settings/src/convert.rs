@@ -1,11 +1,12 @@
 //! Converts settings to the types of the crates that use them.
 
 use crate::server::{
-    ForwardedHeader, ListenerConfig, TrustedProxiesConfig, ProxyProtocolMode, ProxyProtocolConfig, ServerConfig,
+    ForwardedHeader, ListenerConfig, ProxyProtocolConfig, ProxyProtocolMode, ServerConfig,
+    TrustedProxiesConfig,
 };
 use peregrine_config::ConfigError;
 use peregrine_driver::{Options, SocketOptions};
-use peregrine_server::{ReloadableConfig, ProxyProtocol};
+use peregrine_server::{ProxyProtocol, ReloadableConfig};
 use peregrine_web::TrustedProxies;
 
 impl ServerConfig {
@@ -59,7 +60,11 @@ impl ServerConfig {
     /// # Errors
     /// A setting is invalid.
     #[doc(hidden)]
-    pub fn to_reloadable(&self, name: &str, of: &ListenerConfig) -> Result<ReloadableConfig, ConfigError> {
+    pub fn to_reloadable(
+        &self,
+        name: &str,
+        of: &ListenerConfig,
+    ) -> Result<ReloadableConfig, ConfigError> {
         let proxies = match &of.trusted_proxies {
             Some(own) => own.to_trusted_proxies(&format!("listeners.{name}.trusted_proxies"))?,
             None => self.to_trusted_proxies()?,
@@ -128,9 +133,7 @@ impl ProxyProtocolConfig {
         }
         let settings = settings.header_bytes_max(self.header_bytes_max);
         match settings.config_error() {
-            Some(fault) => {
-                Err(ConfigError::for_key(&format!("{section}.from"), fault.to_owned()))
-            }
+            Some(fault) => Err(ConfigError::for_key(&format!("{section}.from"), fault.to_owned())),
             None => Ok(Some(settings)),
         }
     }

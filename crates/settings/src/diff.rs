@@ -41,8 +41,11 @@ pub fn diff(old: &ServerConfig, new: &ServerConfig) -> Result<Vec<SettingChange>
         }
     }
     let added = new.into_iter();
-    let added =
-        added.map(|(setting, new)| SettingChange { setting, old: text(None), new: text(Some(new)) });
+    let added = added.map(|(setting, new)| SettingChange {
+        setting,
+        old: text(None),
+        new: text(Some(new)),
+    });
     all.extend(added);
     all.sort_by(|left, right| left.setting.cmp(&right.setting));
     Ok(all)
@@ -64,7 +67,9 @@ pub fn summary(changed: &[SettingChange], waiting: &[SettingChange]) -> String {
 }
 
 fn write_changes(text: &mut String, all: &[SettingChange]) {
-    for (number, SettingChange { setting, old, new }) in all.iter().take(CHANGES_SHOWN_MAX).enumerate() {
+    for (number, SettingChange { setting, old, new }) in
+        all.iter().take(CHANGES_SHOWN_MAX).enumerate()
+    {
         let separator = if number == 0 { "" } else { ", " };
         // Writing to a string never fails.
         let _ = write!(text, "{separator}{setting} {} -> {}", truncate(old), truncate(new));

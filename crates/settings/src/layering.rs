@@ -1,6 +1,6 @@
 //! Merges the settings of the program, the file and the environment into one configuration.
 
-use peregrine_config::{ConfigError, ValueKind, ConfigLoader, SourceLocation, ConfigValue};
+use peregrine_config::{ConfigError, ConfigLoader, ConfigValue, SourceLocation, ValueKind};
 
 /// The prefix of environment variables.
 const ENV_PREFIX: &str = "PEREGRINE_";
@@ -10,7 +10,9 @@ pub(crate) fn with_location(error: ConfigError, tree: Option<&ConfigValue>) -> C
     let setting = error.key();
     let leaves = tree.map(ConfigValue::leaves).unwrap_or_default();
     match leaves.into_iter().find(|(name, _)| *name == setting) {
-        Some((_, value)) if value.location != SourceLocation::Default => error.with_location(&value.location),
+        Some((_, value)) if value.location != SourceLocation::Default => {
+            error.with_location(&value.location)
+        }
         _ => error,
     }
 }
@@ -61,7 +63,9 @@ pub(crate) fn normalize_header_names(tree: &mut ConfigValue) {
     let fields =
         tree.get_mut("traces").and_then(|traces| traces.get_mut("otlp")?.get_mut("headers"));
     if let Some(ConfigValue { kind: ValueKind::Table(entries), .. }) = fields {
-        for entry in entries.iter_mut().filter(|e| matches!(e.key_location, SourceLocation::EnvVar(_))) {
+        for entry in
+            entries.iter_mut().filter(|e| matches!(e.key_location, SourceLocation::EnvVar(_)))
+        {
             entry.key = entry.key.replace('_', "-");
         }
     }

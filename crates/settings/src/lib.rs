@@ -50,16 +50,19 @@ mod validate;
 pub use self::access_log::{AccessLogConfig, LineFormat, LoggingConfig};
 pub use self::acme::{AcmeConfig, ChallengeKind, ExternalAccountBindingConfig};
 pub use self::server::{
-    AdminConfig, DriverConfig, DriverKind, ForwardedHeader, ListenerConfig, TrustedProxiesConfig, ProxyProtocolMode,
-    ProxyProtocolConfig, RestartConfig, ServerConfig, SocketsConfig,
+    AdminConfig, DriverConfig, DriverKind, ForwardedHeader, ListenerConfig, ProxyProtocolConfig,
+    ProxyProtocolMode, RestartConfig, ServerConfig, SocketsConfig, TrustedProxiesConfig,
 };
 #[cfg(feature = "schema")]
 pub use self::text::schema;
-pub use self::tls::{CertificateConfig, ClientAuthConfig, ClientAuthMode, MinTlsVersion, TlsSection};
+pub use self::tls::{
+    CertificateConfig, ClientAuthConfig, ClientAuthMode, MinTlsVersion, TlsSection,
+};
 pub use self::traces::{OtlpConfig, TraceSection};
 pub use peregrine_config::{
-    AutoCount, ConfigError, ValueKind, ConfigLoader, OptionalCount, OptionalFileMode, OptionalByteSize, OptionalString, OptionalDuration,
-    SourceLocation, SecretString, ByteSize, HumanDuration, ConfigValue, to_toml_string, to_toml_string_with_comments,
+    AutoCount, ByteSize, ConfigError, ConfigLoader, ConfigValue, HumanDuration, OptionalByteSize,
+    OptionalCount, OptionalDuration, OptionalFileMode, OptionalString, SecretString,
+    SourceLocation, ValueKind, to_toml_string, to_toml_string_with_comments,
 };
 
 /// What `peregrine` needs to apply a configuration and to reload it. It may change in any release.

@@ -1,6 +1,6 @@
 //! Metrics of configuration reloads.
 
-use peregrine_metrics::{MetricFamily, MetricType, Exposition};
+use peregrine_metrics::{Exposition, MetricFamily, MetricType};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -8,8 +8,8 @@ use super::layering::{inherit_server_sections, layers, normalize_header_names, w
 use super::tls::TlsSection;
 use super::traces::TraceSection;
 use peregrine_config::{
-    AutoCount, ConfigError, ConfigLoader, OptionalCount, OptionalFileMode, OptionalByteSize, OptionalString, OptionalDuration, ByteSize,
-    HumanDuration,
+    AutoCount, ByteSize, ConfigError, ConfigLoader, HumanDuration, OptionalByteSize, OptionalCount,
+    OptionalDuration, OptionalFileMode, OptionalString,
 };
 use peregrine_driver::{Options, SocketOptions};
 use peregrine_server::Limits;

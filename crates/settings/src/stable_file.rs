@@ -122,7 +122,10 @@ mod tests {
             std::fs::rename(other, &path).expect("same folder");
             assert_ne!(stamp(), second);
         }
-        assert!(wait_until_stable(&path).is_ok() && wait_until_stable(&folder.path().join("none")).is_ok());
+        assert!(
+            wait_until_stable(&path).is_ok()
+                && wait_until_stable(&folder.path().join("none")).is_ok()
+        );
     }
 
     #[test]

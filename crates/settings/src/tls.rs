@@ -1,7 +1,7 @@
 //! The settings of TLS.
 
 use super::acme::AcmeConfig;
-use peregrine_config::{OptionalString, HumanDuration};
+use peregrine_config::{HumanDuration, OptionalString};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! The settings of traces and of the collector that receives them.
 
 use super::server::ServerConfig;
-use peregrine_config::{ConfigError, OptionalString, SecretString, HumanDuration};
+use peregrine_config::{ConfigError, HumanDuration, OptionalString, SecretString};
 use peregrine_server::TraceConfig;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

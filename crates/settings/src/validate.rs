@@ -2,7 +2,7 @@
 
 use super::server::{AdminConfig, ListenerConfig, ServerConfig, SocketsConfig};
 use super::tls::TlsSection;
-use peregrine_config::{ConfigError, SourceLocation, ConfigValue};
+use peregrine_config::{ConfigError, ConfigValue, SourceLocation};
 use peregrine_server::Limits;
 use std::time::Duration;
 

@@ -60,7 +60,17 @@ impl Failure {
         let (waiting, story) = (Vec::new(), Vec::new());
         let (now, steps, trace) = (Duration::ZERO, 0, 0);
         let repeated = Some(RepeatResult::Passed);
-        Self { seed, cause, virtual_time: now, steps, digest: trace, pending_requests: waiting, events: story, repeat_result: repeated, test }
+        Self {
+            seed,
+            cause,
+            virtual_time: now,
+            steps,
+            digest: trace,
+            pending_requests: waiting,
+            events: story,
+            repeat_result: repeated,
+            test,
+        }
     }
 
     /// The seed.

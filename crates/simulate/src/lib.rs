@@ -83,13 +83,13 @@ mod tests;
 
 pub use client::SimClient;
 pub use connection::SimConnection;
-pub use error::{SimRequestError, SimErrorKind};
+pub use error::{SimErrorKind, SimRequestError};
 pub use failure::Failure;
 pub use faults::Faults;
 pub use request::SimRequest;
 pub use seeds::Seeds;
 pub use server::SimServer;
-pub use sim::{Sim, JoinHandle};
+pub use sim::{JoinHandle, Sim};
 pub use simulation::{RunReport, Simulation, TestOutcome};
 
 /// Runs `test` once for each seed, with delays, split data and late timers but without loss

@@ -1,7 +1,7 @@
 //! [`SimRequest`]: builds and sends a request over the simulated network.
 
 use super::client::SimClient;
-use super::error::{SimRequestError, SimErrorKind};
+use super::error::{SimErrorKind, SimRequestError};
 use super::response::{ResponseHead, ResponseReader};
 use bytes::Bytes;
 use http::{HeaderMap, Method, StatusCode};
@@ -36,7 +36,16 @@ impl SimRequest {
     pub(super) fn new(client: SimClient, method: Method, target: String) -> Self {
         let (fields, body, patience) = (Vec::new(), None, None);
         let (cut_request, cut_response) = (None, None);
-        Self { client, method, target, headers: fields, body, timeout: patience, cut_request, cut_response }
+        Self {
+            client,
+            method,
+            target,
+            headers: fields,
+            body,
+            timeout: patience,
+            cut_request,
+            cut_response,
+        }
     }
 
     /// Adds a header field. `Host` and `Content-Length` are added automatically if they are not
@@ -94,7 +103,11 @@ impl SimRequest {
                 body.extend_from_slice(&piece);
             }
             request.return_connection(reading, &head);
-            Ok(TestResponse::from_network(head.response(Body::from(body)), head.interim_responses, None))
+            Ok(TestResponse::from_network(
+                head.response(Body::from(body)),
+                head.interim_responses,
+                None,
+            ))
         })
         .await
     }
@@ -132,7 +145,9 @@ impl SimRequest {
         let waits = sim.track_request(format!("{request} of client {client}"));
         let began = sim.now();
         let result = match self.timeout {
-            Some(time) => sim.timeout(time, ask(&self)).await.unwrap_or(Err(SimErrorKind::TimedOut(time))),
+            Some(time) => {
+                sim.timeout(time, ask(&self)).await.unwrap_or(Err(SimErrorKind::TimedOut(time)))
+            }
             None => ask(&self).await,
         };
         drop(waits);
@@ -173,7 +188,9 @@ impl SimRequest {
                     // reading the whole request.
                     Some(Err(_)) if head.is_pending() => {
                         let error = unsent.take().and_then(Result::err);
-                        Poll::Ready(Err(error.map_or(SimErrorKind::ConnectionReset, SimErrorKind::from)))
+                        Poll::Ready(Err(
+                            error.map_or(SimErrorKind::ConnectionReset, SimErrorKind::from)
+                        ))
                     }
                     _ => head,
                 }
@@ -234,7 +251,12 @@ impl ResponseHead {
 }
 
 /// Receives the rest of a response, as fast as the test reads it.
-async fn forward_body(client: SimClient, mut reading: ResponseReader, mut head: ResponseHead, writer: PipeWriter) {
+async fn forward_body(
+    client: SimClient,
+    mut reading: ResponseReader,
+    mut head: ResponseHead,
+    writer: PipeWriter,
+) {
     loop {
         if poll_fn(|context| writer.poll_capacity(context)).await.is_err() {
             return;

@@ -54,7 +54,10 @@ impl ResponseReader {
     }
 
     /// Reads the head of the next final response.
-    pub(super) async fn head(&mut self, is_head_request: bool) -> Result<ResponseHead, SimErrorKind> {
+    pub(super) async fn head(
+        &mut self,
+        is_head_request: bool,
+    ) -> Result<ResponseHead, SimErrorKind> {
         let mut interims = Vec::new();
         loop {
             let lines = self.read_lines().await?;
@@ -75,12 +78,21 @@ impl ResponseReader {
             let is_last = rest == RemainingBody::UntilClose
                 || status == StatusCode::SWITCHING_PROTOCOLS
                 || fields.get(header::CONNECTION).is_some_and(|value| value == "close");
-            return Ok(ResponseHead { status, headers: fields, interim_responses: interims, remaining: rest, closes_connection: is_last });
+            return Ok(ResponseHead {
+                status,
+                headers: fields,
+                interim_responses: interims,
+                remaining: rest,
+                closes_connection: is_last,
+            });
         }
     }
 
     /// Reads the next piece of a body; `None` at its end.
-    pub(super) async fn chunk(&mut self, rest: &mut RemainingBody) -> Result<Option<Bytes>, SimErrorKind> {
+    pub(super) async fn chunk(
+        &mut self,
+        rest: &mut RemainingBody,
+    ) -> Result<Option<Bytes>, SimErrorKind> {
         loop {
             match rest {
                 RemainingBody::Bytes(0) => return Ok(None),
@@ -93,8 +105,9 @@ impl ResponseReader {
                 RemainingBody::Chunks => {
                     let line = self.read_line().await?;
                     let size = line.split(';').next().unwrap_or_default().trim();
-                    let size = u64::from_str_radix(size, 16)
-                        .map_err(|_| SimErrorKind::InvalidResponse(format!("the size of a chunk: {line:?}")))?;
+                    let size = u64::from_str_radix(size, 16).map_err(|_| {
+                        SimErrorKind::InvalidResponse(format!("the size of a chunk: {line:?}"))
+                    })?;
                     if size == 0 {
                         // Skip the trailers.
                         while !self.read_line().await?.is_empty() {}
@@ -179,7 +192,11 @@ fn body_framing(fields: &HeaderMap) -> Result<RemainingBody, SimErrorKind> {
     if fields.get(header::TRANSFER_ENCODING).is_some_and(|value| value == "chunked") {
         return Ok(RemainingBody::Chunks);
     }
-    let Some(length) = fields.get(header::CONTENT_LENGTH) else { return Ok(RemainingBody::UntilClose) };
+    let Some(length) = fields.get(header::CONTENT_LENGTH) else {
+        return Ok(RemainingBody::UntilClose);
+    };
     let length = length.to_str().ok().and_then(|text| text.parse().ok());
-    length.map(RemainingBody::Bytes).ok_or_else(|| SimErrorKind::InvalidResponse("its Content-Length".to_owned()))
+    length
+        .map(RemainingBody::Bytes)
+        .ok_or_else(|| SimErrorKind::InvalidResponse("its Content-Length".to_owned()))
 }

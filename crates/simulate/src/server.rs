@@ -5,9 +5,10 @@ use super::connection::SimConnection;
 use super::sim::{Sim, catch_panic};
 use peregrine::ShutdownReport;
 use peregrine::internal::{BoxedMakeApp, ListenerSettings, SimulatedServer, stopped};
-use peregrine_driver_sim::{SimHandoff, Port};
+use peregrine_driver_sim::{Port, SimHandoff};
 use peregrine_server::{
-    BoundListener, WorkerLocals, Balancer, Instrumentation, Lifecycle, WorkerReport, SocketSharing, WorkerStats, WorkerLimits,
+    Balancer, BoundListener, Instrumentation, Lifecycle, SocketSharing, WorkerLimits, WorkerLocals,
+    WorkerReport, WorkerStats,
 };
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -37,7 +38,11 @@ pub(super) struct SimServerState {
 }
 
 impl SimServer {
-    pub(super) fn start(sim: &Sim, settings: SimulatedServer, makes: &mut dyn FnMut() -> BoxedMakeApp) -> Self {
+    pub(super) fn start(
+        sim: &Sim,
+        settings: SimulatedServer,
+        makes: &mut dyn FnMut() -> BoxedMakeApp,
+    ) -> Self {
         let SimulatedServer { workers, limits, traces, listeners } = settings;
         let network = &sim.shared().network;
         let count = workers;
@@ -54,10 +59,18 @@ impl SimServer {
                 listener.bound_listener(port, SocketSharing::default())
             };
             let listens = listeners.iter().zip(&mut places).map(bind).collect();
-            let observed = Rc::new(Instrumentation::new(Arc::default()).with_tracing(traces.clone()));
+            let observed =
+                Rc::new(Instrumentation::new(Arc::default()).with_tracing(traces.clone()));
             let limits = limits.clone().into();
             let orders = orders.subscribe();
-            starts.push(SimWorker { make: makes(), listeners: listens, limits, instrumentation: observed, lifecycle: orders, balancer: member });
+            starts.push(SimWorker {
+                make: makes(),
+                listeners: listens,
+                limits,
+                instrumentation: observed,
+                lifecycle: orders,
+                balancer: member,
+            });
         }
         let running = Rc::new(SimServerState {
             lifecycle: orders,
@@ -204,7 +217,14 @@ struct SimWorker {
 impl SimWorker {
     /// Runs the worker until it ends. Returns an error if it cannot start.
     async fn run(self, sim: &Sim) -> Result<WorkerReport, String> {
-        let Self { make, listeners: listens, limits, instrumentation: observed, lifecycle: orders, balancer: member } = self;
+        let Self {
+            make,
+            listeners: listens,
+            limits,
+            instrumentation: observed,
+            lifecycle: orders,
+            balancer: member,
+        } = self;
         let wrong = |error: &dyn fmt::Display| format!("the server cannot start: {error}");
         let application = make().await.map_err(|error| wrong(&error))?;
         // All workers share this thread, so each announces its worker-local state before it is

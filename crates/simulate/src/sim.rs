@@ -1,7 +1,7 @@
 //! [`Sim`]: a test's interface to its simulation.
 
 use super::faults::Faults;
-use super::server::{SimServerState, SimServer};
+use super::server::{SimServer, SimServerState};
 use peregrine::internal::box_make_app;
 use peregrine::{MakeApp, Server};
 use peregrine_driver_sim::{Network, Sim as Driver};

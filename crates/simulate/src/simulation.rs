@@ -6,7 +6,7 @@ use super::seeds::Seeds;
 use super::sim::{Sim, panic_message};
 use peregrine_driver::Options;
 use peregrine_driver_sim::Network;
-use peregrine_server::{WorkerLocals, Lifecycle};
+use peregrine_server::{Lifecycle, WorkerLocals};
 use peregrine_web::panic;
 use std::fmt::Debug;
 use std::future::poll_fn;

@@ -84,7 +84,10 @@ impl FutureSlot {
         // SAFETY: the block has room for an `F` at this offset, aligned, and contains no future;
         // `Held` owns the slot for as long as this one lives there.
         unsafe { target.write(future) };
-        PinnedFuture { slot: self, future: Some(target as NonNull<dyn Future<Output = F::Output> + 'f>) }
+        PinnedFuture {
+            slot: self,
+            future: Some(target as NonNull<dyn Future<Output = F::Output> + 'f>),
+        }
     }
 
     /// Returns a block for a future with this size and alignment.
@@ -105,7 +108,9 @@ impl FutureSlot {
             .expect("a future's size is far below isize::MAX");
         // SAFETY: the size is at least `BYTES_STEP`, so not zero.
         let memory = unsafe { alloc(layout) };
-        let Some(block) = NonNull::new(memory.cast::<BlockHeader>()) else { handle_alloc_error(layout) };
+        let Some(block) = NonNull::new(memory.cast::<BlockHeader>()) else {
+            handle_alloc_error(layout)
+        };
         // SAFETY: the block is new, and large and aligned enough for a header.
         unsafe { block.write(BlockHeader { layout }) };
         *self = Self { block: Some(block) };
@@ -146,7 +151,8 @@ struct BlockLayout {
 
 impl BlockLayout {
     const fn of<F>() -> Self {
-        let align = if align_of::<F>() > BLOCK_ALIGN_MIN { align_of::<F>() } else { BLOCK_ALIGN_MIN };
+        let align =
+            if align_of::<F>() > BLOCK_ALIGN_MIN { align_of::<F>() } else { BLOCK_ALIGN_MIN };
         let offset = size_of::<BlockHeader>().next_multiple_of(align);
         Self { size: offset + size_of::<F>(), align, offset }
     }

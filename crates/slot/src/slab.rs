@@ -61,7 +61,8 @@ impl<T> Slab<T> {
         let number = self.vacant_key();
         self.len += 1;
         if let Some(place) = self.entry_mut(number) {
-            let SlabEntry::Vacant(next) = std::mem::replace(place, SlabEntry::Occupied(value)) else {
+            let SlabEntry::Vacant(next) = std::mem::replace(place, SlabEntry::Occupied(value))
+            else {
                 unreachable!("the list of free places has an occupied one")
             };
             self.free = next;
@@ -194,7 +195,10 @@ mod tests {
             assert_eq!(table.get(number), map.get(&number));
             assert_eq!(table.get_mut(number), map.get_mut(&number));
         }
-        assert!(most > 3 * FIRST_BLOCK_LEN && *map.last_key_value().expect("some entries are left").0 < most);
+        assert!(
+            most > 3 * FIRST_BLOCK_LEN
+                && *map.last_key_value().expect("some entries are left").0 < most
+        );
         assert!(table.iter_mut().eq(map.values_mut()));
         assert!(table.drain().eq(map.into_values()));
         assert_eq!((table.len(), table.vacant_key()), (0, 0));

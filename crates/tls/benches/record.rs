@@ -4,7 +4,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use peregrine_tls::rustls::client::Resumption;
 use peregrine_tls::rustls::crypto::aws_lc_rs;
 use peregrine_tls::rustls::{ClientConfig, ClientConnection, RootCertStore, version};
-use peregrine_tls::{TlsConnection, TlsConfig};
+use peregrine_tls::{TlsConfig, TlsConnection};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName};
 use std::hint::black_box;
@@ -29,7 +29,10 @@ fn setup() -> (TlsConfig, ClientConfig) {
 }
 
 /// Completes a handshake. Also returns the time spent on the server's side.
-fn connect(tls: &TlsConfig, config: &Arc<ClientConfig>) -> (ClientConnection, TlsConnection, Duration) {
+fn connect(
+    tls: &TlsConfig,
+    config: &Arc<ClientConfig>,
+) -> (ClientConnection, TlsConnection, Duration) {
     let name = ServerName::try_from("localhost").expect("a valid name");
     let mut client = ClientConnection::new(config.clone(), name).expect("a client");
     let mut session = tls.new_connection();
@@ -99,7 +102,10 @@ fn handshakes(criterion: &mut Criterion) {
                 (0..rounds)
                     .map(|_| {
                         let (_client, session, time) = connect(&tls, &client);
-                        assert_eq!(session.handshake_info().map(|facts| facts.resumed), Some(resumed));
+                        assert_eq!(
+                            session.handshake_info().map(|facts| facts.resumed),
+                            Some(resumed)
+                        );
                         time
                     })
                     .sum()

@@ -1,9 +1,9 @@
 //! Certificates with their keys: read from PEM, and chosen by the client's SNI.
 
-use crate::sha256::{Digest, sha256_parts};
 use crate::error::{PemOrigin, TlsSetupError, TlsWarning};
-use crate::pem::{Pem, PemSource};
 use crate::ocsp::{self, OcspError};
+use crate::pem::{Pem, PemSource};
+use crate::sha256::{Digest, sha256_parts};
 use crate::x509::{Validity, parse_tbs_certificate};
 use rustls::crypto::CryptoProvider;
 use rustls::server::{ClientHello, ResolvesServerCert};
@@ -119,7 +119,9 @@ impl Certificate {
         certified.ocsp = ocsp;
         let label = self.label.clone().or_else(|| match &chain.origin {
             PemOrigin::File(path) => Some(path.display().to_string().into()),
-            PemOrigin::Memory | PemOrigin::Label(_) => names.first().map(|name| name.as_str().into()),
+            PemOrigin::Memory | PemOrigin::Label(_) => {
+                names.first().map(|name| name.as_str().into())
+            }
         });
         Ok(Arc::new(LoadedCertificate {
             certified_key: Arc::new(certified),
@@ -216,8 +218,8 @@ impl LoadedCertificate {
             OcspStatus::Stapled(Some(end)) if end <= now => Some(OcspError::Expired),
             OcspStatus::Stapled(_) | OcspStatus::NotConfigured => None,
         };
-        let staple =
-            fault.map(|fault| TlsWarning::OcspNotStapled { origin: self.origin.clone(), reason: fault });
+        let staple = fault
+            .map(|fault| TlsWarning::OcspNotStapled { origin: self.origin.clone(), reason: fault });
         self.expiry_warning(now).into_iter().chain(expires).chain(staple)
     }
 }
@@ -293,10 +295,13 @@ fn build_certified_key(
         // Some keys cannot provide their public half for comparison. A mismatch then shows in the
         // first handshake.
         Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(certified),
-        Err(Error::InconsistentKeys(_)) => {
-            Err(TlsSetupError::KeyMismatch { certificate: certificate.origin.clone(), key: key_origin })
+        Err(Error::InconsistentKeys(_)) => Err(TlsSetupError::KeyMismatch {
+            certificate: certificate.origin.clone(),
+            key: key_origin,
+        }),
+        Err(error) => {
+            Err(TlsSetupError::BadCertificate { origin: certificate.origin.clone(), error })
         }
-        Err(error) => Err(TlsSetupError::BadCertificate { origin: certificate.origin.clone(), error }),
     }
 }
 

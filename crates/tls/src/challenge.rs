@@ -8,9 +8,9 @@
 
 use crate::config::TlsConfig;
 use crate::error::TlsSetupError;
-use crate::spec::{ConfigBase, ConfigSpec};
-use crate::protocol::ProtocolSettings;
 use crate::pem::PemSource;
+use crate::protocol::ProtocolSettings;
+use crate::spec::{ConfigBase, ConfigSpec};
 use rustls::ServerConfig;
 use rustls::crypto::CryptoProvider;
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
@@ -140,8 +140,10 @@ impl ChallengeResponses {
     ///
     /// Returns the error if rustls rejects the configuration, which does not happen.
     pub fn new() -> Result<Arc<Self>, TlsSetupError> {
-        let (provider, by_name) =
-            (Arc::new(ProtocolSettings::default().provider()), Arc::new(TlsAlpnResolver::default()));
+        let (provider, by_name) = (
+            Arc::new(ProtocolSettings::default().provider()),
+            Arc::new(TlsAlpnResolver::default()),
+        );
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
             .map_err(TlsSetupError::BadConfig)?;
@@ -152,7 +154,14 @@ impl ChallengeResponses {
         config.send_tls13_tickets = 0;
         let (by_token, found_by_token) = (SparseMap::default(), SparseMap::default());
         let (config, elsewhere) = (Arc::new(config), OnceLock::new());
-        Ok(Arc::new(Self { provider, tls_alpn: by_name, config, http01: by_token, remote_http01: found_by_token, remote: elsewhere }))
+        Ok(Arc::new(Self {
+            provider,
+            tls_alpn: by_name,
+            config,
+            http01: by_token,
+            remote_http01: found_by_token,
+            remote: elsewhere,
+        }))
     }
 
     /// Presents this certificate for `name` until [`forget_name`](Self::forget_name).
@@ -166,7 +175,11 @@ impl ChallengeResponses {
         Ok(())
     }
 
-    fn build_certified_key(&self, chain: &[u8], key: &[u8]) -> Result<Arc<CertifiedKey>, TlsSetupError> {
+    fn build_certified_key(
+        &self,
+        chain: &[u8],
+        key: &[u8],
+    ) -> Result<Arc<CertifiedKey>, TlsSetupError> {
         let (chain, key) = (PemSource::memory(chain).read()?, PemSource::memory(key).read()?);
         // Do not check that certificate and key match: that parses the certificate, and the parser
         // rejects unknown critical extensions, which this certificate must have (RFC 8737 §3).
@@ -193,8 +206,17 @@ impl ChallengeResponses {
 
     /// Sets where the challenges of other instances are looked up, unless already set: those for
     /// names, and those for tokens.
-    pub fn set_remote_lookup(&self, place: Box<dyn RemoteChallengeLookup>, has_names: bool, has_tokens: bool) {
-        let _ = self.remote.set(RemoteLookup { lookup: place, has_tls_alpn: has_names, has_http01: has_tokens });
+    pub fn set_remote_lookup(
+        &self,
+        place: Box<dyn RemoteChallengeLookup>,
+        has_names: bool,
+        has_tokens: bool,
+    ) {
+        let _ = self.remote.set(RemoteLookup {
+            lookup: place,
+            has_tls_alpn: has_names,
+            has_http01: has_tokens,
+        });
     }
 
     /// Replaces the challenges of other instances: names with chain and key, and tokens with their

@@ -1,9 +1,9 @@
 //! Client certificates: trusted issuers, revocation lists, and whether a certificate is required.
 
-use crate::sha256::{Digest, sha256_parts};
+use crate::client_not_after;
 use crate::error::{PemOrigin, TlsSetupError, TlsWarning};
 use crate::pem::{Pem, PemSource};
-use crate::client_not_after;
+use crate::sha256::{Digest, sha256_parts};
 use crate::x509::{crl_next_update, validity};
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::CryptoProvider;
@@ -93,15 +93,19 @@ impl ClientAuth {
         self.roots.iter().chain(&self.crls).filter_map(PemSource::path)
     }
 
-    pub(crate) fn load(&self, provider: &Arc<CryptoProvider>) -> Result<LoadedClientAuth, TlsSetupError> {
+    pub(crate) fn load(
+        &self,
+        provider: &Arc<CryptoProvider>,
+    ) -> Result<LoadedClientAuth, TlsSetupError> {
         let roots: Vec<Pem> = read_all(&self.roots)?;
         let lists: Vec<Pem> = read_all(&self.crls)?;
         let mut store = RootCertStore::empty();
         for file in &roots {
             for root in file.certificates()? {
-                store
-                    .add(root)
-                    .map_err(|error| TlsSetupError::BadRoot { origin: file.origin.clone(), error })?;
+                store.add(root).map_err(|error| TlsSetupError::BadRoot {
+                    origin: file.origin.clone(),
+                    error,
+                })?;
             }
         }
         if store.is_empty() {

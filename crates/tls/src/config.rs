@@ -3,11 +3,11 @@
 use crate::certificate::Certificate;
 use crate::challenge::CertificateProvider;
 use crate::client_auth::ClientAuth;
+use crate::connection::TlsConnection;
 use crate::error::{TlsSetupError, TlsWarning};
 use crate::handshake_info::TlsVersion;
 use crate::self_signed::generate_self_signed;
 use crate::spec::{ConfigBase, ConfigSpec, ReloadReport, check_usable};
-use crate::connection::TlsConnection;
 use crate::status::{StatusTracker, TlsStatus};
 use crate::tickets::TicketKeys;
 use rustls::{KeyLogFile, ServerConfig};
@@ -148,7 +148,11 @@ impl TlsConfig {
     /// # Errors
     ///
     /// As [`Tls::from_pem`], and [`TlsError::ForeignConfig`] after [`Tls::from_config`].
-    pub fn with_certificate_pem(self, certificate: &[u8], key: &[u8]) -> Result<Self, TlsSetupError> {
+    pub fn with_certificate_pem(
+        self,
+        certificate: &[u8],
+        key: &[u8],
+    ) -> Result<Self, TlsSetupError> {
         self.with_certificate(Certificate::from_pem(certificate, key))
     }
 
@@ -369,7 +373,8 @@ impl TlsConfig {
         certificate: Certificate,
         others: &[String],
     ) -> Result<(), TlsSetupError> {
-        self.update_running(|plan| plan.managed_mut()?.upsert(certificate, others).map(|()| true)).map(drop)
+        self.update_running(|plan| plan.managed_mut()?.upsert(certificate, others).map(|()| true))
+            .map(drop)
     }
 
     /// Removes the certificate with this label while the server runs. Returns false if there is
@@ -464,7 +469,9 @@ impl TlsConfig {
         let config = self.shared.config.read().unwrap_or_else(PoisonError::into_inner);
         match self.active_challenges() {
             None => TlsConnection::new(Arc::clone(&config)),
-            Some(challenges) => TlsConnection::with_challenges(Arc::clone(&config), Arc::clone(challenges)),
+            Some(challenges) => {
+                TlsConnection::with_challenges(Arc::clone(&config), Arc::clone(challenges))
+            }
         }
     }
 }

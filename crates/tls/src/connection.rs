@@ -1,14 +1,16 @@
 //! The TLS state of one connection.
 
-use crate::handshake_info::{HandshakeInfo, PeerCertificate, TlsReadState, TlsVersion};
 use crate::certificate_names::CertificateNames;
-use crate::peer_certificate;
-use crate::limits::{HANDSHAKE_BYTES_MAX, RECORD_CIPHERTEXT_BYTES_MAX};
-use crate::sniff::{self, SniffedProtocol};
-use crate::records::{Traffic, append_close_notify, append_handshake, append_encrypted, append_alerts};
 use crate::connection_error::{PLAIN_HTTP_REPLY, TlsConnectionError, TlsSendError};
-use crate::{challenge, resolver, client_not_after};
-use challenge::{ChallengeResponses, ChallengeDetector};
+use crate::handshake_info::{HandshakeInfo, PeerCertificate, TlsReadState, TlsVersion};
+use crate::limits::{HANDSHAKE_BYTES_MAX, RECORD_CIPHERTEXT_BYTES_MAX};
+use crate::peer_certificate;
+use crate::records::{
+    Traffic, append_alerts, append_close_notify, append_encrypted, append_handshake,
+};
+use crate::sniff::{self, SniffedProtocol};
+use crate::{challenge, client_not_after, resolver};
+use challenge::{ChallengeDetector, ChallengeResponses};
 use peregrine_slot::Pool;
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::ConnectionState;
@@ -85,8 +87,13 @@ impl TlsConnection {
         Self::with_state(TlsConnectionState::Sniffing(config))
     }
 
-    pub(crate) fn with_challenges(usual: Arc<ServerConfig>, challenges: Arc<ChallengeResponses>) -> Self {
-        Self::with_state(TlsConnectionState::DetectingChallenge(Box::new(ChallengeDetector::new(usual, challenges))))
+    pub(crate) fn with_challenges(
+        usual: Arc<ServerConfig>,
+        challenges: Arc<ChallengeResponses>,
+    ) -> Self {
+        Self::with_state(TlsConnectionState::DetectingChallenge(Box::new(ChallengeDetector::new(
+            usual, challenges,
+        ))))
     }
 
     fn with_state(stage: TlsConnectionState) -> Self {
@@ -110,7 +117,9 @@ impl TlsConnection {
         out: &mut Vec<u8>,
     ) -> Result<TlsReadState, TlsConnectionError> {
         match &self.stage {
-            TlsConnectionState::Sniffing(_) | TlsConnectionState::DetectingChallenge(_) => self.detect_protocol(input, plain, out),
+            TlsConnectionState::Sniffing(_) | TlsConnectionState::DetectingChallenge(_) => {
+                self.detect_protocol(input, plain, out)
+            }
             // RFC 8446 §6.1: data received after a closure alert MUST be ignored.
             TlsConnectionState::Active(TlsReadState::PeerClosed, _) => Ok(TlsReadState::PeerClosed),
             TlsConnectionState::Active(..) => self.process_input(input, plain, out),
@@ -125,14 +134,15 @@ impl TlsConnection {
     ///
     /// A [`SendError`] if the session cannot send.
     pub fn send(&mut self, plain: &[u8], out: &mut Vec<u8>) -> Result<(), TlsSendError> {
-        let sent = self.with_traffic(out, |traffic, out| match append_encrypted(traffic, plain, out) {
-            Ok(()) => Ok(()),
-            Err(error) => {
-                // Appends the close_notify that rustls has prepared.
-                append_close_notify(traffic, out);
-                Err(error)
-            }
-        });
+        let sent =
+            self.with_traffic(out, |traffic, out| match append_encrypted(traffic, plain, out) {
+                Ok(()) => Ok(()),
+                Err(error) => {
+                    // Appends the close_notify that rustls has prepared.
+                    append_close_notify(traffic, out);
+                    Err(error)
+                }
+            });
         if sent == Err(TlsSendError::KeysExhausted) {
             self.write_state = WriteState::Closed;
         }
@@ -161,7 +171,11 @@ impl TlsConnection {
 
     /// The negotiated parameters; `None` before the handshake is complete and after a [`Reject`].
     pub fn handshake_info(&self) -> Option<HandshakeInfo<'_>> {
-        let TlsConnectionState::Active(TlsReadState::Established | TlsReadState::PeerClosed, connection) = &self.stage else {
+        let TlsConnectionState::Active(
+            TlsReadState::Established | TlsReadState::PeerClosed,
+            connection,
+        ) = &self.stage
+        else {
             return None;
         };
         let engine = &connection.rustls;
@@ -183,9 +197,10 @@ impl TlsConnection {
     /// each call.
     pub fn peer_certificate(&self) -> Option<PeerCertificate> {
         match &self.stage {
-            TlsConnectionState::Active(TlsReadState::Established | TlsReadState::PeerClosed, connection) => {
-                peer_certificate::parse(connection.rustls.peer_certificates()?)
-            }
+            TlsConnectionState::Active(
+                TlsReadState::Established | TlsReadState::PeerClosed,
+                connection,
+            ) => peer_certificate::parse(connection.rustls.peer_certificates()?),
             _ => None,
         }
     }
@@ -195,7 +210,9 @@ impl TlsConnection {
     pub fn certificate_names(&mut self) -> Option<&mut CertificateNames> {
         match &mut self.stage {
             TlsConnectionState::Active(_, connection) => connection.certificate_names.as_mut(),
-            TlsConnectionState::Sniffing(_) | TlsConnectionState::DetectingChallenge(_) | TlsConnectionState::Failed(_) => None,
+            TlsConnectionState::Sniffing(_)
+            | TlsConnectionState::DetectingChallenge(_)
+            | TlsConnectionState::Failed(_) => None,
         }
     }
 
@@ -229,7 +246,11 @@ impl TlsConnection {
         let judgement = sniff::sniff(first);
         let config = match &mut self.stage {
             TlsConnectionState::Sniffing(config) => Some(Arc::clone(config)),
-            TlsConnectionState::DetectingChallenge(examined) if judgement == SniffedProtocol::Tls => examined.config(first),
+            TlsConnectionState::DetectingChallenge(examined)
+                if judgement == SniffedProtocol::Tls =>
+            {
+                examined.config(first)
+            }
             _ => None,
         };
         match judgement {
@@ -242,9 +263,14 @@ impl TlsConnection {
                 let Some(config) = config else { return Ok(self.buffer_input(input)) };
                 let engine = UnbufferedServerConnection::new(config)
                     .expect("the configuration was checked to create connections");
-                let connection =
-                    ActiveConnection { rustls: engine, server_name: None, certificate_names: None, client_not_after: None };
-                self.stage = TlsConnectionState::Active(TlsReadState::Handshaking, Box::new(connection));
+                let connection = ActiveConnection {
+                    rustls: engine,
+                    server_name: None,
+                    certificate_names: None,
+                    client_not_after: None,
+                };
+                self.stage =
+                    TlsConnectionState::Active(TlsReadState::Handshaking, Box::new(connection));
                 // The first byte is enough to recognise TLS, so nothing was buffered before, except
                 // while the first record was inspected.
                 if self.incoming.is_empty() {
@@ -280,7 +306,8 @@ impl TlsConnection {
         plain: &mut Vec<u8>,
         out: &mut Vec<u8>,
     ) -> Result<TlsReadState, TlsConnectionError> {
-        let is_open = matches!(self.stage, TlsConnectionState::Active(TlsReadState::Established, _));
+        let is_open =
+            matches!(self.stage, TlsConnectionState::Active(TlsReadState::Established, _));
         if !is_open {
             self.handshake_bytes += input.len();
         }
@@ -423,10 +450,15 @@ impl TlsConnection {
             return Err(TlsSendError::Closed);
         }
         let connection = match &mut self.stage {
-            TlsConnectionState::Sniffing(_) | TlsConnectionState::DetectingChallenge(_) | TlsConnectionState::Active(TlsReadState::Handshaking, _) => {
+            TlsConnectionState::Sniffing(_)
+            | TlsConnectionState::DetectingChallenge(_)
+            | TlsConnectionState::Active(TlsReadState::Handshaking, _) => {
                 return Err(TlsSendError::Handshaking);
             }
-            TlsConnectionState::Active(TlsReadState::Established | TlsReadState::PeerClosed, connection) => connection,
+            TlsConnectionState::Active(
+                TlsReadState::Established | TlsReadState::PeerClosed,
+                connection,
+            ) => connection,
             TlsConnectionState::Failed(_) => return Err(TlsSendError::Closed),
         };
         loop {
@@ -452,7 +484,9 @@ impl TlsConnection {
 impl fmt::Debug for TlsConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let stage: &dyn fmt::Debug = match &self.stage {
-            TlsConnectionState::Sniffing(_) | TlsConnectionState::DetectingChallenge(_) => &"Opening",
+            TlsConnectionState::Sniffing(_) | TlsConnectionState::DetectingChallenge(_) => {
+                &"Opening"
+            }
             TlsConnectionState::Active(received, _) => received,
             TlsConnectionState::Failed(reject) => reject,
         };

@@ -146,8 +146,12 @@ impl fmt::Display for TlsConnectionError {
             Self::PlainHttp => f.write_str("the peer sent HTTP in clear text to a TLS port"),
             Self::NotTls => f.write_str("the peer's first bytes are neither TLS nor HTTP"),
             Self::HandshakeTooLong => f.write_str("the peer's handshake exceeds 64 KiB"),
-            Self::AlertReceived(alert) => write!(f, "the peer ended the connection with alert {alert:?}"),
-            Self::PeerIncompatible(why) => write!(f, "no common TLS parameters with the peer: {why:?}"),
+            Self::AlertReceived(alert) => {
+                write!(f, "the peer ended the connection with alert {alert:?}")
+            }
+            Self::PeerIncompatible(why) => {
+                write!(f, "no common TLS parameters with the peer: {why:?}")
+            }
             Self::NoApplicationProtocol => {
                 f.write_str("the peer offered only unsupported application protocols")
             }

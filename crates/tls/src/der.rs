@@ -98,7 +98,7 @@ fn seconds(year: i64, text: &[u8]) -> Option<i64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{read_any, read_tagged, iter, skip_optional, seconds, read_time};
+    use super::{iter, read_any, read_tagged, read_time, seconds, skip_optional};
 
     #[test]
     fn dates_become_seconds_since_1970() {

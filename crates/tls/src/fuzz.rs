@@ -3,12 +3,12 @@
 
 use crate::challenge::ChallengeResponses;
 use crate::config::TlsConfig;
+use crate::connection::TlsConnection;
+use crate::connection_error::TlsConnectionError;
 use crate::handshake_info::TlsReadState;
 use crate::limits::HANDSHAKE_BYTES_MAX;
 use crate::self_signed::generate_self_signed;
-use crate::connection_error::TlsConnectionError;
-use crate::connection::TlsConnection;
-use crate::{peer_certificate, inspect, ocsp, x509};
+use crate::{inspect, ocsp, peer_certificate, x509};
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName};
@@ -65,8 +65,10 @@ pub fn fuzz_one(data: &[u8]) {
 pub fn fuzz_certificate(data: &[u8]) {
     let _ = x509::crl_next_update(data);
     let _ = ocsp::check_ocsp_response(data, b"\x07", 0);
-    let _ = x509::parse_tbs_certificate(data).map(|fields| inspect::authority_key_identifier(fields.after_subject));
-    let identity = peer_certificate::parse(&[CertificateDer::from(data)]).expect("the chain is not empty");
+    let _ = x509::parse_tbs_certificate(data)
+        .map(|fields| inspect::authority_key_identifier(fields.after_subject));
+    let identity =
+        peer_certificate::parse(&[CertificateDer::from(data)]).expect("the chain is not empty");
     assert!(!identity.subject.chars().any(char::is_control), "a name is one line");
     for name in [&identity.dns_names, &identity.uris, &identity.emails].into_iter().flatten() {
         assert!(!name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic()), "{name:?}");

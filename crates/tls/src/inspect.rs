@@ -1,10 +1,13 @@
 //! Reads the properties of a newly obtained certificate before it is put into use.
 
 use crate::certificate::Certificate;
-use crate::der::{TAG_BOOLEAN, TAG_OBJECT_IDENTIFIER, TAG_OCTET_STRING, TAG_SEQUENCE, read_tagged, iter, skip_optional, context_tag};
+use crate::der::{
+    TAG_BOOLEAN, TAG_OBJECT_IDENTIFIER, TAG_OCTET_STRING, TAG_SEQUENCE, context_tag, iter,
+    read_tagged, skip_optional,
+};
 use crate::error::TlsSetupError;
-use crate::spec::now;
 use crate::protocol::ProtocolSettings;
+use crate::spec::now;
 use crate::status::system_time;
 use crate::x509::parse_tbs_certificate;
 use std::time::SystemTime;
@@ -105,7 +108,10 @@ mod tests {
         assert_eq!(seconds, 2_845_238_400);
         // A truncated file is rejected, wherever it is cut.
         for end in (0..whole.trim_end().len()).step_by(7) {
-            assert!(inspect_certificate(&whole.as_bytes()[..end], &whole.as_bytes()[..end]).is_err(), "{end}");
+            assert!(
+                inspect_certificate(&whole.as_bytes()[..end], &whole.as_bytes()[..end]).is_err(),
+                "{end}"
+            );
         }
     }
 }

@@ -28,53 +28,53 @@ mod absent;
 #[cfg(feature = "rustls")]
 mod certificate;
 #[cfg(feature = "rustls")]
-mod challenge;
+mod certificate_names;
 #[cfg(feature = "rustls")]
-mod resolver;
+mod challenge;
 #[cfg(feature = "rustls")]
 mod client_auth;
 #[cfg(feature = "rustls")]
+mod client_not_after;
+#[cfg(feature = "rustls")]
 mod config;
+#[cfg(feature = "rustls")]
+mod connection;
+#[cfg(feature = "rustls")]
+mod connection_error;
 #[cfg(feature = "rustls")]
 mod der;
 #[cfg(feature = "rustls")]
-mod sha256;
-#[cfg(feature = "rustls")]
 mod error;
-mod handshake_info;
 #[cfg(feature = "rustls")]
 mod fuzz;
-#[cfg(feature = "rustls")]
-mod certificate_names;
-#[cfg(feature = "rustls")]
-mod peer_certificate;
+mod handshake_info;
 #[cfg(feature = "rustls")]
 mod inspect;
 mod limits;
 #[cfg(feature = "rustls")]
-mod self_signed;
+mod ocsp;
 #[cfg(feature = "rustls")]
-mod sniff;
+mod peer_certificate;
 #[cfg(feature = "rustls")]
-mod spec;
+mod pem;
 #[cfg(feature = "rustls")]
 mod protocol;
 #[cfg(feature = "rustls")]
 mod records;
 #[cfg(feature = "rustls")]
-mod connection_error;
+mod resolver;
 #[cfg(feature = "rustls")]
-mod connection;
+mod self_signed;
 #[cfg(feature = "rustls")]
-mod pem;
+mod sha256;
 #[cfg(feature = "rustls")]
-mod ocsp;
+mod sniff;
+#[cfg(feature = "rustls")]
+mod spec;
 #[cfg(feature = "rustls")]
 mod status;
 #[cfg(feature = "rustls")]
 mod tickets;
-#[cfg(feature = "rustls")]
-mod client_not_after;
 #[cfg(feature = "rustls")]
 mod x509;
 
@@ -83,6 +83,8 @@ pub use absent::{Hosts, Reject, SendError, Session, Tls, TlsError};
 #[cfg(feature = "rustls")]
 pub use certificate::Certificate;
 #[cfg(feature = "rustls")]
+pub use certificate_names::CertificateNames;
+#[cfg(feature = "rustls")]
 #[doc(hidden)]
 pub use challenge::{ChallengeResponses, LookupFuture, RemoteChallengeLookup};
 #[cfg(feature = "rustls")]
@@ -90,26 +92,24 @@ pub use client_auth::ClientAuth;
 #[cfg(feature = "rustls")]
 pub use config::{SelfSigned, TlsConfig};
 #[cfg(feature = "rustls")]
+pub use connection::TlsConnection;
+#[cfg(feature = "rustls")]
+pub use connection_error::{PLAIN_HTTP_REPLY, TlsConnectionError, TlsSendError};
+#[cfg(feature = "rustls")]
 pub use error::{PemOrigin, TlsSetupError, TlsWarning};
-pub use handshake_info::{HandshakeInfo, PeerCertificate, TlsReadState, TlsVersion};
 #[cfg(feature = "rustls")]
 #[doc(hidden)]
 pub use fuzz::{fuzz_certificate, fuzz_one};
-#[cfg(feature = "rustls")]
-pub use certificate_names::CertificateNames;
+pub use handshake_info::{HandshakeInfo, PeerCertificate, TlsReadState, TlsVersion};
 #[cfg(feature = "rustls")]
 pub use inspect::{CertificateInfo, inspect_certificate};
 pub use limits::{HANDSHAKE_BYTES_MAX, PEM_BYTES_MAX, RECORD_PLAINTEXT_BYTES_MAX};
 #[cfg(feature = "rustls")]
-pub use spec::ReloadReport;
-#[cfg(feature = "rustls")]
-pub use connection_error::{PLAIN_HTTP_REPLY, TlsConnectionError, TlsSendError};
+pub use ocsp::OcspError;
 #[cfg(feature = "rustls")]
 pub use rustls;
 #[cfg(feature = "rustls")]
-pub use connection::TlsConnection;
-#[cfg(feature = "rustls")]
-pub use ocsp::OcspError;
+pub use spec::ReloadReport;
 #[cfg(feature = "rustls")]
 pub use status::{CertificateStatus, TlsStatus};
 #[cfg(feature = "rustls")]

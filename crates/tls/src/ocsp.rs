@@ -4,8 +4,8 @@
 //! sending none.
 
 use crate::der::{
-    TAG_ENUMERATED, TAG_INTEGER, TAG_OBJECT_IDENTIFIER, TAG_OCTET_STRING, TAG_SEQUENCE, read_any, read_tagged, skip_optional, context_tag,
-    read_time,
+    TAG_ENUMERATED, TAG_INTEGER, TAG_OBJECT_IDENTIFIER, TAG_OCTET_STRING, TAG_SEQUENCE,
+    context_tag, read_any, read_tagged, read_time, skip_optional,
 };
 use std::fmt;
 
@@ -42,8 +42,13 @@ impl fmt::Display for OcspError {
 ///
 /// # Errors
 /// The response must not be sent.
-pub(crate) fn check_ocsp_response(response: &[u8], serial: &[u8], now: i64) -> Result<Option<i64>, OcspError> {
-    let (found, is_good, next_update) = parse_ocsp_response(response).ok_or(OcspError::InvalidResponse)?;
+pub(crate) fn check_ocsp_response(
+    response: &[u8],
+    serial: &[u8],
+    now: i64,
+) -> Result<Option<i64>, OcspError> {
+    let (found, is_good, next_update) =
+        parse_ocsp_response(response).ok_or(OcspError::InvalidResponse)?;
     if found != serial {
         return Err(OcspError::SerialMismatch);
     }
@@ -68,7 +73,8 @@ fn parse_ocsp_response(response: &[u8]) -> Option<(&[u8], bool, Option<i64>)> {
     let (basic, _) = read_tagged(basic, TAG_SEQUENCE)?;
     // The signed part: version (optional), responder, time of production, answers.
     let (signed, _) = read_tagged(basic, TAG_SEQUENCE)?;
-    let (_responder, signed) = read_any(skip_optional(signed, context_tag(0))).map(|(tag, _, rest)| (tag, rest))?;
+    let (_responder, signed) =
+        read_any(skip_optional(signed, context_tag(0))).map(|(tag, _, rest)| (tag, rest))?;
     let (_produced_at, signed) = read_time(signed)?;
     let (answers, _) = read_tagged(signed, TAG_SEQUENCE)?;
     // An answer: certificate ID, status, this update, next update (optional).
@@ -81,7 +87,8 @@ fn parse_ocsp_response(response: &[u8]) -> Option<(&[u8], bool, Option<i64>)> {
     // `good` has tag 0 and no content.
     let (answer_status, _, answer) = read_any(answer)?;
     let (_this_update, answer) = read_time(answer)?;
-    let next_update = read_tagged(answer, context_tag(0)).and_then(|(content, _)| read_time(content));
+    let next_update =
+        read_tagged(answer, context_tag(0)).and_then(|(content, _)| read_time(content));
     let is_good = status == [0] && answer_status == 0x80;
     Some((serial, is_good, next_update.map(|(next_update, _)| next_update)))
 }
@@ -104,7 +111,8 @@ pub(crate) fn made(serial: &[u8], status: u8, next_update: Option<&str>) -> Vec<
             &item(TAG_INTEGER, &[serial]),
         ],
     );
-    let next_update = next_update.map(|text| item(context_tag(0), &[&date(text)])).unwrap_or_default();
+    let next_update =
+        next_update.map(|text| item(context_tag(0), &[&date(text)])).unwrap_or_default();
     let answer =
         item(TAG_SEQUENCE, &[&about, &[status, 0], &date("20200101000000Z"), &next_update]);
     let signed = item(
@@ -116,7 +124,10 @@ pub(crate) fn made(serial: &[u8], status: u8, next_update: Option<&str>) -> Vec<
         ],
     );
     let basic = item(TAG_SEQUENCE, &[&signed]);
-    let bytes = item(TAG_SEQUENCE, &[&[TAG_OBJECT_IDENTIFIER, 1, 0x2a], &item(TAG_OCTET_STRING, &[&basic])]);
+    let bytes = item(
+        TAG_SEQUENCE,
+        &[&[TAG_OBJECT_IDENTIFIER, 1, 0x2a], &item(TAG_OCTET_STRING, &[&basic])],
+    );
     item(TAG_SEQUENCE, &[&[TAG_ENUMERATED, 1, 0], &item(context_tag(0), &[&bytes])])
 }
 
@@ -146,7 +157,11 @@ mod tests {
     fn a_response_that_was_cut_is_none() {
         let whole = made(b"\x07", 0x80, Some("20991231235959Z"));
         for end in 0..whole.len() {
-            assert_eq!(check_ocsp_response(&whole[..end], b"\x07", 0), Err(OcspError::InvalidResponse), "at {end}");
+            assert_eq!(
+                check_ocsp_response(&whole[..end], b"\x07", 0),
+                Err(OcspError::InvalidResponse),
+                "at {end}"
+            );
         }
     }
 

@@ -1,9 +1,9 @@
 //! Reads a client's identity from its certificate.
 
-use crate::der::{TAG_OBJECT_IDENTIFIER, TAG_SEQUENCE, TAG_SET, read_any, read_tagged, iter};
-use crate::sha256::sha256;
+use crate::der::{TAG_OBJECT_IDENTIFIER, TAG_SEQUENCE, TAG_SET, iter, read_any, read_tagged};
 use crate::handshake_info::PeerCertificate;
 use crate::inspect::extension;
+use crate::sha256::sha256;
 use crate::x509::{TbsCertificate, parse_tbs_certificate};
 use rustls_pki_types::CertificateDer;
 use std::fmt::Write;
@@ -17,7 +17,9 @@ pub(crate) fn parse(chain: &[CertificateDer<'_>]) -> Option<PeerCertificate> {
         chain: chain.iter().map(|certificate| certificate.to_vec()).collect(),
         ..PeerCertificate::default()
     };
-    if let Some(TbsCertificate { serial, validity, subject, after_subject: rest }) = parse_tbs_certificate(own) {
+    if let Some(TbsCertificate { serial, validity, subject, after_subject: rest }) =
+        parse_tbs_certificate(own)
+    {
         identity.serial = serial.to_vec();
         identity.not_after = validity.not_after;
         identity.subject = rfc4514_string(subject);
@@ -86,7 +88,9 @@ fn rdn_attributes(part: &[u8]) -> impl Iterator<Item = (&[u8], u8, &[u8])> {
 fn common_name(subject: &[u8]) -> Option<String> {
     let parts = iter(subject).filter(|(tag, _)| *tag == TAG_SET);
     let mut names = parts.flat_map(|(_, part)| rdn_attributes(part));
-    names.find_map(|(object, tag, value)| (object == COMMON_NAME).then(|| decode_string(tag, value))?)
+    names.find_map(|(object, tag, value)| {
+        (object == COMMON_NAME).then(|| decode_string(tag, value))?
+    })
 }
 
 /// Formats a name according to RFC 4514.
@@ -192,7 +196,7 @@ fn oid_to_string(object: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{CertificateDer, oid_to_string, escape_rfc4514, parse};
+    use super::{CertificateDer, escape_rfc4514, oid_to_string, parse};
     use rcgen::{CertificateParams, DnType, DnValue, KeyPair, SanType};
 
     fn certificate(change: impl FnOnce(&mut CertificateParams)) -> CertificateDer<'static> {

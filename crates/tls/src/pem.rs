@@ -1,8 +1,8 @@
 //! Reads certificates, keys and revocation lists from files and from memory.
 
-use crate::sha256::{Digest, sha256};
 use crate::error::{PemOrigin, TlsSetupError};
 use crate::limits::PEM_BYTES_MAX;
+use crate::sha256::{Digest, sha256};
 use rustls_pki_types::pem::{self, PemObject};
 use rustls_pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use std::fmt;

@@ -175,7 +175,8 @@ mod tests {
     #[test]
     fn a_version_without_a_suite_is_not_spoken_and_one_that_must_be_is_an_error() {
         let mut protocol = ProtocolSettings::default();
-        let count = |protocol: &ProtocolSettings| protocol.versions().map(|versions| versions.len()).ok();
+        let count =
+            |protocol: &ProtocolSettings| protocol.versions().map(|versions| versions.len()).ok();
         assert_eq!(count(&protocol), Some(2));
         protocol.minimum = TlsVersion::Tls13;
         assert_eq!(count(&protocol), Some(1));

@@ -1,7 +1,7 @@
 //! Appends records to a session's output.
 
-use crate::limits::{RECORD_OVERHEAD_BYTES, RECORD_PLAINTEXT_BYTES_MAX};
 use crate::connection_error::TlsSendError;
+use crate::limits::{RECORD_OVERHEAD_BYTES, RECORD_PLAINTEXT_BYTES_MAX};
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{
     ConnectionState, EncodeError, EncodeTlsData, EncryptError, InsufficientSizeError, WriteTraffic,
@@ -10,7 +10,10 @@ use rustls::unbuffered::{
 pub(crate) type Traffic<'a> = WriteTraffic<'a, ServerConnectionData>;
 
 /// Appends a record that rustls has prepared.
-pub(crate) fn append_handshake(data: &mut EncodeTlsData<'_, ServerConnectionData>, out: &mut Vec<u8>) {
+pub(crate) fn append_handshake(
+    data: &mut EncodeTlsData<'_, ServerConnectionData>,
+    out: &mut Vec<u8>,
+) {
     let start = out.len();
     // The first call has an empty buffer and returns the required size.
     let Err(EncodeError::InsufficientSize(InsufficientSizeError { required_size })) =

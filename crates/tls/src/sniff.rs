@@ -82,7 +82,9 @@ mod tests {
         for whole in [&b"OPTIONS * HTTP/1.1\r\n"[..], b"EHLO mail\r\n", b"A-Z~", b"\x16\x03\x01"] {
             let judgements: Vec<_> = (0..=whole.len()).map(|end| sniff(&whole[..end])).collect();
             let made = judgements.iter().find(|made| **made != SniffedProtocol::NeedMore).unwrap();
-            assert!(judgements.iter().all(|later| later == made || *later == SniffedProtocol::NeedMore));
+            assert!(
+                judgements.iter().all(|later| later == made || *later == SniffedProtocol::NeedMore)
+            );
             assert_eq!(judgements.last(), Some(made));
         }
     }

@@ -2,12 +2,12 @@
 
 use crate::certificate::{Certificate, CertificateResolver, LoadedCertificate};
 use crate::challenge::CertificateProvider;
-use crate::resolver::RecordingResolver;
 use crate::client_auth::{ClientAuth, LoadedClientAuth};
-use crate::sha256::Digest;
 use crate::error::{TlsSetupError, TlsWarning};
 use crate::limits::TICKETS_PER_HANDSHAKE;
 use crate::protocol::ProtocolSettings;
+use crate::resolver::RecordingResolver;
+use crate::sha256::Digest;
 use crate::tickets::{PendingKeys, TicketKeys, Ticketer};
 use rustls::crypto::CryptoProvider;
 use rustls::server::{NoServerSessionStorage, UnbufferedServerConnection};
@@ -118,7 +118,13 @@ impl ConfigSpec {
     }
 
     fn from(base: ConfigBase, alpn: Vec<Vec<u8>>) -> Self {
-        Self { base, alpn, checks_hosts: false, expiry_warning_before: EXPIRY_WARNING_BEFORE, provider: None }
+        Self {
+            base,
+            alpn,
+            checks_hosts: false,
+            expiry_warning_before: EXPIRY_WARNING_BEFORE,
+            provider: None,
+        }
     }
 
     /// The settings, or an error if the rustls configuration was provided by the user.
@@ -170,14 +176,17 @@ impl ConfigSpec {
                 config.alpn_protocols.clone_from(&self.alpn);
                 let resolver = Arc::clone(&config.cert_resolver);
                 let keeps_certificate = self.checks_hosts;
-                config.cert_resolver = Arc::new(RecordingResolver { resolver, record_certificate: keeps_certificate });
+                config.cert_resolver =
+                    Arc::new(RecordingResolver { resolver, record_certificate: keeps_certificate });
                 Ok(BuiltConfig { config: Arc::new(config), shadowed: Vec::new() })
             }
         }
     }
 
     /// Reads all files again. Ticket keys that were read are not applied yet.
-    pub(crate) fn reload(&self) -> Result<(Self, ReloadReport, Option<PendingKeys>), TlsSetupError> {
+    pub(crate) fn reload(
+        &self,
+    ) -> Result<(Self, ReloadReport, Option<PendingKeys>), TlsSetupError> {
         let mut next = self.clone();
         let ConfigBase::Managed(own) = &mut next.base else {
             return Ok((next, ReloadReport::default(), None));
@@ -213,7 +222,9 @@ const EXPIRY_WARNING_BEFORE: Duration = Duration::from_secs(14 * 86_400);
 
 /// A certificate that clients would reject must not replace a valid one.
 fn check_dates(loaded: &LoadedCertificate, now: i64) -> Result<(), TlsSetupError> {
-    loaded.expiry_warning(now).map_or(Ok(()), |warning| Err(TlsSetupError::OutsideValidity { warning }))
+    loaded
+        .expiry_warning(now)
+        .map_or(Ok(()), |warning| Err(TlsSetupError::OutsideValidity { warning }))
 }
 
 impl ManagedConfig {
@@ -226,7 +237,11 @@ impl ManagedConfig {
 
     /// Replaces the certificate with the same label. If there is none, inserts the certificate
     /// before the first one whose label is in `others`, or at the end.
-    pub(crate) fn upsert(&mut self, source: Certificate, others: &[String]) -> Result<(), TlsSetupError> {
+    pub(crate) fn upsert(
+        &mut self,
+        source: Certificate,
+        others: &[String],
+    ) -> Result<(), TlsSetupError> {
         let now = now();
         let loaded = source.load(&self.provider, None, now)?;
         check_dates(&loaded, now)?;
@@ -275,8 +290,10 @@ impl ManagedConfig {
                 never_chosen.push(TlsWarning::Shadowed { origin: loaded.origin.clone() });
             }
         }
-        let resolver =
-            RecordingResolver { resolver: Arc::new(certificates), record_certificate: checks_hosts };
+        let resolver = RecordingResolver {
+            resolver: Arc::new(certificates),
+            record_certificate: checks_hosts,
+        };
         let builder = ServerConfig::builder_with_provider(Arc::clone(&self.provider))
             .with_protocol_versions(&self.protocol.versions()?)
             .map_err(TlsSetupError::BadConfig)?;
@@ -289,7 +306,8 @@ impl ManagedConfig {
         let mut config = builder.with_cert_resolver(Arc::new(resolver));
         config.ignore_client_order = true;
         config.session_storage = Arc::new(NoServerSessionStorage {});
-        config.ticketer = Arc::new(Ticketer { keys: self.tickets.clone(), client_auth_digest: context });
+        config.ticketer =
+            Arc::new(Ticketer { keys: self.tickets.clone(), client_auth_digest: context });
         config.send_tls13_tickets = TICKETS_PER_HANDSHAKE;
         config.alpn_protocols = alpn.to_vec();
         if let Some(key_log) = &self.key_log {

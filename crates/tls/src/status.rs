@@ -119,7 +119,8 @@ impl StatusTracker {
     }
 
     pub(crate) fn warnings(&self) -> Vec<TlsWarning> {
-        let (now, soon) = (now(), i64::try_from(self.expiry_warning_before.as_secs()).unwrap_or(i64::MAX));
+        let (now, soon) =
+            (now(), i64::try_from(self.expiry_warning_before.as_secs()).unwrap_or(i64::MAX));
         // Automatically renewed certificates may legitimately be valid for only a few days.
         let soon_for = |loaded: &LoadedCertificate| match loaded.validity {
             Some(valid) if self.has_provider => soon.min((valid.not_after - valid.not_before) / 4),
@@ -139,6 +140,8 @@ impl StatusTracker {
     /// Returns whether a stapled response has expired.
     pub(crate) fn has_expired_ocsp(&self) -> bool {
         let now = now();
-        self.certificates.iter().any(|loaded| loaded.ocsp_next_update().is_some_and(|end| end <= now))
+        self.certificates
+            .iter()
+            .any(|loaded| loaded.ocsp_next_update().is_some_and(|end| end <= now))
     }
 }

@@ -15,11 +15,11 @@
 //! (roots and revocation lists), is authenticated with the ticket. A ticket with another context is
 //! invalid.
 
-use crate::sha256::Digest;
+use crate::client_not_after;
 use crate::error::{PemOrigin, TlsSetupError};
 use crate::limits::TICKET_SESSION_BYTES_MAX;
 use crate::pem::PemSource;
-use crate::client_not_after;
+use crate::sha256::Digest;
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::hkdf::{HKDF_SHA256, Salt};
 use aws_lc_rs::hmac;
@@ -102,14 +102,20 @@ impl TicketKeys {
     /// # Errors
     /// [`TlsError::NoRandomness`].
     pub fn random() -> Result<Self, TlsSetupError> {
-        Ok(Self::from_keys(vec![TicketKey::random()?], Some(Instant::now() + ROTATION_INTERVAL), None))
+        Ok(Self::from_keys(
+            vec![TicketKey::random()?],
+            Some(Instant::now() + ROTATION_INTERVAL),
+            None,
+        ))
     }
 
     /// Uses these keys, the sealing key first. They do not rotate.
     ///
     /// # Errors
     /// [`TlsError::BadTicketKeys`] if there is none, or if there are more than eight.
-    pub fn from_secrets(secrets: impl IntoIterator<Item = [u8; 32]>) -> Result<Self, TlsSetupError> {
+    pub fn from_secrets(
+        secrets: impl IntoIterator<Item = [u8; 32]>,
+    ) -> Result<Self, TlsSetupError> {
         Ok(Self::from_keys(parse_keys(secrets)?, None, None))
     }
 
@@ -144,7 +150,10 @@ impl TicketKeys {
     ///
     /// # Errors
     /// As [`TicketKeys::from_secrets`]; the keys are then unchanged.
-    pub fn set_secrets(&self, secrets: impl IntoIterator<Item = [u8; 32]>) -> Result<(), TlsSetupError> {
+    pub fn set_secrets(
+        &self,
+        secrets: impl IntoIterator<Item = [u8; 32]>,
+    ) -> Result<(), TlsSetupError> {
         self.replace_all(parse_keys(secrets)?);
         Ok(())
     }
@@ -154,7 +163,10 @@ impl TicketKeys {
     ///
     /// # Errors
     /// As [`TicketKeys::from_secrets`]; the keys are then unchanged.
-    pub fn replace_random_keys(&self, secrets: impl IntoIterator<Item = [u8; 32]>) -> Result<bool, TlsSetupError> {
+    pub fn replace_random_keys(
+        &self,
+        secrets: impl IntoIterator<Item = [u8; 32]>,
+    ) -> Result<bool, TlsSetupError> {
         let keys = parse_keys(secrets)?;
         let mut ring = self.ring.write().unwrap_or_else(PoisonError::into_inner);
         let is_random = ring.next_rotation.is_some();
@@ -232,11 +244,16 @@ impl TicketKeys {
         // Names are not secret.
         let key = ring.keys.iter().find(|key| key.name == name)?;
         let mut sealed = sealed.to_vec();
-        let opened =
-            key.derive_aead_key(salt)?.open_in_place(zero_nonce(), Aad::from(context), &mut sealed).ok()?;
+        let opened = key
+            .derive_aead_key(salt)?
+            .open_in_place(zero_nonce(), Aad::from(context), &mut sealed)
+            .ok()?;
         let (made, rest) = opened.split_first_chunk()?;
         let (end, session) = rest.split_first_chunk()?;
-        let times = TicketTimes { issued_at: u64::from_be_bytes(*made), expires_at: u64::from_be_bytes(*end) };
+        let times = TicketTimes {
+            issued_at: u64::from_be_bytes(*made),
+            expires_at: u64::from_be_bytes(*end),
+        };
         Some((times, session.to_vec()))
     }
 }
@@ -279,7 +296,9 @@ fn zero_nonce() -> Nonce {
     Nonce::assume_unique_for_key([0; 12])
 }
 
-fn parse_keys(secrets: impl IntoIterator<Item = [u8; 32]>) -> Result<Vec<TicketKey>, TlsSetupError> {
+fn parse_keys(
+    secrets: impl IntoIterator<Item = [u8; 32]>,
+) -> Result<Vec<TicketKey>, TlsSetupError> {
     let keys: Vec<_> = secrets.into_iter().take(KEYS_MAX + 1).map(TicketKey::new).collect();
     check_count(keys, &PemOrigin::Memory)
 }
@@ -460,7 +479,10 @@ mod tests {
     fn a_ticket_ends_with_its_lifetime_or_with_the_certificate_and_clocks_may_jump() {
         let life = TICKET_LIFETIME.as_secs();
         let now = 1_000_000;
-        assert_eq!(TicketTimes::from_now(now, None), TicketTimes { issued_at: now, expires_at: now + life });
+        assert_eq!(
+            TicketTimes::from_now(now, None),
+            TicketTimes { issued_at: now, expires_at: now + life }
+        );
         assert_eq!(TicketTimes::from_now(now, Some(now + 60)).expires_at, now + 60);
         assert_eq!(TicketTimes::from_now(now, Some(u64::MAX)).expires_at, now + life);
         let times = TicketTimes::from_now(now, None);
@@ -496,7 +518,9 @@ mod tests {
         ] {
             std::fs::write(&path, &text).unwrap();
             let error = TicketKeys::from_file(&path).unwrap_err();
-            let TlsSetupError::BadTicketKeys { line: found, .. } = &error else { panic!("{error:?}") };
+            let TlsSetupError::BadTicketKeys { line: found, .. } = &error else {
+                panic!("{error:?}")
+            };
             assert_eq!(*found, line, "{text}");
             assert!(error.to_string().contains("openssl rand -hex 32"), "{error}");
         }

@@ -3,7 +3,7 @@
 //! rustls does not check a server's own certificate, and clients report "expired" only after the
 //! server is in use. Reading two dates is enough to warn before that.
 
-use crate::der::{TAG_INTEGER, TAG_SEQUENCE, read_tagged, skip_optional, context_tag, read_time};
+use crate::der::{TAG_INTEGER, TAG_SEQUENCE, context_tag, read_tagged, read_time, skip_optional};
 
 /// The validity of a certificate, in seconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +36,12 @@ pub(crate) fn parse_tbs_certificate(certificate: &[u8]) -> Option<TbsCertificate
     let (not_before, dates) = read_time(dates)?;
     let (not_after, _) = read_time(dates)?;
     let (subject, rest) = read_tagged(body, TAG_SEQUENCE)?;
-    Some(TbsCertificate { serial, validity: Validity { not_before, not_after }, subject, after_subject: rest })
+    Some(TbsCertificate {
+        serial,
+        validity: Validity { not_before, not_after },
+        subject,
+        after_subject: rest,
+    })
 }
 
 /// Reads the validity of a certificate in DER; `None` if it is malformed.

@@ -97,7 +97,9 @@ pub(crate) fn json_pointer(
                 number.and_then(|number| items.get(number)).unwrap_or(&LEAF)
             }
             // garde reports a numeric key as an index.
-            (ComponentKind::Index, Shape::Map(sent)) if sent.iter().any(|(name, _)| name == component) => {
+            (ComponentKind::Index, Shape::Map(sent))
+                if sent.iter().any(|(name, _)| name == component) =>
+            {
                 push_segment(&mut pointer, component);
                 child(sent, component)
             }
@@ -110,7 +112,9 @@ pub(crate) fn json_pointer(
             (ComponentKind::Index, _) => shape,
             (ComponentKind::Key, Shape::Struct { name, fields, sent }) => {
                 let told = names.and_then(|names| names.get(name, component));
-                let Some(found) = told.or_else(|| match_field_name(component, fields.iter().copied())) else {
+                let Some(found) =
+                    told.or_else(|| match_field_name(component, fields.iter().copied()))
+                else {
                     warn_unknown_field(name, component);
                     return (pointer, Some(component.clone()));
                 };
@@ -129,7 +133,10 @@ pub(crate) fn json_pointer(
                     None => shape,
                 }
             }
-            (ComponentKind::Key, Shape::Fields | Shape::List(_) | Shape::Leaf | Shape::Variant(..)) => {
+            (
+                ComponentKind::Key,
+                Shape::Fields | Shape::List(_) | Shape::Leaf | Shape::Variant(..),
+            ) => {
                 return (pointer, Some(component.clone()));
             }
         };
@@ -180,7 +187,10 @@ fn push_segment(pointer: &mut String, name: &str) {
 
 /// The name that matches a Rust field: the equal one, or the only one with the same letters and
 /// digits.
-fn match_field_name<'n>(field: &str, names: impl Iterator<Item = &'n str> + Clone) -> Option<&'n str> {
+fn match_field_name<'n>(
+    field: &str,
+    names: impl Iterator<Item = &'n str> + Clone,
+) -> Option<&'n str> {
     if let Some(same) = names.clone().find(|name| *name == field) {
         return Some(same);
     }

@@ -50,8 +50,8 @@
 #![forbid(unsafe_code)]
 
 mod json_pointer;
-mod problem;
 mod probe;
+mod problem;
 mod recorder;
 mod valid;
 

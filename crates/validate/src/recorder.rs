@@ -90,7 +90,10 @@ impl<'de> Deserializer<'de> for RecordingDeserializer<'de, '_> {
         };
         *self.shape = Shape::Variant(variant.clone(), Box::default());
         let Shape::Variant(_, shape) = self.shape else { return Err(recording_stopped()) };
-        visitor.visit_enum(RecordingEnumAccess { variant, inside: RecordingDeserializer { value, shape } })
+        visitor.visit_enum(RecordingEnumAccess {
+            variant,
+            inside: RecordingDeserializer { value, shape },
+        })
     }
 
     serde::forward_to_deserialize_any! {

@@ -93,7 +93,9 @@ where
         let states = Rc::clone(request.parts.states());
         let then = |value: T, bytes: &[u8]| match validate(&value, &states) {
             Ok(()) => Ok(Self(Json(value))),
-            Err(report) => Err(to_problem(&report, "body", &recorder::record_shape::<T>(bytes), &states)),
+            Err(report) => {
+                Err(to_problem(&report, "body", &recorder::record_shape::<T>(bytes), &states))
+            }
         };
         json_with(request, then).await
     }
@@ -137,7 +139,11 @@ fn form_location(request: &Request) -> &'static str {
     }
 }
 
-fn validate_fields<E, T>(value: E, place: &'static str, states: &States) -> Result<Valid<E>, Problem>
+fn validate_fields<E, T>(
+    value: E,
+    place: &'static str,
+    states: &States,
+) -> Result<Valid<E>, Problem>
 where
     E: Deref<Target = T>,
     T: DeserializeOwned + Validate<Context: Default + 'static>,

@@ -3,7 +3,7 @@
 use garde::Validate;
 use http::Method;
 use peregrine_multipart::{MultipartForm, UploadedFile};
-use peregrine_validate::{ERRORS_MAX, FieldNames, ValidationErrors, Valid};
+use peregrine_validate::{ERRORS_MAX, FieldNames, Valid, ValidationErrors};
 use peregrine_web::extract::{Form, Json, Path, Query};
 use peregrine_web::testing::{TestClient, TestResponse};
 use peregrine_web::{App, Problem};

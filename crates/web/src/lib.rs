@@ -44,13 +44,10 @@ pub use crate::http::response::into_response::IntoResponse;
 pub use crate::http::response::{self, Headers, Response};
 pub use crate::http::service::{self, Service};
 pub use crate::http::{
-    connection, coop, memory, origin, private_response,
-    requirements, state, upgrade,
+    connection, coop, memory, origin, private_response, requirements, state, upgrade,
 };
 #[doc(hidden)]
-pub use crate::http::{
-    in_flight, panic, task_local, timer,
-};
+pub use crate::http::{in_flight, panic, task_local, timer};
 /// Content negotiation with `Accept` (RFC 9110 §12.5.1).
 pub mod accept {
     pub use crate::extract::accept::{Accept, Negotiation};
@@ -71,20 +68,22 @@ pub mod ndjson {
 /// A bounded single-threaded channel that carries a request body from a connection to a handler.
 pub mod pipe {
     pub use crate::http::body::pipe::{
-        DEFAULT_PIPE_BYTES_MAX, PipeFrame, PipeReader, ReaderClosed, ConsumedBytes, PipeWriter, pipe,
+        ConsumedBytes, DEFAULT_PIPE_BYTES_MAX, PipeFrame, PipeReader, PipeWriter, ReaderClosed,
+        pipe,
     };
 }
 
 /// A thread-local pool of buffers, which a worker reuses instead of allocating.
 pub mod pool {
-    pub use crate::http::body::pool::{put, get};
+    pub use crate::http::body::pool::{get, put};
 }
 
 /// Conditional requests (RFC 9110 §13).
 #[cfg(feature = "conditions")]
 pub mod precondition {
     pub use crate::extract::precondition::{
-        Preconditions, Validators, PreconditionOutcome, precondition_failed, not_modified, truncate_to_seconds,
+        PreconditionOutcome, Preconditions, Validators, not_modified, precondition_failed,
+        truncate_to_seconds,
     };
 }
 
@@ -109,6 +108,6 @@ pub mod prelude {
     pub use crate::response::{AppendHeaders, Html, Redirect};
     pub use crate::sse::{self, Event, LastEventId, Sse};
     pub use crate::{
-        App, Body, RequestHead, IntoResponse, Parts, Problem, Request, Response, Scope, Service,
+        App, Body, IntoResponse, Parts, Problem, Request, RequestHead, Response, Scope, Service,
     };
 }

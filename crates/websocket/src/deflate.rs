@@ -2,10 +2,10 @@
 
 use crate::inflate::Inflater;
 use flate2::{Compress as Deflater, Compression as Level};
-use peregrine_proto::ws::deflate::{DeflateParams, DeflateConfig};
+use peregrine_proto::ws::deflate::{DeflateConfig, DeflateParams};
 use peregrine_proto::ws::{DeflateCodec, InflateError};
-use peregrine_web::memory::MemoryReservation;
 use peregrine_web::deflate::flush;
+use peregrine_web::memory::MemoryReservation;
 use std::cell::RefCell;
 use std::fmt;
 
@@ -70,7 +70,11 @@ pub(crate) struct DeflateContext {
 
 impl DeflateContext {
     pub(crate) fn new(agreed: DeflateParams) -> Self {
-        let DeflateParams { server_no_context_takeover: server_forgets, client_no_context_takeover: client_forgets, .. } = agreed;
+        let DeflateParams {
+            server_no_context_takeover: server_forgets,
+            client_no_context_takeover: client_forgets,
+            ..
+        } = agreed;
         let (deflater, inflater) = (None, None);
         Self {
             deflater,
@@ -125,7 +129,8 @@ impl DeflateCodec for DeflateContext {
     }
 
     fn deflate(&mut self, input: &[u8], out: &mut Vec<u8>) {
-        let make = || DEFLATERS.with(|stock| take_pooled(stock, || Deflater::new(Level::fast(), false)));
+        let make =
+            || DEFLATERS.with(|stock| take_pooled(stock, || Deflater::new(Level::fast(), false)));
         let deflater = self.deflater.get_or_insert_with(make);
         flush(deflater, input, out).expect("compression cannot fail");
         self.update_reservation();

@@ -5,13 +5,13 @@
 //! a separate task.
 
 use crate::error::RecvError;
-use crate::socket::WebSocket;
 use crate::limits::WebSocketTimeouts;
 use crate::shared::{ReceivedKind, SharedSocket};
+use crate::socket::WebSocket;
 use peregrine_proto::ws::CloseCode;
-use peregrine_web::timer::{self, Timer};
-use peregrine_web::panic;
 use peregrine_web::coop::yield_now;
+use peregrine_web::panic;
+use peregrine_web::timer::{self, Timer};
 use peregrine_web::upgrade::Upgraded;
 use std::any::Any;
 use std::future::poll_fn;
@@ -164,7 +164,9 @@ impl Dispatcher {
                 self.shared.with(|state| state.ping());
                 self.enter_phase(ClosePhase::PingSent, self.timeouts.pong_timeout);
             }
-            ClosePhase::PingSent if self.is_backpressured() => self.arm_timer(self.timeouts.pong_timeout),
+            ClosePhase::PingSent if self.is_backpressured() => {
+                self.arm_timer(self.timeouts.pong_timeout)
+            }
             // RFC 6455 §5.5.2: an endpoint MUST answer a ping.
             ClosePhase::PingSent => self.shared.with(|state| {
                 state.close(CloseCode::POLICY_VIOLATION, "no ping was answered in time");
@@ -173,7 +175,9 @@ impl Dispatcher {
                 state.close_receive();
             }),
             // RFC 6455 §7.4.1: 1001 means that the server is going down.
-            ClosePhase::Draining => self.shared.with(|state| state.close(CloseCode::GOING_AWAY, "")),
+            ClosePhase::Draining => {
+                self.shared.with(|state| state.close(CloseCode::GOING_AWAY, ""))
+            }
             ClosePhase::CloseSent => self.shared.with(|state| state.close_receive()),
             ClosePhase::HandlerFinishing | ClosePhase::Done => {
                 handler.clear();
@@ -271,7 +275,8 @@ impl Dispatcher {
         let (can_send, is_over) = self.shared.with(|state| {
             if state.is_abandoned() && state.can_send() {
                 let is_draining = state.is_draining;
-                let code = if is_draining { CloseCode::GOING_AWAY } else { CloseCode::NORMAL_CLOSURE };
+                let code =
+                    if is_draining { CloseCode::GOING_AWAY } else { CloseCode::NORMAL_CLOSURE };
                 state.close(code, "");
             }
             (state.can_send(), state.is_closed())

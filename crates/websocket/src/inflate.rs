@@ -251,7 +251,10 @@ mod tests {
                 inflated(&mut inflater, &self::message("", Some(10)), 1, 1),
                 Ok(b"abc".to_vec())
             );
-            assert_eq!(inflated(&mut inflater, &self::message("", Some(14)), 1, 1), Err(InflateError));
+            assert_eq!(
+                inflated(&mut inflater, &self::message("", Some(14)), 1, 1),
+                Err(InflateError)
+            );
         }
     }
 }

@@ -1,8 +1,8 @@
 //! A channel of values that are sent as JSON text messages.
 
 use crate::error::{JsonError, SendError};
-use crate::socket::{WebSocketReceiver, WebSocketSender, WebSocket};
 use crate::message::Message;
+use crate::socket::{WebSocket, WebSocketReceiver, WebSocketSender};
 use peregrine_proto::ws::CloseCode;
 use serde::Serialize;
 use serde::de::DeserializeOwned;

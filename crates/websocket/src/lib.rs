@@ -38,27 +38,27 @@
 mod deflate;
 mod dispatcher;
 mod error;
-mod socket;
-mod receive_queue;
 #[cfg(feature = "deflate")]
 mod inflate;
 mod json;
+mod limits;
 mod message;
 mod origin;
-mod limits;
-mod work_budget;
+mod receive_queue;
 mod shared;
+mod socket;
 mod upgrade;
 mod waker_list;
+mod work_budget;
 
 #[cfg(feature = "deflate")]
 pub use deflate::PerMessageDeflate;
-pub use error::{RecvError, JsonError, SendError, TrySendError};
-pub use socket::{WebSocketReceiver, WebSocketSender, WebSocket};
+pub use error::{JsonError, RecvError, SendError, TrySendError};
 pub use json::{JsonReceiver, JsonSender, JsonSocket};
+pub use limits::{CLOSE_TIMEOUT, DRAIN_TIMEOUT, PING_INTERVAL, PONG_TIMEOUT, WebSocketLimits};
 pub use message::{CloseFrame, Message, Utf8Bytes};
 pub use peregrine_proto::ws::{CloseCode, WebSocketError};
-pub use limits::{CLOSE_TIMEOUT, DRAIN_TIMEOUT, PONG_TIMEOUT, PING_INTERVAL, WebSocketLimits};
+pub use socket::{WebSocket, WebSocketReceiver, WebSocketSender};
 pub use upgrade::WebSocketUpgrade;
 
 /// The compression state of a connection.

@@ -61,7 +61,10 @@ mod tests {
         for text in ["first", "second", "third"] {
             assert_eq!(inbox.push(Ok(text.into())), MESSAGE_OVERHEAD_BYTES + text.len());
         }
-        assert_eq!((reserved() - before, inbox.memory_bytes()), (3 * MESSAGE_OVERHEAD_BYTES + 16, reserved() - before));
+        assert_eq!(
+            (reserved() - before, inbox.memory_bytes()),
+            (3 * MESSAGE_OVERHEAD_BYTES + 16, reserved() - before)
+        );
         assert_eq!(inbox.pop(), Some(Ok("first".into())));
         assert_eq!(reserved() - before, 2 * MESSAGE_OVERHEAD_BYTES + 11);
         inbox.clear();

@@ -2,14 +2,14 @@
 
 use crate::Codec;
 use crate::error::{RecvError, SendError, TrySendError};
-use crate::receive_queue::ReceiveQueue;
-use crate::message::{CloseFrame, Message};
 use crate::limits::{CachedLimits, WebSocketLimits};
-use crate::work_budget::WorkBudget;
+use crate::message::{CloseFrame, Message};
+use crate::receive_queue::ReceiveQueue;
 use crate::waker_list::{WakerList, store_waker};
+use crate::work_budget::WorkBudget;
 use bytes::Bytes;
-use peregrine_proto::ws::{self, Close, CloseCode, Connection, MessagePayload, Event, Role};
-use peregrine_web::memory::{MemoryReservation, MemoryPressure, pressure};
+use peregrine_proto::ws::{self, Close, CloseCode, Connection, Event, MessagePayload, Role};
+use peregrine_web::memory::{MemoryPressure, MemoryReservation, pressure};
 use peregrine_web::upgrade::UnsentBytes;
 use std::cell::RefCell;
 use std::mem::take;
@@ -69,7 +69,11 @@ pub(crate) struct SocketState {
 }
 
 impl SharedSocket {
-    pub(crate) fn new(limits: WebSocketLimits, compression: Option<Codec>, backlog: UnsentBytes) -> Self {
+    pub(crate) fn new(
+        limits: WebSocketLimits,
+        compression: Option<Codec>,
+        backlog: UnsentBytes,
+    ) -> Self {
         let bounds = CachedLimits::for_limits(limits);
         let packs_from = compression.as_ref().map_or(usize::MAX, |_| limits.compress_bytes_min);
         let share = WorkBudget::new(packs_from);
@@ -395,7 +399,8 @@ impl SocketState {
             }
             Event::Close(Close { code, reason }) => {
                 let reason = reason.to_owned().into();
-                let close = (code != CloseCode::NO_STATUS_RECEIVED).then_some(CloseFrame { code, reason });
+                let close =
+                    (code != CloseCode::NO_STATUS_RECEIVED).then_some(CloseFrame { code, reason });
                 self.deliver(Ok(Message::Close(close)));
                 self.finish_receiving();
                 return (used, ReceivedKind::NeedInput);

@@ -28,7 +28,11 @@ pub struct WebSocket {
 
 impl WebSocket {
     pub(crate) fn new(shared: &SharedSocket, protocol: Option<String>) -> Self {
-        Self { sender: WebSocketSender::new(shared), receiver: WebSocketReceiver::new(shared), protocol }
+        Self {
+            sender: WebSocketSender::new(shared),
+            receiver: WebSocketReceiver::new(shared),
+            protocol,
+        }
     }
 
     /// The negotiated subprotocol.
@@ -165,7 +169,10 @@ impl WebSocketSender {
         &self,
         mut poll: impl FnMut(&mut SocketState, u64, &mut Context<'_>) -> Poll<T>,
     ) -> T {
-        let place = SendWaiter { shared: &self.shared, waiter_id: self.shared.with(SocketState::next_waiter_id) };
+        let place = SendWaiter {
+            shared: &self.shared,
+            waiter_id: self.shared.with(SocketState::next_waiter_id),
+        };
         poll_fn(|context| self.shared.with(|state| poll(state, place.waiter_id, context))).await
     }
 
@@ -177,7 +184,10 @@ impl WebSocketSender {
     /// The WebSocket is closed, or the message is not allowed.
     pub async fn send(&self, message: impl Into<Message>) -> Result<(), SendError> {
         let mut message = Some(message.into());
-        self.poll_with_waiter(|state, number, context| state.poll_send(&mut message, number, context)).await
+        self.poll_with_waiter(|state, number, context| {
+            state.poll_send(&mut message, number, context)
+        })
+        .await
     }
 
     /// Sends a message if there is room for it, without waiting. Use it for broadcasts, where one
@@ -203,7 +213,8 @@ impl WebSocketSender {
     /// Waits until the WebSocket closes or the server drains. While it drains, messages can still
     /// be sent for the time set by [`goodbye`](crate::WebSocketUpgrade::goodbye).
     pub async fn wait_closing(&self) {
-        self.poll_with_waiter(|state, number, context| state.poll_close_started(number, context)).await;
+        self.poll_with_waiter(|state, number, context| state.poll_close_started(number, context))
+            .await;
     }
 
     /// Returns whether the WebSocket is closed or closing.

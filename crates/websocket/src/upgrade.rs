@@ -1,24 +1,24 @@
 //! The opening handshake.
 
 #[cfg(feature = "deflate")]
-use crate::deflate::{PerMessageDeflate, DeflateContext};
+use crate::deflate::{DeflateContext, PerMessageDeflate};
 use crate::dispatcher::run_websocket;
-use crate::socket::WebSocket;
-use crate::origin;
 use crate::limits::{WebSocketLimits, WebSocketTimeouts};
+use crate::origin;
 use crate::shared::SharedSocket;
+use crate::socket::WebSocket;
 use http::header::{
     ALLOW, CONNECTION, ORIGIN, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_PROTOCOL, SEC_WEBSOCKET_VERSION,
     UPGRADE,
 };
 use http::{HeaderValue, StatusCode};
 use peregrine_proto::Version;
-use peregrine_proto::ws::key::HandshakeKey;
 use peregrine_proto::ws::handshake::{self, HandshakeError};
+use peregrine_proto::ws::key::HandshakeKey;
 use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::extract::FromRequestParts;
 use peregrine_web::upgrade::UpgradeHandler;
-use peregrine_web::{ClientInfo, RequestHead, IntoResponse, Parts, Problem, Response};
+use peregrine_web::{ClientInfo, IntoResponse, Parts, Problem, RequestHead, Response};
 use std::fmt;
 use std::rc::Rc;
 use std::time::Duration;
@@ -235,7 +235,10 @@ impl WebSocketUpgrade {
 
     /// Negotiates compression and adds the result to the response.
     #[cfg(feature = "deflate")]
-    fn negotiate_deflate(&self, response: &mut Response) -> Option<peregrine_proto::ws::deflate::DeflateParams> {
+    fn negotiate_deflate(
+        &self,
+        response: &mut Response,
+    ) -> Option<peregrine_proto::ws::deflate::DeflateParams> {
         use http::header::SEC_WEBSOCKET_EXTENSIONS;
         let offers = self.head.header_values("sec-websocket-extensions");
         let agreed = peregrine_proto::ws::deflate::negotiate(offers, &self.deflate?.to_config())?;

@@ -6,8 +6,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::network::Network;
-use crate::pipe::{SenderState, ReceiverState, take_front};
-use crate::state::{Connection, Side, NetworkState};
+use crate::pipe::{ReceiverState, SenderState, take_front};
+use crate::state::{Connection, NetworkState, Side};
 
 /// One end of a connection, closed when dropped.
 pub(crate) struct SimEndpoint {
@@ -97,7 +97,9 @@ impl SimEndpoint {
             match pipe.sender {
                 SenderState::Open => {}
                 SenderState::Reset => return Err(fault),
-                SenderState::FinQueued | SenderState::FinSent => return Err(io::ErrorKind::BrokenPipe),
+                SenderState::FinQueued | SenderState::FinSent => {
+                    return Err(io::ErrorKind::BrokenPipe);
+                }
             }
             pipe.pending.extend(bytes);
             pipe.queued += u64::try_from(bytes.len()).expect("a length has at most 64 bits");
@@ -108,7 +110,11 @@ impl SimEndpoint {
     }
 
     /// Ready when the pipe has accepted everything up to `target`.
-    pub(crate) fn poll_flushed_to(&self, context: &mut Context<'_>, target: u64) -> Poll<io::Result<()>> {
+    pub(crate) fn poll_flushed_to(
+        &self,
+        context: &mut Context<'_>,
+        target: u64,
+    ) -> Poll<io::Result<()>> {
         self.with(|state, id, end| {
             let connection = connection(&mut state.connections, id);
             let fault = connection.error_kind();
@@ -147,7 +153,8 @@ impl SimEndpoint {
     pub(crate) fn is_flushed(&self) -> bool {
         self.with(|state, id, end| {
             let pipe = connection(&mut state.connections, id).pipe(end);
-            let is_under_way = pipe.bytes_written < pipe.queued || pipe.sender == SenderState::FinQueued;
+            let is_under_way =
+                pipe.bytes_written < pipe.queued || pipe.sender == SenderState::FinQueued;
             pipe.sender == SenderState::Reset || !is_under_way
         })
     }

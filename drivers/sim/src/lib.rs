@@ -25,8 +25,8 @@
 
 mod client;
 mod drop_at;
-mod faults;
 mod endpoint;
+mod faults;
 mod network;
 mod pipe;
 mod random;
@@ -41,5 +41,5 @@ pub use drop_at::DropAt;
 pub use faults::{Faults, SocketBuffers};
 pub use network::{Network, Port};
 pub use run::{KeepAwake, Sim};
-pub use stream::{Chunk, SimListener, SimHandoff, SimStream};
+pub use stream::{Chunk, SimHandoff, SimListener, SimStream};
 pub use trace::RunFailure;

@@ -14,10 +14,10 @@ use peregrine_driver::{Driver, Options};
 
 use crate::client::Client;
 use crate::drop_at::DropAt;
-use crate::faults::Faults;
 use crate::endpoint::SimEndpoint;
+use crate::faults::Faults;
 use crate::run::Sim;
-use crate::state::{Side, PortState, NetworkState};
+use crate::state::{NetworkState, PortState, Side};
 use crate::tasks::{RunQueue, Spawned};
 use crate::trace::RunFailure;
 

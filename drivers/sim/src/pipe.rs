@@ -139,12 +139,17 @@ impl Pipe {
     /// Creates a direction in which `end` sends.
     pub(crate) fn new(faults: &Faults, random: &mut Rng, end: Side) -> Self {
         let window = match &faults.socket_buffers {
-            Some(sockets) => BoundedBuffer::new(sockets.receive_bytes_max, sockets.window_update_bytes),
+            Some(sockets) => {
+                BoundedBuffer::new(sockets.receive_bytes_max, sockets.window_update_bytes)
+            }
             None => BoundedBuffer::new(capacity(faults, random), 1),
         };
         Self {
             window,
-            send_buffer_limits: faults.socket_buffers.as_ref().map(|sockets| SendBufferLimits::new(sockets, end)),
+            send_buffer_limits: faults
+                .socket_buffers
+                .as_ref()
+                .map(|sockets| SendBufferLimits::new(sockets, end)),
             pending: VecDeque::new(),
             queued: 0,
             bytes_written: 0,
@@ -166,7 +171,10 @@ impl Pipe {
         let filled = self.in_flight_bytes + self.receive_buffer.len();
         assert!(filled <= self.window.capacity, "the pipe exceeds its limit");
         assert!(self.bytes_written <= self.queued, "more bytes were taken than queued");
-        assert!(self.receiver != ReceiverState::Closed || self.receive_buffer.is_empty(), "nobody would read them");
+        assert!(
+            self.receiver != ReceiverState::Closed || self.receive_buffer.is_empty(),
+            "nobody would read them"
+        );
     }
 
     /// The number of bytes that the sender's kernel keeps until they are acknowledged.
@@ -198,7 +206,11 @@ impl Pipe {
     /// Takes one piece to fly, if the window is open. The second value is whether the sender's
     /// kernel accepted more bytes from the sender as a result.
     pub(crate) fn next_segment(&mut self, cut: bool, random: &mut Rng) -> Option<(Vec<u8>, bool)> {
-        let from = if self.send_buffer_limits.is_some() { &mut self.send_buffer } else { &mut self.pending };
+        let from = if self.send_buffer_limits.is_some() {
+            &mut self.send_buffer
+        } else {
+            &mut self.pending
+        };
         if from.is_empty() || self.is_refused {
             return None;
         }

@@ -10,14 +10,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use peregrine_driver::{DriverStats, Driver, Options};
+use peregrine_driver::{Driver, DriverStats, Options};
 use tokio::runtime::{Builder, Handle, LocalOptions};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::network::{Network, Port};
-use crate::state::{Side, NetworkState};
-use crate::stream::{SimListener, SimHandoff, SimStream};
-use crate::tasks::{TaskWaker, RunQueue, Task};
+use crate::state::{NetworkState, Side};
+use crate::stream::{SimHandoff, SimListener, SimStream};
+use crate::tasks::{RunQueue, Task, TaskWaker};
 use crate::trace::RunFailure;
 
 /// The number under which `main` is scheduled; tasks count from 1.
@@ -73,7 +73,8 @@ impl Driver for Sim {
             io::Error::new(io::ErrorKind::NotFound, "this thread has no simulated network")
         })?;
         network.with(|state| {
-            state.receive_buffers.chunks_max = options.receive_buffers.clamp(16, 32_768).next_power_of_two();
+            state.receive_buffers.chunks_max =
+                options.receive_buffers.clamp(16, 32_768).next_power_of_two();
             state.receive_buffers.chunk_bytes_max = options.receive_buffer_bytes.clamp(512, 65_536);
         });
         // Without I/O, creating a runtime is cheap, so a thousand runs take little time.
@@ -298,7 +299,11 @@ impl<F: Future> SimLoop<F> {
                 let half = self.network.with(|state| state.time_max) / 2;
                 let is_long =
                     (self.base + self.start.elapsed()).saturating_sub(self.idle_since) > half;
-                self.fail(if is_long || half > IDLE_TIMEOUT_MAX { "deadlock" } else { "time is over" })
+                self.fail(if is_long || half > IDLE_TIMEOUT_MAX {
+                    "deadlock"
+                } else {
+                    "time is over"
+                })
             }
             (None, Some(until)) => until,
             (None, None) => {
@@ -321,7 +326,13 @@ impl<F: Future> SimLoop<F> {
             let (seed, waiting, recent) = (state.seed, state.waiting(), state.trace.recent());
             let since = if what == "deadlock" { self.idle_since } else { state.now };
             let waiting_too = waiting.clone();
-            let stuck = RunFailure { cause: what, tasks, tokio_tasks, idle_since: since, waiting: waiting_too };
+            let stuck = RunFailure {
+                cause: what,
+                tasks,
+                tokio_tasks,
+                idle_since: since,
+                waiting: waiting_too,
+            };
             state.failure = Some(stuck);
             state.trace.stop_recording();
             format!("seed {seed}: main and {tasks} tasks wait for {waiting}; last:\n{recent}")

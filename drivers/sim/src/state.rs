@@ -7,7 +7,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use crate::faults::Faults;
-use crate::pipe::{Pipe, SenderState, ReceiverState};
+use crate::pipe::{Pipe, ReceiverState, SenderState};
 use crate::random::Rng;
 use crate::trace::{RunFailure, Trace};
 
@@ -119,7 +119,11 @@ impl Connection {
     /// The number of bytes that the server's kernel keeps after the server has closed the
     /// connection.
     fn bytes_of_the_closed(&self) -> usize {
-        if self.is_open[Side::Server.index()] { 0 } else { self.pipe_ref(Side::Server).unacknowledged() }
+        if self.is_open[Side::Server.index()] {
+            0
+        } else {
+            self.pipe_ref(Side::Server).unacknowledged()
+        }
     }
 }
 
@@ -436,7 +440,9 @@ impl NetworkState {
 
     /// Closes connections whose handles were lost.
     pub(crate) fn close_dropped_handoffs(&mut self) {
-        let lost = std::mem::take(&mut *self.dropped_handoffs.lock().unwrap_or_else(PoisonError::into_inner));
+        let lost = std::mem::take(
+            &mut *self.dropped_handoffs.lock().unwrap_or_else(PoisonError::into_inner),
+        );
         lost.into_iter().for_each(|id| self.close(id, Side::Server));
     }
 

@@ -29,12 +29,17 @@ pub(crate) struct BufferPool {
 
 impl BufferPool {
     pub(crate) fn new(options: &Options) -> Self {
-        let buffers = options.receive_buffers.clamp(BUFFER_COUNT_RANGE.0, BUFFER_COUNT_RANGE.1).next_power_of_two();
+        let buffers = options
+            .receive_buffers
+            .clamp(BUFFER_COUNT_RANGE.0, BUFFER_COUNT_RANGE.1)
+            .next_power_of_two();
         Self {
             free: RefCell::default(),
             allocated: Cell::new(0),
             buffers_max: usize::try_from(buffers).expect("32,768 fits every usize of 32 bits"),
-            buffer_bytes: options.receive_buffer_bytes.clamp(BUFFER_BYTES_RANGE.0, BUFFER_BYTES_RANGE.1),
+            buffer_bytes: options
+                .receive_buffer_bytes
+                .clamp(BUFFER_BYTES_RANGE.0, BUFFER_BYTES_RANGE.1),
             exhausted: Cell::new(0),
             metrics: options.metrics.clone(),
         }

@@ -14,16 +14,16 @@
 //! Start reading at `worker.rs` ([`Tokio`]), then `stream.rs` and `output.rs`.
 #![forbid(unsafe_code)]
 
-mod socket;
+mod affinity;
+mod buffer_pool;
 mod listener;
 mod poll_clock;
 mod send_queue;
-mod affinity;
-mod buffer_pool;
+mod socket;
 mod stream;
 mod worker;
 
-pub use listener::TokioListener;
 pub use buffer_pool::Chunk;
+pub use listener::TokioListener;
 pub use stream::TokioStream;
 pub use worker::{KeepAwake, Tokio};

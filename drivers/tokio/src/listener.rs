@@ -83,14 +83,19 @@ impl TokioListener {
                 listener.poll_accept(context).map_ok(|(socket, _)| AsyncSocket::Tcp(socket))
             }
             #[cfg(unix)]
-            ListenSocket::Unix(listener) if self.is_shut_down.get() => Poll::Ready(accept_remaining(listener)),
+            ListenSocket::Unix(listener) if self.is_shut_down.get() => {
+                Poll::Ready(accept_remaining(listener))
+            }
             #[cfg(unix)]
             ListenSocket::Unix(listener) => {
                 listener.poll_accept(context).map_ok(|(socket, _)| AsyncSocket::Unix(socket))
             }
         };
         // A task without remaining budget is pending although there may be more.
-        if accepted.is_pending() && self.preexisting.get() == Preexisting::Possible && has_budget_remaining() {
+        if accepted.is_pending()
+            && self.preexisting.get() == Preexisting::Possible
+            && has_budget_remaining()
+        {
             self.preexisting.set(Preexisting::Drained);
         }
         let accepted = ready!(accepted);

@@ -31,7 +31,13 @@ pub(crate) struct PollClock {
 impl PollClock {
     pub(crate) fn new(start: Instant, sleeps: Arc<AtomicU64>) -> Self {
         let (seen, began) = (Cell::default(), Cell::default());
-        Self { start, parks: sleeps, seen_parks: seen, polled_at: began, marker: marker::Marker::default() }
+        Self {
+            start,
+            parks: sleeps,
+            seen_parks: seen,
+            polled_at: began,
+            marker: marker::Marker::default(),
+        }
     }
 
     /// Returns when the runtime polled the kernel for the current work.

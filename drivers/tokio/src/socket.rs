@@ -8,7 +8,7 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use peregrine_driver::{Address, UnixCredentials, FileRange, Handoff};
+use peregrine_driver::{Address, FileRange, Handoff, UnixCredentials};
 use socket2::SockRef;
 #[cfg(target_os = "linux")]
 use tokio::io::Interest;

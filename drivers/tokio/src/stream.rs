@@ -6,11 +6,11 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 
 use bytes::Bytes;
-use peregrine_driver::{Address, UnixCredentials, FileRange, Handoff, SendBuf};
+use peregrine_driver::{Address, FileRange, Handoff, SendBuf, UnixCredentials};
 
-use crate::socket::AsyncSocket;
-use crate::send_queue::SendQueue;
 use crate::buffer_pool::Chunk;
+use crate::send_queue::SendQueue;
+use crate::socket::AsyncSocket;
 use crate::worker::TokioWorker;
 
 /// One connection. Holds no buffer while it waits.
@@ -163,7 +163,11 @@ impl StreamShared {
         let mut connection = self.socket.borrow_mut();
         let pool = &self.worker.pool;
         if self.use_large_buffer.get() {
-            return self.poll_receive_owned(&mut connection, context, self.worker.large_receive_bytes);
+            return self.poll_receive_owned(
+                &mut connection,
+                context,
+                self.worker.large_receive_bytes,
+            );
         }
         let Some(mut buffer) = pool.get() else {
             // Other connections hold all buffers: allocate memory if there is something to read.

@@ -11,15 +11,15 @@ use std::task::Context;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use peregrine_driver::{
-    DriverStats, Driver, DriverMetrics, BlockingTasks, Options, Handoff, Socket, SocketOptions,
+    BlockingTasks, Driver, DriverMetrics, DriverStats, Handoff, Options, Socket, SocketOptions,
 };
 use tokio::runtime::{Builder, Handle, LocalOptions, LocalRuntime};
 
-use crate::socket::AsyncSocket;
-use crate::listener::TokioListener;
-use crate::poll_clock::{self, PollClock};
 use crate::affinity::AffinityGuard;
 use crate::buffer_pool::BufferPool;
+use crate::listener::TokioListener;
+use crate::poll_clock::{self, PollClock};
+use crate::socket::AsyncSocket;
 use crate::stream::TokioStream;
 
 /// The maximum number of sockets reported by one poll of the kernel. With a small number, a request

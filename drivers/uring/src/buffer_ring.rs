@@ -51,7 +51,10 @@ struct ChunkLink {
 }
 
 fn count(options: &Options) -> u32 {
-    options.receive_buffers.clamp(*BUFFER_COUNT_RANGE.start(), *BUFFER_COUNT_RANGE.end()).next_power_of_two()
+    options
+        .receive_buffers
+        .clamp(*BUFFER_COUNT_RANGE.start(), *BUFFER_COUNT_RANGE.end())
+        .next_power_of_two()
 }
 
 /// The memory that the kernel locks for the buffer ring: its entries, not the buffers themselves.
@@ -66,7 +69,9 @@ impl BufferRing {
     /// The kernel rejected the registration.
     pub(crate) fn register(ring: &Ring, options: &Options) -> io::Result<Self> {
         let count = count(options);
-        let bytes = options.receive_buffer_bytes.clamp(*BUFFER_BYTES_RANGE.start(), *BUFFER_BYTES_RANGE.end());
+        let bytes = options
+            .receive_buffer_bytes
+            .clamp(*BUFFER_BYTES_RANGE.start(), *BUFFER_BYTES_RANGE.end());
         let entries = Mapping::allocate(locked_bytes(options))?;
         let memory = Mapping::allocate(count as usize * bytes)?;
         let submitter = ring.io_uring()?.submitter();

@@ -5,13 +5,13 @@ use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
-use peregrine_driver::{DriverStats, Driver, BlockingTasks, Options, Handoff, Socket};
+use peregrine_driver::{BlockingTasks, Driver, DriverStats, Handoff, Options, Socket};
 use tokio::runtime::{Builder, Handle, LocalOptions, LocalRuntime};
 use tokio::task::unconstrained;
 
 use crate::affinity;
-use crate::listener::UringListener;
 use crate::event_loop;
+use crate::listener::UringListener;
 use crate::prepare::PreparedRing;
 use crate::stream::UringStream;
 use crate::timer::Sleep;
@@ -159,7 +159,11 @@ impl PreparedRing {
 }
 
 /// Runs `main` and all tasks it spawns on the calling thread until `main` completes.
-fn run_on_this_thread<M, F>(prepared: PreparedRing, options: &Options, main: M) -> io::Result<F::Output>
+fn run_on_this_thread<M, F>(
+    prepared: PreparedRing,
+    options: &Options,
+    main: M,
+) -> io::Result<F::Output>
 where
     M: FnOnce(Uring) -> F,
     F: Future,
@@ -175,7 +179,8 @@ where
         figures.set_blocking_threads(functions.threads());
     }
     let shared = UringWorker::start(prepared, options, functions)?;
-    let mut running = WorkerGuard { worker: shared, runtime: Some(runtime), blocking_timeout: Duration::ZERO };
+    let mut running =
+        WorkerGuard { worker: shared, runtime: Some(runtime), blocking_timeout: Duration::ZERO };
     running.worker.executor.enter();
     let spin = Duration::from_micros(u64::from(options.spin_us));
     let root = async {

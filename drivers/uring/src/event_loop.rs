@@ -26,8 +26,8 @@ use tokio::runtime::{Handle, RuntimeMetrics};
 use tokio::task::{JoinError, spawn_local, unconstrained};
 use tokio::time::{Instant, Sleep};
 
-use crate::ring::EnterWait;
 use crate::executor::ParkTarget;
+use crate::ring::EnterWait;
 use crate::timer::LoopClock;
 use crate::worker::{UringWorker, create_eventfd};
 
@@ -147,7 +147,15 @@ impl EventLoop {
     fn new(shared: Rc<UringWorker>, spin: Duration) -> io::Result<Self> {
         let metrics = Handle::current().metrics();
         let parking = TokioParker::new(&shared)?;
-        Ok(Self { worker: shared, metrics, spin, parker: parking, iterations: 0, tokio_tasks: 0, load: LoadLevel::Busy })
+        Ok(Self {
+            worker: shared,
+            metrics,
+            spin,
+            parker: parking,
+            iterations: 0,
+            tokio_tasks: 0,
+            load: LoadLevel::Busy,
+        })
     }
 
     /// Ready when the ring has failed.
@@ -205,7 +213,9 @@ impl EventLoop {
         shared.rearm_starved();
         let tokio_tasks = tokio_tasks(&self.metrics);
         let tokio_alive = shared.keep_awake_count.get() > 0 || tokio_tasks > 0;
-        let next = if shared.executor.is_main_ready() || tokio_alive && self.iterations >= ITERATIONS_PER_YIELD {
+        let next = if shared.executor.is_main_ready()
+            || tokio_alive && self.iterations >= ITERATIONS_PER_YIELD
+        {
             NextStep::YieldToTokio
         } else if tokio_tasks > self.tokio_tasks {
             // New tokio tasks usually produce a response, which is submitted with the others.

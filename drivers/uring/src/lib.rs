@@ -12,25 +12,25 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 #[cfg(target_os = "linux")]
+mod affinity;
+#[cfg(target_os = "linux")]
 mod buffer_ring;
 #[cfg(target_os = "linux")]
 mod chunk;
-#[cfg(target_os = "linux")]
-mod affinity;
 #[cfg(target_os = "linux")]
 mod credentials;
 #[cfg(target_os = "linux")]
 mod driver;
 #[cfg(target_os = "linux")]
-mod sendfile;
+mod event_loop;
+#[cfg(target_os = "linux")]
+mod executor;
 #[cfg(target_os = "linux")]
 mod listener;
 #[cfg(target_os = "linux")]
-mod poll_clock;
-#[cfg(target_os = "linux")]
 mod operation;
 #[cfg(target_os = "linux")]
-mod event_loop;
+mod poll_clock;
 #[cfg(target_os = "linux")]
 mod prepare;
 mod probe;
@@ -41,9 +41,9 @@ mod ring;
 #[cfg(target_os = "linux")]
 mod send;
 #[cfg(target_os = "linux")]
-mod stream;
+mod sendfile;
 #[cfg(target_os = "linux")]
-mod executor;
+mod stream;
 #[cfg(target_os = "linux")]
 mod timer;
 #[cfg(target_os = "linux")]

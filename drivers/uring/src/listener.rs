@@ -21,9 +21,9 @@ use io_uring::{opcode, types};
 use peregrine_driver::{Listener, Socket, SocketOptions};
 use socket2::{SockFilter, SockRef, TcpKeepalive};
 
+use crate::executor::Waiter;
 use crate::operation::{OpKind, Token};
 use crate::stream::UringStream;
-use crate::executor::Waiter;
 use crate::worker::UringWorker;
 
 /// The number of connections that may be older than the options of their listening socket, and so
@@ -371,7 +371,11 @@ impl UringWorker {
     /// of them. Idle workers have taken their connections in the meantime.
     fn accept_batch_size(&self) -> usize {
         let share = 1 + self.executor.polls() / POLLS_PER_ACCEPT;
-        if self.long_iterations.borrow().is_last_long() { share.max(ACCEPT_BATCH_AFTER_STALL) } else { share }
+        if self.long_iterations.borrow().is_last_long() {
+            share.max(ACCEPT_BATCH_AFTER_STALL)
+        } else {
+            share
+        }
     }
 
     pub(crate) fn on_accept_cancelled(&self, token: Token) {
@@ -460,10 +464,13 @@ mod tests {
         SockRef::from(&socket).set_keepalive(true).unwrap();
         let same = socket.try_clone().unwrap();
         let sockets = SocketOptions { tcp_keepalive: None, ..SocketOptions::default() };
-        Uring::run(&Options { socket_options: sockets, ..Options::default() }, |driver| async move {
-            let _listener = driver.listen(Socket::Tcp(socket)).unwrap();
-            assert!(!SockRef::from(&same).keepalive().unwrap());
-        })
+        Uring::run(
+            &Options { socket_options: sockets, ..Options::default() },
+            |driver| async move {
+                let _listener = driver.listen(Socket::Tcp(socket)).unwrap();
+                assert!(!SockRef::from(&same).keepalive().unwrap());
+            },
+        )
         .unwrap();
     }
 
@@ -478,21 +485,24 @@ mod tests {
             tcp_keepalive: Some(Duration::from_secs(77)),
             ..SocketOptions::default()
         };
-        Uring::run(&Options { socket_options: sockets, ..Options::default() }, |driver| async move {
-            let listener = driver.listen(Socket::Tcp(socket)).unwrap();
-            for accepted in 0..3 {
-                let stream = listener.accept().await.unwrap();
-                let streams = stream.worker.streams.borrow();
-                let socket = SockRef::from(&streams[stream.index as usize].descriptor);
-                assert!(!socket.tcp_nodelay().unwrap(), "connection {accepted}");
-                assert_eq!(socket.tcp_notsent_lowat().unwrap(), 20_000);
-                assert_eq!(socket.tcp_keepalive_time().unwrap(), Duration::from_secs(77));
-                drop(streams);
-                // Later connections inherit the option.
-                stream.worker.listeners.borrow_mut()[0].preexisting = 0;
-                let _younger = TcpStream::connect(address).unwrap();
-            }
-        })
+        Uring::run(
+            &Options { socket_options: sockets, ..Options::default() },
+            |driver| async move {
+                let listener = driver.listen(Socket::Tcp(socket)).unwrap();
+                for accepted in 0..3 {
+                    let stream = listener.accept().await.unwrap();
+                    let streams = stream.worker.streams.borrow();
+                    let socket = SockRef::from(&streams[stream.index as usize].descriptor);
+                    assert!(!socket.tcp_nodelay().unwrap(), "connection {accepted}");
+                    assert_eq!(socket.tcp_notsent_lowat().unwrap(), 20_000);
+                    assert_eq!(socket.tcp_keepalive_time().unwrap(), Duration::from_secs(77));
+                    drop(streams);
+                    // Later connections inherit the option.
+                    stream.worker.listeners.borrow_mut()[0].preexisting = 0;
+                    let _younger = TcpStream::connect(address).unwrap();
+                }
+            },
+        )
         .unwrap();
     }
 }

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use peregrine_driver::Options;
 
-use crate::buffer_ring::{self, BufferRing};
 use crate::affinity;
-use crate::probe::{Features, ProbeError, MemlockShortage, probe, buffer_ring_error, ring_error};
-use crate::ring::{Ring, RING_SIZES, RingSize};
+use crate::buffer_ring::{self, BufferRing};
+use crate::probe::{Features, MemlockShortage, ProbeError, buffer_ring_error, probe, ring_error};
+use crate::ring::{RING_SIZES, Ring, RingSize};
 
 /// How long to wait for the memory of rings that were just closed (those of the probe, of a larger
 /// size, or of the process before a restart). The kernel returns it within tens of milliseconds.
@@ -41,16 +41,19 @@ pub fn prepare(workers: &[Options]) -> Result<(Features, Vec<PreparedRing>), Pro
         other => other,
     };
     let features = retry_on_enomem(probe).map_err(for_all)?;
-    let made = prepare_same_size(workers.len(), |worker, size| prepare_on_own_thread(size, &workers[worker]));
+    let made = prepare_same_size(workers.len(), |worker, size| {
+        prepare_on_own_thread(size, &workers[worker])
+    });
     let (size, rings) = made.map_err(for_all)?;
-    let shortage =
-        (size != RING_SIZES[0]).then_some(MemlockShortage { completions: size.completions, needed_kib });
+    let shortage = (size != RING_SIZES[0])
+        .then_some(MemlockShortage { completions: size.completions, needed_kib });
     Ok((features.with_shortage(shortage), rings))
 }
 
 /// The memory locked by rings of the largest size for `workers`, in KiB.
 pub(crate) fn needed_kib(workers: &[Options]) -> usize {
-    let each = |options| (RING_SIZES[0].bytes() + buffer_ring::locked_bytes(options)).div_ceil(1024);
+    let each =
+        |options| (RING_SIZES[0].bytes() + buffer_ring::locked_bytes(options)).div_ceil(1024);
     workers.iter().map(each).sum()
 }
 
@@ -80,7 +83,8 @@ impl PreparedRing {
 fn prepare_on_own_thread(size: RingSize, options: &Options) -> Result<PreparedRing, ProbeError> {
     let make = || {
         if let Some(cpu) = options.cpu {
-            affinity::pin_thread(cpu).map_err(|error| ProbeError::Failed("pinning a worker", error))?;
+            affinity::pin_thread(cpu)
+                .map_err(|error| ProbeError::Failed("pinning a worker", error))?;
         }
         PreparedRing::make(size, options)
     };
@@ -118,7 +122,9 @@ fn retry_on_enomem<T>(mut make: impl FnMut() -> Result<T, ProbeError>) -> Result
     let end = Instant::now() + MEMLOCK_RETRY_TIMEOUT;
     loop {
         match make() {
-            Err(ProbeError::LockedMemory { .. }) if Instant::now() < end => thread::sleep(MEMLOCK_RETRY_INTERVAL),
+            Err(ProbeError::LockedMemory { .. }) if Instant::now() < end => {
+                thread::sleep(MEMLOCK_RETRY_INTERVAL)
+            }
             other => return other,
         }
     }
@@ -130,7 +136,10 @@ mod tests {
     use std::cell::Cell;
 
     fn short() -> ProbeError {
-        ProbeError::LockedMemory { error: io::Error::from_raw_os_error(libc::ENOMEM), needed_kib: 0 }
+        ProbeError::LockedMemory {
+            error: io::Error::from_raw_os_error(libc::ENOMEM),
+            needed_kib: 0,
+        }
     }
 
     #[test]

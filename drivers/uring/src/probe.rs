@@ -181,9 +181,9 @@ mod linux {
     use peregrine_driver::Options;
 
     use super::{Features, ProbeError};
-    use crate::buffer_ring::{BufferRing, BUFFER_GROUP};
+    use crate::buffer_ring::{BUFFER_GROUP, BufferRing};
     use crate::prepare::needed_kib;
-    use crate::ring::{Ring, RING_SIZES, EnterWait};
+    use crate::ring::{EnterWait, RING_SIZES, Ring};
     use crate::worker::create_eventfd;
 
     /// Each wait is for something that has already happened.
@@ -205,7 +205,8 @@ mod linux {
     pub fn probe() -> Result<Features, ProbeError> {
         // Closing a ring interrupts the next system call of the thread that created it, so do not
         // use the caller's thread.
-        let trial = thread::Builder::new().name("peregrine-probe".to_owned()).spawn(probe_on_this_thread);
+        let trial =
+            thread::Builder::new().name("peregrine-probe".to_owned()).spawn(probe_on_this_thread);
         let trial = trial.map_err(|error| ProbeError::Failed("starting a thread", error))?;
         trial.join().unwrap_or_else(|panic| resume_unwind(panic))
     }
@@ -218,7 +219,8 @@ mod linux {
         let options =
             Options { receive_buffers: 16, receive_buffer_bytes: 512, ..Options::default() };
         let buffers = BufferRing::register(&ring, &options).map_err(buffer_ring_error)?;
-        let mut trial = ProbeRing { ring, buffers: ManuallyDrop::new(buffers), completions: Vec::new() };
+        let mut trial =
+            ProbeRing { ring, buffers: ManuallyDrop::new(buffers), completions: Vec::new() };
         trial.poll()?;
         trial.accept_and_receive()?;
         // If a step fails, an operation may still be in flight, so the buffers are leaked. Here all
@@ -253,7 +255,9 @@ mod linux {
             (Some(libc::EPERM | libc::EACCES | libc::ENOSYS), _) => ProbeError::Blocked(error),
             (Some(libc::ENOMEM), _) => out_of_memory(error),
             (Some(libc::EMFILE | libc::ENFILE), _) => ProbeError::NoDescriptors(error),
-            (Some(libc::EINVAL), _) => ProbeError::KernelTooOld("creating a ring with a sized queue"),
+            (Some(libc::EINVAL), _) => {
+                ProbeError::KernelTooOld("creating a ring with a sized queue")
+            }
             _ => ProbeError::Failed("creating a ring", error),
         }
     }
@@ -273,7 +277,8 @@ mod linux {
     impl ProbeRing {
         fn poll(&mut self) -> Result<(), ProbeError> {
             const STEP: &str = "multishot poll";
-            let event = std::fs::File::from(create_eventfd().map_err(|error| step_error(STEP, error))?);
+            let event =
+                std::fs::File::from(create_eventfd().map_err(|error| step_error(STEP, error))?);
             (&event).write_all(&1u64.to_ne_bytes()).map_err(|error| step_error(STEP, error))?;
             let target = types::Fd(event.as_raw_fd());
             self.submit(
@@ -292,7 +297,8 @@ mod linux {
             const CONNECTION_STEP: &str = "exclusive poll";
             const RECEIVE_STEP: &str = "multishot receive";
             const SEND_STEP: &str = "send";
-            let (listener, client) = connection().map_err(|error| step_error("connecting", error))?;
+            let (listener, client) =
+                connection().map_err(|error| step_error("connecting", error))?;
             let target = types::Fd(listener.as_raw_fd());
             let events = (libc::EPOLLIN | libc::EPOLLEXCLUSIVE) as u32;
             self.submit(opcode::PollAdd::new(target, events).build(), POLL)?;
@@ -361,7 +367,9 @@ mod linux {
 
         fn wait(&mut self, name: u64, step: &'static str) -> Result<cqueue::Entry, ProbeError> {
             for _ in 0..WAITS {
-                if let Some(at) = self.completions.iter().position(|entry| entry.user_data() == name) {
+                if let Some(at) =
+                    self.completions.iter().position(|entry| entry.user_data() == name)
+                {
                     return Ok(self.completions.remove(at));
                 }
                 self.ring
@@ -394,7 +402,7 @@ mod linux {
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
-    use super::linux::{step_error, setup_error};
+    use super::linux::{setup_error, step_error};
     use super::*;
 
     fn refused(code: i32, sysctl: Option<u8>) -> String {

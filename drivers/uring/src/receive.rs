@@ -7,11 +7,11 @@ use std::task::{Context, Poll};
 use io_uring::{cqueue, opcode, squeue};
 
 use crate::buffer_ring::BUFFER_GROUP;
-use crate::chunk::{ChunkData, Chunk, ProvidedBuffer, OwnedBuffer};
-use crate::sendfile::to_io_error;
-use crate::operation::{OpKind, Token};
-use crate::stream::{StreamSlot, UringStream, find_live, complete_operation};
+use crate::chunk::{Chunk, ChunkData, OwnedBuffer, ProvidedBuffer};
 use crate::executor::Waiter;
+use crate::operation::{OpKind, Token};
+use crate::sendfile::to_io_error;
+use crate::stream::{StreamSlot, UringStream, complete_operation, find_live};
 use crate::worker::UringWorker;
 
 /// The state machine for receiving.
@@ -82,7 +82,9 @@ impl UringStream {
         let bytes = connection.next_bytes(shared);
         let wants_more = match connection.receive_mode {
             ReceiveMode::Large | ReceiveMode::Poll => bytes.is_none(),
-            ReceiveMode::Multishot | ReceiveMode::Single => connection.unread_chunks() < shared.receive_ahead_max,
+            ReceiveMode::Multishot | ReceiveMode::Single => {
+                connection.unread_chunks() < shared.receive_ahead_max
+            }
         };
         if connection.receive_state == ReceiveState::Idle && wants_more {
             shared.arm_receive(self.index, connection);
@@ -178,7 +180,9 @@ impl UringWorker {
 
     /// Receives once into separate memory, at most `bytes` bytes.
     fn arm_owned_receive(&self, index: u32, connection: &mut StreamSlot, bytes: usize, flags: i32) {
-        let own = connection.owned_receive.insert(Box::new(OwnedBuffer { bytes: Vec::with_capacity(bytes) }));
+        let own = connection
+            .owned_receive
+            .insert(Box::new(OwnedBuffer { bytes: Vec::with_capacity(bytes) }));
         let start = own.bytes.as_mut_ptr();
         let entry = opcode::Recv::new(connection.fd(), start, bytes as u32).flags(flags);
         // SAFETY: the slot owns the memory, which has room for `bytes` bytes. While the receive is
@@ -222,13 +226,16 @@ impl UringWorker {
                             true => ReceiveSize::Short,
                             false => ReceiveSize::Full,
                         };
-                        connection.receive_mode = connection.receive_mode.after(received, more_waits);
+                        connection.receive_mode =
+                            connection.receive_mode.after(received, more_waits);
                     }
                     let unread = connection.unread_chunks();
                     connection.receive_state = match self.after_receive(token, unread, result) {
                         // The kernel reports an error only once, and has reported it to the sending
                         // side.
-                        ReceiveState::Closed(0) => ReceiveState::Closed(connection.send_queue.error),
+                        ReceiveState::Closed(0) => {
+                            ReceiveState::Closed(connection.send_queue.error)
+                        }
                         receiving => receiving,
                     };
                 }
@@ -382,7 +389,7 @@ mod tests {
 
     #[test]
     fn the_pace_follows_what_waits_in_the_socket() {
-        use ReceiveSize::{Short, Full};
+        use ReceiveSize::{Full, Short};
         let moves = [
             (ReceiveMode::Multishot, Full, true, ReceiveMode::Multishot),
             (ReceiveMode::Multishot, Short, false, ReceiveMode::Multishot),

@@ -62,8 +62,12 @@ impl SetupFlag {
 }
 
 /// The optional flags from newest to oldest, the order in which they are dropped.
-pub(crate) const OPTIONAL_SETUP_FLAGS: [SetupFlag; 4] =
-    [SetupFlag::DeferTaskrun, SetupFlag::SingleIssuer, SetupFlag::TaskrunFlag, SetupFlag::SubmitAll];
+pub(crate) const OPTIONAL_SETUP_FLAGS: [SetupFlag; 4] = [
+    SetupFlag::DeferTaskrun,
+    SetupFlag::SingleIssuer,
+    SetupFlag::TaskrunFlag,
+    SetupFlag::SubmitAll,
+];
 
 /// How long [`Ring::enter`] may sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -24,11 +24,13 @@ use io_uring::{opcode, types};
 use peregrine_driver::SendBuf;
 use socket2::SockRef;
 
-use crate::sendfile;
+use crate::executor::Waiter;
 use crate::operation::{OpKind, SendOp, Token};
 use crate::receive::ReceiveState;
-use crate::stream::{StreamSlot, ShutdownState, SendQueue, SendState, UringStream, find_live, complete_operation};
-use crate::executor::Waiter;
+use crate::sendfile;
+use crate::stream::{
+    SendQueue, SendState, ShutdownState, StreamSlot, UringStream, complete_operation, find_live,
+};
 use crate::worker::UringWorker;
 
 /// The maximum number of bytes offered by a ring operation. Above that a system call is cheap
@@ -66,12 +68,18 @@ impl UringStream {
         } else if outgoing.state != SendState::Idle {
             let later = outgoing.queued.get_or_insert_default();
             if !out.is_empty() {
-                later.push_back(SendBuf::Owned(std::mem::replace(out, self.worker.buffer_pool.get())));
+                later.push_back(SendBuf::Owned(std::mem::replace(
+                    out,
+                    self.worker.buffer_pool.get(),
+                )));
             }
             later.extend(shared.take());
             self.worker.wake_on_inline_send(outgoing);
             outgoing.state = SendState::Armed;
-        } else if shared.is_none() && out.len() <= INLINE_SEND_BYTES_MAX && self.worker.can_send_inline() {
+        } else if shared.is_none()
+            && out.len() <= INLINE_SEND_BYTES_MAX
+            && self.worker.can_send_inline()
+        {
             let bytes = std::mem::replace(out, self.worker.buffer_pool.get());
             outgoing.current = SendOp::new(SendBuf::Owned(bytes));
             self.worker.submit_inline_send(self.index, connection);
@@ -157,7 +165,10 @@ impl StreamSlot {
 
     /// The tasks that wait in either direction.
     fn take_waiters(&mut self) -> [Waiter; 2] {
-        [std::mem::take(&mut self.send_queue.flush_waiter), std::mem::take(&mut self.receive_waiter)]
+        [
+            std::mem::take(&mut self.send_queue.flush_waiter),
+            std::mem::take(&mut self.receive_waiter),
+        ]
     }
 }
 
@@ -346,7 +357,11 @@ impl UringWorker {
     /// Starts sending the data queued behind a finished send. Returns the queue if it must not be
     /// sent.
     #[expect(clippy::box_collection, reason = "stored as a box")]
-    fn start_next_send(&self, index: u32, connection: &mut StreamSlot) -> Option<Box<VecDeque<SendBuf>>> {
+    fn start_next_send(
+        &self,
+        index: u32,
+        connection: &mut StreamSlot,
+    ) -> Option<Box<VecDeque<SendBuf>>> {
         let outgoing = &mut connection.send_queue;
         if outgoing.error == 0
             && let Some(next) = outgoing.queued.as_mut().and_then(|later| later.pop_front())
@@ -365,7 +380,11 @@ impl UringWorker {
 
 /// Offers both to the socket in one call that does not wait. Bytes before a file are held back
 /// briefly, so that they share a packet with its contents.
-fn send_vectored(socket: &SockRef<'_>, first: &[u8], behind: Option<&SendBuf>) -> io::Result<usize> {
+fn send_vectored(
+    socket: &SockRef<'_>,
+    first: &[u8],
+    behind: Option<&SendBuf>,
+) -> io::Result<usize> {
     let is_file = matches!(behind, Some(SendBuf::File(_)));
     let more = if is_file { libc::MSG_MORE } else { 0 };
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | more;

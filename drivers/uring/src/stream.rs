@@ -11,15 +11,15 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use io_uring::types;
-use peregrine_driver::{Address, UnixCredentials, FileRange, Handoff, SendBuf, Stream};
+use peregrine_driver::{Address, FileRange, Handoff, SendBuf, Stream, UnixCredentials};
 use peregrine_slot::Slab;
 use socket2::{Domain, SockAddr, SockRef};
 
 use crate::buffer_ring::ChunkQueue;
-use crate::chunk::{ChunkData, Chunk, OwnedBuffer};
+use crate::chunk::{Chunk, ChunkData, OwnedBuffer};
+use crate::executor::Waiter;
 use crate::operation::{OpKind, SendOp, Token};
 use crate::receive::{ReceiveMode, ReceiveState};
-use crate::executor::Waiter;
 use crate::worker::UringWorker;
 
 /// A connection of a [`Uring`](crate::Uring) worker.
@@ -312,7 +312,10 @@ pub(crate) fn find_live(streams: &mut Slab<StreamSlot>, token: Token) -> Option<
 /// bytes in it may have a destructor of the application, so it must be dropped after all borrows
 /// have ended.
 #[must_use = "drop it after all borrows have ended"]
-pub(crate) fn complete_operation(streams: &mut Slab<StreamSlot>, token: Token) -> Option<StreamSlot> {
+pub(crate) fn complete_operation(
+    streams: &mut Slab<StreamSlot>,
+    token: Token,
+) -> Option<StreamSlot> {
     let connection = find_live(streams, token)?;
     connection.in_flight -= 1;
     free_when_done(streams, token.index)

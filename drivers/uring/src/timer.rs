@@ -323,6 +323,9 @@ mod tests {
         for number in 0..2 * RECORDED_ITERATIONS as u64 {
             turns.record(ms(10_000 + 100 * number), ms(10_100 + 100 * number));
         }
-        assert_eq!((turns.iterations.len(), turns.submitted_at(ms(10))), (RECORDED_ITERATIONS, ms(10)));
+        assert_eq!(
+            (turns.iterations.len(), turns.submitted_at(ms(10))),
+            (RECORDED_ITERATIONS, ms(10))
+        );
     }
 }

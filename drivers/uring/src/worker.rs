@@ -11,17 +11,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use io_uring::{cqueue, opcode, squeue, types};
-use peregrine_driver::{DriverStats, DriverMetrics, BlockingTasks, Options, SocketOptions};
+use peregrine_driver::{BlockingTasks, DriverMetrics, DriverStats, Options, SocketOptions};
 use peregrine_slot::{Pool, Slab};
 
 use crate::buffer_ring::BufferRing;
+use crate::executor::Executor;
 use crate::listener::ListenerSlot;
 use crate::operation::{GENERATION_MASK, OpKind, Token};
 use crate::prepare::PreparedRing;
-use crate::ring::{Ring, EnterWait};
+use crate::ring::{EnterWait, Ring};
 use crate::stream::StreamSlot;
-use crate::executor::Executor;
-use crate::timer::{LoopClock, LongIterations, Timers};
+use crate::timer::{LongIterations, LoopClock, Timers};
 
 /// How long an ending worker waits for the kernel to release its memory. Everything has been
 /// cancelled before, so this is only reached if the kernel hangs.
@@ -296,7 +296,9 @@ impl UringWorker {
         self.is_shutting_down.set(true);
         let end = Instant::now() + SHUTDOWN_TIMEOUT;
         self.await_cancelled();
-        while self.in_flight.get() > 0 || self.wake_armed.get() || self.wait_deadline.get().is_some()
+        while self.in_flight.get() > 0
+            || self.wake_armed.get()
+            || self.wait_deadline.get().is_some()
         {
             if Instant::now() > end || self.cancel_all().is_err() {
                 break;

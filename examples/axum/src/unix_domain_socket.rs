@@ -6,7 +6,7 @@ use axum::extract::connect_info::Connected;
 use axum::routing::get;
 use axum::serve::IncomingStream;
 use peregrine::tower::{SharedService, TowerHandler, tower};
-use peregrine::web::connection::{ConnectionInfo, ConnectionAddr};
+use peregrine::web::connection::{ConnectionAddr, ConnectionInfo};
 use std::path::{Path, PathBuf};
 use tokio::net::UnixListener;
 

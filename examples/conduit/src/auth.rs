@@ -3,9 +3,9 @@
 
 use crate::errors::{Error, about, internal};
 use peregrine::auth::jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
-use peregrine::auth::{JwtKeys, JwtVerifier, JwtKeyError};
+use peregrine::auth::{JwtKeyError, JwtKeys, JwtVerifier};
 use peregrine::http::header::WWW_AUTHENTICATE;
-use peregrine::openapi::{OperationInput, Operation};
+use peregrine::openapi::{Operation, OperationInput};
 use peregrine::prelude::*;
 use peregrine::web::requirements::Requirements;
 use serde::{Deserialize, Serialize};

@@ -30,7 +30,8 @@ pub(crate) struct Error(pub(crate) Problem);
 /// A problem with a field or an object, in the specification's wording.
 pub(crate) fn about(status: StatusCode, subject: &str, text: &str) -> Problem {
     let kind = format!("{subject}-{}", text.replace(' ', "-"));
-    Problem::new(status, kind, format!("{subject} {text}")).with_member(ERRORS, json!({ subject: [text] }))
+    Problem::new(status, kind, format!("{subject} {text}"))
+        .with_member(ERRORS, json!({ subject: [text] }))
 }
 
 /// The object does not exist.

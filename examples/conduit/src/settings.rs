@@ -2,7 +2,7 @@
 //! settings (addresses, TLS, limits, logs) are in `ServerConfig`.
 
 use crate::start::StartError;
-use peregrine::config::{ConfigLoader, SecretString, ByteSize, HumanDuration};
+use peregrine::config::{ByteSize, ConfigLoader, HumanDuration, SecretString};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;

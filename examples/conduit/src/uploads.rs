@@ -6,7 +6,7 @@ use crate::db;
 use crate::errors::{Error, internal, invalid};
 use crate::users::{Account, UserBody, image_of};
 use peregrine::files::Files;
-use peregrine::multipart::{MultipartLimits, MultipartForm, UploadedFile};
+use peregrine::multipart::{MultipartForm, MultipartLimits, UploadedFile};
 use peregrine::openapi::{ApiScope, DescribeExt};
 use peregrine::prelude::*;
 use schemars::JsonSchema;
@@ -80,12 +80,19 @@ impl Uploads {
             .no_index()
             .cache_control("*", "public, max-age=31536000, immutable");
         // Pages of other origins may embed the pictures.
-        scope.wrap(SecurityHeaders::new().cross_origin_resource_policy("cross-origin")).subtree("/", files)
+        scope
+            .wrap(SecurityHeaders::new().cross_origin_resource_policy("cross-origin"))
+            .subtree("/", files)
     }
 
     /// The limits of the forms.
     pub(crate) fn limits(&self) -> MultipartLimits {
-        MultipartLimits { fields_max: 1, files_max: 1, file_bytes_max: self.bytes_max, ..MultipartLimits::DEFAULT }
+        MultipartLimits {
+            fields_max: 1,
+            files_max: 1,
+            file_bytes_max: self.bytes_max,
+            ..MultipartLimits::DEFAULT
+        }
     }
 }
 

@@ -3,7 +3,9 @@
 
 use mimalloc::MiMalloc;
 use peregrine::prelude::*;
-use peregrine::websocket::{CloseCode, Message, Utf8Bytes, TrySendError, WebSocket, WebSocketUpgrade};
+use peregrine::websocket::{
+    CloseCode, Message, TrySendError, Utf8Bytes, WebSocket, WebSocketUpgrade,
+};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::mpsc::{Receiver, Sender, channel, error::TrySendError as Full};
 

@@ -25,7 +25,8 @@ Try: curl http://127.0.0.1:8080/hello/you; curl -k https://127.0.0.1:8443/json";
 
 fn main() -> peregrine::Result<()> {
     let address = peregrine_examples::address(ABOUT);
-    let certificate = TlsConfig::self_signed(&["localhost", "127.0.0.1"]).expect("both names are valid");
+    let certificate =
+        TlsConfig::self_signed(&["localhost", "127.0.0.1"]).expect("both names are valid");
     let tls_address = std::env::var("TLS_ADDRESS").unwrap_or_else(|_| "127.0.0.1:8443".to_owned());
     Server::bind(address).listen_tls(tls_address, certificate.tls).serve(|| {
         App::new()

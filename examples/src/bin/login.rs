@@ -3,7 +3,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use peregrine::auth::{RemoteJwks, JwtKeys, JwtVerifier, SecretHash};
+use peregrine::auth::{JwtKeys, JwtVerifier, RemoteJwks, SecretHash};
 use peregrine::prelude::*;
 use peregrine::session::{Session, SessionManager};
 use peregrine::tls::rustls::crypto::aws_lc_rs;

@@ -7,8 +7,8 @@
 
 use peregrine::multipart::{MultipartForm, UploadedFile};
 use peregrine::openapi::{
-    ApiScope, OperationInput, DescribeExt, OpenApiExt, OpenApi, Operation, SecurityScheme, WithStatus,
-    api_scope,
+    ApiScope, DescribeExt, OpenApi, OpenApiExt, Operation, OperationInput, SecurityScheme,
+    WithStatus, api_scope,
 };
 use peregrine::prelude::*;
 use schemars::JsonSchema;
@@ -259,6 +259,9 @@ mod tests {
         assert_eq!(made.status(), 201);
         assert_eq!(made.json::<Sighting>().seen.count, 1);
         assert_eq!(client.get("/sightings/1").send_blocking().json::<Sighting>().id, 1);
-        assert_eq!(client.get("/sightings?bird=kestrel").send_blocking().json::<Vec<Sighting>>(), []);
+        assert_eq!(
+            client.get("/sightings?bird=kestrel").send_blocking().json::<Vec<Sighting>>(),
+            []
+        );
     }
 }

@@ -14,7 +14,9 @@ use std::task::{Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use peregrine_driver::{Address, Driver, Listener, Options, Handoff, Socket, SocketOptions, Stream};
+use peregrine_driver::{
+    Address, Driver, Handoff, Listener, Options, Socket, SocketOptions, Stream,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::{A_WHILE, echo, pause};
@@ -547,8 +549,10 @@ where
         tcp_user_timeout: Some(Duration::from_millis(222_222)),
         ..SocketOptions::default()
     };
-    let none = SocketOptions { tcp_keepalive: None, tcp_user_timeout: None, ..SocketOptions::default() };
-    let endless = SocketOptions { tcp_user_timeout: Some(Duration::MAX), ..SocketOptions::default() };
+    let none =
+        SocketOptions { tcp_keepalive: None, tcp_user_timeout: None, ..SocketOptions::default() };
+    let endless =
+        SocketOptions { tcp_user_timeout: Some(Duration::MAX), ..SocketOptions::default() };
     for sockets in [defaults, others, none, endless] {
         let (socket, place) = kernel.socket();
         if let Socket::Tcp(listener) = &socket {

@@ -29,7 +29,10 @@ pub fn a_passed_connection_goes_on_as_if_nothing_had_been<H: Harness>(harness: &
                 }
                 pause(&driver, A_WHILE / 4).await;
                 let stream = driver.accept_handoff(passed).expect("the socket is a connection");
-                assert_eq!((stream.peer_addr(), stream.local_addr(), stream.peer_credentials()), who);
+                assert_eq!(
+                    (stream.peer_addr(), stream.local_addr(), stream.peer_credentials()),
+                    who
+                );
                 let mut got = Vec::new();
                 while got.len() < 14 {
                     got.extend_from_slice(&stream.recv().await.expect("the connection is open"));

@@ -206,7 +206,9 @@ async fn receive_variously<D: Driver>(driver: &D, stream: &D::Stream) -> Vec<u8>
             None => {}
             Some(chunk) if chunk.is_empty() => break,
             Some(chunk) if attempt % 3 == 0 => all.push(chunk.to_vec()),
-            Some(chunk) => all.push(D::Stream::try_into_vec(chunk).unwrap_or_else(|chunk| chunk.to_vec())),
+            Some(chunk) => {
+                all.push(D::Stream::try_into_vec(chunk).unwrap_or_else(|chunk| chunk.to_vec()))
+            }
         }
         if attempt % 40 == 39 {
             pause(driver, A_WHILE / 20).await;

@@ -158,7 +158,10 @@ fn app(shared: &Shared) -> App {
         })
         .get("/panic", || -> &'static str { panic!("on purpose") })
         .get("/panic-late", panic_late)
-        .any("/panic-guard", (|| "unseen").guard(|_: &GuardContext<'_>| -> bool { panic!("on purpose") }))
+        .any(
+            "/panic-guard",
+            (|| "unseen").guard(|_: &GuardContext<'_>| -> bool { panic!("on purpose") }),
+        )
         .get("/connection", connection)
         .get("/tls", async |tls: TlsInfo| format!("{} {}", tls.version, tls.resumed))
         .get("/client", async |client: Option<ClientIdentity>| {

@@ -149,7 +149,8 @@ pub async fn a_header_tells_whose_connection_it_is<B: Bench>(bench: &B, way: Way
     let site = begin(bench, way, required());
     let (v4, v6) = (address("192.0.2.1:5000"), address("[2001:db8::1]:5000"));
     let (to_v4, to_v6) = (address("203.0.113.9:443"), address("[2001:db8::9]:443"));
-    let inside = [value(tlv_type::SSL_VERSION, b"TLSv1.3"), value(tlv_type::SSL_COMMON_NAME, b"me")];
+    let inside =
+        [value(tlv_type::SSL_VERSION, b"TLSv1.3"), value(tlv_type::SSL_COMMON_NAME, b"me")];
     let values = [
         value(tlv_type::ALPN, b"h2"),
         value(tlv_type::AUTHORITY, b"a.example"),
@@ -178,7 +179,10 @@ pub async fn a_header_tells_whose_connection_it_is<B: Bench>(bench: &B, way: Way
 
 /// Handlers, redirects and extractors use the client address from a trusted proxy's fields.
 pub async fn fields_of_trusted_proxies_tell_the_client<B: Bench>(bench: &B, way: Way) {
-    let proxies = TrustedProxies::from_networks(EVERYBODY).hops_max(1).x_forwarded_host().x_forwarded_prefix();
+    let proxies = TrustedProxies::from_networks(EVERYBODY)
+        .hops_max(1)
+        .x_forwarded_host()
+        .x_forwarded_prefix();
     let site = begin(bench, way, trusting(proxies));
     let mut client = site.client(b"").await;
     client.set_host("own.example");

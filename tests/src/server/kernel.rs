@@ -4,7 +4,8 @@ use crate::server::bench::{Bench, Gate, Got, Outcome, PATIENCE, Served, Wire};
 use crate::server::held;
 use peregrine::access_log::AccessLogOptions;
 use peregrine::{
-    DriverChoice, Error, IntoBuiltApp, Limits, Listener, ListenAddr, RunningServer, Server, WorkerStats,
+    DriverChoice, Error, IntoBuiltApp, Limits, ListenAddr, Listener, RunningServer, Server,
+    WorkerStats,
 };
 use peregrine_tls::TlsConfig;
 use std::cell::Cell;
@@ -213,8 +214,8 @@ impl Served for KernelServer {
 
     async fn ended(self) -> Outcome {
         let stopped = self.running.wait().expect("the workers shut down cleanly");
-        let [Some(snapshot)] =
-            <[Option<WorkerStats>; 1]>::try_from(stopped.workers).expect("the server has one worker")
+        let [Some(snapshot)] = <[Option<WorkerStats>; 1]>::try_from(stopped.workers)
+            .expect("the server has one worker")
         else {
             panic!("the worker did not end");
         };

@@ -130,7 +130,13 @@ fn begin<B: Bench>(bench: &B, way: Way, form: AccessLogFormat) -> Site<B> {
     begin_behind(bench, way, form, Gate::default(), limits())
 }
 
-fn begin_behind<B: Bench>(bench: &B, way: Way, form: AccessLogFormat, gate: Gate, limits: Limits) -> Site<B> {
+fn begin_behind<B: Bench>(
+    bench: &B,
+    way: Way,
+    form: AccessLogFormat,
+    gate: Gate,
+    limits: Limits,
+) -> Site<B> {
     let (lines, waiting) = (Collected::default(), Arc::<AtomicUsize>::default());
     let tls = way.is_secure().then(server_tls);
     let gate = Gate { log: Some((form, lines.clone())), ..gate };

@@ -53,7 +53,13 @@ impl<B: Bench> Bench for MountedBench<'_, B> {
     type Server = B::Server;
     type Wire = B::Wire;
 
-    fn start_behind<A, M>(&self, gate: Gate, limits: Limits, tls: Option<TlsConfig>, make: M) -> B::Server
+    fn start_behind<A, M>(
+        &self,
+        gate: Gate,
+        limits: Limits,
+        tls: Option<TlsConfig>,
+        make: M,
+    ) -> B::Server
     where
         A: IntoBuiltApp + 'static,
         M: Fn() -> A + Clone + Send + 'static,

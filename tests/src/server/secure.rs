@@ -15,7 +15,8 @@ use std::time::Duration;
 /// A certificate for `localhost` that all cases share, because generating one takes time.
 fn identity() -> &'static SelfSigned {
     static IDENTITY: OnceLock<SelfSigned> = OnceLock::new();
-    IDENTITY.get_or_init(|| TlsConfig::self_signed(&["localhost"]).expect("a certificate can be made"))
+    IDENTITY
+        .get_or_init(|| TlsConfig::self_signed(&["localhost"]).expect("a certificate can be made"))
 }
 
 /// The TLS configuration of a server for `localhost`. It does not share session tickets.

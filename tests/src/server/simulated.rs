@@ -5,7 +5,10 @@ use crate::simulated::multiplied;
 use peregrine::{IntoBuiltApp, Limits};
 use peregrine_driver::{Driver, Options};
 use peregrine_driver_sim::{Client, Faults, Network, Sim, SocketBuffers};
-use peregrine_server::{WorkerMetrics, BoundListener, WorkerAccessLog, Instrumentation, Lifecycle, WorkerReport, AccessLogStyle};
+use peregrine_server::{
+    AccessLogStyle, BoundListener, Instrumentation, Lifecycle, WorkerAccessLog, WorkerMetrics,
+    WorkerReport,
+};
 use peregrine_tls::TlsConfig;
 use std::cell::Cell;
 use std::future::Future;
@@ -121,7 +124,12 @@ impl Bench for SimulatedBench {
             let secure = network.bind();
             secure_place = Some(secure.id());
             let on = BoundListener::new(secure);
-            listeners.push(BoundListener { tls: Some(tls), proxy_protocol, trusted_proxies: proxies, ..on });
+            listeners.push(BoundListener {
+                tls: Some(tls),
+                proxy_protocol,
+                trusted_proxies: proxies,
+                ..on
+            });
         }
         let application = make().into_built_app().expect("the application is valid");
         let (orders, receiver) = watch::channel(Lifecycle::Serving);
@@ -131,7 +139,8 @@ impl Bench for SimulatedBench {
         let observed = Instrumentation::with_metrics(Arc::default(), Arc::clone(&counts));
         let log = log.map(|(form, lines)| {
             let lines = Box::new(lines);
-            let (_, style) = watch::channel(AccessLogStyle { format: form, ..AccessLogStyle::default() });
+            let (_, style) =
+                watch::channel(AccessLogStyle { format: form, ..AccessLogStyle::default() });
             WorkerAccessLog { style, sink: lines }
         });
         let observed = Rc::new(observed.with_access_log(log).with_tracing(traces));

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures_core::Stream;
 use peregrine::Limits;
 use peregrine::prelude::*;
-use peregrine::trace::{TRACEPARENT, TRACESTATE, TraceContext, TraceConfig};
+use peregrine::trace::{TRACEPARENT, TRACESTATE, TraceConfig, TraceContext};
 use peregrine::web::HandlerExt;
 use std::collections::BTreeMap;
 use std::convert::Infallible;

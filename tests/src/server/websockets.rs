@@ -10,10 +10,13 @@ use peregrine::App;
 use peregrine::web::deflate::flush;
 use peregrine::web::extract::{Path, State};
 use peregrine::websocket::{
-    CloseCode, PerMessageDeflate, WebSocketLimits, Message, WebSocketReceiver, WebSocketSender, WebSocket, WebSocketUpgrade,
+    CloseCode, Message, PerMessageDeflate, WebSocket, WebSocketLimits, WebSocketReceiver,
+    WebSocketSender, WebSocketUpgrade,
 };
 use peregrine_proto::ws::frame::{self, Opcode};
-use peregrine_proto::ws::{self, DeflateCodec, Connection, MessagePayload, Event, InflateError, Role};
+use peregrine_proto::ws::{
+    self, Connection, DeflateCodec, Event, InflateError, MessagePayload, Role,
+};
 use std::future::Future;
 use std::time::Duration;
 
@@ -42,7 +45,9 @@ pub(super) fn talkers(app: App) -> App {
         app,
         "/ws/impatient",
         |upgrade| {
-            upgrade.drain_timeout(Duration::from_millis(200)).close_timeout(Duration::from_millis(200))
+            upgrade
+                .drain_timeout(Duration::from_millis(200))
+                .close_timeout(Duration::from_millis(200))
         },
         quiet,
     );
@@ -95,11 +100,20 @@ pub(super) fn talkers(app: App) -> App {
 fn echoes(app: App) -> App {
     let app = route(app, "/ws/echo", |upgrade| upgrade.protocols(["v2", "v1"]), echo);
     let app = route(app, "/ws/small", |upgrade| upgrade.limits(small()), echo);
-    let app = route(app, "/ws/deflate", |upgrade| upgrade.permessage_deflate(PerMessageDeflate::default()), echo);
+    let app = route(
+        app,
+        "/ws/deflate",
+        |upgrade| upgrade.permessage_deflate(PerMessageDeflate::default()),
+        echo,
+    );
     let app = route(
         app,
         "/ws/deflate-kept",
-        |upgrade| upgrade.permessage_deflate(PerMessageDeflate::default().server_context_takeover().client_context_takeover()),
+        |upgrade| {
+            upgrade.permessage_deflate(
+                PerMessageDeflate::default().server_context_takeover().client_context_takeover(),
+            )
+        },
         echo,
     );
     route(

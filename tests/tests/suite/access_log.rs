@@ -3,7 +3,7 @@
 
 use peregrine::access_log::{AccessLogFormat, AccessLogOptions};
 use peregrine::prelude::*;
-use peregrine::{DriverChoice, Error, Limits, OverloadLimits, ListenAddr, RunningServer};
+use peregrine::{DriverChoice, Error, Limits, ListenAddr, OverloadLimits, RunningServer};
 use peregrine_tests::logged;
 use peregrine_tests::server::client::Way;
 use peregrine_tests::server::{KernelBenches, SimulatedBenches, SocketWire};
@@ -92,7 +92,9 @@ fn ask(address: SocketAddr, numbers: impl IntoIterator<Item = u64>) {
 
 /// The value of a metric; `name` includes its labels.
 fn metric(running: &RunningServer, name: &str) -> f64 {
-    let Some(peregrine::ListenAddr::Tcp(admin)) = running.admin_address() else { panic!("no address") };
+    let Some(peregrine::ListenAddr::Tcp(admin)) = running.admin_address() else {
+        panic!("no address")
+    };
     let mut peer = TcpStream::connect(admin).expect("the server accepts connections");
     write!(peer, "GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
         .expect("connected");
@@ -222,7 +224,9 @@ impl Write for Valve {
 
 fn a_writer_that_never_takes_anything_holds_nobody_up(choice: DriverChoice) {
     let valve = Valve::default();
-    let log = AccessLogOptions::writer(valve.clone()).format(AccessLogFormat::Common).queue_bytes_max(2000);
+    let log = AccessLogOptions::writer(valve.clone())
+        .format(AccessLogFormat::Common)
+        .queue_bytes_max(2000);
     let Some(running) = start(choice, log.flush_timeout(Duration::from_millis(50))) else { return };
     ask(address(&running), 0..1);
     until("the writer blocks", || valve.waits.load(Ordering::SeqCst) == 1);
@@ -238,7 +242,11 @@ fn a_writer_that_never_takes_anything_holds_nobody_up(choice: DriverChoice) {
 
 fn the_end_waits_for_what_is_not_written(choice: DriverChoice) {
     let valve = Valve::default();
-    let Some(running) = start(choice, AccessLogOptions::writer(valve.clone()).flush_timeout(PATIENCE)) else { return };
+    let Some(running) =
+        start(choice, AccessLogOptions::writer(valve.clone()).flush_timeout(PATIENCE))
+    else {
+        return;
+    };
     ask(address(&running), 0..300);
     assert_eq!(metric(&running, LINES), 0.0);
     let opener = valve.clone();
@@ -288,7 +296,8 @@ fn who_is_refused_for_too_much_to_do_has_a_line_with_what_was_asked_for(choice: 
     let limits = Limits { overload, shutdown_timeout: time, ..Limits::default() };
     let server = Server::bind("127.0.0.1:0").driver(choice).workers(NonZeroUsize::MIN).quiet();
     let make = || app().get("/hangs", async || std::future::pending::<()>().await);
-    let running = match server.limits(limits).access_log(AccessLogOptions::file(&path)).start(make) {
+    let running = match server.limits(limits).access_log(AccessLogOptions::file(&path)).start(make)
+    {
         Err(error @ Error::Driver { .. }) => return eprintln!("skipped: {error}"),
         running => running.expect("the server starts"),
     };
@@ -504,7 +513,8 @@ mod on_linux {
         if std::env::var(CHILD).is_err() {
             return;
         }
-        let log = std::env::var_os(FILE).map_or_else(AccessLogOptions::stdout, AccessLogOptions::file);
+        let log =
+            std::env::var_os(FILE).map_or_else(AccessLogOptions::stdout, AccessLogOptions::file);
         let log = log.queue_bytes_max(4096).flush_timeout(Duration::from_millis(200));
         let server = Server::bind("127.0.0.1:0").workers(NonZeroUsize::MIN).admin("127.0.0.1:0");
         if let Err(error) = server.access_log(log).serve(app) {
@@ -521,8 +531,10 @@ fn a_log_that_cannot_be_opened_is_an_error_that_names_it_and_the_remedy() {
     let folder = tempfile::tempdir().expect("a temporary folder can be created");
     let missing = folder.path().join("missing").join("access.log");
     for (path, remedy) in [(&*missing, "create it"), (folder.path(), "name a file in it")] {
-        let error =
-            server().access_log(AccessLogOptions::file(path)).start(app).expect_err("the server does not start");
+        let error = server()
+            .access_log(AccessLogOptions::file(path))
+            .start(app)
+            .expect_err("the server does not start");
         let error = error.to_string();
         assert!(error.contains(&path.display().to_string()) && error.contains(remedy), "{error}");
     }

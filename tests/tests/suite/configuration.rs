@@ -4,7 +4,7 @@
 
 use peregrine::config::{ConfigLoader, ServerConfig};
 use peregrine::prelude::*;
-use peregrine::{DriverChoice, Error, Limits, Listener, ListenAddr, RunningServer, SocketOptions};
+use peregrine::{DriverChoice, Error, Limits, ListenAddr, Listener, RunningServer, SocketOptions};
 use peregrine_tests::isolated;
 use rustix::process::{Signal, getpid, kill_process};
 use std::fs;
@@ -72,7 +72,8 @@ impl Settings {
 
     fn read(&self) -> ServerConfig {
         let layers = ConfigLoader::new("PEREGRINE_").file(&self.path);
-        ServerConfig::from_layers(ServerConfig::default(), layers).expect("the configuration is valid")
+        ServerConfig::from_layers(ServerConfig::default(), layers)
+            .expect("the configuration is valid")
     }
 
     fn start(&self, choice: DriverChoice) -> Option<RunningServer> {

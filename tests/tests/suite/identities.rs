@@ -365,7 +365,8 @@ fn fields_that_a_client_names_in_connection_do_not_change_what_others_get(driver
     let pages = CacheStore::new();
     let app = move || {
         let greet = |request: Request| {
-            let language = request.parts.extensions().get::<KnownField>().expect("inserted outside");
+            let language =
+                request.parts.extensions().get::<KnownField>().expect("inserted outside");
             ([("cache-control", "max-age=60"), ("vary", "accept-language")], language.0.clone())
         };
         App::new().wrap(translate).wrap(Cache::new(pages.clone())).get("/", greet)
@@ -405,7 +406,9 @@ fn a_proxied_page_is_shared_among_identified_clients_only_if_the_upstream_says_s
     let upstreams = Upstreams::new([format!("http://{address}")]).expect("a URL");
     let pages = CacheStore::new();
     let app = move || {
-        App::new().wrap(Cache::new(pages.clone())).subtree("/", ReverseProxy::new(upstreams.clone()))
+        App::new()
+            .wrap(Cache::new(pages.clone()))
+            .subtree("/", ReverseProxy::new(upstreams.clone()))
     };
     let Some(running) = started(Server::bind("127.0.0.1:0").driver(driver).start(app)) else {
         return;

@@ -6,7 +6,9 @@ use bytes::Bytes;
 use http_body::Frame;
 use peregrine::prelude::*;
 use peregrine::web::upgrade::UpgradeHandler;
-use peregrine::{Admin, DriverChoice, Error, Limits, MemoryMax, OverloadLimits, ListenAddr, RunningServer};
+use peregrine::{
+    Admin, DriverChoice, Error, Limits, ListenAddr, MemoryMax, OverloadLimits, RunningServer,
+};
 use peregrine_tests::server::SocketWire;
 use peregrine_tests::server::bench::{Got, Outcome, Served, Wire};
 use peregrine_tests::server::client::{Client, Way};
@@ -76,7 +78,8 @@ impl Bench {
         make: fn() -> App,
     ) -> Option<Self> {
         let workers = NonZeroUsize::new(workers).expect("the value is not zero");
-        let server = Server::bind("127.0.0.1:0").listen_tls("127.0.0.1:0", server_tls()).driver(choice);
+        let server =
+            Server::bind("127.0.0.1:0").listen_tls("127.0.0.1:0", server_tls()).driver(choice);
         let admin = Admin::bind("127.0.0.1:0").liveness_threshold(Duration::from_millis(400));
         let server = server.workers(workers).limits(limits).admin(admin).quiet();
         match server.start(make) {
@@ -124,7 +127,9 @@ impl Served for Bench {
     type Wire = SocketWire;
 
     fn connect(&self) -> SocketWire {
-        SocketWire::connect(self.running.addresses().next().expect("the server accepts connections"))
+        SocketWire::connect(
+            self.running.addresses().next().expect("the server accepts connections"),
+        )
     }
 
     fn connect_secure(&self) -> SocketWire {
@@ -918,7 +923,9 @@ fn an_admin_listener_may_be_a_unix_socket_whose_file_goes_with_it() {
 
 #[test]
 fn whose_the_file_of_an_admin_listener_is_needs_a_file() {
-    for admin in [Admin::bind("127.0.0.1:0").unix_mode(0o600), Admin::without_listener().unix_group("x")] {
+    for admin in
+        [Admin::bind("127.0.0.1:0").unix_mode(0o600), Admin::without_listener().unix_group("x")]
+    {
         let error = Server::bind("127.0.0.1:0").quiet().admin(admin).start(app);
         let text = error.map(|_| ()).expect_err("the file does not exist").to_string();
         assert!(text.contains("is not a Unix domain socket"), "{text}");

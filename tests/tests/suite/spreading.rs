@@ -3,10 +3,12 @@
 #![cfg(target_os = "linux")]
 
 use peregrine::prelude::*;
-use peregrine::{DriverChoice, Error, IntoBuiltApp, Limits, ListenAddr, RunningServer, SocketOptions};
+use peregrine::{
+    DriverChoice, Error, IntoBuiltApp, Limits, ListenAddr, RunningServer, SocketOptions,
+};
 use peregrine_driver::{Driver, Options};
 use peregrine_driver_sim::{Client, Faults, Network};
-use peregrine_server::{BoundListener, Balancer, Instrumentation, Lifecycle};
+use peregrine_server::{Balancer, BoundListener, Instrumentation, Lifecycle};
 use peregrine_tests::server::secure::{VERSIONS, client_config, server_tls};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -226,7 +228,9 @@ fn few_long_connections_are_spread_evenly_from_one_queue(choice: DriverChoice) {
 
 fn few_long_connections_are_spread_evenly_from_a_unix_socket(choice: DriverChoice) {
     let folder = tempfile::tempdir().expect("a folder");
-    spread_evenly(|workers| server(choice, workers, false).listen_unix(folder.path().join("socket")));
+    spread_evenly(|workers| {
+        server(choice, workers, false).listen_unix(folder.path().join("socket"))
+    });
 }
 
 /// HTTP/2 clients (by ALPN), each with one connection that it keeps.

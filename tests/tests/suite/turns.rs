@@ -119,11 +119,13 @@ fn application(done: &Done) -> App {
     };
     let count = move |upgrade: WebSocketUpgrade| {
         let messages = Arc::clone(&messages);
-        upgrade.permessage_deflate(PerMessageDeflate::default()).on_upgrade(async move |mut socket| {
-            while let Some(Ok(_)) = socket.recv().await {
-                messages.fetch_add(1, Ordering::Relaxed);
-            }
-        })
+        upgrade.permessage_deflate(PerMessageDeflate::default()).on_upgrade(
+            async move |mut socket| {
+                while let Some(Ok(_)) = socket.recv().await {
+                    messages.fetch_add(1, Ordering::Relaxed);
+                }
+            },
+        )
     };
     let (by_task, sent) = (of(done), of(done));
     let upload_by_task = async move |mut body: Body| {
@@ -358,7 +360,13 @@ fn get_over_http_2(path: &str) -> Vec<u8> {
     // The largest window that the client can announce.
     frame::write_settings([(setting_id::INITIAL_WINDOW_SIZE, i32::MAX.cast_unsigned())], &mut out);
     frame::write_window_update(0, i32::MAX.cast_unsigned() - 65_535, &mut out);
-    frame::write_frame(FrameType::Headers, flags::END_HEADERS | flags::END_STREAM, 1, &block, &mut out);
+    frame::write_frame(
+        FrameType::Headers,
+        flags::END_HEADERS | flags::END_STREAM,
+        1,
+        &block,
+        &mut out,
+    );
     out
 }
 

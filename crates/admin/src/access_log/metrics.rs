@@ -1,6 +1,6 @@
 //! Metrics of the access log.
 
-use peregrine_metrics::{Counter, MetricFamily, MetricType, Exposition};
+use peregrine_metrics::{Counter, Exposition, MetricFamily, MetricType};
 
 /// Counters of lines. Each worker has its own, and so has the thread that writes lines.
 #[derive(Debug)]
@@ -76,7 +76,8 @@ const REOPENS: MetricFamily<'_> = MetricFamily {
 
 /// The metric families that [`write()`] writes, in order.
 #[cfg(test)]
-pub(crate) const FAMILIES: &[MetricFamily<'static>] = &[LINES, DROPPED_LINES, WAITING_LINES, REOPENS];
+pub(crate) const FAMILIES: &[MetricFamily<'static>] =
+    &[LINES, DROPPED_LINES, WAITING_LINES, REOPENS];
 
 /// Writes the metrics; only the families, without samples, if there is no log.
 pub(crate) fn write(page: &mut Exposition, figures: Option<&AccessLogMetrics>) {

@@ -14,14 +14,14 @@ mod writer;
 pub use peregrine_server::AccessLogFormat;
 use peregrine_server::AccessLogStyle;
 
+pub use self::metrics::AccessLogMetrics;
 #[cfg(test)]
 pub(crate) use self::metrics::FAMILIES;
-pub use self::metrics::AccessLogMetrics;
 pub(crate) use self::metrics::write;
 
 pub use self::sink::Sink;
 
-use self::queue::{WriterSignal, Producer, LineQueue};
+use self::queue::{LineQueue, Producer, WriterSignal};
 use self::writer::AccessLogWriter;
 use peregrine_server::WorkerAccessLog as WorkerLog;
 use peregrine_web::panic::catch_log_panic;
@@ -154,7 +154,13 @@ impl AccessLogOptions {
 
     fn with_target(target: Target) -> Self {
         let (queue_bytes_max, end_timeout) = (DEFAULT_QUEUE_BYTES_MAX, DEFAULT_FLUSH_TIMEOUT);
-        Self { target, style: AccessLogStyle::default(), style_updates: None, queue_bytes_max, flush_timeout: end_timeout }
+        Self {
+            target,
+            style: AccessLogStyle::default(),
+            style_updates: None,
+            queue_bytes_max,
+            flush_timeout: end_timeout,
+        }
     }
 
     /// Sets the format of a line. Default: [`Form::Combined`].
@@ -226,7 +232,13 @@ impl AccessLogOptions {
     #[doc(hidden)]
     pub fn start(self, workers: usize) -> Result<StartedAccessLog, AccessLogError> {
         let may_be_file = self.may_be_file();
-        let Self { target, style, style_updates: live, queue_bytes_max, flush_timeout: end_timeout } = self;
+        let Self {
+            target,
+            style,
+            style_updates: live,
+            queue_bytes_max,
+            flush_timeout: end_timeout,
+        } = self;
         let sink = target.open()?;
         let style = live.unwrap_or_else(|| watch::channel(style).1);
         let bell = Arc::new(WriterSignal::default());
@@ -252,7 +264,12 @@ impl AccessLogOptions {
         Ok(StartedAccessLog {
             logs: queues.into_iter().map(log).collect(),
             control: may_be_file.then(|| LogControl(Arc::clone(&bell))),
-            flush: AccessLogFlush { signal: bell, done: ended, metrics: figures, flush_timeout: end_timeout },
+            flush: AccessLogFlush {
+                signal: bell,
+                done: ended,
+                metrics: figures,
+                flush_timeout: end_timeout,
+            },
         })
     }
 }
@@ -281,7 +298,10 @@ impl StartedAccessLog {
 
     /// Distributes the log to the workers. The returned [`Ending`] ends it.
     #[must_use]
-    pub fn distribute(logging: Option<Self>, workers: usize) -> (Vec<Option<WorkerLog>>, Option<AccessLogFlush>) {
+    pub fn distribute(
+        logging: Option<Self>,
+        workers: usize,
+    ) -> (Vec<Option<WorkerLog>>, Option<AccessLogFlush>) {
         let Some(Self { logs, flush: end, .. }) = logging else {
             return ((0..workers).map(|_| None).collect(), None);
         };

@@ -35,7 +35,13 @@ impl LineQueue {
         figures: &Arc<AccessLogMetrics>,
     ) -> Self {
         let (bell, figures) = (Arc::clone(bell), Arc::clone(figures));
-        Self { worker: number, bytes_max, slots: Default::default(), signal: bell, metrics: figures }
+        Self {
+            worker: number,
+            bytes_max,
+            slots: Default::default(),
+            signal: bell,
+            metrics: figures,
+        }
     }
 
     /// Takes the lines of one slot, and leaves `empty` in their place.

@@ -1,4 +1,4 @@
-use super::queue::{WriterSignal, LineQueue};
+use super::queue::{LineQueue, WriterSignal};
 use super::sink::Sink;
 use super::{AccessLogMetrics, AccessLogOptions};
 use std::io::{self, Write};

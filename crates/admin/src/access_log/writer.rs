@@ -1,7 +1,7 @@
 //! The thread that writes the access log.
 
 use super::metrics::AccessLogMetrics;
-use super::queue::{WriterSignal, RETAINED_BYTES_MAX, WriterState, LineQueue};
+use super::queue::{LineQueue, RETAINED_BYTES_MAX, WriterSignal, WriterState};
 use super::sink::Sink;
 use peregrine_web::panic::catch_log_panic;
 use std::io;

@@ -26,7 +26,8 @@ pub(super) struct CollectorClient {
     pub(super) timeout: Duration,
 }
 
-type ResponseFuture<'a> = Pin<Box<dyn Future<Output = Result<Response<Bytes>, HttpError>> + Send + 'a>>;
+type ResponseFuture<'a> =
+    Pin<Box<dyn Future<Output = Result<Response<Bytes>, HttpError>> + Send + 'a>>;
 
 impl HttpClient for CollectorClient {
     fn send_bytes<'own, 'answer>(&'own self, request: Request<Bytes>) -> ResponseFuture<'answer>
@@ -136,7 +137,8 @@ fn connect_tls(host: &str, stream: DeadlineStream) -> io::Result<impl ReadWrite>
             .with_no_client_auth();
         Arc::new(config)
     });
-    let name = ServerName::try_from(host.to_owned()).map_err(|error| invalid_data(&error.to_string()))?;
+    let name =
+        ServerName::try_from(host.to_owned()).map_err(|error| invalid_data(&error.to_string()))?;
     let session = ClientConnection::new(Arc::clone(config), name);
     Ok(StreamOwned::new(session.map_err(|error| invalid_data(&error.to_string()))?, stream))
 }
@@ -151,7 +153,10 @@ fn secure(_: &str, stream: DeadlineStream) -> io::Result<impl ReadWrite> {
     none
 }
 
-fn send_request(stream: &mut impl ReadWrite, request: &Request<Bytes>) -> io::Result<Response<Bytes>> {
+fn send_request(
+    stream: &mut impl ReadWrite,
+    request: &Request<Bytes>,
+) -> io::Result<Response<Bytes>> {
     stream.write_all(&encode_request(request))?;
     stream.flush()?;
     let mut bytes = Vec::new();

@@ -218,7 +218,14 @@ impl Otlp {
     where
         S: Subscriber + for<'span> LookupSpan<'span>,
     {
-        let Self { service_name: service, endpoint, headers, level, export_timeout: send_timeout, flush_timeout: end_timeout } = self;
+        let Self {
+            service_name: service,
+            endpoint,
+            headers,
+            level,
+            export_timeout: send_timeout,
+            flush_timeout: end_timeout,
+        } = self;
         let exporter = SpanExporter::builder().with_http().with_protocol(Protocol::HttpBinary);
         let exporter = exporter.with_http_client(CollectorClient { timeout: send_timeout });
         let exporter = exporter.with_timeout(send_timeout).with_headers(headers);
@@ -262,8 +269,10 @@ impl Otlp {
         let of = &config.traces.otlp;
         let otlp = Self::from_env().endpoint(of.endpoint.as_ref()?);
         let otlp = otlp.export_timeout(of.send_timeout).flush_timeout(of.end_timeout);
-        let otlp =
-            of.headers.iter().fold(otlp, |otlp, (name, value)| otlp.header(name, value.expose_secret()));
+        let otlp = of
+            .headers
+            .iter()
+            .fold(otlp, |otlp, (name, value)| otlp.header(name, value.expose_secret()));
         Some(match &of.service {
             Some(service) => otlp.service_name(service),
             None => otlp,
@@ -336,7 +345,8 @@ impl SpanRecorder for OtelRecorder {
     fn on_start(&self, span: &Span, parent: Option<&TraceContext>) -> Option<([u8; 16], [u8; 8])> {
         if let Some(parent) = parent {
             // Fails if no layer records the span. The context below is then invalid.
-            let _ = span.set_parent(Context::new().with_remote_span_context(to_otel_span_context(parent)));
+            let _ = span
+                .set_parent(Context::new().with_remote_span_context(to_otel_span_context(parent)));
         }
         let context = span.context();
         let span = context.span();

@@ -7,7 +7,7 @@ use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{
     BatchConfigBuilder, BatchSpanProcessor, Span, SpanData, SpanExporter, SpanProcessor,
 };
-use peregrine_metrics::{MetricFamily, MetricType, Exposition};
+use peregrine_metrics::{Exposition, MetricFamily, MetricType};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;

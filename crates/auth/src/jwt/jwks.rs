@@ -2,8 +2,8 @@
 
 use super::keys::KeySet;
 use bytes::Bytes;
-use peregrine_web::timer;
 use peregrine_web::panic::catch_log_panic;
+use peregrine_web::timer;
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -247,8 +247,9 @@ impl Inner {
         let mut turn = FetchGuard::new(asking, |left| {
             // A fetch that was left unpolled past its timeout says nothing about the issuer: start
             // a new one.
-            let is_old =
-                |left: &InFlightFetch| self.now().saturating_sub(left.started_at) >= self.settings.timeout;
+            let is_old = |left: &InFlightFetch| {
+                self.now().saturating_sub(left.started_at) >= self.settings.timeout
+            };
             left.filter(|left| !is_old(left)).unwrap_or_else(|| InFlightFetch {
                 future: (self.settings.fetch)(),
                 started_at: self.now(),

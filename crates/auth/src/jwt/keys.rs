@@ -107,13 +107,14 @@ impl JwtKeys {
 
 impl KeySet {
     pub(super) fn parse(document: &[u8]) -> Result<Self, JwtKeyError> {
-        let document: Value =
-            serde_json::from_slice(document).map_err(|error| JwtKeyError::InvalidJwks(error.to_string()))?;
+        let document: Value = serde_json::from_slice(document)
+            .map_err(|error| JwtKeyError::InvalidJwks(error.to_string()))?;
         let Some(keys) = document.get("keys").and_then(Value::as_array) else {
             return Err(JwtKeyError::InvalidJwks("it has no `keys` array".to_owned()));
         };
         // RFC 7517 §5: keys that are not understood are ignored and do not invalidate the set.
-        let keys: Vec<_> = keys.iter().take(KEYS_MAX).filter_map(VerificationKey::from_jwk).collect();
+        let keys: Vec<_> =
+            keys.iter().take(KEYS_MAX).filter_map(VerificationKey::from_jwk).collect();
         if keys.is_empty() {
             return Err(JwtKeyError::NoUsableKey);
         }

@@ -10,5 +10,5 @@ mod tests;
 mod verifier;
 
 pub use jwks::RemoteJwks;
-pub use keys::{JwtKeys, JwtKeyError};
+pub use keys::{JwtKeyError, JwtKeys};
 pub use verifier::{ClaimRule, Jwt, JwtVerifier};

@@ -3,8 +3,10 @@
 use super::jwks::KeysUnavailable;
 use super::keys::{JwtKeys, KeySet, KeySource};
 use crate::authenticate::Authenticate;
-use crate::challenge::{BearerError, REALM, Scheme, www_authenticate, unauthorized};
-use crate::credentials::{BearerToken, Credentials, CredentialLocation, malformed_credentials, missing_credentials};
+use crate::challenge::{BearerError, REALM, Scheme, unauthorized, www_authenticate};
+use crate::credentials::{
+    BearerToken, CredentialLocation, Credentials, malformed_credentials, missing_credentials,
+};
 use http::header::RETRY_AFTER;
 use http::{HeaderValue, StatusCode};
 use jsonwebtoken::crypto::aws_lc;
@@ -84,7 +86,11 @@ struct VerifierSettings {
 impl JwtVerifier {
     /// Accepts tokens of this issuer for this audience, signed by one of these keys.
     #[must_use]
-    pub fn new(keys: JwtKeys, issuer: impl Into<ClaimRule>, audience: impl Into<ClaimRule>) -> Self {
+    pub fn new(
+        keys: JwtKeys,
+        issuer: impl Into<ClaimRule>,
+        audience: impl Into<ClaimRule>,
+    ) -> Self {
         // If both of its crypto backends are compiled in, `jsonwebtoken` panics unless one was
         // chosen. An earlier choice by the application is kept.
         let _ = aws_lc::DEFAULT_PROVIDER.install_default();
@@ -138,8 +144,8 @@ impl JwtVerifier {
     /// the issuer's keys are unavailable, one of status 503.
     pub async fn verify<C: DeserializeOwned>(&self, token: &str) -> Result<C, Problem> {
         let settings = &*self.0;
-        let header =
-            decode_header(token).map_err(|_| settings.invalid_token("the token is not a signed JWT"))?;
+        let header = decode_header(token)
+            .map_err(|_| settings.invalid_token("the token is not a signed JWT"))?;
         settings.check_header(&header)?;
         let keys = settings.keys(header.kid.as_deref()).await?;
         let Some(key) = keys.find(header.kid.as_deref(), header.alg) else {
@@ -177,7 +183,8 @@ impl VerifierSettings {
 
     /// The response to an invalid token.
     fn invalid_token(&self, why: &'static str) -> Problem {
-        let value = www_authenticate(Scheme::Bearer, "Bearer", &self.realm, BearerError::Invalid(why));
+        let value =
+            www_authenticate(Scheme::Bearer, "Bearer", &self.realm, BearerError::Invalid(why));
         let mut detail = why.to_owned();
         detail.replace_range(..1, &why[..1].to_ascii_uppercase());
         unauthorized("invalid-token", detail + ".", [value])
@@ -249,7 +256,9 @@ impl<T: DeserializeOwned> FromRequestParts for Jwt<T> {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
         let verifier = verifier(parts)?;
         let found = verifier.verify_request(parts).await?;
-        found.map(Jwt).ok_or_else(|| missing_credentials(Scheme::Bearer, &CredentialLocation::BEARER, &verifier.0.realm))
+        found.map(Jwt).ok_or_else(|| {
+            missing_credentials(Scheme::Bearer, &CredentialLocation::BEARER, &verifier.0.realm)
+        })
     }
 
     async fn optional_from_request_parts(parts: &mut Parts) -> Result<Option<Self>, Problem> {
@@ -271,9 +280,14 @@ fn verifier(parts: &Parts) -> Result<JwtVerifier, Problem> {
 
 impl JwtVerifier {
     /// The claims of the request's token; `None` if it has no token.
-    async fn verify_request<C: DeserializeOwned>(&self, parts: &Parts) -> Result<Option<C>, Problem> {
+    async fn verify_request<C: DeserializeOwned>(
+        &self,
+        parts: &Parts,
+    ) -> Result<Option<C>, Problem> {
         let read = BearerToken::read(parts, &CredentialLocation::BEARER);
-        match read.map_err(|why| malformed_credentials(Scheme::Bearer, &CredentialLocation::BEARER, &self.0.realm, why))? {
+        match read.map_err(|why| {
+            malformed_credentials(Scheme::Bearer, &CredentialLocation::BEARER, &self.0.realm, why)
+        })? {
             Some(BearerToken(token)) => self.verify(&token).await.map(Some),
             None => Ok(None),
         }

@@ -1,7 +1,7 @@
 //! A stored response.
 
-use super::requester::Requester;
 use super::policy::{Audience, FreshnessLifetime};
+use super::requester::Requester;
 use crate::compact;
 use bytes::Bytes;
 use http::header::{
@@ -10,8 +10,8 @@ use http::header::{
 };
 use http::{HeaderName, HeaderValue, StatusCode};
 use peregrine_web::private_response::IdentitySources;
-use peregrine_web::response::NoCompression;
 use peregrine_web::response::Headers;
+use peregrine_web::response::NoCompression;
 use peregrine_web::{Body, RequestHead, Response};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -127,7 +127,8 @@ impl CacheEntry {
 
     /// Whether the entry may answer this request too (RFC 9111, section 4.1).
     pub(crate) fn matches(&self, asker: Requester<'_>) -> bool {
-        let is_known = asker.is_identified() || self.sources.are_present(asker.head, asker.connection);
+        let is_known =
+            asker.is_identified() || self.sources.are_present(asker.head, asker.connection);
         let is_for_it = match self.lifetime.audience {
             Audience::All => true,
             Audience::Unidentified => !is_known,
@@ -183,7 +184,8 @@ impl CacheEntry {
         let mut fields = Headers::new();
         fields.extend(self.fields.iter().cloned());
         let is_news = |name: &HeaderName| {
-            let is_about_this = !UNSTORED_FIELDS.contains(name) && !FIELDS_KEPT_ON_304.contains(name);
+            let is_about_this =
+                !UNSTORED_FIELDS.contains(name) && !FIELDS_KEPT_ON_304.contains(name);
             is_about_this || *name == AGE
         };
         let is_secret = NoCompression::is_set(news);
@@ -214,7 +216,12 @@ impl CacheEntry {
     }
 
     pub(crate) fn freshness(&self) -> Freshness {
-        let FreshnessLifetime { max_age: fresh, stale_while_revalidate: while_revalidate, stale_if_error: if_error, .. } = self.lifetime;
+        let FreshnessLifetime {
+            max_age: fresh,
+            stale_while_revalidate: while_revalidate,
+            stale_if_error: if_error,
+            ..
+        } = self.lifetime;
         let age = self.age();
         match () {
             () if age < fresh => Freshness::Fresh,
@@ -250,7 +257,8 @@ impl CacheEntry {
 
     /// A background or foreground refresh produced nothing that can be stored.
     pub(crate) fn revalidation_failed(&self, is_beside: bool) {
-        *self.lock_revalidation() = if is_beside { Revalidation::Foreground } else { retry_later() };
+        *self.lock_revalidation() =
+            if is_beside { Revalidation::Foreground } else { retry_later() };
     }
 
     /// The refresh produced a response for one client only, which says nothing about other clients.
@@ -283,7 +291,10 @@ impl CacheEntry {
     pub(crate) fn memory_bytes(&self) -> usize {
         let fields = self.fields.iter().map(|(name, value)| 64 + name.as_str().len() + value.len());
         let varies = self.vary.iter().map(|(name, value)| 64 + name.len() + value.len());
-        256 + self.route_key.len() + self.content.len() + fields.sum::<usize>() + varies.sum::<usize>()
+        256 + self.route_key.len()
+            + self.content.len()
+            + fields.sum::<usize>()
+            + varies.sum::<usize>()
     }
 }
 

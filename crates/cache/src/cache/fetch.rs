@@ -1,8 +1,8 @@
 //! Calls the handler for a response that is missing or stale.
 
-use super::requester::Requester;
 use super::entry::{CacheEntry, Freshness};
 use super::outer::OuterCache;
+use super::requester::Requester;
 use super::store::FetchLeader;
 use super::{CacheSettings, evaluate_conditions};
 use crate::detach::{PanicPayload, call_catching_panic};
@@ -10,7 +10,7 @@ use http::StatusCode;
 use peregrine_web::panic::catch_log_panic;
 use peregrine_web::panic::catch_panic;
 use peregrine_web::private_response::PrivateResponse;
-use peregrine_web::{Body, RequestHead, Parts, Request, Response, Service};
+use peregrine_web::{Body, Parts, Request, RequestHead, Response, Service};
 use std::panic::resume_unwind;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -37,7 +37,8 @@ impl<S: Service> Fetch<S> {
     pub(super) async fn run(self, mut parts: Parts) -> Response {
         let Self { settings, service, leader: lead, stale, is_background: is_beside } = self;
         let (asked, states) = (parts.head.share(), Rc::clone(parts.states()));
-        let (watch, connection) = (PrivateResponse::watch(&parts), Rc::clone(parts.peek_connection()));
+        let (watch, connection) =
+            (PrivateResponse::watch(&parts), Rc::clone(parts.peek_connection()));
         let outer = OuterCache::enter(&mut parts, &settings.store);
         if CONDITIONS.iter().any(|name| asked.header_bytes(name).is_some()) {
             parts.head.remove_fields(&CONDITIONS);
@@ -72,7 +73,8 @@ impl<S: Service> Fetch<S> {
         }
         let asker = Requester { head: &asked, connection: &connection, sources: watch.sources() };
         let is_for_one = asker.is_private() && !is_beside;
-        let (response, is_kept) = settings.store_if_cacheable(response, lead, (asker, &watch), since).await;
+        let (response, is_kept) =
+            settings.store_if_cacheable(response, lead, (asker, &watch), since).await;
         match stale.filter(|_| !is_kept) {
             Some((entry, _)) if is_for_one => entry.revalidation_was_private(),
             Some((entry, _)) => entry.revalidation_failed(is_beside),

@@ -1,11 +1,11 @@
 //! A response cache: one response may answer several requests.
 
-mod requester;
+mod coalesce;
 mod entry;
 mod fetch;
-mod coalesce;
 mod outer;
 mod policy;
+mod requester;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -15,20 +15,20 @@ pub use store::{CacheStats, CacheStore};
 
 use crate::collect::{Collected, collect_body};
 use crate::detach::{DetachOnDrop, TelemetryContext, spawn_detached};
-use requester::Requester;
+use coalesce::{CoalescedFetch, FlightOutcome};
 use entry::{CacheEntry, Freshness, Revalidation};
 use fetch::{Fetch, StaleEntry};
-use coalesce::{CoalescedFetch, FlightOutcome};
 use http::header::{CONTENT_LOCATION, LOCATION};
 use http::{HeaderName, Method, StatusCode};
 use outer::OuterCache;
 use peregrine_web::in_flight::InFlightHandle;
+use peregrine_web::precondition::{PreconditionOutcome, Validators, not_modified};
 use peregrine_web::private_response::PrivateResponseWatch;
-use peregrine_web::precondition::{Validators, PreconditionOutcome, not_modified};
 use peregrine_web::{
-    Body, RequestHead, IntoResponse, Middleware, Parts, Problem, Request, Response, Service,
+    Body, IntoResponse, Middleware, Parts, Problem, Request, RequestHead, Response, Service,
 };
 use policy::{Defaults, Directives, freshness_lifetime};
+use requester::Requester;
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -47,7 +47,8 @@ const FETCH_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Requests with one of these fields ask for something other than the whole response, or for
 /// something that only the handler can answer.
-const BYPASS_FIELDS: [&str; 5] = ["range", "if-range", "if-match", "if-unmodified-since", "upgrade"];
+const BYPASS_FIELDS: [&str; 5] =
+    ["range", "if-range", "if-match", "if-unmodified-since", "upgrade"];
 
 /// Stores responses and reuses them for later requests (RFC 9111, as a shared cache in front of the
 /// handlers).
@@ -288,8 +289,8 @@ impl<S: Service + 'static> CacheService<S> {
         if is_other || asks.no_store || request.body.length() != Some(0) {
             return self.service.call(request).await;
         }
-        let asks_anew =
-            settings.honor_request_directives && (asks.no_cache || head.header_bytes("pragma").is_some_and(is_no_cache));
+        let asks_anew = settings.honor_request_directives
+            && (asks.no_cache || head.header_bytes("pragma").is_some_and(is_no_cache));
         let age_max = asks.max_age.filter(|_| settings.honor_request_directives);
         let is_get = head.method() == Method::GET;
         let depth = OuterCache::depth(&request.parts, &settings.store);
@@ -328,7 +329,8 @@ impl<S: Service + 'static> CacheService<S> {
             }
             match settings.store.join_flight(&key, asker, depth) {
                 FlightRole::Leader(lead) => {
-                    let (flight, counted) = (Arc::clone(&lead.flight), InFlightHandle::new(&request.parts));
+                    let (flight, counted) =
+                        (Arc::clone(&lead.flight), InFlightHandle::new(&request.parts));
                     let fetched = self.fetch(lead, found, false).run(request.into_parts().0);
                     let fetched = DetachOnDrop::new(fetched, counted, FETCH_TIMEOUT);
                     return fetched.keep_running_if(move || flight.waiters() > 0).await;
@@ -340,7 +342,9 @@ impl<S: Service + 'static> CacheService<S> {
                     // The response does not fit this request, or the fetch was abandoned: try
                     // again.
                     Some(FlightOutcome::Stored(_) | FlightOutcome::Abandoned) => {}
-                    Some(FlightOutcome::Uncacheable) | None => return self.service.call(request).await,
+                    Some(FlightOutcome::Uncacheable) | None => {
+                        return self.service.call(request).await;
+                    }
                 },
             }
         }
@@ -357,7 +361,12 @@ impl<S: Service + 'static> CacheService<S> {
         }
         let (again, _) = fetch::request_like(parts, parts.head.share()).into_parts();
         let answer = self.fetch(lead, Some(stale), true).run(again);
-        spawn_detached(async move { drop(answer.await) }, TelemetryContext::none(), place, FETCH_TIMEOUT);
+        spawn_detached(
+            async move { drop(answer.await) },
+            TelemetryContext::none(),
+            place,
+            FETCH_TIMEOUT,
+        );
     }
 
     fn fetch(&self, lead: FetchLeader, stale: Option<StaleEntry>, is_beside: bool) -> Fetch<S> {
@@ -412,7 +421,13 @@ impl CacheSettings {
         asker.head.vary_by_guards(&mut response);
         let lifetime_for = |asker: Requester<'_>, response: &Response| {
             let (has_credentials, is_personal) = (asker.has_credentials(), asker.is_private());
-            freshness_lifetime(status, &response.headers, &self.defaults, has_credentials, is_personal)
+            freshness_lifetime(
+                status,
+                &response.headers,
+                &self.defaults,
+                has_credentials,
+                is_personal,
+            )
         };
         if lifetime_for(asker, &response).is_none() {
             lead.mark_hit_for_pass(asker, status);
@@ -473,7 +488,8 @@ fn is_no_cache(value: &[u8]) -> bool {
 /// Answers the client's conditions from the stored response (RFC 9111, section 4.3.2).
 fn evaluate_conditions(mut response: Response, head: &RequestHead) -> Response {
     if response.status == StatusCode::OK
-        && Validators::from_headers(&response.headers).evaluate(head) == PreconditionOutcome::NotModified
+        && Validators::from_headers(&response.headers).evaluate(head)
+            == PreconditionOutcome::NotModified
         && Validators::from_headers(&response.headers) != Validators::default()
     {
         not_modified(&mut response);

@@ -31,7 +31,8 @@ impl OuterCache {
 
     /// Reports that an inner cache with the same store handles this request.
     pub(crate) fn report_inner(parts: &Parts, store: &CacheStore) {
-        if let Some(outer) = parts.extensions().get::<Self>().filter(|outer| outer.store.ptr_eq(store))
+        if let Some(outer) =
+            parts.extensions().get::<Self>().filter(|outer| outer.store.ptr_eq(store))
         {
             outer.has_inner.store(true, Relaxed);
         }

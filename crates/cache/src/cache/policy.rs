@@ -164,7 +164,8 @@ pub(crate) fn freshness_lifetime(
     // RFC 9111 §3: what may be stored. Responses that need validation before each use are not
     // stored.
     let is_refused = said.no_store || said.private || said.no_cache || varies_by_all;
-    let is_unfit = has(&CONTENT_RANGE) || has(&TRAILER) || (has(&SET_COOKIE) && !defaults.allow_set_cookie);
+    let is_unfit =
+        has(&CONTENT_RANGE) || has(&TRAILER) || (has(&SET_COOKIE) && !defaults.allow_set_cookie);
     if is_refused || is_unfit || !CACHEABLE_STATUSES.contains(&status.as_u16()) {
         return None;
     }
@@ -297,7 +298,8 @@ mod tests {
         let defaults = Defaults { ttl: Some(Duration::from_secs(9)), ..Defaults::default() };
         let kept = |value, has_credentials, is_personal| {
             let fields = fields(&[("cache-control", value)]);
-            freshness_lifetime(StatusCode::OK, &fields, &defaults, has_credentials, is_personal).is_some()
+            freshness_lifetime(StatusCode::OK, &fields, &defaults, has_credentials, is_personal)
+                .is_some()
         };
         assert!(kept("max-age=5", false, true), "the response has a lifetime");
         assert!(!kept("max-age=5", true, true));

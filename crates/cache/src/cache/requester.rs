@@ -3,7 +3,7 @@
 use http::Method;
 use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::private_response::{IdentitySources, PrivateResponse};
-use peregrine_web::{RequestHead, Parts};
+use peregrine_web::{Parts, RequestHead};
 
 /// A request as the cache sees it.
 #[derive(Clone, Copy)]
@@ -52,7 +52,8 @@ impl<'h> Requester<'h> {
     /// section 9.3.2), even if HEAD has a separate route. With guards, the route that GET would
     /// take is unknown.
     pub(crate) fn is_plain_head(&self) -> bool {
-        let is_guarded = self.head.has_opaque_guards() || !self.head.guard_header_names().is_empty();
+        let is_guarded =
+            self.head.has_opaque_guards() || !self.head.guard_header_names().is_empty();
         self.head.method() == Method::HEAD && !is_guarded
     }
 

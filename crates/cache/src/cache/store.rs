@@ -1,8 +1,8 @@
 //! The store of responses.
 
-use super::requester::Requester;
-use super::entry::{CacheEntry, Freshness};
 use super::coalesce::{CoalescedFetch, FlightOutcome};
+use super::entry::{CacheEntry, Freshness};
+use super::requester::Requester;
 use http::StatusCode;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -176,7 +176,11 @@ impl CacheStore {
     }
 
     /// The stored response for this request, unless it is useless by now.
-    pub(crate) fn lookup(&self, key: &str, asker: Requester<'_>) -> Option<(Arc<CacheEntry>, Freshness)> {
+    pub(crate) fn lookup(
+        &self,
+        key: &str,
+        asker: Requester<'_>,
+    ) -> Option<(Arc<CacheEntry>, Freshness)> {
         let mut part = self.shard(key);
         let place = part.targets.get(key)?;
         let entry = Arc::clone(place.variants.iter().rev().find(|entry| entry.matches(asker))?);
@@ -224,7 +228,13 @@ impl CacheStore {
         part.stats.misses += 1;
         part.flights.insert((Arc::clone(&key), variant.clone()), Arc::clone(&flight));
         drop(part);
-        FlightRole::Leader(FetchLeader { store: self.clone(), key, variant, flight, is_pass: is_alone })
+        FlightRole::Leader(FetchLeader {
+            store: self.clone(),
+            key,
+            variant,
+            flight,
+            is_pass: is_alone,
+        })
     }
 }
 
@@ -279,7 +289,11 @@ impl Drop for FetchLeader {
         }
         drop(part);
         let is_panic = std::thread::panicking();
-        self.flight.complete(if is_panic { FlightOutcome::Uncacheable } else { FlightOutcome::Abandoned });
+        self.flight.complete(if is_panic {
+            FlightOutcome::Uncacheable
+        } else {
+            FlightOutcome::Abandoned
+        });
     }
 }
 
@@ -322,7 +336,13 @@ impl CacheShard {
         }
     }
 
-    fn mark_hit_for_pass(&mut self, key: &Arc<str>, asker: Requester<'_>, status: StatusCode, has_crowd: bool) {
+    fn mark_hit_for_pass(
+        &mut self,
+        key: &Arc<str>,
+        asker: Requester<'_>,
+        status: StatusCode,
+        has_crowd: bool,
+    ) {
         let mut place = self.remove(key).unwrap_or_default();
         // A response for one client, or an error, says nothing about responses for other clients.
         let is_news = !status.is_server_error() && status != StatusCode::TOO_MANY_REQUESTS;
@@ -333,7 +353,8 @@ impl CacheShard {
             let until = Instant::now().checked_add(HIT_FOR_PASS_TTL);
             place.hit_for_pass_until[usize::from(asker.is_private())] = until;
         }
-        let is_marked = place.hit_for_pass_until.iter().flatten().any(|until| *until > Instant::now());
+        let is_marked =
+            place.hit_for_pass_until.iter().flatten().any(|until| *until > Instant::now());
         if is_marked || !place.variants.is_empty() {
             self.insert(key, place);
             self.evict();

@@ -3,7 +3,7 @@
 use super::store::Fingerprint;
 use http::StatusCode;
 use peregrine_web::connection::ProxyProtocolTls;
-use peregrine_web::{RequestHead, Parts, Problem};
+use peregrine_web::{Parts, Problem, RequestHead};
 use sha2::{Digest, Sha256};
 use std::borrow::Cow;
 use std::fmt::Write;

@@ -1,6 +1,8 @@
 //! An in-memory store of outcomes.
 
-use super::store::{ClaimResult, Fingerprint, IdempotencyStore, IdempotentOutcome, IdempotencyStoreError};
+use super::store::{
+    ClaimResult, Fingerprint, IdempotencyStore, IdempotencyStoreError, IdempotentOutcome,
+};
 use peregrine_web::panic::catch_log_panic;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -142,12 +144,24 @@ impl MemoryStoreInner {
         }
         self.last_claim += 1;
         let (claim, end) = (self.last_claim, saturating_add(now, lease));
-        let entry = ClaimEntry { fingerprint: *fingerprint, claim, is_anonymous, outcome: None, expires_at: end };
+        let entry = ClaimEntry {
+            fingerprint: *fingerprint,
+            claim,
+            is_anonymous,
+            outcome: None,
+            expires_at: end,
+        };
         self.insert(key, entry);
         Ok(ClaimResult::Claimed(claim))
     }
 
-    fn complete(&mut self, key: &str, claim: u64, mut outcome: IdempotentOutcome, keep_for: Duration) {
+    fn complete(
+        &mut self,
+        key: &str,
+        claim: u64,
+        mut outcome: IdempotentOutcome,
+        keep_for: Duration,
+    ) {
         if self.entries.get(key).is_none_or(|entry| entry.claim != claim) {
             return;
         }
@@ -208,7 +222,8 @@ impl MemoryStoreInner {
         let (_, key) =
             share.responses.pop_first().expect("the share's response bytes are not zero");
         let entry = self.entries.get_mut(&key).expect("every key of a share has an entry");
-        let bytes = entry.outcome.replace(IdempotentOutcome::NotStored).as_ref().map_or(0, memory_bytes);
+        let bytes =
+            entry.outcome.replace(IdempotentOutcome::NotStored).as_ref().map_or(0, memory_bytes);
         share.bytes -= bytes;
         share.response_bytes -= bytes;
     }

@@ -7,21 +7,26 @@ mod store;
 mod tests;
 
 pub use memory::MemoryIdempotencyStore;
-pub use store::{ClaimResult, Fingerprint, IdempotencyStore, StoredResponse, IdempotentOutcome, IdempotencyStoreError};
+pub use store::{
+    ClaimResult, Fingerprint, IdempotencyStore, IdempotencyStoreError, IdempotentOutcome,
+    StoredResponse,
+};
 
 use crate::collect::{Collected, collect_body};
 use crate::detach::DetachOnDrop;
 use bytes::Bytes;
 use http::header::{RETRY_AFTER, SET_COOKIE};
 use http::{HeaderName, HeaderValue, Method, StatusCode};
-use key::{fingerprint, is_same_client, is_same_request, idempotency_key, storage_key};
-use peregrine_web::memory::MemoryReservation;
+use key::{fingerprint, idempotency_key, is_same_client, is_same_request, storage_key};
 use peregrine_web::extract::FromRequest;
 use peregrine_web::in_flight::InFlightHandle;
+use peregrine_web::memory::MemoryReservation;
 use peregrine_web::panic::{catch_log_panic, catch_unwind_future};
-use peregrine_web::private_response::{IdentitySource, IdentitySources, PrivateResponse, PrivateResponseWatch};
+use peregrine_web::private_response::{
+    IdentitySource, IdentitySources, PrivateResponse, PrivateResponseWatch,
+};
 use peregrine_web::{
-    Body, RequestHead, IntoResponse, Middleware, Parts, Problem, Request, Response, Service,
+    Body, IntoResponse, Middleware, Parts, Problem, Request, RequestHead, Response, Service,
 };
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -291,7 +296,9 @@ impl<S: IdempotencyStore> IdempotencySettings<S> {
             Ok(ClaimResult::Completed(first, _)) if !is_same_client(&first, &fingerprint) => {
                 return another_client().into_response();
             }
-            Ok(ClaimResult::Completed(_, IdempotentOutcome::NotStored)) => return response_not_stored().into_response(),
+            Ok(ClaimResult::Completed(_, IdempotentOutcome::NotStored)) => {
+                return response_not_stored().into_response();
+            }
             Ok(ClaimResult::Completed(_, IdempotentOutcome::Stored(kept))) => {
                 // The store does not record which identities the handler read, so an outer cache
                 // must not share the replay.
@@ -326,7 +333,9 @@ impl<S: IdempotencyStore> IdempotencySettings<S> {
             Ok(response) => response,
             Err(panic) => {
                 let response = Problem::handler_panicked().into_response();
-                drop(self.complete(&name, claim, states.render_problem(response, &head), None).await);
+                drop(
+                    self.complete(&name, claim, states.render_problem(response, &head), None).await,
+                );
                 resume_unwind(panic)
             }
         }
@@ -409,7 +418,8 @@ impl<S: IdempotencyStore> IdempotencySettings<S> {
 
 /// The credentials of a request, which are its scope by default.
 fn credential_scope(head: &RequestHead) -> String {
-    let [token, key] = CREDENTIALS.map(|name| head.peek_header_bytes(name).map(String::from_utf8_lossy));
+    let [token, key] =
+        CREDENTIALS.map(|name| head.peek_header_bytes(name).map(String::from_utf8_lossy));
     let token = token.unwrap_or_default().into_owned();
     match key {
         // No value contains a newline.
@@ -426,7 +436,8 @@ struct SharedScope {
 
 impl SharedScope {
     fn from_parts(parts: &Parts) -> Self {
-        let has_credentials = CREDENTIALS.iter().any(|name| parts.head.peek_header_bytes(name).is_some());
+        let has_credentials =
+            CREDENTIALS.iter().any(|name| parts.head.peek_header_bytes(name).is_some());
         Self { has_credentials, watch: PrivateResponse::watch(parts) }
     }
 

@@ -64,7 +64,11 @@ pub trait IdempotencyStore {
     ///
     /// # Errors
     /// As for `finish`.
-    fn release(&self, key: &str, claim: u64) -> impl Future<Output = Result<(), IdempotencyStoreError>>;
+    fn release(
+        &self,
+        key: &str,
+        claim: u64,
+    ) -> impl Future<Output = Result<(), IdempotencyStoreError>>;
 }
 
 /// The state of a key.
@@ -105,7 +109,12 @@ impl StoredResponse {
     pub(crate) fn new(response: &Response, content: &Bytes) -> Self {
         let fields = response.headers.iter().map(compact::compact_field).collect();
         let is_uncompressed = NoCompression::is_set(response);
-        Self { status: response.status, fields, content: compact::compact_bytes(content), is_uncompressed }
+        Self {
+            status: response.status,
+            fields,
+            content: compact::compact_bytes(content),
+            is_uncompressed,
+        }
     }
 
     pub(crate) fn to_response(&self) -> Response {
@@ -164,7 +173,8 @@ impl IdempotentOutcome {
             1 => {}
             _ => return None,
         }
-        let status = StatusCode::from_u16(u16::try_from(read_number::<2>(&mut rest)?).ok()?).ok()?;
+        let status =
+            StatusCode::from_u16(u16::try_from(read_number::<2>(&mut rest)?).ok()?).ok()?;
         let mut fields = Vec::new();
         for _ in 0..read_number::<4>(&mut rest)? {
             let name = HeaderName::from_bytes(read_bytes(&mut rest)?).ok()?;
@@ -235,7 +245,11 @@ mod tests {
             is_uncompressed: false,
         };
         let secret = StoredResponse { is_uncompressed: true, ..kept.clone() };
-        for outcome in [IdempotentOutcome::NotStored, IdempotentOutcome::Stored(kept), IdempotentOutcome::Stored(secret)] {
+        for outcome in [
+            IdempotentOutcome::NotStored,
+            IdempotentOutcome::Stored(kept),
+            IdempotentOutcome::Stored(secret),
+        ] {
             let bytes = outcome.to_bytes();
             assert_eq!(IdempotentOutcome::from_bytes(&bytes), Some(outcome));
             for length in 0..bytes.len().min(20) {

@@ -6,7 +6,8 @@ use crate::compression::CompressionLevel;
 use crate::decoder::Decoder;
 use crate::encoder::Encoder;
 
-const CODINGS: [ContentCoding; 4] = [ContentCoding::Gzip, ContentCoding::Deflate, ContentCoding::Br, ContentCoding::Zstd];
+const CODINGS: [ContentCoding; 4] =
+    [ContentCoding::Gzip, ContentCoding::Deflate, ContentCoding::Br, ContentCoding::Zstd];
 
 /// Sends `pieces` through an encoder and a decoder, with a flush after each.
 fn passes(coding: ContentCoding, level: CompressionLevel, pieces: &[&[u8]]) {
@@ -38,7 +39,8 @@ fn a_flush_lets_all_out_that_was_written() {
     let around = edges.iter().flat_map(|edge| [edge - 1, edge + 1, edge + 38]);
     let sizes: Vec<usize> = [0, 1, 2, 13, 200, 1_023].into_iter().chain(around).collect();
     for coding in CODINGS {
-        for level in [CompressionLevel::Fastest, CompressionLevel::Default, CompressionLevel::Best] {
+        for level in [CompressionLevel::Fastest, CompressionLevel::Default, CompressionLevel::Best]
+        {
             for content in [&noise, &text, &base64] {
                 let pieces: Vec<&[u8]> = sizes.iter().map(|size| &content[..*size]).collect();
                 passes(coding, level, &pieces);
@@ -51,7 +53,8 @@ fn a_flush_lets_all_out_that_was_written() {
 fn a_flush_lets_all_out_at_each_size_around_the_end_of_a_block() {
     let noise = noise(36_000);
     for coding in [ContentCoding::Gzip, ContentCoding::Deflate] {
-        for level in [CompressionLevel::Fastest, CompressionLevel::Default, CompressionLevel::Best] {
+        for level in [CompressionLevel::Fastest, CompressionLevel::Default, CompressionLevel::Best]
+        {
             for size in (31_700..36_000).step_by(89).chain(31_740..31_770) {
                 passes(coding, level, &[&noise[..size], b"more"]);
             }

@@ -1,10 +1,10 @@
 use super::{noise, text, unpack, unpack_so_far};
-use crate::{ContentCoding, Compression, CompressionLevel, NoCompression};
+use crate::{Compression, CompressionLevel, ContentCoding, NoCompression};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use http_body::{Body as HttpBody, Frame};
-use peregrine_web::memory::{MemoryReservation, reserved, set_limit};
 use peregrine_web::extract::Path;
+use peregrine_web::memory::{MemoryReservation, reserved, set_limit};
 use peregrine_web::testing::{TestClient, TestResponse};
 use peregrine_web::{App, Body, BodyError, Problem, Response, Service};
 use std::cell::Cell;
@@ -66,7 +66,8 @@ fn poll(body: &mut Body) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
 #[test]
 fn content_of_every_length_comes_back_as_it_was_in_every_coding_and_level() {
     for coding in ContentCoding::ALL {
-        for level in [CompressionLevel::Fastest, CompressionLevel::Default, CompressionLevel::Best] {
+        for level in [CompressionLevel::Fastest, CompressionLevel::Default, CompressionLevel::Best]
+        {
             for length in [1024, 5000, 32 * 1024, 32 * 1024 + 1, 700_000] {
                 let compression = Compression::new().codings([*coding]).level(level);
                 let client = client(compression, move || with_fields(text(length), &[TYPE]));

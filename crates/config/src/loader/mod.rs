@@ -3,7 +3,7 @@
 use crate::de::from_value;
 use crate::error::{ConfigError, closest_name};
 use crate::ser::to_value;
-use crate::value::{TableEntry, ValueKind, SourceLocation, ConfigValue, normalize_key};
+use crate::value::{ConfigValue, SourceLocation, TableEntry, ValueKind, normalize_key};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::borrow::Cow;
@@ -166,9 +166,9 @@ impl ConfigLoader {
                     continue;
                 }
                 let origin = SourceLocation::EnvVar(name.into());
-                let text = text
-                    .to_str()
-                    .ok_or_else(|| ConfigError::new("the text is not UTF-8").with_location(&origin))?;
+                let text = text.to_str().ok_or_else(|| {
+                    ConfigError::new("the text is not UTF-8").with_location(&origin)
+                })?;
                 value.merge(nest_value(&path, text, &origin), false);
             }
         }
@@ -191,12 +191,15 @@ impl ConfigLoader {
         let is_one = path.len() == 1;
         if is_one {
             let plain = tree.entries().iter().find(|entry| normalize_key(&entry.key) == path[0]);
-            let is_plain = plain.is_some_and(|entry| !matches!(entry.value.kind, ValueKind::Table(_)));
+            let is_plain =
+                plain.is_some_and(|entry| !matches!(entry.value.kind, ValueKind::Table(_)));
             if !is_plain && let Some(meant) = self.suggest_env_var(tree, &path[0]) {
                 let text = format!(
                     "two underscores separate the parts of a setting's path; did you mean {meant}?"
                 );
-                return Err(ConfigError::new(text).with_location(&SourceLocation::EnvVar(name.into())));
+                return Err(
+                    ConfigError::new(text).with_location(&SourceLocation::EnvVar(name.into()))
+                );
             }
             return Ok(is_plain.then(|| (path, name.to_owned())));
         }
@@ -254,7 +257,11 @@ fn nest_value(path: &[String], text: &str, origin: &SourceLocation) -> ConfigVal
     let of = |kind| ConfigValue { kind, location: origin.clone() };
     let inner = of(ValueKind::String(text.to_owned()));
     path.iter().rev().fold(inner, |value, key| {
-        of(ValueKind::Table(vec![TableEntry { key: key.clone(), key_location: origin.clone(), value }]))
+        of(ValueKind::Table(vec![TableEntry {
+            key: key.clone(),
+            key_location: origin.clone(),
+            value,
+        }]))
     })
 }
 
@@ -276,7 +283,8 @@ pub(crate) fn parse_toml(text: &str, path: &Path) -> Result<ConfigValue, ConfigE
     let places = LineIndex { text, lines, path: path.into() };
     let table = DeTable::parse(text).map_err(|error| {
         let at = error.span().map_or(0, |span| span.start);
-        ConfigError::new(format!("invalid TOML: {}", error.message())).with_location(&places.location(at))
+        ConfigError::new(format!("invalid TOML: {}", error.message()))
+            .with_location(&places.location(at))
     })?;
     let origin = places.location(table.span().start);
     Ok(ConfigValue { kind: places.table(table.get_ref())?, location: origin })
@@ -307,20 +315,26 @@ impl LineIndex<'_> {
         all.sort_by_key(|(key, _)| key.span().start);
         let entry = |(key, value): (&Spanned<Cow<'_, str>>, &Spanned<DeValue<'_>>)| {
             let origin = self.location(value.span().start);
-            let value = ConfigValue { kind: self.convert(value.get_ref(), &origin)?, location: origin };
+            let value =
+                ConfigValue { kind: self.convert(value.get_ref(), &origin)?, location: origin };
             let origin = self.location(key.span().start);
             Ok(TableEntry { key: key.get_ref().clone().into_owned(), key_location: origin, value })
         };
         Ok(ValueKind::Table(all.into_iter().map(entry).collect::<Result<_, _>>()?))
     }
 
-    fn convert(&self, value: &DeValue<'_>, origin: &SourceLocation) -> Result<ValueKind, ConfigError> {
+    fn convert(
+        &self,
+        value: &DeValue<'_>,
+        origin: &SourceLocation,
+    ) -> Result<ValueKind, ConfigError> {
         Ok(match value {
             DeValue::String(text) => ValueKind::String(text.clone().into_owned()),
             DeValue::Boolean(is) => ValueKind::Bool(*is),
             DeValue::Integer(number) => {
                 let read = i128::from_str_radix(number.as_str(), number.radix());
-                let too_large = |_| ConfigError::new("the number is too large").with_location(origin);
+                let too_large =
+                    |_| ConfigError::new("the number is too large").with_location(origin);
                 ValueKind::Integer(read.map_err(too_large)?)
             }
             DeValue::Float(number) => {
@@ -332,7 +346,10 @@ impl LineIndex<'_> {
             DeValue::Array(all) => {
                 let item = |item: &Spanned<DeValue<'_>>| {
                     let origin = self.location(item.span().start);
-                    Ok(ConfigValue { kind: self.convert(item.get_ref(), &origin)?, location: origin })
+                    Ok(ConfigValue {
+                        kind: self.convert(item.get_ref(), &origin)?,
+                        location: origin,
+                    })
                 };
                 ValueKind::Array(all.iter().map(item).collect::<Result<_, _>>()?)
             }

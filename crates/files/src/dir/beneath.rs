@@ -230,7 +230,11 @@ mod tests {
             (true, "out/secret", false),
         ] {
             let root = Root::open(root, has_links).expect("the directory exists");
-            assert_eq!(root.open_components(path, OFlags::RDONLY).is_ok(), opens, "{path} {has_links}");
+            assert_eq!(
+                root.open_components(path, OFlags::RDONLY).is_ok(),
+                opens,
+                "{path} {has_links}"
+            );
             assert_eq!(root.file(path).is_ok(), opens, "{path} {has_links}");
         }
     }

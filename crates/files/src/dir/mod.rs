@@ -2,10 +2,10 @@
 
 mod beneath;
 
-use crate::disk::read;
 use crate::content_coding::{AcceptedCodings, is_compressible};
-use crate::metadata::{FileContent, FileMetadata, ResolvedFile, media_type};
+use crate::disk::read;
 use crate::listing::{DirEntry, LISTING_MAX};
+use crate::metadata::{FileContent, FileMetadata, ResolvedFile, media_type};
 use crate::target::FilePath;
 use beneath::Root;
 use peregrine_web::panic::catch_log_panic;
@@ -40,7 +40,11 @@ pub(crate) enum Resolution {
 
 impl Dir {
     /// Looks up a target.
-    pub(crate) fn resolve(&self, target: &FilePath, accepted: AcceptedCodings) -> io::Result<Resolution> {
+    pub(crate) fn resolve(
+        &self,
+        target: &FilePath,
+        accepted: AcceptedCodings,
+    ) -> io::Result<Resolution> {
         match self.try_resolve(target, accepted) {
             Ok(lookup) => Ok(lookup),
             Err(error) if is_not_found(&error) => Ok(Resolution::NotFound),
@@ -88,7 +92,12 @@ impl Dir {
         Ok(Resolution::Listing(entries, more))
     }
 
-    fn open_file(&self, root: &Root, path: &str, accepted: AcceptedCodings) -> io::Result<Resolution> {
+    fn open_file(
+        &self,
+        root: &Root,
+        path: &str,
+        accepted: AcceptedCodings,
+    ) -> io::Result<Resolution> {
         let file = root.file(path)?;
         let metadata = file.metadata()?;
         if metadata.is_dir() {
@@ -103,7 +112,9 @@ impl Dir {
         let varies = self.serve_precompressed && is_compressible(essence);
         let mut chosen = (file, metadata, None);
         for encoding in accepted.into_iter().flatten().filter(|_| varies) {
-            let Ok(beside) = root.file(&format!("{path}{}", encoding.extension())) else { continue };
+            let Ok(beside) = root.file(&format!("{path}{}", encoding.extension())) else {
+                continue;
+            };
             let metadata = beside.metadata()?;
             if metadata.is_file() {
                 chosen = (beside, metadata, Some(encoding));
@@ -114,7 +125,14 @@ impl Dir {
         let facts = FileMetadata::from_metadata(&metadata, encoding);
         let content = self.read_content(file, &facts)?;
         let path = path.to_owned();
-        Ok(Resolution::File(ResolvedFile { path, media_type, metadata: facts, content_coding: encoding, varies, content }))
+        Ok(Resolution::File(ResolvedFile {
+            path,
+            media_type,
+            metadata: facts,
+            content_coding: encoding,
+            varies,
+            content,
+        }))
     }
 
     fn read_content(&self, file: File, facts: &FileMetadata) -> io::Result<FileContent> {

@@ -44,7 +44,10 @@ fn client(files: Files) -> TestClient {
 
 fn get(client: &TestClient, target: &str, fields: &[(&str, &str)]) -> TestResponse {
     let request = client.get(target);
-    fields.iter().fold(request, |request, (name, value)| request.header(*name, *value)).send_blocking()
+    fields
+        .iter()
+        .fold(request, |request, (name, value)| request.header(*name, *value))
+        .send_blocking()
 }
 
 fn status(client: &TestClient, target: &str, fields: &[(&str, &str)]) -> u16 {

@@ -10,7 +10,9 @@ use http::header::{
 };
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 use peregrine_web::requirements::Requirements;
-use peregrine_web::{Headers, RequestHead, IntoResponse, Middleware, Problem, Request, Response, Service};
+use peregrine_web::{
+    Headers, IntoResponse, Middleware, Problem, Request, RequestHead, Response, Service,
+};
 use std::time::Duration;
 
 const ANY: HeaderValue = HeaderValue::from_static("*");
@@ -142,8 +144,8 @@ impl Cors {
     /// `Content-Type` and other basic ones.
     pub fn expose_headers(mut self, names: impl IntoIterator<Item = HeaderName>) -> Self {
         let names: Vec<_> = names.into_iter().collect();
-        self.exposed =
-            Some(join_header_names(names.iter().map(HeaderName::as_str))).filter(|value| !value.is_empty());
+        self.exposed = Some(join_header_names(names.iter().map(HeaderName::as_str)))
+            .filter(|value| !value.is_empty());
         self
     }
 
@@ -218,7 +220,12 @@ impl Cors {
     }
 
     /// The permissions of the page, as fields, or the reason for a rejection.
-    fn check_preflight(&self, head: &RequestHead, verdict: &OriginMatch, method: &str) -> Result<Headers, Problem> {
+    fn check_preflight(
+        &self,
+        head: &RequestHead,
+        verdict: &OriginMatch,
+        method: &str,
+    ) -> Result<Headers, Problem> {
         if *verdict == OriginMatch::NoMatch {
             let origin = quote(head.header_bytes("origin").unwrap_or_default());
             let detail = format!(
@@ -315,8 +322,9 @@ impl Middleware for Cors {
             requirements.config_error(format!("Cors: {fault}"));
         }
         if self.origins.is_empty() && self.origins.config_errors.is_empty() {
-            requirements
-                .config_error("Cors allows no origins; add .origin(\"https://..\") or .any_origin()");
+            requirements.config_error(
+                "Cors allows no origins; add .origin(\"https://..\") or .any_origin()",
+            );
         }
         if self.has_credentials && self.origins.allows_any {
             requirements.config_error(

@@ -139,7 +139,9 @@ fn a_preflight_is_answered_by_the_scope_of_the_method_that_it_asks_for() {
 #[test]
 fn a_preflight_passes_what_is_less_specific_and_answers_any_method() {
     let app = App::new()
-        .scope("/files", |scope| scope.wrap(Cors::new().allow_any_origin()).any("/{*rest}", || "open"))
+        .scope("/files", |scope| {
+            scope.wrap(Cors::new().allow_any_origin()).any("/{*rest}", || "open")
+        })
         .put("/files/secret", || "for nobody else")
         .scope("/files", |scope| scope.wrap(strict()).put("/named", || "named"));
     let client = app.test();
@@ -177,7 +179,10 @@ fn a_preflight_of_a_guarded_route_is_answered_by_its_scope() {
             scope.when(guard::header("x-version", "2")).wrap(strict()).put("/x", || "second")
         })
         .scope("/c", |scope| {
-            scope.when(guard::host("one.test")).wrap(Cors::new().allow_any_origin()).put("/x", || "one")
+            scope
+                .when(guard::host("one.test"))
+                .wrap(Cors::new().allow_any_origin())
+                .put("/x", || "one")
         })
         .scope("/c", |scope| {
             scope.when(guard::host("two.test")).wrap(strict()).put("/x", || "two")
@@ -210,7 +215,8 @@ fn options_that_is_no_preflight_is_answered_as_ever() {
 
 #[test]
 fn what_is_asked_for_is_granted_unless_there_is_a_list() {
-    let listed = || strict().allow_methods([Method::PUT]).allow_headers([AUTHORIZATION, CONTENT_TYPE]);
+    let listed =
+        || strict().allow_methods([Method::PUT]).allow_headers([AUTHORIZATION, CONTENT_TYPE]);
     const REFUSED: &str = "";
     for (is_listed, method, headers, granted) in [
         (false, "PUT", &[][..], "PUT|"),
@@ -297,7 +303,10 @@ fn a_function_may_decide_and_what_the_handler_says_gives_way() {
     let response = client.get("/").header("origin", "null").send_blocking();
     assert_eq!(shown(&response), ["allow-origin: null", "vary: Origin"]);
     for (path, origin) in [("/b", "null"), ("/", PAGE)] {
-        assert_eq!(shown(&client.get(path).header("origin", origin).send_blocking()), ["vary: Origin"]);
+        assert_eq!(
+            shown(&client.get(path).header("origin", origin).send_blocking()),
+            ["vary: Origin"]
+        );
     }
 }
 

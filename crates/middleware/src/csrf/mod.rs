@@ -9,10 +9,12 @@ pub use token::{CsrfKey, CsrfToken};
 use crate::allowed_origins::{AllowedOrigins, quote};
 use http::header::{CACHE_CONTROL, SET_COOKIE};
 use http::{HeaderValue, StatusCode};
-use peregrine_web::task_local::with_task_local;
 use peregrine_web::origin::is_same_origin;
 use peregrine_web::requirements::Requirements;
-use peregrine_web::{Body, RequestHead, IntoResponse, Middleware, Problem, Request, Response, Service};
+use peregrine_web::task_local::with_task_local;
+use peregrine_web::{
+    Body, IntoResponse, Middleware, Problem, Request, RequestHead, Response, Service,
+};
 use std::fmt;
 use std::rc::Rc;
 use token::{CURRENT, CurrentToken, TokenSigner};
@@ -185,8 +187,9 @@ async fn check_token(tokens: &TokenSigner, request: Request) -> Result<Request, 
 }
 
 fn is_form(head: &RequestHead) -> bool {
-    let essence =
-        head.header_bytes("content-type").and_then(|value| value.split(|byte| *byte == b';').next());
+    let essence = head
+        .header_bytes("content-type")
+        .and_then(|value| value.split(|byte| *byte == b';').next());
     essence.is_some_and(|essence| {
         essence.trim_ascii().eq_ignore_ascii_case(b"application/x-www-form-urlencoded")
     })
@@ -230,7 +233,9 @@ impl Middleware for Csrf {
             }
             // A shared cache would send one token and its cookie to all visitors.
             response.headers.add_vary("cookie");
-            response.headers.insert_if_not_present(CACHE_CONTROL, HeaderValue::from_static("private"));
+            response
+                .headers
+                .insert_if_not_present(CACHE_CONTROL, HeaderValue::from_static("private"));
         }
         response
     }
@@ -240,8 +245,9 @@ impl Middleware for Csrf {
             requirements.config_error(format!("Csrf: {fault}"));
         }
         if self.bound_to.is_some() && self.tokens.is_none() {
-            requirements
-                .config_error("Csrf has bound_to_cookie(..) and no tokens to bind; add .tokens(key)");
+            requirements.config_error(
+                "Csrf has bound_to_cookie(..) and no tokens to bind; add .tokens(key)",
+            );
         }
     }
 }

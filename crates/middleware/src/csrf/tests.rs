@@ -38,7 +38,9 @@ fn sent(client: &TestClient, method: &str, path: &str, fields: &[(&str, &str)]) 
 #[test]
 fn who_sent_a_request_decides() {
     const SITE: &str = "sec-fetch-site";
-    let client = client(Csrf::new().trust_origin("https://trusted.test").trust_origin("https://*.shop.test"));
+    let client = client(
+        Csrf::new().trust_origin("https://trusted.test").trust_origin("https://*.shop.test"),
+    );
     for (method, fields, expected) in [
         ("GET", &[(SITE, "cross-site"), ("origin", "https://evil.test")][..], "passes"),
         ("HEAD", &[(SITE, "cross-site")], "passes"),
@@ -88,8 +90,11 @@ fn settings_let_more_pass() {
     let cross = ("sec-fetch-site", "cross-site");
     assert_eq!(kind(&sent(&hooks, "POST", "/", &[cross, ("x-signature", "1")])), "passes");
     assert_eq!(kind(&sent(&hooks, "POST", "/", &[cross])), "403 csrf-cross-site");
-    let error =
-        App::new().wrap(Csrf::new().trust_origin("a.test")).build().expect_err("no origin").to_string();
+    let error = App::new()
+        .wrap(Csrf::new().trust_origin("a.test"))
+        .build()
+        .expect_err("no origin")
+        .to_string();
     assert!(error.contains("Csrf: `a.test` is not an origin"), "{error}");
 }
 

@@ -6,7 +6,7 @@ use http::{HeaderValue, StatusCode};
 use peregrine_web::extract::FromRequestParts;
 use peregrine_web::panic::catch_log_panic;
 use peregrine_web::private_response::PrivateResponse;
-use peregrine_web::{RequestHead, Parts, Problem};
+use peregrine_web::{Parts, Problem, RequestHead};
 use sha2::Sha256;
 use std::cell::Cell;
 use std::fmt;
@@ -157,10 +157,11 @@ pub struct CsrfToken(Token);
 fn current(head: &RequestHead) -> Option<CsrfToken> {
     let mut issued = CURRENT.take()?;
     let (tokens, is_secure) = (&issued.tokens, issued.is_secure);
-    let (token, _) = *issued.token.get_or_insert_with(|| match tokens.token_in_cookie(head, is_secure) {
-        Some(token) => (token, false),
-        None => (tokens.issue(head), true),
-    });
+    let (token, _) =
+        *issued.token.get_or_insert_with(|| match tokens.token_in_cookie(head, is_secure) {
+            Some(token) => (token, false),
+            None => (tokens.issue(head), true),
+        });
     CURRENT.set(Some(issued));
     Some(CsrfToken(token))
 }

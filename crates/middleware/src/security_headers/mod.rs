@@ -16,8 +16,8 @@ use http::header::{
 };
 use http::{HeaderName, HeaderValue};
 use nonce::{CURRENT, NonceState};
-use peregrine_web::task_local::with_task_local;
 use peregrine_web::requirements::Requirements;
+use peregrine_web::task_local::with_task_local;
 use peregrine_web::{Middleware, Request, Response, Service};
 use std::time::Duration;
 
@@ -214,13 +214,19 @@ impl SecurityHeaders {
         self.render()
     }
 
-    fn validate(&mut self, setting: &str, policy: &str, all: &[&'static str]) -> Option<HeaderValue> {
+    fn validate(
+        &mut self,
+        setting: &str,
+        policy: &str,
+        all: &[&'static str],
+    ) -> Option<HeaderValue> {
         if policy.is_empty() {
             return None;
         }
         let known = all.iter().find(|known| **known == policy);
         if known.is_none() {
-            self.config_errors.push(format!("{setting}(\"{policy}\") is not one of {}", all.join(", ")));
+            self.config_errors
+                .push(format!("{setting}(\"{policy}\") is not one of {}", all.join(", ")));
         }
         known.map(|known| HeaderValue::from_static(known))
     }
@@ -313,7 +319,9 @@ impl Middleware for SecurityHeaders {
 
     fn require(&self, requirements: &mut Requirements) {
         let csp = self.full_csp().map(|csp| csp.validate()).unwrap_or_default();
-        for fault in csp.iter().chain(&self.permissions_policy.config_errors).chain(&self.config_errors) {
+        for fault in
+            csp.iter().chain(&self.permissions_policy.config_errors).chain(&self.config_errors)
+        {
             requirements.config_error(format!("SecurityHeaders: {fault}"));
         }
     }

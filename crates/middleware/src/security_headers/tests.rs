@@ -49,7 +49,8 @@ fn the_defaults_are_on_every_answer_and_give_way_to_the_response() {
         }
     }
     let own = || [(POLICY, "default-src 'none'"), ("x-frame-options", "SAMEORIGIN")];
-    let response = App::new().wrap(SecurityHeaders::new()).get("/", own).test().get("/").send_blocking();
+    let response =
+        App::new().wrap(SecurityHeaders::new()).get("/", own).test().get("/").send_blocking();
     assert_eq!(
         (response.field(POLICY), response.field("x-frame-options")),
         (Some("default-src 'none'"), Some("SAMEORIGIN"))
@@ -162,7 +163,13 @@ fn middleware_may_ask_and_without_a_policy_there_is_none() {
         )
     }
     let app = |headers| {
-        App::new().wrap(headers).wrap(ask).get("/", page.run_to_completion()).test().get("/").send_blocking()
+        App::new()
+            .wrap(headers)
+            .wrap(ask)
+            .get("/", page.run_to_completion())
+            .test()
+            .get("/")
+            .send_blocking()
     };
     let response = app(SecurityHeaders::new().csp(Csp::strict()));
     assert_eq!(response.field("x-nonce").map(str::to_owned), nonce_of(&response));
@@ -209,7 +216,10 @@ fn what_browsers_would_not_understand_is_found_at_start() {
         (new().cross_origin_resource_policy("x"), "resource_policy"),
         (new().cross_origin_embedder_policy("x\n"), "embedder_policy"),
         (new().permissions_policy(PermissionsPolicy::new().deny("Camera")), "not a feature name"),
-        (new().permissions_policy(PermissionsPolicy::new().allow("camera", ["a.test"])), "neither self"),
+        (
+            new().permissions_policy(PermissionsPolicy::new().allow("camera", ["a.test"])),
+            "neither self",
+        ),
         (
             new().permissions_policy(PermissionsPolicy::new().allow("camera", ["https://a\"b"])),
             "neither self",

@@ -84,7 +84,9 @@ fn middleware_around_it_reads_no_more_than_the_server_allows() {
     let around: [(&str, MakeApp); 4] = [
         ("idempotency", || App::new().wrap(Idempotency::new(MemoryIdempotencyStore::new()))),
         ("within decompression", || {
-            App::new().wrap(Decompression::new()).wrap(Idempotency::new(MemoryIdempotencyStore::new()))
+            App::new()
+                .wrap(Decompression::new())
+                .wrap(Idempotency::new(MemoryIdempotencyStore::new()))
         }),
         ("its own", || App::new().wrap(look)),
         ("its own, and idempotency", || {

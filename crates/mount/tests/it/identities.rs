@@ -22,7 +22,8 @@ const FOR_A_MINUTE: [(&str, &str); 1] = [("cache-control", "max-age=60")];
 /// The client's name in the request.
 fn name_in(fields: &HeaderMap, info: Option<&ConnectionInfo>) -> String {
     let field = ["cookie", "authorization", "x-api-key"].iter().find_map(|name| fields.get(*name));
-    let certificate = info.and_then(ConnectionInfo::client_identity).map(|client| client.subject.clone());
+    let certificate =
+        info.and_then(ConnectionInfo::client_identity).map(|client| client.subject.clone());
     let field = field.and_then(|value| value.to_str().ok()).map(str::to_owned);
     field.or(certificate).unwrap_or("nobody".to_owned())
 }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::{HeaderName, HeaderValue, StatusCode, header};
 use http_body_util::BodyExt;
 use peregrine_mount::{NextService, SendBody, layer};
-use peregrine_web::connection::{ConnectionInfo, ConnectionAddr, TlsInfo};
+use peregrine_web::connection::{ConnectionAddr, ConnectionInfo, TlsInfo};
 use peregrine_web::extract::{Extension, Interim, Path, State};
 use peregrine_web::middleware::{Next, optional};
 use peregrine_web::upgrade::UpgradeHandler;
@@ -335,8 +335,11 @@ fn a_layer_may_change_a_field_of_the_largest_head_that_the_server_accepts() {
     }
     assert_eq!(many.send_blocking().text(), format!("added {}", limits.fields_max + 1));
     let long = "v".repeat(limits.field_bytes_max - 100);
-    let response =
-        client.get("/").header("x-one", long.as_str()).header("x-two", long.as_str()).send_blocking();
+    let response = client
+        .get("/")
+        .header("x-one", long.as_str())
+        .header("x-two", long.as_str())
+        .send_blocking();
     assert_eq!(response.text(), "added 4");
 }
 
@@ -346,8 +349,11 @@ fn a_head_that_a_layer_makes_too_long_is_the_peers_fault_and_what_it_spoils_is_n
     let stamp = SetRequestHeaderLayer::appending(NAME, value.expect("a value"));
     let client = App::new().wrap(layer(stamp)).get("/", || "").test();
     assert_eq!(client.get("/").send_blocking().status(), 200);
-    let response =
-        client.get("/").header("x-one", long.as_str()).header("x-two", &long[100..]).send_blocking();
+    let response = client
+        .get("/")
+        .header("x-one", long.as_str())
+        .header("x-two", &long[100..])
+        .send_blocking();
     assert_eq!(response.status(), 431);
 
     let stamp = SetRequestHeaderLayer::overriding(header::HOST, HeaderValue::from_static("a b"));
@@ -463,8 +469,9 @@ fn each_attempt_of_a_layer_that_tries_again_gets_its_own_response() {
 
 #[test]
 fn attempts_of_a_layer_run_side_by_side() {
-    let tries =
-        || layer(layer_fn(|inner: NextService| service_fn(move |r| tries_at_once(inner.clone(), r))));
+    let tries = || {
+        layer(layer_fn(|inner: NextService| service_fn(move |r| tries_at_once(inner.clone(), r))))
+    };
     let (around, _) = numbered(App::new().wrap(tries()));
     let (inside, _) = numbered(App::new().wrap(Always(tries())));
     let local = tokio::task::LocalSet::new();
@@ -584,8 +591,9 @@ fn the_response_that_a_layer_chooses_comes_with_its_own_upgrade() {
         let protocol = UpgradeHandler::new(async move |_| drop(guard));
         Response::new(StatusCode::SWITCHING_PROTOCOLS).with_upgrade(protocol)
     };
-    let chooses =
-        layer(layer_fn(|inner: NextService| service_fn(move |r| takes_the_first(inner.clone(), r))));
+    let chooses = layer(layer_fn(|inner: NextService| {
+        service_fn(move |r| takes_the_first(inner.clone(), r))
+    }));
     let client = App::new().wrap(chooses).get("/", upgrade).test();
     let mut response = client.get("/").send_blocking().into_response();
     let chosen = response.take_upgrade();

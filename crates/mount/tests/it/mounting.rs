@@ -10,7 +10,7 @@ use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, Method, StatusCode, Uri};
 use http_body::Frame;
 use peregrine_mount::{Mount, OriginalUri, SendBody, into_tower, tower};
-use peregrine_web::connection::{ConnectionInfo, ConnectionAddr};
+use peregrine_web::connection::{ConnectionAddr, ConnectionInfo};
 use peregrine_web::{App, Body, BodyError, HandlerExt, Next, Request, TrailingSlash};
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -170,10 +170,16 @@ fn axum_gets_its_connect_info_in_either_way() {
     let peer = ConnectionAddr::Tcp("192.0.2.1:99".parse().expect("an address"));
     let connection = || ConnectionInfo { peer: peer.clone(), ..ConnectionInfo::default() };
     let app = App::new().mount("/", tower(router.clone()).connect_info(ConnectInfo));
-    assert_eq!(app.test().with_connection(connection()).get("/").send_blocking().text(), "192.0.2.1:99");
+    assert_eq!(
+        app.test().with_connection(connection()).get("/").send_blocking().text(),
+        "192.0.2.1:99"
+    );
     let make = router.into_make_service_with_connect_info::<SocketAddr>();
     let app = App::new().mount("/", make);
-    assert_eq!(app.test().with_connection(connection()).get("/").send_blocking().text(), "192.0.2.1:99");
+    assert_eq!(
+        app.test().with_connection(connection()).get("/").send_blocking().text(),
+        "192.0.2.1:99"
+    );
 }
 
 #[test]
@@ -486,7 +492,8 @@ fn a_body_that_is_a_bomb_is_too_large_for_a_router() {
 
 #[test]
 fn an_application_in_a_mount_redirects_below_its_prefix() {
-    let inner = App::new().trailing_slash(TrailingSlash::Redirect).get("/a/", || "a").get("/b", || "b");
+    let inner =
+        App::new().trailing_slash(TrailingSlash::Redirect).get("/a/", || "a").get("/b", || "b");
     let inner = into_tower(inner).expect("the application is valid");
     let client = App::new().scope("/outer", |scope| scope.mount("/inner", inner)).test();
     for (path, location) in [("a?x=1", "a/?x=1"), ("b/", "b")] {

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
 use http_body_util::BodyExt;
-use peregrine_mount::{NextService, LayerMiddleware, SendBody, layer};
+use peregrine_mount::{LayerMiddleware, NextService, SendBody, layer};
 use peregrine_web::extract::Extension;
 use peregrine_web::testing::TestClient;
 use peregrine_web::{App, Body, Handler, IntoResponse, Middleware, Request, Response, Service};
@@ -43,7 +43,9 @@ where
 }
 
 /// A layer made from an async function whose future must be `Send`, as in tower-sessions.
-fn sending<F, R>(function: F) -> LayerMiddleware<impl tower::Layer<NextService, Service = Sending<F>> + Clone>
+fn sending<F, R>(
+    function: F,
+) -> LayerMiddleware<impl tower::Layer<NextService, Service = Sending<F>> + Clone>
 where
     F: Fn(NextService, Asked) -> R + Clone + Send + Sync + 'static,
     R: Future<Output = Answered> + Send + 'static,

@@ -9,7 +9,7 @@ use hyper::rt::{Read, ReadBuf, Write};
 use peregrine_mount::tower;
 use peregrine_web::App;
 use peregrine_web::pipe::{DEFAULT_PIPE_BYTES_MAX, PipeWriter, pipe};
-use peregrine_web::upgrade::{UpgradeHandler, SendBuffer, Upgraded};
+use peregrine_web::upgrade::{SendBuffer, UpgradeHandler, Upgraded};
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;

@@ -1,6 +1,6 @@
 //! Forms in handlers: fields, files, limits, and malformed input.
 
-use peregrine_multipart::{MultipartLimits, Multipart, MultipartForm, UploadedFile};
+use peregrine_multipart::{Multipart, MultipartForm, MultipartLimits, UploadedFile};
 use peregrine_web::testing::{TestClient, TestResponse};
 use peregrine_web::{App, HandlerExt, Problem};
 use serde::Deserialize;
@@ -301,7 +301,9 @@ fn content(bytes: usize) -> String {
 
 #[test]
 fn a_large_file_is_kept_on_disk_and_is_the_same_whoever_reads_it() {
-    async fn check(MultipartForm(all): MultipartForm<std::collections::BTreeMap<String, UploadedFile>>) {
+    async fn check(
+        MultipartForm(all): MultipartForm<std::collections::BTreeMap<String, UploadedFile>>,
+    ) {
         let (large, small) = (&all["large"], &all["small"]);
         assert!(small.is_in_memory() && !large.is_in_memory());
         assert_eq!(large.bytes().await.expect("the file can be read"), content(1_000_000));

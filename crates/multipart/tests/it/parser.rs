@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use peregrine_multipart::fuzz::{fuzz_one, seeds};
 use peregrine_multipart::parser::{Event, Parser};
-use peregrine_multipart::{MultipartLimits, PartHeaders, MultipartError};
+use peregrine_multipart::{MultipartError, MultipartLimits, PartHeaders};
 use proptest::prelude::*;
 
 fn parse_within(limits: &MultipartLimits, form: &str) -> Result<Vec<Event>, MultipartError> {
@@ -105,11 +105,20 @@ fn what_breaks_a_rule_is_refused_and_the_rule_is_named() {
         ("form-data; name=\"a\"b", MultipartError::InvalidContentDisposition),
         ("form-data; name=a; filename*=latin1''a", MultipartError::InvalidContentDisposition),
         ("form-data; name=a; filename*=utf-8''%ff", MultipartError::InvalidContentDisposition),
-        ("form-data; name=a; filename*=utf-8''b; filename*=utf-8''c", MultipartError::InvalidContentDisposition),
+        (
+            "form-data; name=a; filename*=utf-8''b; filename*=utf-8''c",
+            MultipartError::InvalidContentDisposition,
+        ),
         ("form-data; name=a\rb", MultipartError::InvalidHeaderLine),
         ("form-data; name=a\0b", MultipartError::InvalidHeader),
-        ("form-data; name=a\r\nContent-Disposition: form-data; name=b", MultipartError::MissingContentDisposition),
-        ("form-data; name=a\r\nContent-Transfer-Encoding: base64", MultipartError::UnsupportedTransferEncoding),
+        (
+            "form-data; name=a\r\nContent-Disposition: form-data; name=b",
+            MultipartError::MissingContentDisposition,
+        ),
+        (
+            "form-data; name=a\r\nContent-Transfer-Encoding: base64",
+            MultipartError::UnsupportedTransferEncoding,
+        ),
         ("form-data; name=a\r\nno header", MultipartError::InvalidHeader),
         ("form-data; name=a\r\n: nothing", MultipartError::InvalidHeader),
         ("form-data; name=a\r\n folded: x", MultipartError::InvalidHeader),
@@ -152,11 +161,27 @@ fn every_limit_may_be_reached_and_not_passed() {
     for (limits, form, reject) in [
         (MultipartLimits { fields_max: 1, ..d }, &field_twice, MultipartError::TooManyFields(1)),
         (MultipartLimits { files_max: 1, ..d }, &file_twice, MultipartError::TooManyFiles(1)),
-        (MultipartLimits { field_bytes_max: 2, ..d }, &field_twice, MultipartError::FieldTooLarge(2)),
+        (
+            MultipartLimits { field_bytes_max: 2, ..d },
+            &field_twice,
+            MultipartError::FieldTooLarge(2),
+        ),
         (MultipartLimits { file_bytes_max: 3, ..d }, &file_twice, MultipartError::FileTooLarge(3)),
-        (MultipartLimits { total_bytes_max: 5, ..d }, &field_twice, MultipartError::TotalTooLarge(5)),
-        (MultipartLimits { part_headers_max: 1, ..d }, &headers, MultipartError::TooManyPartHeaders(1)),
-        (MultipartLimits { part_headers_bytes_max: 20, ..d }, &headers, MultipartError::PartHeadersTooLarge(20)),
+        (
+            MultipartLimits { total_bytes_max: 5, ..d },
+            &field_twice,
+            MultipartError::TotalTooLarge(5),
+        ),
+        (
+            MultipartLimits { part_headers_max: 1, ..d },
+            &headers,
+            MultipartError::TooManyPartHeaders(1),
+        ),
+        (
+            MultipartLimits { part_headers_bytes_max: 20, ..d },
+            &headers,
+            MultipartError::PartHeadersTooLarge(20),
+        ),
     ] {
         assert_eq!(parse_within(&limits, form), Err(reject));
         assert_eq!(reject.status(), 413);

@@ -1,7 +1,7 @@
 //! The command `contract`: compares the OpenAPI documents of two versions of an API.
 #![forbid(unsafe_code)]
 
-use peregrine_openapi::diff::{Change, find_dangling_ref, diff};
+use peregrine_openapi::diff::{Change, diff, find_dangling_ref};
 use serde_json::{Value, json};
 use std::env;
 use std::fs;

@@ -84,7 +84,8 @@ pub fn diff(old: &Value, new: &Value) -> Vec<Change> {
         match after.get(shape) {
             None => report.breaking(path, "path-removed", "it was removed"),
             Some((new_path, new_item)) => {
-                DocumentDiff { old, new, report: &mut report }.compare_path_item((path, item), (new_path, new_item));
+                DocumentDiff { old, new, report: &mut report }
+                    .compare_path_item((path, item), (new_path, new_item));
             }
         }
     }
@@ -95,7 +96,9 @@ pub fn diff(old: &Value, new: &Value) -> Vec<Change> {
     }
     compare_security_schemes(old, new, &mut report);
     let mut changes = report.0;
-    changes.sort_by(|one, two| (!one.is_breaking, &one.location).cmp(&(!two.is_breaking, &two.location)));
+    changes.sort_by(|one, two| {
+        (!one.is_breaking, &one.location).cmp(&(!two.is_breaking, &two.location))
+    });
     changes.dedup();
     changes
 }
@@ -124,7 +127,12 @@ const METHODS: [&str; 8] = ["get", "put", "post", "delete", "options", "head", "
 fn paths(document: &Value) -> BTreeMap<String, (String, Value)> {
     let paths = document.get("paths").and_then(Value::as_object).into_iter().flatten();
     paths
-        .map(|(path, item)| (PathTemplate::from_pattern(path).normalized, (path.clone(), resolve_ref(document, item))))
+        .map(|(path, item)| {
+            (
+                PathTemplate::from_pattern(path).normalized,
+                (path.clone(), resolve_ref(document, item)),
+            )
+        })
         .collect()
 }
 
@@ -154,7 +162,9 @@ impl DocumentDiff<'_> {
                 (Some(_), None) => {
                     self.report.breaking(&place, "operation-removed", "it was removed");
                 }
-                (None, Some(_)) => self.report.compatible(&place, "operation-added", "it was added"),
+                (None, Some(_)) => {
+                    self.report.compatible(&place, "operation-added", "it was added")
+                }
                 (None, None) => {}
                 (Some(before), Some(after)) => {
                     let before_parameters = parameters(self.old, path, old, before);
@@ -293,7 +303,13 @@ impl DocumentDiff<'_> {
         }
     }
 
-    fn compare_schemas(&mut self, place: &str, side: DiffSide, old: Option<&Value>, new: Option<&Value>) {
+    fn compare_schemas(
+        &mut self,
+        place: &str,
+        side: DiffSide,
+        old: Option<&Value>,
+        new: Option<&Value>,
+    ) {
         let anything = Value::Bool(true);
         let (old, new) = (old.unwrap_or(&anything), new.unwrap_or(&anything));
         let mut comparison = SchemaDiff::new(self.old, self.new, side);
@@ -309,12 +325,17 @@ impl DocumentDiff<'_> {
     }
 
     fn compare_security(&mut self, place: &str, before: &Value, after: &Value) {
-        let (old, new) = (security_alternatives(self.old, before), security_alternatives(self.new, after));
+        let (old, new) =
+            (security_alternatives(self.old, before), security_alternatives(self.new, after));
         if old == new || allows_anonymous(&old) && allows_anonymous(&new) {
             return;
         }
         if allows_anonymous(&new) {
-            self.report.compatible(place, "security-removed", "no credentials are required any more");
+            self.report.compatible(
+                place,
+                "security-removed",
+                "no credentials are required any more",
+            );
         } else if allows_anonymous(&old) {
             self.report.breaking(place, "security-added", "credentials are now required");
         } else {
@@ -333,7 +354,11 @@ impl DocumentDiff<'_> {
         let (old, new) = (str_member(before, "operationId"), str_member(after, "operationId"));
         if !old.is_empty() && old != new {
             let now = if new.is_empty() { "none".to_owned() } else { format!("`{new}`") };
-            self.report.compatible(place, "id-changed", format!("its ID was `{old}` and is now {now}"));
+            self.report.compatible(
+                place,
+                "id-changed",
+                format!("its ID was `{old}` and is now {now}"),
+            );
         }
     }
 }

@@ -117,7 +117,9 @@ impl<'d> SchemaDiff<'d> {
                 // A different type is further away than any other difference.
                 let far = found
                     .iter()
-                    .filter(|change| change.location == self.location() && change.message.contains("type"))
+                    .filter(|change| {
+                        change.location == self.location() && change.message.contains("type")
+                    })
                     .count();
                 (far, found.iter().filter(|change| change.is_breaking).count())
             };
@@ -215,7 +217,9 @@ impl<'d> SchemaDiff<'d> {
             })
             .map(|(key, _)| *key)
             .collect();
-        if let (Some((least, most)), Value::Number(_), Some(number)) = (format_range(big), value, size) {
+        if let (Some((least, most)), Value::Number(_), Some(number)) =
+            (format_range(big), value, size)
+        {
             broken.extend((number < least || number > most).then_some("format"));
         } else if value.is_string() {
             broken.extend(["pattern", "format"].into_iter().filter(|key| big.get(*key).is_some()));
@@ -234,7 +238,9 @@ impl<'d> SchemaDiff<'d> {
             let said = |key: &str| small.get(key).and_then(Value::as_f64);
             let own = said(key).or_else(|| match key {
                 // The range of a format, or an exclusive bound, implies a bound.
-                "minimum" => said("exclusiveMinimum").or(format_range(small).map(|(least, _)| least)),
+                "minimum" => {
+                    said("exclusiveMinimum").or(format_range(small).map(|(least, _)| least))
+                }
                 "maximum" => said("exclusiveMaximum").or(format_range(small).map(|(_, most)| most)),
                 "exclusiveMinimum" => said("minimum").filter(|least| *least > limit),
                 "exclusiveMaximum" => said("maximum").filter(|most| *most < limit),
@@ -272,7 +278,8 @@ impl<'d> SchemaDiff<'d> {
         if own.as_ref() == Some(&wanted) || own.as_deref() == Some("float") && wanted == "double" {
             return;
         }
-        if let (Some((least, most)), Some((own_least, own_most))) = (format_range(big), format_range(small))
+        if let (Some((least, most)), Some((own_least, own_most))) =
+            (format_range(big), format_range(small))
             && own_least >= least
             && own_most <= most
         {
@@ -400,7 +407,12 @@ impl<'d> SchemaDiff<'d> {
     }
 
     fn push(&mut self, is_breaking: bool, rule: &'static str, what: &str) {
-        self.changes.push(Change { is_breaking, location: self.location(), rule, message: what.to_owned() });
+        self.changes.push(Change {
+            is_breaking,
+            location: self.location(),
+            rule,
+            message: what.to_owned(),
+        });
     }
 
     fn location(&self) -> String {

@@ -120,7 +120,11 @@ impl ResponsesBuilder {
     /// Adds a problem with this status.
     pub fn problem(&mut self, status: u16, description: &str) -> &mut Self {
         let problem = ResponseSpec::problem(ResponseStatus::Code(status), &self.schemas);
-        self.add(if description.is_empty() { problem } else { problem.with_description(description) })
+        self.add(if description.is_empty() {
+            problem
+        } else {
+            problem.with_description(description)
+        })
     }
 
     /// Adds a problem of any status.

@@ -1,11 +1,13 @@
 //! Descriptions of the framework's response types.
 
-use super::{ResponseSpec, OperationOutputParts, OperationOutput, ResponsesBuilder, ResponseStatus as Known};
+use super::{
+    OperationOutput, OperationOutputParts, ResponseSpec, ResponseStatus as Known, ResponsesBuilder,
+};
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use peregrine_web::extract::Extension;
-use peregrine_web::response::{AppendHeaders, Form, Html, IntoResponse, Json, Redirect};
 use peregrine_web::response::Headers;
+use peregrine_web::response::{AppendHeaders, Form, Html, IntoResponse, Json, Redirect};
 use peregrine_web::sse::Sse;
 use peregrine_web::urls::UrlError;
 use peregrine_web::{Body, BodyError, Problem, Response};

@@ -1,7 +1,7 @@
 //! Documents of whole applications, validated against the official OpenAPI schema.
 
 use crate::{
-    ApiScope, DescribeExt, Document, OpenApiExt, OpenApi, OpenApiError, Parameter, SecurityScheme,
+    ApiScope, DescribeExt, Document, OpenApi, OpenApiError, OpenApiExt, Parameter, SecurityScheme,
     WithStatus, api_scope,
 };
 use http::{Method, StatusCode};
@@ -348,14 +348,19 @@ fn scopes_say_what_holds_for_all_of_their_routes_and_a_route_has_the_last_word()
         api.tag("birds")
             .security("token")
             .get("/", || "all")
-            .get("/open", (|| "open").describe(|it| it.no_security().tag("more").operation_id("open")))
+            .get(
+                "/open",
+                (|| "open").describe(|it| it.no_security().tag("more").operation_id("open")),
+            )
             .scope("/keys", |api| api.security("key").get("/", || "keys"))
             .undescribed(|scope: Scope| scope.get("/plain", (|| "plain").described()))
     }
     let inner = App::new().get("/merged", (|| "merged").named("merged").described());
     let app = App::new()
         .scope("/birds", api_scope(birds))
-        .scope("/other", |scope| scope.noted(crate::operation_defaults(|it| it.tag("other"))).merge(inner))
+        .scope("/other", |scope| {
+            scope.noted(crate::operation_defaults(|it| it.tag("other"))).merge(inner)
+        })
         .add(
             api()
                 .tag("birds", "All about birds.")
@@ -516,7 +521,7 @@ fn what_stands_around_a_route_refuses_in_its_document() {
 fn every_form_of_content_and_every_credential_is_told() {
     use peregrine_auth::{ApiKey, BasicAuth, BearerToken, Jwt, User};
     use peregrine_web::extract::{
-        Accept, Cbor, SimdJson, MessagePack, NdJson, Preconditions, Protobuf,
+        Accept, Cbor, MessagePack, NdJson, Preconditions, Protobuf, SimdJson,
     };
     let credentials = |_: BasicAuth, _: BearerToken, _: ApiKey| ();
     let app = App::new()
@@ -633,7 +638,9 @@ fn services_and_hidden_results_are_described_by_hand() {
         "a"
     }
     let opaque = opaque.described_manually(|it| {
-        it.input::<Query<Page>>().output::<Json<Bird>>().output_with_status::<Json<u8>>(202, "Later.")
+        it.input::<Query<Page>>()
+            .output::<Json<Bird>>()
+            .output_with_status::<Json<u8>>(202, "Later.")
     });
     let operation = operation(App::new().get("/x", opaque), "/x");
     assert_eq!(operation["parameters"].as_array().map(Vec::len), Some(4));

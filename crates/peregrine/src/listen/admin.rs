@@ -5,7 +5,7 @@ use crate::listen::bind::ListenAddr;
 use crate::listen::listener::ListenSource;
 use crate::listen::listeners::{AdminListener, Listeners};
 use crate::listen::socket_file::SocketFileOwner;
-use peregrine_admin::internal::{RunningAdmin, AdminState};
+use peregrine_admin::internal::{AdminState, RunningAdmin};
 use peregrine_driver::Socket;
 use peregrine_restart::internal::InheritedListeners;
 use peregrine_server::Lifecycle;
@@ -78,14 +78,22 @@ impl Admin {
     }
 
     fn from_source(source: ListenSource) -> Self {
-        Self { source: Some(source), owner: SocketFileOwner::default(), liveness_threshold: DEFAULT_LIVENESS_THRESHOLD }
+        Self {
+            source: Some(source),
+            owner: SocketFileOwner::default(),
+            liveness_threshold: DEFAULT_LIVENESS_THRESHOLD,
+        }
     }
 
     /// Opens no listener: requests are measured, and the application serves the pages itself
     /// ([`app`](crate::admin::app)). The pages then do not respond while workers are blocked or at
     /// their limits.
     pub fn without_listener() -> Self {
-        Self { source: None, owner: SocketFileOwner::default(), liveness_threshold: DEFAULT_LIVENESS_THRESHOLD }
+        Self {
+            source: None,
+            owner: SocketFileOwner::default(),
+            liveness_threshold: DEFAULT_LIVENESS_THRESHOLD,
+        }
     }
 
     /// Sets how long a handler may block a worker's thread, without suspending at an `await`,
@@ -122,7 +130,11 @@ impl Admin {
     }
 
     /// Creates the data that workers publish.
-    pub(crate) fn new_state(&self, workers: usize, orders: watched::Receiver<Lifecycle>) -> Arc<AdminState> {
+    pub(crate) fn new_state(
+        &self,
+        workers: usize,
+        orders: watched::Receiver<Lifecycle>,
+    ) -> Arc<AdminState> {
         AdminState::start(workers, orders, self.liveness_threshold)
     }
 
@@ -139,7 +151,10 @@ impl Admin {
 
 impl AdminListener {
     /// Serves the pages on a new thread.
-    pub(crate) fn start(self, views: &Arc<AdminState>) -> Result<(RunningAdmin, ListenAddr), Error> {
+    pub(crate) fn start(
+        self,
+        views: &Arc<AdminState>,
+    ) -> Result<(RunningAdmin, ListenAddr), Error> {
         let Self { listeners: listens, address: place, sharing: shared, is_inherited } = self;
         let admin = RunningAdmin::start(listens, shared, is_inherited, views);
         Ok((admin.map_err(Error::Worker)?, place))
@@ -195,7 +210,9 @@ mod tests {
         let running = server.start(move || crate::App::new().get("/block", block));
         let running = running.expect("the server starts");
         let public = running.http_address().expect("an HTTP listener");
-        let Some(&ListenAddr::Tcp(admin)) = running.admin_address() else { panic!("not a TCP address") };
+        let Some(&ListenAddr::Tcp(admin)) = running.admin_address() else {
+            panic!("not a TCP address")
+        };
         let until = |is_refusing: bool| {
             let line =
                 format!("peregrine_worker_overloaded{{worker=\"0\"}} {}", u8::from(is_refusing));

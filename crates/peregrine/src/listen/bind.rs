@@ -69,15 +69,30 @@ impl BoundSockets {
         let place = local_addr(first)?;
         #[cfg(unix)]
         let file = match (&place, one.file_id) {
-            (ListenAddr::Unix(path), Some(identity)) => {
-                Some(UnixSocketFile { path: path.clone(), file_id: identity, sharing: one.sharing.clone() })
-            }
+            (ListenAddr::Unix(path), Some(identity)) => Some(UnixSocketFile {
+                path: path.clone(),
+                file_id: identity,
+                sharing: one.sharing.clone(),
+            }),
             _ => None,
         };
         #[cfg(not(unix))]
         let file = None;
-        let InheritedListener { sockets, sharing: shared, is_external: is_foreign, ticket_secrets: secrets, .. } = one;
-        Ok(Self { address: place, sockets, socket_file: file, sharing: shared, is_external: is_foreign, ticket_secrets: secrets })
+        let InheritedListener {
+            sockets,
+            sharing: shared,
+            is_external: is_foreign,
+            ticket_secrets: secrets,
+            ..
+        } = one;
+        Ok(Self {
+            address: place,
+            sockets,
+            socket_file: file,
+            sharing: shared,
+            is_external: is_foreign,
+            ticket_secrets: secrets,
+        })
     }
 
     /// Duplicates the sockets and distributes them over the workers: returns one list for each of
@@ -162,7 +177,11 @@ pub(crate) fn bind(
     Err(bind(last))
 }
 
-fn bind_tcp(address: SocketAddr, workers: usize, options: &SocketOptions) -> io::Result<BoundSockets> {
+fn bind_tcp(
+    address: SocketAddr,
+    workers: usize,
+    options: &SocketOptions,
+) -> io::Result<BoundSockets> {
     // All workers share one socket where several are impossible or not wanted.
     let workers = if REUSEPORT_BALANCES && !options.shared_accept_queue { workers } else { 1 };
     // A socket with SO_REUSEPORT could also be bound to a port on which another process of this
@@ -232,7 +251,11 @@ fn backlog(options: &SocketOptions) -> i32 {
 
 /// Binds one socket, which all workers share: Unix domain sockets do not support SO_REUSEPORT.
 #[cfg(unix)]
-fn bind_unix(path: &Path, owner: &SocketFileOwner, options: &SocketOptions) -> Result<BoundSockets, Error> {
+fn bind_unix(
+    path: &Path,
+    owner: &SocketFileOwner,
+    options: &SocketOptions,
+) -> Result<BoundSockets, Error> {
     use std::os::unix::net::UnixListener;
     let failed = |cause| Error::Bind { address: format!("unix:{}", path.display()), cause };
     let owner = owner.resolve(path)?;
@@ -292,7 +315,11 @@ pub(crate) fn from_socket(listener: Socket) -> Result<BoundSockets, Error> {
     set_nonblocking(&listener).map_err(failed)?;
     let place = local_addr(&listener).map_err(failed)?;
     let shared = SocketSharing::from(true);
-    Ok(BoundSockets { sharing: shared, is_external: true, ..BoundSockets::owned(place, vec![listener]) })
+    Ok(BoundSockets {
+        sharing: shared,
+        is_external: true,
+        ..BoundSockets::owned(place, vec![listener])
+    })
 }
 
 fn set_nonblocking(listener: &Socket) -> io::Result<()> {
@@ -364,8 +391,8 @@ mod tests {
     #[test]
     fn with_one_queue_all_workers_take_from_it() {
         let options = SocketOptions { shared_accept_queue: true, ..SocketOptions::default() };
-        let bound =
-            super::bind("127.0.0.1:0", &SocketFileOwner::default(), 3, &options).expect("any free port");
+        let bound = super::bind("127.0.0.1:0", &SocketFileOwner::default(), 3, &options)
+            .expect("any free port");
         assert_eq!(bound.sockets.len(), 1);
         let dealt = bound.distribute(3).expect("descriptors are available");
         assert!(dealt.iter().all(|own| own.len() == 1), "{dealt:?}");
@@ -418,7 +445,8 @@ mod tests {
         ] {
             let one = |_| Socket::Tcp(TcpListener::bind("127.0.0.1:0").expect("a free port"));
             let sockets: Vec<_> = (0..queues).map(one).collect();
-            let places: Vec<_> = sockets.iter().map(|one| local_addr(one).expect("bound")).collect();
+            let places: Vec<_> =
+                sockets.iter().map(|one| local_addr(one).expect("bound")).collect();
             let bound = BoundSockets::owned(places[0].clone(), sockets);
             let number = |socket| {
                 let place = local_addr(&socket).expect("bound");
@@ -511,7 +539,13 @@ mod tests {
             let socket = Socket::Unix(listener.try_clone().expect("free descriptors"));
             let shared = SocketSharing::from(!is_own);
             let (sockets, secrets) = (vec![socket], TicketSecrets::default());
-            let one = InheritedListener { sockets, file_id: Some(file), sharing: shared, is_external: false, ticket_secrets: secrets };
+            let one = InheritedListener {
+                sockets,
+                file_id: Some(file),
+                sharing: shared,
+                is_external: false,
+                ticket_secrets: secrets,
+            };
             drop(BoundSockets::inherited(one).expect("a bound socket"));
             assert_eq!(path.exists(), !is_own);
         }
@@ -524,7 +558,8 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("s");
         let address = format!("unix:{}", path.display());
-        let bind = |owner: SocketFileOwner| super::bind(&address, &owner, 1, &SocketOptions::default());
+        let bind =
+            |owner: SocketFileOwner| super::bind(&address, &owner, 1, &SocketOptions::default());
         let own = std::fs::metadata(folder.path()).expect("a directory");
         let is_root = own.uid() == 0;
         // Only root can change the owner of a file.
@@ -545,13 +580,15 @@ mod tests {
             (None, Some("no-such-group"), "has no group `no-such-group`"),
         ] {
             let (user, group) = (user.map(str::to_owned), group.map(str::to_owned));
-            let error = bind(SocketFileOwner { mode: None, user, group }).expect_err("no such name");
+            let error =
+                bind(SocketFileOwner { mode: None, user, group }).expect_err("no such name");
             let text = error.to_string();
             assert!(text.contains(expected) && text.contains(&address), "{text}");
             assert!(!path.exists(), "an error leaves nothing behind");
         }
         if is_root {
-            let owner = SocketFileOwner { user: Some("root".to_owned()), ..SocketFileOwner::default() };
+            let owner =
+                SocketFileOwner { user: Some("root".to_owned()), ..SocketFileOwner::default() };
             let _bound = bind(owner).expect("permitted");
             assert_eq!(std::fs::metadata(&path).expect("a file").uid(), 0);
         }

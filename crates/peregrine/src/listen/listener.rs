@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::listen::socket_file::SocketFileOwner;
 use peregrine_driver::Socket;
 use peregrine_restart::internal::TicketSecrets;
-use peregrine_server::{Limits, BoundListener, ReloadableConfig, ProxyProtocol, SocketSharing};
+use peregrine_server::{BoundListener, Limits, ProxyProtocol, ReloadableConfig, SocketSharing};
 #[cfg(feature = "tls")]
 use peregrine_tls::TicketKeys;
 use peregrine_tls::TlsConfig;
@@ -210,7 +210,17 @@ impl Listener {
         }
         self.owner.validate(self.source.own_address())?;
         let Self { source, owner, tls, limits, proxy_protocol, updates: live, .. } = self;
-        Ok((source, ListenerSettings { owner, tls, limits, proxy_protocol, trusted_proxies: proxies, updates: live }))
+        Ok((
+            source,
+            ListenerSettings {
+                owner,
+                tls,
+                limits,
+                proxy_protocol,
+                trusted_proxies: proxies,
+                updates: live,
+            },
+        ))
     }
 }
 

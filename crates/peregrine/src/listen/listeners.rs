@@ -3,12 +3,12 @@
 
 use super::bind::{self, BoundSockets, ListenAddr, UnixSocketFile};
 use crate::error::Error;
-use crate::listen::listener::{Listener, ListenerSettings, ListenSource};
+use crate::listen::listener::{ListenSource, Listener, ListenerSettings};
 use crate::listen::socket_file::SocketFileOwner;
 use peregrine_driver::{Socket, SocketOptions};
 #[cfg(all(target_os = "linux", feature = "restart"))]
 use peregrine_restart::internal::activated;
-use peregrine_restart::internal::{InheritedListeners, ListenerFds, InheritedListener};
+use peregrine_restart::internal::{InheritedListener, InheritedListeners, ListenerFds};
 use peregrine_server::{BoundListener, SocketSharing};
 use peregrine_web::TrustedProxies;
 use std::io;
@@ -56,7 +56,8 @@ impl Listeners {
         sockets: &SocketOptions,
         heir: &mut Option<InheritedListeners>,
     ) -> Result<Self, Error> {
-        let mut all = Self { per_worker: (0..workers).map(|_| Vec::new()).collect(), ..Self::default() };
+        let mut all =
+            Self { per_worker: (0..workers).map(|_| Vec::new()).collect(), ..Self::default() };
         for listener in listeners {
             let (source, settings) = listener.into_parts(proxies)?;
             let key = source.key();
@@ -82,7 +83,10 @@ impl Listeners {
         let mut listens = Vec::new();
         for mut bound in all {
             let sockets = distribute(&bound, 1)?.into_iter().flatten();
-            let listen = |socket| BoundListener { sharing: bound.sharing.clone(), ..BoundListener::new(socket) };
+            let listen = |socket| BoundListener {
+                sharing: bound.sharing.clone(),
+                ..BoundListener::new(socket)
+            };
             listens.extend(sockets.map(listen));
             self.listener_fds.push(listener_fds(&key, &mut bound));
             self.socket_files.extend(bound.socket_file);
@@ -90,7 +94,12 @@ impl Listeners {
         Ok(AdminListener { listeners: listens, address: place, sharing: shared, is_inherited })
     }
 
-    fn add(&mut self, key: &str, mut bound: BoundSockets, settings: &ListenerSettings) -> Result<(), Error> {
+    fn add(
+        &mut self,
+        key: &str,
+        mut bound: BoundSockets,
+        settings: &ListenerSettings,
+    ) -> Result<(), Error> {
         settings.inherit_ticket_secrets(&bound.ticket_secrets);
         let dealt = distribute(&bound, self.per_worker.len())?;
         for (plan, sockets) in self.per_worker.iter_mut().zip(dealt) {
@@ -150,7 +159,8 @@ impl ListenSource {
         if inherited.is_empty() {
             return self.bind(owner, workers, sockets).map(|bound| (bound, false));
         }
-        let bound: io::Result<Vec<_>> = inherited.into_iter().map(BoundSockets::inherited).collect();
+        let bound: io::Result<Vec<_>> =
+            inherited.into_iter().map(BoundSockets::inherited).collect();
         Ok((bound.map_err(Error::Handover)?, true))
     }
 

@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::listen::listener::Listener;
-use crate::runtime::console::{report_error, report};
+use crate::runtime::console::{report, report_error};
 use crate::runtime::driver_choice::DriverChoice;
 use crate::runtime::handle::{ReloadFn, ReloadGuard};
 use crate::runtime::memory_limits;
@@ -10,8 +10,10 @@ use crate::runtime::worker::RoutePatterns;
 use peregrine_admin::AccessLogOptions;
 use peregrine_admin::internal::{LogControl, Sink};
 use peregrine_driver::SocketOptions;
-use peregrine_server::{Limits, ReloadableConfig, MemoryMax, OverloadLimits, AccessLogStyle, TraceConfig};
-use peregrine_settings::internal::{ReloadMetrics, diff, wait_until_stable, summary};
+use peregrine_server::{
+    AccessLogStyle, Limits, MemoryMax, OverloadLimits, ReloadableConfig, TraceConfig,
+};
+use peregrine_settings::internal::{ReloadMetrics, diff, summary, wait_until_stable};
 use peregrine_settings::{AccessLogConfig, ServerConfig};
 use peregrine_web::TrustedProxies;
 use peregrine_web::panic::{catch_log_panic, drop_panic_payload};
@@ -31,7 +33,8 @@ pub(crate) struct ConfigReloader {
     listeners: Vec<(String, watch::Sender<ReloadableConfig>)>,
     /// The listeners that the program added, each with its own limits and proxies, if set, and its
     /// channel.
-    program_listeners: Vec<(Option<Limits>, Option<TrustedProxies>, watch::Sender<ReloadableConfig>)>,
+    program_listeners:
+        Vec<(Option<Limits>, Option<TrustedProxies>, watch::Sender<ReloadableConfig>)>,
     /// The number of workers, and the channel that updates their overload limits.
     worker_count: usize,
     overload: watch::Sender<OverloadLimits>,
@@ -165,7 +168,16 @@ impl ConfigReloader {
 
     /// Takes over the server's actual settings. What was set in code after loading is not reloaded.
     pub(crate) fn initialize(&mut self, began: &InitialSettings<'_>) {
-        let InitialSettings { limits, trusted_proxies: proxies, workers, worker_count: count, pin_workers, driver, sockets, quiet } = *began;
+        let InitialSettings {
+            limits,
+            trusted_proxies: proxies,
+            workers,
+            worker_count: count,
+            pin_workers,
+            driver,
+            sockets,
+            quiet,
+        } = *began;
         if *limits != self.config.limits {
             self.config.limits = limits.clone();
             self.mark_set_in_code("limits");
@@ -214,7 +226,8 @@ impl ConfigReloader {
         let Some((limits, proxies)) = listener.own_settings() else { return };
         let present = limits.as_ref().unwrap_or(&self.config.limits).clone();
         let trusted = proxies.clone().or_else(|| self.trusted_proxies.clone());
-        let (live, changes) = watch::channel(ReloadableConfig { limits: present, trusted_proxies: trusted });
+        let (live, changes) =
+            watch::channel(ReloadableConfig { limits: present, trusted_proxies: trusted });
         listener.set_updates(changes);
         self.program_listeners.push((limits, proxies, live));
     }
@@ -269,7 +282,8 @@ impl ConfigReloader {
     fn wait_until_stable(&self) -> Result<(), Error> {
         let path = self.config.source().and_then(|source| source.layers.file_path());
         path.map_or(Ok(()), |path| {
-            wait_until_stable(path).map_err(|error| Error::Config(format!("{}: {error}", path.display())))
+            wait_until_stable(path)
+                .map_err(|error| Error::Config(format!("{}: {error}", path.display())))
         })
     }
 
@@ -402,8 +416,11 @@ impl ConfigReloader {
         let memory = memory_limits::describe(&self.overload.borrow());
         if self.config.limits.overload.memory_max == MemoryMax::Auto {
             let setting = "limits.overload.memory_max";
-            let _ =
-                writeln!(text, "# `{setting}` is {memory} for each of {} workers.", self.worker_count);
+            let _ = writeln!(
+                text,
+                "# `{setting}` is {memory} for each of {} workers.",
+                self.worker_count
+            );
         }
         let _ = write!(text, "{}", self.config);
         *self.text.lock().unwrap_or_else(PoisonError::into_inner) = text;
@@ -412,7 +429,11 @@ impl ConfigReloader {
 
 /// Opens the target.
 fn open(log: &AccessLogConfig) -> Result<Option<Sink>, Error> {
-    Ok(log.target.as_ref().map(|target| AccessLogOptions::from_target(target).open()).transpose()?)
+    Ok(log
+        .target
+        .as_ref()
+        .map(|target| AccessLogOptions::from_target(target).open())
+        .transpose()?)
 }
 
 fn send_if_changed<T: PartialEq>(sender: &watch::Sender<T>, value: T) {

@@ -1,6 +1,6 @@
 //! Tests what a reload changes, and what it leaves unchanged.
 
-use super::config::{InitialSettings, ConfigReloader};
+use super::config::{ConfigReloader, InitialSettings};
 use crate::{DriverChoice, Limits, Server, SocketOptions, TrustedProxies};
 use peregrine_settings::ServerConfig;
 use peregrine_settings::internal::layers;
@@ -24,7 +24,16 @@ fn began<'s>(
 ) -> InitialSettings<'s> {
     let driver = DriverChoice::Auto;
     let count = workers.map_or(1, NonZeroUsize::get);
-    InitialSettings { limits, trusted_proxies: proxies, workers, worker_count: count, pin_workers: false, driver, sockets, quiet: true }
+    InitialSettings {
+        limits,
+        trusted_proxies: proxies,
+        workers,
+        worker_count: count,
+        pin_workers: false,
+        driver,
+        sockets,
+        quiet: true,
+    }
 }
 
 #[test]
@@ -34,8 +43,9 @@ fn a_reload_names_what_changed_and_what_needs_a_restart() {
     let layers = layers().file(&path).env_vars(none);
     let config = ServerConfig::from_layers(ServerConfig::default(), layers).expect("valid config");
     let mut configured = ConfigReloader::new(config.clone());
-    let (live, mut changed) =
-        tokio::sync::watch::channel(config.to_reloadable("a", &config.listeners["a"]).expect("it is valid"));
+    let (live, mut changed) = tokio::sync::watch::channel(
+        config.to_reloadable("a", &config.listeners["a"]).expect("it is valid"),
+    );
     configured.add_listener("a", live);
     configured.initialize(&began(&config.limits, None, config.workers, &SocketOptions::default()));
     let mut read = |text: &str| {

@@ -12,7 +12,7 @@ mod file_watcher;
 #[cfg(feature = "tls")]
 pub(crate) use self::certificates::CertificateReloader;
 #[cfg(feature = "config")]
-pub(crate) use self::config::{InitialSettings, ConfigReloader};
+pub(crate) use self::config::{ConfigReloader, InitialSettings};
 
 use crate::runtime::handle::ReloadFn;
 use peregrine_admin::internal::StartedAccessLog;

@@ -13,7 +13,10 @@ const INTERVAL_MIN: Duration = Duration::from_millis(1);
 
 /// Logs a warning for each handler that blocks its thread for longer than `budget`, until all
 /// workers have ended. While no handler is running, the thread sleeps.
-pub(crate) fn start_blocking_watchdog(pulses: Vec<Weak<Heartbeat>>, budget: Duration) -> io::Result<()> {
+pub(crate) fn start_blocking_watchdog(
+    pulses: Vec<Weak<Heartbeat>>,
+    budget: Duration,
+) -> io::Result<()> {
     let start = Instant::now();
     let look = move || {
         let mut watch = PollWatchdog::new(pulses, budget, thread::current());

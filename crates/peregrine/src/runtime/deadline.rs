@@ -44,8 +44,11 @@ impl ShutdownDeadline {
                 self.is_force_close_requested = self.force_close_at.is_none_or(|at| now < at);
             }
         }
-        let patience =
-            if order == Lifecycle::ForceClosing { FORCE_CLOSE_GRACE } else { shutdown_timeout.saturating_add(FORCE_CLOSE_GRACE) };
+        let patience = if order == Lifecycle::ForceClosing {
+            FORCE_CLOSE_GRACE
+        } else {
+            shutdown_timeout.saturating_add(FORCE_CLOSE_GRACE)
+        };
         // A time beyond the range of `Instant` means no deadline.
         self.abandon_at = self.abandon_at.into_iter().chain(now.checked_add(patience)).min();
     }

@@ -73,7 +73,10 @@ impl DriverChoice {
             (_, Some(refusal)) => format!("tokio, because io_uring is refused: {refusal}"),
             (_, None) => "tokio (as requested)".to_owned(),
         };
-        Ok(SelectedDriver { drivers: workers.iter().map(|_| PreparedDriver::Tokio).collect(), reason })
+        Ok(SelectedDriver {
+            drivers: workers.iter().map(|_| PreparedDriver::Tokio).collect(),
+            reason,
+        })
     }
 }
 
@@ -122,6 +125,10 @@ mod tests {
     fn tokio_runs_wherever_it_is_asked_for() {
         let workers = [Options::default(), Options::default()];
         let chosen = DriverChoice::Tokio.prepare(&workers).expect("always possible");
-        assert!(matches!(chosen.drivers[..], [PreparedDriver::Tokio, PreparedDriver::Tokio]), "{}", chosen.reason);
+        assert!(
+            matches!(chosen.drivers[..], [PreparedDriver::Tokio, PreparedDriver::Tokio]),
+            "{}",
+            chosen.reason
+        );
     }
 }

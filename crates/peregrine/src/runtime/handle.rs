@@ -3,7 +3,7 @@
 
 use crate::error::Error;
 use crate::runtime::console::report;
-use crate::runtime::signals::{HandledSignals, Signals, SignalAction};
+use crate::runtime::signals::{HandledSignals, SignalAction, Signals};
 use peregrine_admin::internal::LogControl;
 pub(crate) use peregrine_restart::internal::ReloadGuard;
 use peregrine_restart::internal::{RestartState, UpgradeHost};
@@ -54,7 +54,16 @@ impl ControlChannel {
     pub(crate) fn new() -> Self {
         let (orders, (sender, news)) = (watched::Sender::new(Lifecycle::Serving), mpsc::channel());
         let (restart, reload, logs) = (Arc::default(), Arc::default(), Arc::default());
-        Self { handle: ServerHandle { lifecycle: orders, events: sender, reload, access_log: logs, restart }, events: news }
+        Self {
+            handle: ServerHandle {
+                lifecycle: orders,
+                events: sender,
+                reload,
+                access_log: logs,
+                restart,
+            },
+            events: news,
+        }
     }
 }
 
@@ -88,7 +97,9 @@ impl ServerHandle {
         }
         match self.reload.get().and_then(Weak::upgrade) {
             Some(reload) => reload(RestartState::begin_reload(&self.restart)),
-            None => catch_log_panic(|| tracing::warn!(target: "peregrine", "there is nothing to reload")),
+            None => catch_log_panic(
+                || tracing::warn!(target: "peregrine", "there is nothing to reload"),
+            ),
         }
     }
 
@@ -103,9 +114,9 @@ impl ServerHandle {
     pub fn reopen_logs(&self) {
         match self.access_log.get() {
             Some(place) => place.reopen(),
-            None => {
-                catch_log_panic(|| tracing::warn!(target: "peregrine", "there is no log file to reopen"))
-            }
+            None => catch_log_panic(
+                || tracing::warn!(target: "peregrine", "there is no log file to reopen"),
+            ),
         }
     }
 
@@ -126,7 +137,13 @@ impl ServerHandle {
 
     /// Shuts down on the first call, cuts on the second.
     fn escalate(&self) {
-        self.advance_lifecycle(|present| if present < Lifecycle::Draining { Lifecycle::Draining } else { Lifecycle::ForceClosing });
+        self.advance_lifecycle(|present| {
+            if present < Lifecycle::Draining {
+                Lifecycle::Draining
+            } else {
+                Lifecycle::ForceClosing
+            }
+        });
     }
 
     fn advance_lifecycle(&self, order: impl FnOnce(Lifecycle) -> Lifecycle) {

@@ -19,7 +19,11 @@ pub struct ShutdownReport {
 /// The report of a simulated server.
 #[doc(hidden)]
 #[must_use]
-pub fn stopped(workers: Vec<Option<WorkerStats>>, cut: Vec<ForceClosed>, is_cut_ordered: bool) -> ShutdownReport {
+pub fn stopped(
+    workers: Vec<Option<WorkerStats>>,
+    cut: Vec<ForceClosed>,
+    is_cut_ordered: bool,
+) -> ShutdownReport {
     ShutdownReport { workers, force_closed: cut, is_force_close_requested: is_cut_ordered }
 }
 

@@ -6,7 +6,7 @@ use crate::listen::bind::{ListenAddr, UnixSocketFiles};
 use crate::runtime::blocking;
 use crate::runtime::console::{report, url};
 use crate::runtime::deadline::ShutdownDeadline;
-use crate::runtime::handle::{WorkerExit, ServerHandle, ServerEvent, ControlChannel, ReloadFn};
+use crate::runtime::handle::{ControlChannel, ReloadFn, ServerEvent, ServerHandle, WorkerExit};
 use crate::runtime::make_app::BoxedMakeApp;
 use crate::runtime::report::ShutdownReport;
 use crate::runtime::signals::HandledSignals;
@@ -14,9 +14,9 @@ use crate::runtime::threads;
 use crate::runtime::worker::Worker;
 #[cfg(feature = "acme")]
 use peregrine_acme::AcmeClientThread;
-use peregrine_admin::internal::{RunningAdmin, AccessLogFlush};
+use peregrine_admin::internal::{AccessLogFlush, RunningAdmin};
 use peregrine_restart::internal::InheritedListeners;
-use peregrine_server::{Limits, Lifecycle, Heartbeat, WorkerStats};
+use peregrine_server::{Heartbeat, Lifecycle, Limits, WorkerStats};
 use peregrine_web::panic::catch_log_panic;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -116,7 +116,9 @@ impl RunningServer {
                     ready += 1;
                     self.running_workers.insert(number);
                 }
-                ServerEvent::WorkerExited(WorkerExit { result: Err(error), .. }) => return Err(error),
+                ServerEvent::WorkerExited(WorkerExit { result: Err(error), .. }) => {
+                    return Err(error);
+                }
                 ServerEvent::WorkerExited(ended) => self.record_exit(ended),
             }
         }
@@ -238,7 +240,9 @@ impl RunningServer {
     /// `way_out`.
     fn wait_with(mut self, way_out: &str) -> Result<ShutdownReport, Error> {
         let mut deadline = ShutdownDeadline::default();
-        while !self.running_workers.is_empty() && self.next_event(&mut deadline, way_out).is_some() {}
+        while !self.running_workers.is_empty() && self.next_event(&mut deadline, way_out).is_some()
+        {
+        }
         self.handle.restart().finish();
         self.report.is_force_close_requested = deadline.is_force_close_requested;
         if let Some(log) = self.access_log.take() {
@@ -344,9 +348,14 @@ mod tests {
     #[test]
     fn what_did_not_end_is_in_the_last_line() {
         let worker = |tasks_cut, functions_left| {
-            Some(WorkerStats { aborted_tasks: tasks_cut, abandoned_blocking_tasks: functions_left, ..WorkerStats::default() })
+            Some(WorkerStats {
+                aborted_tasks: tasks_cut,
+                abandoned_blocking_tasks: functions_left,
+                ..WorkerStats::default()
+            })
         };
-        let mut stopped = ShutdownReport { workers: vec![worker(0, 0)], ..ShutdownReport::default() };
+        let mut stopped =
+            ShutdownReport { workers: vec![worker(0, 0)], ..ShutdownReport::default() };
         let text = stopped.to_string();
         assert!(!text.contains("did not end") && text.contains("none was cut"), "{text}");
         stopped.workers = vec![worker(2, 1), None, worker(1, 0)];
@@ -377,13 +386,20 @@ mod tests {
         };
         let other = thread::spawn(move || {
             let panicked = Error::WorkerPanicked { worker: 0, cause: "on purpose".to_owned() };
-            handle.send_event(ServerEvent::WorkerExited(WorkerExit { worker: 0, result: Err(panicked) }));
+            handle.send_event(ServerEvent::WorkerExited(WorkerExit {
+                worker: 0,
+                result: Err(panicked),
+            }));
             let started = Instant::now();
-            while handle.lifecycle() == Lifecycle::Serving && started.elapsed() < FORCE_CLOSE_GRACE {
+            while handle.lifecycle() == Lifecycle::Serving && started.elapsed() < FORCE_CLOSE_GRACE
+            {
                 thread::yield_now();
             }
             let order = handle.lifecycle();
-            handle.send_event(ServerEvent::WorkerExited(WorkerExit { worker: 1, result: Ok(WorkerReport::default()) }));
+            handle.send_event(ServerEvent::WorkerExited(WorkerExit {
+                worker: 1,
+                result: Ok(WorkerReport::default()),
+            }));
             order
         });
         let error = running.wait().expect_err("a worker panicked").to_string();
@@ -406,9 +422,19 @@ mod tests {
             }
             let unfinished = peregrine_server::InFlightStage::Head;
             let peer = "a".to_owned();
-            let peer = ForceClosed { peer, request: None, stage: unfinished, in_flight_for: None, connection_age: hour };
+            let peer = ForceClosed {
+                peer,
+                request: None,
+                stage: unfinished,
+                in_flight_for: None,
+                connection_age: hour,
+            };
             let is_cut_ordered = deadline.is_force_close_requested;
-            let stopped = ShutdownReport { force_closed: vec![peer], is_force_close_requested: is_cut_ordered, ..ShutdownReport::default() };
+            let stopped = ShutdownReport {
+                force_closed: vec![peer],
+                is_force_close_requested: is_cut_ordered,
+                ..ShutdownReport::default()
+            };
             assert!(stopped.to_string().contains(expected), "{stopped}");
         }
     }

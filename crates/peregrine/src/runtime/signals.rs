@@ -49,7 +49,8 @@ static REGISTRATIONS: Mutex<Registrations> = Mutex::new(Registrations {
 });
 
 /// Whether no [`Signals`] exists. If so, a signal has its default effect.
-static USE_DEFAULT_ACTION: LazyLock<Arc<AtomicBool>> = LazyLock::new(|| Arc::new(AtomicBool::new(true)));
+static USE_DEFAULT_ACTION: LazyLock<Arc<AtomicBool>> =
+    LazyLock::new(|| Arc::new(AtomicBool::new(true)));
 
 struct Registrations {
     active: usize,

@@ -2,14 +2,15 @@
 
 use crate::error::Error;
 use crate::runtime::driver_choice::PreparedDriver;
-use crate::runtime::handle::{WorkerExit, ServerHandle, ServerEvent};
+use crate::runtime::handle::{ServerEvent, ServerHandle, WorkerExit};
 use crate::runtime::make_app::BoxedMakeApp;
 use peregrine_admin::internal::WorkerReporter;
-use peregrine_driver::{Driver, Options, Handoff, Socket};
+use peregrine_driver::{Driver, Handoff, Options, Socket};
 use peregrine_driver_tokio::Tokio;
 use peregrine_restart::internal::WatchdogResponder;
 use peregrine_server::{
-    BoundListener, WorkerAccessLog, Balancer, Instrumentation, Lifecycle, Heartbeat, WorkerReport, AccessLogStyle, TraceConfig, WorkerLimits,
+    AccessLogStyle, Balancer, BoundListener, Heartbeat, Instrumentation, Lifecycle, TraceConfig,
+    WorkerAccessLog, WorkerLimits, WorkerReport,
 };
 use std::any::Any;
 use std::future::poll_fn;
@@ -70,7 +71,16 @@ impl Worker {
         answering: Option<WatchdogResponder>,
         started: &dyn Fn(),
     ) -> Result<WorkerReport, Error> {
-        let Self { listeners, limits, options, driver: seat, reporter: shown, access_log: log, traces, .. } = self;
+        let Self {
+            listeners,
+            limits,
+            options,
+            driver: seat,
+            reporter: shown,
+            access_log: log,
+            traces,
+            ..
+        } = self;
         let (patterns, member) = (self.patterns, self.balancer);
         let style = log.as_ref().map(|log| log.style.clone());
         let observed = match &shown {
@@ -125,7 +135,16 @@ impl WorkerStart<'_> {
         self,
         driver: D,
     ) -> Result<WorkerReport, Error> {
-        let Self { make, on_ready: started, listeners, limits, instrumentation: observed, lifecycle: mut orders, reporter: shown, .. } = self;
+        let Self {
+            make,
+            on_ready: started,
+            listeners,
+            limits,
+            instrumentation: observed,
+            lifecycle: mut orders,
+            reporter: shown,
+            ..
+        } = self;
         let (answering, member) = (self.watchdog, self.balancer);
         if let Some(shown) = &shown {
             shown.on_thread_start();
@@ -157,8 +176,15 @@ impl WorkerStart<'_> {
         if let Some(answering) = answering {
             driver.spawn_boxed(Box::pin(answering.run(orders.clone())));
         }
-        let running =
-            peregrine_server::run_worker(driver, listeners, application, limits, observed, orders, member);
+        let running = peregrine_server::run_worker(
+            driver,
+            listeners,
+            application,
+            limits,
+            observed,
+            orders,
+            member,
+        );
         let mut running = pin!(running);
         // The first poll starts listening.
         let ended = poll_fn(|context| Poll::Ready(running.as_mut().poll(context))).await;

@@ -132,7 +132,8 @@ fn with_watch(server: Server, config: &ServerConfig) -> Result<Server, Error> {
 
 fn listener(name: &str, of: &ListenerConfig) -> Result<Listener, Error> {
     let section = |section: &str| format!("listeners.{name}.{section}");
-    let mut listener = base_listener(of).ok_or_else(|| missing_feature(&section("activated"), "restart"))?;
+    let mut listener =
+        base_listener(of).ok_or_else(|| missing_feature(&section("activated"), "restart"))?;
     if let Some(limits) = &of.limits {
         listener = listener.limits(limits.clone());
     }
@@ -148,8 +149,9 @@ fn listener(name: &str, of: &ListenerConfig) -> Result<Listener, Error> {
     if let Some(proxies) = &of.trusted_proxies {
         // An empty section trusts no proxies.
         let proxies = proxies.to_trusted_proxies(&section("trusted_proxies"))?;
-        listener = listener
-            .trusted_proxies(proxies.unwrap_or_else(|| TrustedProxies::from_networks(Vec::<String>::new())));
+        listener = listener.trusted_proxies(
+            proxies.unwrap_or_else(|| TrustedProxies::from_networks(Vec::<String>::new())),
+        );
     }
     if let Some(settings) = of.proxy_protocol.to_proxy_protocol(&section("proxy_protocol"))? {
         listener = listener.proxy_protocol(settings);

@@ -224,7 +224,11 @@ impl Server {
     /// passed to this process, so one program runs under a service manager and by hand. If there
     /// are sockets, but none with this name, it is an error.
     #[cfg(all(target_os = "linux", feature = "restart"))]
-    pub fn listen_activated_or(mut self, name: impl Into<String>, address: impl Into<String>) -> Self {
+    pub fn listen_activated_or(
+        mut self,
+        name: impl Into<String>,
+        address: impl Into<String>,
+    ) -> Self {
         self.listeners.push(Listener::activated_or(name, address));
         self
     }
@@ -387,12 +391,14 @@ impl Server {
     pub(crate) fn handled_signals(&self) -> HandledSignals {
         let reload = self.listeners.iter().any(Listener::is_tls);
         #[cfg(feature = "config")]
-        let reload = reload || self.config_reloader.as_ref().is_some_and(ConfigReloader::can_reload);
+        let reload =
+            reload || self.config_reloader.as_ref().is_some_and(ConfigReloader::can_reload);
         let reopen = self.access_log.as_ref().is_some_and(AccessLogOptions::may_be_file);
         // A reload may change the log's target to a file.
         #[cfg(feature = "config")]
         let reopen = reopen
-            || self.access_log.is_some() && self.config_reloader.as_ref().is_some_and(ConfigReloader::can_reload);
+            || self.access_log.is_some()
+                && self.config_reloader.as_ref().is_some_and(ConfigReloader::can_reload);
         HandledSignals { reload, upgrade: self.upgrade_options.is_on_sigusr2(), reopen }
     }
 
@@ -414,9 +420,6 @@ impl Server {
 ///
 /// # Errors
 /// See [`Error`].
-pub fn serve<Via, M: MakeApp<Via>>(
-    place: impl Into<Listener>,
-    make: M,
-) -> Result<(), Error> {
+pub fn serve<Via, M: MakeApp<Via>>(place: impl Into<Listener>, make: M) -> Result<(), Error> {
     Server::bind(place).serve(make)
 }

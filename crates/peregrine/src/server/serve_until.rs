@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::runtime::console::report_shutdown;
-use crate::runtime::handle::{ServerHandle, ControlChannel};
+use crate::runtime::handle::{ControlChannel, ServerHandle};
 use crate::runtime::make_app::{BoxedMakeApp, MakeApp, box_make_app};
 use crate::runtime::report::ShutdownReport;
 use crate::runtime::running::RunningServer;

@@ -6,24 +6,24 @@ use crate::acme::AcmeClients;
 use crate::error::Error;
 use crate::listen::listener::Listener;
 use crate::listen::listeners::Listeners;
-#[cfg(feature = "config")]
-use crate::reload::InitialSettings;
 #[cfg(feature = "tls")]
 use crate::reload::CertificateReloader;
+#[cfg(feature = "config")]
+use crate::reload::InitialSettings;
 use crate::reload::Reloaders;
 use crate::runtime::console::{report, url};
 use crate::runtime::driver_choice::SelectedDriver;
-use crate::runtime::handle::{ServerHandle, ControlChannel, ReloadFn};
+use crate::runtime::handle::{ControlChannel, ReloadFn, ServerHandle};
 use crate::runtime::make_app::BoxedMakeApp;
 use crate::runtime::memory_limits;
-use crate::runtime::running::{RunningServer, RunSettings};
+use crate::runtime::running::{RunSettings, RunningServer};
 use crate::runtime::threads;
 use crate::runtime::worker::{RoutePatterns, Worker};
 use crate::trace;
-use peregrine_admin::internal::{WorkerReporter, AccessLogFlush, StartedAccessLog, AdminState};
-use peregrine_driver::{Options, Handoff, Socket, SocketOptions};
+use peregrine_admin::internal::{AccessLogFlush, AdminState, StartedAccessLog, WorkerReporter};
+use peregrine_driver::{Handoff, Options, Socket, SocketOptions};
 use peregrine_restart::internal::InheritedListeners;
-use peregrine_server::{Limits, BoundListener, WorkerAccessLog, Balancer, WorkerLimits};
+use peregrine_server::{Balancer, BoundListener, Limits, WorkerAccessLog, WorkerLimits};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
@@ -117,18 +117,26 @@ impl Server {
         let patterns = Arc::default();
         let readers = self.reloaders(workers, views.as_deref(), &patterns);
         let limits = self.limits_of_worker(workers, &readers);
-        let shown = |number| Some(WorkerReporter { state: Arc::clone(views.as_ref()?), worker: number });
+        let shown =
+            |number| Some(WorkerReporter { state: Arc::clone(views.as_ref()?), worker: number });
         let options = |number| self.worker_driver_options(number, shown(number).as_ref());
         let options: Vec<_> = (0..workers).map(options).collect();
         init_tokio().map_err(Error::Worker)?;
         let SelectedDriver { drivers: seats, reason } = self.driver.choose(&options)?;
-        let (proxies, sockets) = (self.trusted_proxies.as_ref(), &self.driver_options.socket_options);
+        let (proxies, sockets) =
+            (self.trusted_proxies.as_ref(), &self.driver_options.socket_options);
         let mut all = Listeners::bind(self.listeners, proxies, workers, sockets, heir)?;
-        let admin = self.admin.map(|admin| admin.bind_listener(&mut all, heir)).transpose()?.flatten();
+        let admin =
+            self.admin.map(|admin| admin.bind_listener(&mut all, heir)).transpose()?.flatten();
         // Started before the workers, so that probes respond during startup.
         let admin =
             admin.zip(views.as_ref()).map(|(admin, views)| admin.start(views)).transpose()?;
-        let Listeners { per_worker: plans, addresses: places, socket_files: files, listener_fds: holdings } = all;
+        let Listeners {
+            per_worker: plans,
+            addresses: places,
+            socket_files: files,
+            listener_fds: holdings,
+        } = all;
         let traces = self.traces.map(trace::with_recorder);
         let logging = self.access_log.map(|log| log.start(workers)).transpose()?;
         let reload = start_reloaders(readers.with_log_control(logging.as_ref()), &orders.handle)?;
@@ -171,7 +179,13 @@ impl Server {
             let line = startup_line(&running, &reason, workers, &memory);
             // Readers of the line may request an upgrade immediately.
             let handle = running.handle();
-            handle.restart().set_serving(&handle, holdings, self.upgrade_options, self.quiet, &line);
+            handle.restart().set_serving(
+                &handle,
+                holdings,
+                self.upgrade_options,
+                self.quiet,
+                &line,
+            );
             report(&line, self.quiet);
         } else {
             report("peregrine: ordered to stop before all workers had started", self.quiet);
@@ -187,7 +201,12 @@ impl Server {
     }
 
     /// Creates the readers of files that can be reloaded, with the server's current settings.
-    fn reloaders(&mut self, count: usize, views: Option<&AdminState>, patterns: &RoutePatterns) -> Reloaders {
+    fn reloaders(
+        &mut self,
+        count: usize,
+        views: Option<&AdminState>,
+        patterns: &RoutePatterns,
+    ) -> Reloaders {
         #[cfg(feature = "config")]
         let configured = self.config_reloader.take().map(|mut configured| {
             configured.initialize(&InitialSettings {
@@ -225,7 +244,8 @@ impl Server {
     /// Creates the reloader of the certificates of all listeners.
     #[cfg(feature = "tls")]
     fn certificate_reloader(&self) -> CertificateReloader {
-        let keeper = CertificateReloader::new(self.listeners.iter().filter_map(Listener::certificates));
+        let keeper =
+            CertificateReloader::new(self.listeners.iter().filter_map(Listener::certificates));
         #[cfg(feature = "tls-watch")]
         let keeper = if self.watches_certificates { keeper.watch_files() } else { keeper };
         keeper
@@ -266,7 +286,10 @@ fn cores() -> usize {
 }
 
 /// Enables reloads, which may be requested as soon as the server is ready.
-fn start_reloaders(readers: Reloaders, handle: &ServerHandle) -> Result<Option<Arc<ReloadFn>>, Error> {
+fn start_reloaders(
+    readers: Reloaders,
+    handle: &ServerHandle,
+) -> Result<Option<Arc<ReloadFn>>, Error> {
     let reload = readers.start().map_err(Error::Worker)?;
     if let Some(reload) = &reload {
         handle.set_reload_fn(reload);
@@ -323,7 +346,8 @@ mod tests {
     fn the_kernel_ends_no_reader_before_the_server_does() {
         let limits =
             |seconds| Limits { rate_slack: Duration::from_secs(seconds), ..Limits::default() };
-        let kept = |server: &Server| server.worker_driver_options(0, None).socket_options.tcp_user_timeout;
+        let kept =
+            |server: &Server| server.worker_driver_options(0, None).socket_options.tcp_user_timeout;
         let server = Server::bind("127.0.0.1:0");
         assert_eq!(kept(&server), SocketOptions::default().tcp_user_timeout);
         let server = server.limits(limits(400));

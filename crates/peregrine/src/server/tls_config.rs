@@ -52,7 +52,9 @@ fn with_certificates(config: &TlsSection, section: &str) -> Result<TlsConfig, Er
     let first = config.default_certificate.as_ref().or(config.certificates.keys().next());
     let (mut tls, rest) = match (config.acme.domains.is_empty(), first) {
         (false, _) => (with_acme(config, section)?, None),
-        (true, Some(first)) => (TlsConfig::from_certificate(certificate(config, first))?, Some(first)),
+        (true, Some(first)) => {
+            (TlsConfig::from_certificate(certificate(config, first))?, Some(first))
+        }
         (true, None) => {
             return Err(Error::Config(format!(
                 "`{section}`: there is no certificate: set `certificate` and `key` in \

@@ -60,17 +60,15 @@ impl ChunkedState {
             }
             (Self::Size | Self::SizeWs | Self::ExtNameMore | Self::ExtNameWs, b';')
             | (Self::ExtValueMore | Self::ExtQuotedEnd, b';') => Self::ExtName,
-            (Self::Size | Self::ExtValueMore | Self::ExtQuotedEnd, _) if space => {
-                Self::SizeWs
-            }
+            (Self::Size | Self::ExtValueMore | Self::ExtQuotedEnd, _) if space => Self::SizeWs,
             (Self::Size, _) => return Err(RequestError::ChunkSizeInvalid),
-            (Self::SizeWs | Self::ExtName | Self::ExtNameWs | Self::ExtValue, _) if space => {
-                self
-            }
+            (Self::SizeWs | Self::ExtName | Self::ExtNameWs | Self::ExtValue, _) if space => self,
             (Self::ExtName | Self::ExtNameMore, _) if has_class(byte, TOKEN) => Self::ExtNameMore,
             (Self::ExtNameMore, _) if space => Self::ExtNameWs,
             (Self::ExtNameMore | Self::ExtNameWs, b'=') => Self::ExtValue,
-            (Self::ExtValue | Self::ExtValueMore, _) if has_class(byte, TOKEN) => Self::ExtValueMore,
+            (Self::ExtValue | Self::ExtValueMore, _) if has_class(byte, TOKEN) => {
+                Self::ExtValueMore
+            }
             (Self::ExtValue, b'"') => Self::ExtQuoted,
             (Self::ExtQuoted, b'"') => Self::ExtQuotedEnd,
             (Self::ExtQuoted, b'\\') => Self::ExtQuotedPair,

@@ -2,7 +2,7 @@
 
 use super::framing::Framing;
 use super::receive::{self, ReceivePath};
-use super::send::{self, ExternalData, BodyFraming, RequestInfo, ResponseLength, SendPath};
+use super::send::{self, BodyFraming, ExternalData, RequestInfo, ResponseLength, SendPath};
 use crate::trailers::Trailers;
 use crate::{Date, HeadIndex, Limits, Method, RequestError, Version};
 use std::ops::Range;
@@ -205,12 +205,19 @@ impl Connection {
     }
 
     fn receive_body(&mut self, limits: &Limits, unread: &[u8]) -> (usize, Event) {
-        let thrown_away = self.send.state() == send::State::Done && self.body_demand != BodyDemand::Keep;
+        let thrown_away =
+            self.send.state() == send::State::Done && self.body_demand != BodyDemand::Keep;
         let chunk_max = if thrown_away { u64::from(self.drain_left) } else { u64::MAX };
         let extensions = &mut self.chunk_extension_bytes_left;
         let (used, event) = match self.receive.state() {
             receive::State::Exact => self.receive.read_exact_body(unread),
-            _ => self.receive.read_chunked_body(limits, unread, chunk_max, extensions, &mut self.trailers),
+            _ => self.receive.read_chunked_body(
+                limits,
+                unread,
+                chunk_max,
+                extensions,
+                &mut self.trailers,
+            ),
         };
         match &event {
             Event::Data(range) => {
@@ -271,7 +278,8 @@ impl Connection {
             is_http10: self.is_http10,
             keep_alive: self.keep_alive && !self.draining,
         };
-        let (mode, keep_alive) = self.send.send_response(status, fields, length, request, date, out);
+        let (mode, keep_alive) =
+            self.send.send_response(status, fields, length, request, date, out);
         self.keep_alive = keep_alive;
         mode
     }
@@ -333,8 +341,11 @@ impl Connection {
         }
         match self.receive.state() {
             receive::State::Closed => {}
-            receive::State::Exact | receive::State::Chunked if self.body_demand == BodyDemand::Keep => {}
-            _ if !self.keep_alive || self.draining => self.receive.transition(receive::Transition::Close),
+            receive::State::Exact | receive::State::Chunked
+                if self.body_demand == BodyDemand::Keep => {}
+            _ if !self.keep_alive || self.draining => {
+                self.receive.transition(receive::Transition::Close)
+            }
             receive::State::Done => {
                 self.receive.transition(receive::Transition::NextRequest);
                 self.send.transition(send::Transition::NextRequest);
@@ -401,7 +412,9 @@ impl Connection {
     pub fn receive_eof(&mut self) -> Event {
         use receive::State;
         let event = match self.receive.state() {
-            State::Head if self.receive.is_in_head() => self.receive.fail(RequestError::HeadTruncated),
+            State::Head if self.receive.is_in_head() => {
+                self.receive.fail(RequestError::HeadTruncated)
+            }
             State::Exact | State::Chunked if self.send.state() != send::State::Done => {
                 self.receive.fail(RequestError::BodyIncomplete)
             }

@@ -49,7 +49,11 @@ pub(super) fn determine_framing(
 }
 
 // RFC 9112 §6.3: how the length of a request's content is determined.
-fn body_length(head: &[u8], limits: &Limits, index: &HeadIndex) -> Result<BodyLength, RequestError> {
+fn body_length(
+    head: &[u8],
+    limits: &Limits,
+    index: &HeadIndex,
+) -> Result<BodyLength, RequestError> {
     if index.contains(KnownField::TransferEncoding) {
         if index.version == Version::Http10 {
             // RFC 9112 §6.1: HTTP/1.0 with Transfer-Encoding must be treated as faulty framing.
@@ -103,8 +107,11 @@ fn transfer_encoding(head: &[u8], index: &HeadIndex) -> Result<(), RequestError>
             }
             let is_chunked = coding.eq_ignore_ascii_case(b"chunked");
             if chunked {
-                let reject =
-                    if is_chunked { RequestError::ChunkedRepeated } else { RequestError::ChunkedNotLast };
+                let reject = if is_chunked {
+                    RequestError::ChunkedRepeated
+                } else {
+                    RequestError::ChunkedNotLast
+                };
                 return Err(reject);
             }
             chunked = is_chunked;
@@ -141,7 +148,8 @@ fn check_expect(head: &[u8], index: &HeadIndex, framing: &mut Framing) -> Result
         return Ok(());
     }
     framing.expect_continue = framing.body != BodyLength::None;
-    let mut all = index.values(KnownField::Expect).flat_map(|value| field::split_list(value.slice(head)));
+    let mut all =
+        index.values(KnownField::Expect).flat_map(|value| field::split_list(value.slice(head)));
     let is_unknown = all.any(|one| !one.eq_ignore_ascii_case(b"100-continue"));
     if is_unknown { Err(RequestError::ExpectationUnknown) } else { Ok(()) }
 }

@@ -12,8 +12,8 @@ mod write;
 
 pub(crate) use framing::parse_decimal;
 pub(crate) use parse::parse_method_and_target;
-pub(crate) use write::write_decimal as write_decimal;
+pub(crate) use write::write_decimal;
 
 pub use connection::{Connection, Event, NextAction, WaitingFor};
 pub use framing::Framing;
-pub use send::{ExternalData, BodyFraming, ResponseLength};
+pub use send::{BodyFraming, ExternalData, ResponseLength};

@@ -14,7 +14,8 @@ use crate::authority;
 use crate::field::{self, PATH, QUERY, TOKEN};
 use crate::limits::{HEAD_BYTES_CEILING, METHOD_BYTES_MAX};
 use crate::{
-    FieldIndex, HeadIndex, KnownField, Limits, Method, RequestError, Scheme, Span, TargetForm, Version,
+    FieldIndex, HeadIndex, KnownField, Limits, Method, RequestError, Scheme, Span, TargetForm,
+    Version,
 };
 
 /// How far an incomplete head was parsed: `line <= scanned <= 65,535`.
@@ -49,8 +50,11 @@ pub(super) fn parse_head(
     let window = &bytes[..bytes.len().min(bytes_max)];
     let mut at = usize::from(progress.line);
     let ended = !progress.has_no_line_end(window);
-    let outcome =
-        if ended { parse_lines(window, &mut at, limits, index, framing) } else { Err(ParseError::Incomplete) };
+    let outcome = if ended {
+        parse_lines(window, &mut at, limits, index, framing)
+    } else {
+        Err(ParseError::Incomplete)
+    };
     outcome.map_err(|stop| {
         *progress = ParseProgress::new(at, window.len());
         let stop = if ended { Some(stop) } else { None };
@@ -183,7 +187,8 @@ fn parse_lines(
             Line::Field(field, end) => (field, end),
             Line::Empty(end) => {
                 let head = &window[..end];
-                framing::determine_framing(head, limits, index, framing).map_err(ParseError::Invalid)?;
+                framing::determine_framing(head, limits, index, framing)
+                    .map_err(ParseError::Invalid)?;
                 return Ok(end);
             }
         };
@@ -292,7 +297,10 @@ fn parse_request_line(window: &[u8], index: &mut HeadIndex) -> Result<usize, Par
 }
 
 /// Parses the method and the target at the start of `line`, which continues after them.
-pub(crate) fn parse_method_and_target(line: &[u8], index: &mut HeadIndex) -> Result<(), RequestError> {
+pub(crate) fn parse_method_and_target(
+    line: &[u8],
+    index: &mut HeadIndex,
+) -> Result<(), RequestError> {
     match until_version(line, index) {
         Ok(_version) => Ok(()),
         Err(ParseError::Invalid(reject)) => Err(reject),
@@ -337,7 +345,9 @@ fn parse_method(window: &[u8], index: &mut HeadIndex) -> Result<usize, ParseErro
     match window.get(end) {
         None => return Err(ParseError::Incomplete),
         // RFC 9112 §3: 501 is for a method longer than any that the server implements.
-        Some(_) if end > METHOD_BYTES_MAX => return Err(ParseError::Invalid(RequestError::MethodUnknown)),
+        Some(_) if end > METHOD_BYTES_MAX => {
+            return Err(ParseError::Invalid(RequestError::MethodUnknown));
+        }
         Some(b' ') if end > 0 => {}
         Some(b' ') => return Err(ParseError::Invalid(RequestError::RequestLineInvalid)),
         Some(_) => return Err(request_line_error(window, end, RequestError::MethodInvalid)),
@@ -359,7 +369,11 @@ fn begins_with_long_method(line: &[u8]) -> bool {
 
 /// Parses a path, which may be empty, and a query from `at`; returns where they end.
 #[inline]
-fn parse_path_and_query(window: &[u8], at: usize, index: &mut HeadIndex) -> Result<usize, ParseError> {
+fn parse_path_and_query(
+    window: &[u8],
+    at: usize,
+    index: &mut HeadIndex,
+) -> Result<usize, ParseError> {
     let mut end = at + class_prefix_len(&window[at..], PATH);
     index.path = Span::new(at, end);
     index.query = None;
@@ -379,7 +393,11 @@ fn class_prefix_len(bytes: &[u8], class: u8) -> usize {
 
 // RFC 9112 §3.2.4: the asterisk form is only used for a server-wide OPTIONS request.
 #[cold]
-fn parse_asterisk_form(window: &[u8], at: usize, index: &mut HeadIndex) -> Result<usize, ParseError> {
+fn parse_asterisk_form(
+    window: &[u8],
+    at: usize,
+    index: &mut HeadIndex,
+) -> Result<usize, ParseError> {
     if window.starts_with(b"PRI * HTTP/2.0\r\n") {
         // RFC 9113 §3.4: the preface is chosen so that HTTP/1.1 servers do not continue after it.
         return Err(ParseError::Invalid(RequestError::Http2Preface));
@@ -399,7 +417,11 @@ fn parse_asterisk_form(window: &[u8], at: usize, index: &mut HeadIndex) -> Resul
 
 // RFC 9112 §3.2.2: a server must accept the absolute form in requests.
 #[cold]
-fn parse_absolute_form(window: &[u8], at: usize, index: &mut HeadIndex) -> Result<usize, ParseError> {
+fn parse_absolute_form(
+    window: &[u8],
+    at: usize,
+    index: &mut HeadIndex,
+) -> Result<usize, ParseError> {
     let rest = &window[at..];
     let end = rest.iter().position(|byte| *byte <= b' ').unwrap_or(rest.len());
     let target = &rest[..end];
@@ -434,7 +456,9 @@ fn target_form_error(window: &[u8], at: usize, target: &[u8]) -> ParseError {
         }
         // RFC 9112 §3.2.3: the authority form is only used for CONNECT requests.
         Some(_) if authority::is_host_and_port(target) => RequestError::TargetAuthority,
-        _ if target.is_empty() => return request_line_error(window, at, RequestError::RequestLineInvalid),
+        _ if target.is_empty() => {
+            return request_line_error(window, at, RequestError::RequestLineInvalid);
+        }
         _ => RequestError::TargetInvalid,
     })
 }
@@ -464,9 +488,15 @@ fn request_line_error(window: &[u8], at: usize, other: RequestError) -> ParseErr
 
 /// Parses a version other than HTTP/1.1, or rejects an invalid one.
 #[cold]
-fn parse_other_version(window: &[u8], at: usize, index: &mut HeadIndex) -> Result<usize, ParseError> {
+fn parse_other_version(
+    window: &[u8],
+    at: usize,
+    index: &mut HeadIndex,
+) -> Result<usize, ParseError> {
     let rest = &window[at..];
-    let Some(feed) = rest.iter().position(|byte| *byte == b'\n') else { return Err(ParseError::Incomplete) };
+    let Some(feed) = rest.iter().position(|byte| *byte == b'\n') else {
+        return Err(ParseError::Incomplete);
+    };
     let reject = match &rest[..feed] {
         [b'H', b'T', b'T', b'P', b'/', major, b'.', minor, b'\r']
             if major.is_ascii_digit() && minor.is_ascii_digit() =>
@@ -483,7 +513,9 @@ fn parse_other_version(window: &[u8], at: usize, index: &mut HeadIndex) -> Resul
         [text @ .., b'\r'] if text.contains(&b'\r') => RequestError::BareCr,
         // RFC 9112 §3.2: no white space is allowed in the request target, and an invalid request
         // line must not be repaired.
-        [text @ .., b'\r'] if text.is_empty() || text.contains(&b' ') => RequestError::RequestLineInvalid,
+        [text @ .., b'\r'] if text.is_empty() || text.contains(&b' ') => {
+            RequestError::RequestLineInvalid
+        }
         [_text @ .., b'\r'] => RequestError::VersionInvalid,
         _ => RequestError::BareLf,
     };
@@ -492,7 +524,7 @@ fn parse_other_version(window: &[u8], at: usize, index: &mut HeadIndex) -> Resul
 
 #[cfg(test)]
 mod tests {
-    use super::{Framing, ParseProgress, ParseError, parse_head};
+    use super::{Framing, ParseError, ParseProgress, parse_head};
     use crate::{HeadIndex, Limits};
 
     #[test]

@@ -3,7 +3,7 @@
 use super::chunked::{self, ChunkedState};
 use super::connection::Event;
 use super::framing::Framing;
-use super::parse::{self, LineLimits, Line, ParseProgress, ParseError};
+use super::parse::{self, Line, LineLimits, ParseError, ParseProgress};
 use crate::limits::HEAD_BYTES_CEILING;
 use crate::trailers::Trailers;
 use crate::{BodyLength, HeadIndex, Limits, RequestError};
@@ -274,8 +274,12 @@ impl ReceivePath {
             self.count = 0;
             let more = u32::try_from(self.bytes_left).unwrap_or(u32::MAX);
             *extensions_left = extensions_left.saturating_add(more);
-            self.body_bytes_allowed = self.body_bytes_allowed.checked_sub(self.bytes_left).ok_or(RequestError::BodyTooLarge)?;
-            self.phase = if self.bytes_left == 0 { ChunkedState::Trailer } else { ChunkedState::Data };
+            self.body_bytes_allowed = self
+                .body_bytes_allowed
+                .checked_sub(self.bytes_left)
+                .ok_or(RequestError::BodyTooLarge)?;
+            self.phase =
+                if self.bytes_left == 0 { ChunkedState::Trailer } else { ChunkedState::Data };
             return Ok(());
         }
         self.phase = next;
@@ -295,7 +299,11 @@ impl ReceivePath {
             let room = section_max - usize::from(self.count);
             let window = &unread[at..unread.len().min(at + room)];
             let ended = !self.progress.has_no_line_end(window);
-            let line = if ended { parse::parse_field_line(window, 0) } else { Err(ParseError::Incomplete) };
+            let line = if ended {
+                parse::parse_field_line(window, 0)
+            } else {
+                Err(ParseError::Incomplete)
+            };
             let taken = match line {
                 Ok(Line::Empty(end)) => {
                     self.progress = ParseProgress::default();
@@ -324,7 +332,9 @@ impl ReceivePath {
                         head_full: (window.len() == room).then_some(RequestError::TrailersTooLong),
                     };
                     let stop = if ended {
-                        bound.resolve(window, stop, |end| parse::parse_field_line(&window[..end], 0).err())
+                        bound.resolve(window, stop, |end| {
+                            parse::parse_field_line(&window[..end], 0).err()
+                        })
                     } else {
                         bound.incomplete_line(window.len())
                     };
@@ -352,7 +362,10 @@ impl ReceivePath {
             State::Head => {}
             State::Chunked => {
                 assert!(self.phase == ChunkedState::Trailer || self.progress.scanned == 0);
-                assert!(self.phase != ChunkedState::Data || self.bytes_left > 0, "a chunk of data has bytes");
+                assert!(
+                    self.phase != ChunkedState::Data || self.bytes_left > 0,
+                    "a chunk of data has bytes"
+                );
                 assert!(self.phase != ChunkedState::DataCr || self.bytes_left == 0);
             }
             State::Exact | State::Done | State::Upgraded => {

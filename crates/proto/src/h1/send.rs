@@ -239,7 +239,9 @@ impl SendPath {
             out.extend_from_slice(b"0\r\n");
             for (name, value) in trailers {
                 // RFC 9110 §6.5.1: fields for framing, routing and similar must not be trailers.
-                if KnownField::from_name(name).is_allowed_in_trailers() && write::is_writable_name(name) {
+                if KnownField::from_name(name).is_allowed_in_trailers()
+                    && write::is_writable_name(name)
+                {
                     write::write_field(name, value, out);
                 }
             }
@@ -252,7 +254,10 @@ impl SendPath {
 
     /// Checks all invariants.
     pub(super) fn assert_invariants(&self) {
-        assert!(self.bytes_left == 0 || self.state == State::Exact, "`left` is only for a known length");
+        assert!(
+            self.bytes_left == 0 || self.state == State::Exact,
+            "`left` is only for a known length"
+        );
     }
 }
 
@@ -296,7 +301,8 @@ fn write_fields<'a>(
             }
             KnownField::Connection => {
                 own.close |= split_list(value).any(|option| option.eq_ignore_ascii_case(b"close"));
-                own.upgrade |= split_list(value).any(|option| option.eq_ignore_ascii_case(b"upgrade"));
+                own.upgrade |=
+                    split_list(value).any(|option| option.eq_ignore_ascii_case(b"upgrade"));
                 continue;
             }
             KnownField::Date if own.date => continue,

@@ -11,8 +11,8 @@
 //! far more, or leave work behind that outlives it, so cheap requests must not pay for it one by
 //! one.
 
-use super::limits::Limits;
 use super::error::Http2Error;
+use super::limits::Limits;
 
 /// An action that is charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +58,10 @@ impl Cost {
     fn units(self) -> u32 {
         let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         match self {
-            Self::StreamReset | Self::StreamResetDuringResponse | Self::RequestRefused | Self::Settings(0..=15) => 10,
+            Self::StreamReset
+            | Self::StreamResetDuringResponse
+            | Self::RequestRefused
+            | Self::Settings(0..=15) => 10,
             Self::StreamError => 20,
             Self::EmptyData | Self::Priority | Self::WindowUpdate | Self::FrameOnClosedStream => 1,
             Self::Padding(bytes) => bytes.div_ceil(64),
@@ -138,7 +141,8 @@ impl Budget {
     pub(super) fn charge(&mut self, deed: Cost) -> Result<(), Http2Error> {
         let left = self.units_left.checked_sub(deed.units());
         let early_ends = self.reset_units_left.checked_sub(deed.reset_units());
-        (self.units_left, self.reset_units_left) = left.zip(early_ends).ok_or(Http2Error::AbuseBudgetExhausted)?;
+        (self.units_left, self.reset_units_left) =
+            left.zip(early_ends).ok_or(Http2Error::AbuseBudgetExhausted)?;
         Ok(())
     }
 
@@ -155,7 +159,8 @@ impl Budget {
     /// The server has ended a stream on which the peer may send as much as the stream's window
     /// before it notices. All content in transit fits into the connection's window.
     pub(super) fn on_stream_reset(&mut self, stream_window: u32, connection_window: u32) {
-        self.late_bytes_allowed = self.late_bytes_allowed.saturating_add(stream_window).min(connection_window);
+        self.late_bytes_allowed =
+            self.late_bytes_allowed.saturating_add(stream_window).min(connection_window);
     }
 
     /// Charges a DATA frame on a closed stream, unless it may have been in transit when the server
@@ -240,6 +245,7 @@ impl Budget {
 
     #[inline]
     fn credit_resets(&mut self, limits: &Limits, units: u32) {
-        self.reset_units_left = self.reset_units_left.saturating_add(units).min(limits.abuse_budget_max);
+        self.reset_units_left =
+            self.reset_units_left.saturating_add(units).min(limits.abuse_budget_max);
     }
 }

@@ -1,18 +1,18 @@
 //! One HTTP/2 connection: the state shared by both directions, and the calls that concern both.
 
 use super::budget::{Budget, Cost};
-use super::control::{SHUTDOWN_PING, RESPONSES_SEEN_PING};
-use super::event::{ResetCause, Event, NextAction, WaitingFor};
+use super::control::{RESPONSES_SEEN_PING, SHUTDOWN_PING};
+use super::error::Http2Error;
+use super::event::{Event, NextAction, ResetCause, WaitingFor};
 use super::flow::{ReceiveFlow, window_increment};
 use super::frame::{self, ErrorCode, FrameType, PAYLOAD_BYTES_DEFAULT, WINDOW_CEILING, setting_id};
 use super::hold::HeldFragments;
 use super::hpack::{Decoder, Encoder, TABLE_BYTES_DEFAULT};
 use super::limits::{Limits, STREAMS_CEILING, WINDOW_DEFAULT};
 use super::priority::{Priority, Queues};
-use super::receive::{ReceivePath, FrameReadState};
+use super::receive::{FrameReadState, ReceivePath};
 use super::recent::CloseKind;
-use super::error::Http2Error;
-use super::streams::{Transition, State, StreamKey, Streams};
+use super::streams::{State, StreamKey, Streams, Transition};
 use crate::trailers::Trailers;
 
 /// One HTTP/2 connection, without buffers except the HPACK tables.
@@ -134,7 +134,11 @@ impl Connection {
         let settings = [
             (HEADER_TABLE_SIZE, table, table != TABLE_BYTES_DEFAULT),
             (MAX_CONCURRENT_STREAMS, limits.concurrent_streams_max.min(STREAMS_CEILING), true),
-            (INITIAL_WINDOW_SIZE, limits.initial_stream_window, limits.initial_stream_window != WINDOW_DEFAULT),
+            (
+                INITIAL_WINDOW_SIZE,
+                limits.initial_stream_window,
+                limits.initial_stream_window != WINDOW_DEFAULT,
+            ),
             (
                 MAX_FRAME_SIZE,
                 limits.payload_bytes_max(),
@@ -260,7 +264,8 @@ impl Connection {
         self.flow.unreleased -= stream.unreleased;
         self.unfinished_requests -= u16::from(stream.has_unfinished_request());
         if step == Transition::Reset && stream.is_receiving() {
-            self.budget.on_stream_reset(stream.recv_window.max(0).cast_unsigned(), self.flow.target);
+            self.budget
+                .on_stream_reset(stream.recv_window.max(0).cast_unsigned(), self.flow.target);
         }
         stream.transition(step);
         let closed = match step {
@@ -282,7 +287,10 @@ impl Connection {
     // RFC 9113 §8.1: after a complete response, the server may ask the client to stop sending the
     // request, by RST_STREAM with NO_ERROR.
     pub fn close_answered_streams(&mut self, out: &mut Vec<u8>, mut closed: impl FnMut(StreamKey)) {
-        if self.unfinished_requests == 0 || self.responses_seen_ping_pending || self.receive.step == FrameReadState::Closed {
+        if self.unfinished_requests == 0
+            || self.responses_seen_ping_pending
+            || self.receive.step == FrameReadState::Closed
+        {
             return;
         }
         if !self.streams.all().any(|stream| stream.has_unfinished_request() && stream.has_content) {
@@ -328,7 +336,9 @@ impl Connection {
     /// Stops accepting requests at once: those after the last one are ignored, and the client may
     /// retry them elsewhere.
     pub fn go_away_now(&mut self, out: &mut Vec<u8>) {
-        if !matches!(self.goaway, GoAwayState::Final(_)) && self.receive.step != FrameReadState::Closed {
+        if !matches!(self.goaway, GoAwayState::Final(_))
+            && self.receive.step != FrameReadState::Closed
+        {
             let last = self.streams.highest();
             self.goaway = GoAwayState::Final(last);
             frame::write_go_away(last, ErrorCode::NO_ERROR, out);

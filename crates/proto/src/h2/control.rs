@@ -2,16 +2,16 @@
 
 use super::budget::Cost;
 use super::connection::{Connection, GoAwayState};
-use super::event::{ResetCause, Event};
+use super::error::Http2Error;
+use super::event::{Event, ResetCause};
 use super::frame::{
-    self, ErrorCode, FrameHeader, FrameType, PAYLOAD_BYTES_CEILING, PAYLOAD_BYTES_DEFAULT, SETTING_BYTES,
-    WINDOW_CEILING, flags, setting_id,
+    self, ErrorCode, FrameHeader, FrameType, PAYLOAD_BYTES_CEILING, PAYLOAD_BYTES_DEFAULT,
+    SETTING_BYTES, WINDOW_CEILING, flags, setting_id,
 };
 use super::limits::{Limits, WINDOW_DEFAULT};
 use super::priority::Priority;
 use super::receive::FrameReadState;
-use super::error::Http2Error;
-use super::streams::{StreamLookup, Transition, ResponseState, Slot, StreamKey};
+use super::streams::{ResponseState, Slot, StreamKey, StreamLookup, Transition};
 
 /// The payload of a PING that measures the round trip.
 pub(super) const RTT_PING: [u8; 8] = *b"measure?";
@@ -79,7 +79,8 @@ impl Connection {
             setting_id::HEADER_TABLE_SIZE => self.encoder.set_peer_size_limit(value),
             setting_id::ENABLE_PUSH if value > 1 => return Err(Http2Error::EnablePushInvalid),
             setting_id::INITIAL_WINDOW_SIZE => {
-                let window = i32::try_from(value).map_err(|_| Http2Error::InitialWindowSizeInvalid)?;
+                let window =
+                    i32::try_from(value).map_err(|_| Http2Error::InitialWindowSizeInvalid)?;
                 self.change_initial_window(window)?;
             }
             setting_id::MAX_FRAME_SIZE => {
@@ -89,9 +90,13 @@ impl Connection {
                 self.peer_frame_bytes_max = value;
             }
             // RFC 8441 §3: the value must be 0 or 1.
-            setting_id::ENABLE_CONNECT_PROTOCOL if value > 1 => return Err(Http2Error::EnableConnectProtocolInvalid),
+            setting_id::ENABLE_CONNECT_PROTOCOL if value > 1 => {
+                return Err(Http2Error::EnableConnectProtocolInvalid);
+            }
             // RFC 9218 §2.1: any value other than 0 and 1 must be treated as a connection error.
-            setting_id::NO_RFC7540_PRIORITIES if value > 1 => return Err(Http2Error::NoRfc7540PrioritiesInvalid),
+            setting_id::NO_RFC7540_PRIORITIES if value > 1 => {
+                return Err(Http2Error::NoRfc7540PrioritiesInvalid);
+            }
             _ => {}
         }
         Ok(())
@@ -220,7 +225,9 @@ impl Connection {
                     // After a complete response, a reset only means that the client sends no more.
                     _ if state.has_unfinished_request() => Cost::FrameOnClosedStream,
                     ResponseState::Waiting => Cost::StreamReset,
-                    ResponseState::Exact | ResponseState::Unknown | ResponseState::Done => Cost::StreamResetDuringResponse,
+                    ResponseState::Exact | ResponseState::Unknown | ResponseState::Done => {
+                        Cost::StreamResetDuringResponse
+                    }
                 };
                 self.budget.charge(deed)?;
                 let stream = StreamKey { id: header.stream_id, slot };
@@ -257,7 +264,10 @@ impl Connection {
     /// Reads a PRIORITY_UPDATE frame.
     // RFC 9218 §7.1: the frame names its stream, which must be one that a client may open; for an
     // idle stream the last one is kept until the request arrives.
-    pub(super) fn receive_priority_update(&mut self, payload: &[u8]) -> Result<Option<Event>, Http2Error> {
+    pub(super) fn receive_priority_update(
+        &mut self,
+        payload: &[u8],
+    ) -> Result<Option<Event>, Http2Error> {
         self.budget.charge(Cost::PriorityUpdate)?;
         let id = frame::read_u32(payload).unwrap_or_default() & WINDOW_CEILING;
         if id.is_multiple_of(2) {

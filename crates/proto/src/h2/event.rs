@@ -1,7 +1,7 @@
 //! Events and states that a connection reports to its caller.
 
-use super::frame::ErrorCode;
 use super::error::Http2Error;
+use super::frame::ErrorCode;
 use super::streams::StreamKey;
 use crate::BodyLength;
 use std::ops::Range;

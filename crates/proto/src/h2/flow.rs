@@ -62,7 +62,8 @@ impl ReceiveFlow {
     #[inline]
     pub(super) fn on_data(&mut self, limits: &Limits, bytes: u32) -> bool {
         self.bdp_bytes = self.bdp_bytes.saturating_add(bytes);
-        let starts = !self.rtt_ping_pending && self.bdp_bytes >= self.bdp_interval && self.can_grow(limits);
+        let starts =
+            !self.rtt_ping_pending && self.bdp_bytes >= self.bdp_interval && self.can_grow(limits);
         if starts {
             self.rtt_ping_pending = true;
             self.bdp_bytes = 0;

@@ -301,7 +301,9 @@ pub fn write_frame(kind: FrameType, flags: u8, stream: u32, payload: &[u8], out:
 pub fn write_header(kind: FrameType, flags: u8, stream: u32, length: usize, out: &mut Vec<u8>) {
     let length = u32::try_from(length).unwrap_or(u32::MAX);
     assert!(length <= PAYLOAD_BYTES_CEILING, "the payload is too long for a frame");
-    out.extend_from_slice(&FrameHeader { length, frame_type: kind, flags, stream_id: stream }.to_bytes());
+    out.extend_from_slice(
+        &FrameHeader { length, frame_type: kind, flags, stream_id: stream }.to_bytes(),
+    );
 }
 
 /// Writes RST_STREAM. RFC 9113 §6.4.
@@ -344,14 +346,21 @@ pub(super) fn set_length(start: usize, out: &mut [u8]) {
 
 #[cfg(test)]
 mod tests {
-    use super::{FrameHeader, FrameType, PREFACE, PrefaceMatch, flags, match_preface, strip_padding};
+    use super::{
+        FrameHeader, FrameType, PREFACE, PrefaceMatch, flags, match_preface, strip_padding,
+    };
 
     #[test]
     fn a_header_is_read_as_it_was_written_but_for_the_reserved_bit() {
         for number in 0..=255_u8 {
             let kind = FrameType::from_u8(number);
             assert_eq!(kind.as_u8(), number);
-            let header = FrameHeader { length: 0x01_02_03, frame_type: kind, flags: number, stream_id: 0x7fff_fffe };
+            let header = FrameHeader {
+                length: 0x01_02_03,
+                frame_type: kind,
+                flags: number,
+                stream_id: 0x7fff_fffe,
+            };
             let mut bytes = header.to_bytes();
             bytes[5] |= 0x80;
             assert_eq!(FrameHeader::parse(&bytes), Some(header));
@@ -374,7 +383,12 @@ mod tests {
 
     #[test]
     fn padding_is_shorter_than_its_payload() {
-        let header = FrameHeader { length: 4, frame_type: FrameType::Data, flags: flags::PADDED, stream_id: 1 };
+        let header = FrameHeader {
+            length: 4,
+            frame_type: FrameType::Data,
+            flags: flags::PADDED,
+            stream_id: 1,
+        };
         assert_eq!(strip_padding(header, &[2, b'a', 0, 0]), Some(&b"a"[..]));
         assert_eq!(strip_padding(header, &[3, 0, 0, 0]), Some(&b""[..]));
         assert_eq!(strip_padding(header, &[4, 0, 0, 0]), None);

@@ -2,6 +2,7 @@
 
 use super::budget::Cost;
 use super::connection::{Connection, GoAwayState};
+use super::error::Http2Error;
 use super::event::{Event, Request};
 use super::frame::{FrameHeader, flags, strip_padding};
 use super::hpack::FieldSink;
@@ -9,9 +10,8 @@ use super::limits::{Limits, STREAMS_CEILING, WINDOW_DEFAULT};
 use super::priority::Priority;
 use super::receive::Buffers;
 use super::recent::CloseKind;
-use super::error::Http2Error;
-use super::request::{HeadInfo, DiscardSink, HeadError, RequestSink, TrailerSink};
-use super::streams::{StreamLookup, NO_SLOT, ResponseState, State, Stream, StreamKey};
+use super::request::{DiscardSink, HeadError, HeadInfo, RequestSink, TrailerSink};
+use super::streams::{NO_SLOT, ResponseState, State, Stream, StreamKey, StreamLookup};
 use crate::{BodyLength, Method};
 
 /// A header block that is not complete.
@@ -34,7 +34,9 @@ impl HeaderBlock {
     // without decoding it the tables would differ.
     fn add(&mut self, limits: &Limits, fragment: &[u8]) -> Result<(), Http2Error> {
         let bytes_max = limits.header_block_bytes_max as usize;
-        if self.bytes.len() + fragment.len() > bytes_max || self.continuations > limits.continuation_frames_max {
+        if self.bytes.len() + fragment.len() > bytes_max
+            || self.continuations > limits.continuation_frames_max
+        {
             return Err(Http2Error::HeaderBlockTooLong);
         }
         self.bytes.extend_from_slice(fragment);
@@ -64,8 +66,12 @@ impl Connection {
             return self.receive_header_block(limits, header.stream_id, ends, fragment, buffers);
         }
         self.charge_fragment(fragment)?;
-        let mut block =
-            Box::new(HeaderBlock { stream: header.stream_id, end_stream: ends, continuations: 0, bytes: Vec::new() });
+        let mut block = Box::new(HeaderBlock {
+            stream: header.stream_id,
+            end_stream: ends,
+            continuations: 0,
+            bytes: Vec::new(),
+        });
         block.add(limits, fragment)?;
         self.receive.block = Some(block);
         Ok(None)
@@ -84,7 +90,13 @@ impl Connection {
         block.continuations += 1;
         block.add(limits, fragment)?;
         if header.has_flags(flags::END_HEADERS) {
-            return self.receive_header_block(limits, block.stream, block.end_stream, &block.bytes, buffers);
+            return self.receive_header_block(
+                limits,
+                block.stream,
+                block.end_stream,
+                &block.bytes,
+                buffers,
+            );
         }
         self.receive.block = Some(block);
         Ok(None)
@@ -134,13 +146,17 @@ impl Connection {
             // RFC 9113 §5.1: HEADERS on a stream that both sides ended is a connection error.
             StreamLookup::Closed(CloseKind::EndStream) => return Err(Http2Error::StreamClosed),
             // RFC 9113 §5.1.1: an identifier smaller than one that was used is a connection error.
-            StreamLookup::Closed(CloseKind::Unknown) | StreamLookup::Idle => return Err(Http2Error::StreamIdNotIncreasing),
+            StreamLookup::Closed(CloseKind::Unknown) | StreamLookup::Idle => {
+                return Err(Http2Error::StreamIdNotIncreasing);
+            }
             StreamLookup::Closed(CloseKind::ResetByPeer) => {
                 let reject = Http2Error::StreamReset;
                 self.write_peer_caused_reset(limits, id, reject, buffers.out)?;
                 return Ok(Some(Event::StreamError { id, error: reject }));
             }
-            StreamLookup::Closed(CloseKind::ResetByServer) => self.budget.charge(Cost::FrameOnClosedStream)?,
+            StreamLookup::Closed(CloseKind::ResetByServer) => {
+                self.budget.charge(Cost::FrameOnClosedStream)?
+            }
         }
         Ok(None)
     }
@@ -205,7 +221,8 @@ impl Connection {
                 // RFC 9113 §8.1.1: a malformed request is a stream error of type PROTOCOL_ERROR.
                 self.streams.mark_refused(id);
                 if !ends {
-                    self.budget.on_stream_reset(self.initial_stream_window(limits), self.flow.target);
+                    self.budget
+                        .on_stream_reset(self.initial_stream_window(limits), self.flow.target);
                 }
                 self.write_peer_caused_reset(limits, id, reject, buffers.out)?;
                 Ok(Some(Event::StreamError { id, error: reject }))
@@ -249,7 +266,13 @@ impl Connection {
     }
 
     #[inline]
-    fn open_stream(&mut self, limits: &Limits, id: u32, accepted: &HeadInfo, by_head: bool) -> StreamKey {
+    fn open_stream(
+        &mut self,
+        limits: &Limits,
+        id: u32,
+        accepted: &HeadInfo,
+        by_head: bool,
+    ) -> StreamKey {
         let ends = accepted.body == BodyLength::None;
         let early = self.early_priorities.iter_mut().find(|(early, _)| *early == id);
         // RFC 9218 §7.1: a PRIORITY_UPDATE that arrived before the request overrides its field.
@@ -260,7 +283,11 @@ impl Connection {
                 .content_length
                 .filter(|_| !accepted.is_tunnel)
                 .unwrap_or(u64::MAX),
-            body_bytes_allowed: if accepted.is_tunnel { u64::MAX } else { limits.request.body_bytes_max },
+            body_bytes_allowed: if accepted.is_tunnel {
+                u64::MAX
+            } else {
+                limits.request.body_bytes_max
+            },
             send_bytes_left: 0,
             id,
             send_window: self.peer_initial_window,

@@ -122,7 +122,10 @@ const _: () = {
     let limits = Limits::DEFAULT;
     assert!(limits.concurrent_streams_max >= 100, "RFC 9113 §6.5.2 recommends it");
     assert!(limits.concurrent_streams_max <= STREAMS_CEILING);
-    assert!(limits.initial_stream_window <= limits.initial_connection_window, "one stream fills no connection");
+    assert!(
+        limits.initial_stream_window <= limits.initial_connection_window,
+        "one stream fills no connection"
+    );
     assert!(limits.connection_window_max <= WINDOW_CEILING);
     assert!(limits.header_block_bytes_max as usize >= limits.request.head_bytes_max);
 };

@@ -6,20 +6,20 @@
 //! next. Open streams are in `streams.rs`, windows in `flow.rs`. `budget.rs` limits the work that a
 //! peer can cause without a benefit. `frame.rs` and `hpack/` do not depend on the others.
 
-mod headers;
 mod budget;
 mod connection;
 mod control;
+mod error;
 mod event;
 mod flow;
 pub mod frame;
+mod headers;
 mod hold;
 pub mod hpack;
 mod limits;
 mod priority;
 mod receive;
 mod recent;
-mod error;
 mod request;
 mod send;
 #[cfg(test)]
@@ -27,9 +27,9 @@ mod states;
 mod streams;
 
 pub use connection::Connection;
-pub use event::{MoreData, ResetCause, Event, NextAction, ReadyStream, Request, WaitingFor};
+pub use error::{ErrorScope, Http2Error};
+pub use event::{Event, MoreData, NextAction, ReadyStream, Request, ResetCause, WaitingFor};
 pub use frame::{ErrorCode, PrefaceMatch, match_preface};
 pub use limits::Limits;
 pub use priority::Priority;
-pub use error::{Http2Error, ErrorScope};
 pub use streams::StreamKey;

@@ -147,7 +147,8 @@ impl Queues {
     pub(super) fn rotate(&mut self, streams: &mut Streams, slot: Slot) {
         let priority = streams.at(slot).priority;
         let bit = 1 << priority.urgency;
-        self.next_queue = if priority.incremental { self.next_queue & !bit } else { self.next_queue | bit };
+        self.next_queue =
+            if priority.incremental { self.next_queue & !bit } else { self.next_queue | bit };
         if priority.incremental && streams.at(slot).next != NO_SLOT {
             self.remove(streams, slot);
             self.insert(streams, slot);

@@ -1,15 +1,15 @@
 //! The receiving side: turns bytes into frames, and frames into events.
 
-use super::headers::HeaderBlock;
 use super::budget::Cost;
 use super::connection::Connection;
 use super::control::RTT_PING;
+use super::error::Http2Error;
 use super::event::{Event, WaitingFor};
-use super::frame::{self, ErrorCode, HEADER_BYTES, FrameHeader, FrameType, PREFACE, flags};
+use super::frame::{self, ErrorCode, FrameHeader, FrameType, HEADER_BYTES, PREFACE, flags};
+use super::headers::HeaderBlock;
 use super::limits::Limits;
 use super::recent::CloseKind;
-use super::error::Http2Error;
-use super::streams::{StreamLookup, StreamKey};
+use super::streams::{StreamKey, StreamLookup};
 use crate::HeadIndex;
 
 /// The position of the receiving side.
@@ -84,7 +84,9 @@ impl ReceivePath {
             FrameReadState::Preface | FrameReadState::Settings => WaitingFor::Preface,
             FrameReadState::Data | FrameReadState::Skip => WaitingFor::Frame,
             FrameReadState::Closed => WaitingFor::Nothing,
-            FrameReadState::Frame if self.block.is_some() || self.partial == Partial::Head => WaitingFor::Head,
+            FrameReadState::Frame if self.block.is_some() || self.partial == Partial::Head => {
+                WaitingFor::Head
+            }
             FrameReadState::Frame if self.partial == Partial::Frame => WaitingFor::Frame,
             FrameReadState::Frame => WaitingFor::Idle,
         }
@@ -149,7 +151,9 @@ impl Connection {
         }
         loop {
             let outcome = match self.receive.step {
-                FrameReadState::Frame | FrameReadState::Settings => self.receive_frame(limits, &unread[at..], &mut buffers),
+                FrameReadState::Frame | FrameReadState::Settings => {
+                    self.receive_frame(limits, &unread[at..], &mut buffers)
+                }
                 FrameReadState::Data => Ok(self.receive_data(unread, at, buffers.out)),
                 FrameReadState::Skip => Ok(self.skip_bytes(unread.len() - at)),
                 FrameReadState::Preface => self.receive_preface(&unread[at..]),
@@ -227,18 +231,27 @@ impl Connection {
         }
         let Some(payload) = payload.get(..length) else {
             let is_head = matches!(header.frame_type, FrameType::Headers | FrameType::Continuation);
-            return Ok(self.need_input(unread, if is_head { Partial::Head } else { Partial::Frame }));
+            return Ok(
+                self.need_input(unread, if is_head { Partial::Head } else { Partial::Frame })
+            );
         };
         let event = match header.frame_type {
             FrameType::Headers => self.receive_headers(limits, header, payload, buffers)?,
-            FrameType::Continuation => self.receive_continuation(limits, header, payload, buffers)?,
-            FrameType::WindowUpdate => self.receive_window_update(limits, header, payload, buffers.out)?,
+            FrameType::Continuation => {
+                self.receive_continuation(limits, header, payload, buffers)?
+            }
+            FrameType::WindowUpdate => {
+                self.receive_window_update(limits, header, payload, buffers.out)?
+            }
             FrameType::Settings => self.receive_settings(limits, header, payload, buffers.out)?,
             FrameType::Ping => self.receive_ping(limits, header, payload, buffers.out)?,
             FrameType::RstStream => self.receive_rst_stream(header, payload, buffers.out)?,
             FrameType::Priority => self.receive_priority(limits, header, buffers.out)?,
             FrameType::PriorityUpdate => self.receive_priority_update(payload)?,
-            FrameType::Data | FrameType::GoAway | FrameType::PushPromise | FrameType::Unknown(_) => None,
+            FrameType::Data
+            | FrameType::GoAway
+            | FrameType::PushPromise
+            | FrameType::Unknown(_) => None,
         };
         Ok(Outcome::from_event(HEADER_BYTES + length, event))
     }
@@ -258,21 +271,32 @@ impl Connection {
         }
         // RFC 9113 §6.10: until a header block ends, nothing but its CONTINUATION frames may come.
         match &self.receive.block {
-            Some(block) if (header.frame_type, header.stream_id) != (FrameType::Continuation, block.stream) => {
+            Some(block)
+                if (header.frame_type, header.stream_id)
+                    != (FrameType::Continuation, block.stream) =>
+            {
                 return Err(Http2Error::HeaderBlockInterrupted);
             }
-            None if header.frame_type == FrameType::Continuation => return Err(Http2Error::ContinuationAlone),
+            None if header.frame_type == FrameType::Continuation => {
+                return Err(Http2Error::ContinuationAlone);
+            }
             _ => {}
         }
         let length = header.length;
         match header.frame_type {
-            FrameType::Data | FrameType::Headers | FrameType::Continuation | FrameType::Priority
+            FrameType::Data
+            | FrameType::Headers
+            | FrameType::Continuation
+            | FrameType::Priority
                 if header.stream_id == 0 =>
             {
                 Err(Http2Error::StreamZero)
             }
             FrameType::RstStream if header.stream_id == 0 => Err(Http2Error::StreamZero),
-            FrameType::Settings | FrameType::Ping | FrameType::GoAway | FrameType::PriorityUpdate
+            FrameType::Settings
+            | FrameType::Ping
+            | FrameType::GoAway
+            | FrameType::PriorityUpdate
                 if header.stream_id != 0 =>
             {
                 Err(Http2Error::StreamNotZero)
@@ -320,7 +344,8 @@ impl Connection {
         let overhead = u32::from(header.has_flags(flags::PADDED)) + u32::from(padding);
         let length = header.length - overhead;
         let ends = header.has_flags(flags::END_STREAM);
-        self.flow.window = self.flow.window.checked_sub(header.length).ok_or(Http2Error::WindowExceeded)?;
+        self.flow.window =
+            self.flow.window.checked_sub(header.length).ok_or(Http2Error::WindowExceeded)?;
         if length == 0 && !ends {
             self.budget.charge(Cost::EmptyData)?;
         }
@@ -340,7 +365,9 @@ impl Connection {
             // RFC 9113 §5.1: DATA on an idle stream is a connection error.
             StreamLookup::Idle => return Err(Http2Error::StreamIdle),
             // RFC 9113 §5.1: after END_STREAM from both sides, it is one of type STREAM_CLOSED.
-            StreamLookup::Closed(CloseKind::EndStream | CloseKind::Unknown) => return Err(Http2Error::StreamClosed),
+            StreamLookup::Closed(CloseKind::EndStream | CloseKind::Unknown) => {
+                return Err(Http2Error::StreamClosed);
+            }
             StreamLookup::Closed(CloseKind::ResetByPeer) => {
                 let (id, reject) = (header.stream_id, Http2Error::StreamReset);
                 self.write_peer_caused_reset(limits, id, reject, out)?;
@@ -376,7 +403,9 @@ impl Connection {
             // RFC 9113 §6.9.1: frames without a payload need no window.
             Some(Http2Error::StreamWindowExceeded)
         } else if content > stream.content_length_left
-            || (ends && stream.content_length_left != u64::MAX && content != stream.content_length_left)
+            || (ends
+                && stream.content_length_left != u64::MAX
+                && content != stream.content_length_left)
         {
             // RFC 9113 §8.1.1: a request is malformed if its content-length is not the sum of its
             // DATA.

@@ -25,7 +25,10 @@ const REMEMBERED_STREAMS: u32 = 256;
 
 impl RecentlyClosed {
     pub(super) const fn new() -> Self {
-        Self { low: [0; REMEMBERED_STREAMS as usize / 64], high: [0; REMEMBERED_STREAMS as usize / 64] }
+        Self {
+            low: [0; REMEMBERED_STREAMS as usize / 64],
+            high: [0; REMEMBERED_STREAMS as usize / 64],
+        }
     }
 
     #[inline]

@@ -1,10 +1,10 @@
 //! Converts the fields of a header block to a request's head, by the rules of RFC 9113 §8.
 
+use super::error::Http2Error;
 use super::hpack::{Field, FieldSink};
 use super::hpack::{NameClass, is_value};
 use super::limits::Limits;
 use super::priority::Priority;
-use super::error::Http2Error;
 use crate::trailers::Trailers;
 use crate::{
     BodyLength, HeadBuilder, HeadIndex, KnownField, Method, RequestLine, Scheme, Span, TargetForm,
@@ -217,7 +217,11 @@ impl<'a> RequestSink<'a> {
         let line = RequestLine { method, scheme, authority, target, version: Version::Http2 };
         self.cookie_crumbs_at = self.scratch.len();
         let known = Method::from_name(method);
-        if self.is_common_form && protocol.is_none() && known != Method::Extension && !authority.is_empty() {
+        if self.is_common_form
+            && protocol.is_none()
+            && known != Method::Extension
+            && !authority.is_empty()
+        {
             let (limits, bytes, index) = (&self.limits.request, &mut *self.bytes, &mut *self.index);
             return Ok(HeadBuilder::begin_unchecked(limits, &line, known, bytes, index)?);
         }
@@ -362,8 +366,10 @@ impl<'a> RequestSink<'a> {
         }
         accepted.expects_continue = !ends && self.index.contains(KnownField::Expect);
         // RFC 9218 §5: the client's view of the priority is in the Priority field.
-        accepted.priority =
-            self.index.get(KnownField::Priority).map(|value| Priority::parse(value.slice(self.bytes)));
+        accepted.priority = self
+            .index
+            .get(KnownField::Priority)
+            .map(|value| Priority::parse(value.slice(self.bytes)));
         Ok(())
     }
 }

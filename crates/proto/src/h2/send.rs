@@ -2,10 +2,10 @@
 
 use super::connection::Connection;
 use super::event::{MoreData, ReadyStream};
-use super::frame::{self, ErrorCode, HEADER_BYTES, FrameType, flags};
+use super::frame::{self, ErrorCode, FrameType, HEADER_BYTES, flags};
 use super::hold::FramePart;
 use super::limits::Limits;
-use super::streams::{Transition, ResponseState, State, Stream, StreamKey};
+use super::streams::{ResponseState, State, Stream, StreamKey, Transition};
 use crate::h1::{self, BodyFraming, ResponseLength};
 use crate::{Date, KnownField, field};
 
@@ -227,7 +227,9 @@ impl Connection {
     fn frame_part(&self, limits: &Limits, stream: &Stream, bytes: usize) -> FramePart {
         let wanted = match stream.sending {
             ResponseState::Waiting | ResponseState::Done => 0,
-            ResponseState::Exact => bytes.min(usize::try_from(stream.send_bytes_left).unwrap_or(usize::MAX)),
+            ResponseState::Exact => {
+                bytes.min(usize::try_from(stream.send_bytes_left).unwrap_or(usize::MAX))
+            }
             ResponseState::Unknown => bytes,
         };
         FramePart {
@@ -241,7 +243,9 @@ impl Connection {
     fn is_last_frame(&self, stream: &Stream, taken: usize, after: MoreData) -> bool {
         match stream.sending {
             ResponseState::Waiting | ResponseState::Done => false,
-            ResponseState::Exact => stream.send_bytes_left == taken as u64 && after != MoreData::Pending,
+            ResponseState::Exact => {
+                stream.send_bytes_left == taken as u64 && after != MoreData::Pending
+            }
             ResponseState::Unknown => after == MoreData::End,
         }
     }
@@ -264,8 +268,8 @@ impl Connection {
         }
         stream.send_window -= bytes.cast_signed();
         stream.unacknowledged = stream.unacknowledged.saturating_add(bytes);
-        stream.has_data =
-            after == MoreData::Buffered && matches!(stream.sending, ResponseState::Exact | ResponseState::Unknown);
+        stream.has_data = after == MoreData::Buffered
+            && matches!(stream.sending, ResponseState::Exact | ResponseState::Unknown);
         self.send_window -= bytes.cast_signed();
         self.unacknowledged = self.unacknowledged.saturating_add(bytes);
         if bytes > 0 {
@@ -297,7 +301,9 @@ impl Connection {
             ResponseState::Done => {}
             // RFC 9113 §8.1.1: a response with less content than it says would be malformed.
             ResponseState::Waiting => self.reset(stream, ErrorCode::INTERNAL_ERROR, out),
-            ResponseState::Exact if state.send_bytes_left > 0 => self.reset(stream, ErrorCode::INTERNAL_ERROR, out),
+            ResponseState::Exact if state.send_bytes_left > 0 => {
+                self.reset(stream, ErrorCode::INTERNAL_ERROR, out)
+            }
             ResponseState::Exact | ResponseState::Unknown => {
                 let mut trailers = trailers
                     .into_iter()
@@ -354,7 +360,8 @@ impl Connection {
         }
         let flags = flags::END_HEADERS | if ends { flags::END_STREAM } else { 0 };
         let length = u32::try_from(length).expect("a frame's length has 24 bits");
-        let header = frame::FrameHeader { length, frame_type: FrameType::Headers, flags, stream_id: id };
+        let header =
+            frame::FrameHeader { length, frame_type: FrameType::Headers, flags, stream_id: id };
         out[start..start + HEADER_BYTES].copy_from_slice(&header.to_bytes());
     }
 
@@ -377,7 +384,8 @@ impl Connection {
                 | KnownField::KeepAlive
                 | KnownField::Te => {}
                 KnownField::ContentLength => {
-                    own.content_length = own.content_length.or_else(|| h1::parse_decimal(value).ok());
+                    own.content_length =
+                        own.content_length.or_else(|| h1::parse_decimal(value).ok());
                 }
                 KnownField::Date if own.date => {}
                 KnownField::Other => self.write_other(name, value, out),

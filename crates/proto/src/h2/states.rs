@@ -2,7 +2,7 @@
 //! compared with `states.txt`: a changed move shows in review.
 
 use super::frame::{self, ErrorCode, FrameType, flags};
-use super::streams::{Transition, State};
+use super::streams::{State, Transition};
 use super::{Connection, Event, Limits};
 use crate::h1::ResponseLength;
 use crate::{Date, HeadIndex};
@@ -11,7 +11,8 @@ use std::fmt::Write;
 const STATES: [State; 4] =
     [State::Open, State::HalfClosedRemote, State::HalfClosedLocal, State::Closed];
 
-const TRANSITIONS: [Transition; 4] = [Transition::ReceiveEnd, Transition::SendEnd, Transition::Reset, Transition::ResetByPeer];
+const TRANSITIONS: [Transition; 4] =
+    [Transition::ReceiveEnd, Transition::SendEnd, Transition::Reset, Transition::ResetByPeer];
 
 /// How stream 1 gets into a state: the client's frames, and whether the server responds or resets
 /// it.
@@ -67,7 +68,9 @@ fn write_frame(name: &str, out: &mut Vec<u8>) {
         "reset" => frame::write_rst_stream(1, ErrorCode::CANCEL, out),
         "window" => frame::write_window_update(1, 1, out),
         "window of nothing" => frame::write_window_update(1, 0, out),
-        "priority update" => frame::write_frame(FrameType::PriorityUpdate, 0, 0, b"\0\0\0\x01u=1", out),
+        "priority update" => {
+            frame::write_frame(FrameType::PriorityUpdate, 0, 0, b"\0\0\0\x01u=1", out)
+        }
         "push promise" => frame::write_frame(FrameType::PushPromise, BLOCK, 1, b"\0\0\0\x02", out),
         "ping" => frame::write_frame(FrameType::Ping, 0, 0, &[0; 8], out),
         _ => frame::write_frame(FrameType::Unknown(99), 0, 1, b"", out),

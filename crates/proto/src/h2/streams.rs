@@ -428,7 +428,10 @@ const TABLE_MIN: usize = 16;
 
 #[cfg(test)]
 mod tests {
-    use super::{CloseKind, StreamLookup, NO_SLOT, Priority, ResponseState, State, Stream, StreamKey, Streams};
+    use super::{
+        CloseKind, NO_SLOT, Priority, ResponseState, State, Stream, StreamKey, StreamLookup,
+        Streams,
+    };
     use proptest::prelude::*;
 
     fn stream(id: u32) -> Stream {

@@ -4,8 +4,8 @@
 //! credited. Honest peers earn more than they spend; a flood uses up the initial amount. RFC 6455
 //! §10.4.
 
-use super::limits::Limits;
 use super::error::WebSocketError;
+use super::limits::Limits;
 
 /// An action that is charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,13 @@ pub(super) struct Budget {
 
 impl Budget {
     pub(super) const fn new(limits: &Limits) -> Self {
-        Self { units_left: limits.abuse_budget_max, uncredited_bytes: 0, pending_pongs: 0, expected_pongs: 0, last_refill_ms: None }
+        Self {
+            units_left: limits.abuse_budget_max,
+            uncredited_bytes: 0,
+            pending_pongs: 0,
+            expected_pongs: 0,
+            last_refill_ms: None,
+        }
     }
 
     /// Charges an action, or rejects it because too little is left.
@@ -63,7 +69,10 @@ impl Budget {
             self.expected_pongs -= 1;
             return Ok(());
         }
-        self.units_left = self.units_left.checked_sub(deed.units()).ok_or(WebSocketError::AbuseBudgetExhausted)?;
+        self.units_left = self
+            .units_left
+            .checked_sub(deed.units())
+            .ok_or(WebSocketError::AbuseBudgetExhausted)?;
         Ok(())
     }
 

@@ -20,8 +20,12 @@ pub trait DeflateCodec {
     ///
     /// If `input` was not written by a compressor, or refers to bytes before the window. The output
     /// before the error is appended. The connection fails, and nothing is decompressed afterwards.
-    fn inflate(&mut self, input: &[u8], room: usize, out: &mut Vec<u8>)
-    -> Result<usize, InflateError>;
+    fn inflate(
+        &mut self,
+        input: &[u8],
+        room: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<usize, InflateError>;
 
     /// A received message is complete. Without context take-over by the peer, the window can be
     /// dropped.

@@ -3,11 +3,11 @@
 use super::budget::Budget;
 use super::close::CloseCode;
 use super::compression::{DeflateCodec, NoDeflate};
+use super::error::WebSocketError;
 use super::event::{Event, MessageType, NextAction, WaitingFor};
 use super::frame::{self, Opcode, flag};
 use super::limits::Limits;
 use super::receive::ReceivePath;
-use super::error::WebSocketError;
 
 /// Which end of a connection this is.
 #[derive(Clone, Copy, Debug)]

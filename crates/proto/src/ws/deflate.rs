@@ -121,10 +121,12 @@ fn accept_offer(offer: &Parameters, wishes: &DeflateConfig) -> Option<DeflatePar
     Some(DeflateParams {
         // RFC 7692 §7.1.1.1: an offered server_no_context_takeover is accepted unchanged, or not at
         // all.
-        server_no_context_takeover: offer.server_no_context_takeover || wishes.server_no_context_takeover,
+        server_no_context_takeover: offer.server_no_context_takeover
+            || wishes.server_no_context_takeover,
         // RFC 7692 §7.1.1.2: the answer may contain client_no_context_takeover without an offer of
         // it.
-        client_no_context_takeover: offer.client_no_context_takeover || wishes.client_no_context_takeover,
+        client_no_context_takeover: offer.client_no_context_takeover
+            || wishes.client_no_context_takeover,
         server_max_window_bits: server_window_bits,
         client_max_window_bits: client_window_bits,
     })
@@ -196,13 +198,15 @@ impl Offer {
         };
         let agreed = DeflateParams {
             server_no_context_takeover: answer.server_no_context_takeover,
-            client_no_context_takeover: answer.client_no_context_takeover || self.client_no_context_takeover,
+            client_no_context_takeover: answer.client_no_context_takeover
+                || self.client_no_context_takeover,
             server_max_window_bits: bits(answer.server_max_window_bits)?,
             client_max_window_bits: bits(answer.client_max_window_bits)?,
         };
         let fits = elements.next().is_none()
             && agreed.server_no_context_takeover >= self.server_no_context_takeover
-            && agreed.server_max_window_bits <= self.server_max_window_bits.unwrap_or(WINDOW_BITS_MAX)
+            && agreed.server_max_window_bits
+                <= self.server_max_window_bits.unwrap_or(WINDOW_BITS_MAX)
             && match self.client_max_window_bits_min {
                 None => answer.client_max_window_bits.is_none(),
                 Some(least) => agreed.client_max_window_bits >= least,

@@ -76,7 +76,13 @@ pub const CONTROL_FRAME_BYTES_MAX: usize = 2 + 4 + CONTROL_BYTES_MAX;
 ///
 /// A server's frame is the same for every client, so it can be written once and sent to many.
 #[inline]
-pub fn write_frame(opcode: Opcode, flags: u8, mask: Option<[u8; 4]>, payload: &[u8], out: &mut Vec<u8>) {
+pub fn write_frame(
+    opcode: Opcode,
+    flags: u8,
+    mask: Option<[u8; 4]>,
+    payload: &[u8],
+    out: &mut Vec<u8>,
+) {
     let (header, length) = header(opcode, flags, mask, payload.len());
     out.reserve(length + payload.len());
     out.extend_from_slice(&header[..length]);

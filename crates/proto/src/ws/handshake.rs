@@ -101,7 +101,9 @@ pub fn validate_http1<'a>(
 ///
 /// If the version is not 13.
 // RFC 6455 §4.4: a server that does not support the version answers with those that it supports.
-pub fn validate_version<'a>(mut values: impl Iterator<Item = &'a [u8]>) -> Result<(), HandshakeError> {
+pub fn validate_version<'a>(
+    mut values: impl Iterator<Item = &'a [u8]>,
+) -> Result<(), HandshakeError> {
     match (values.next(), values.next()) {
         (Some(value), None) if field::trim_ows(value) == VERSION.as_bytes() => Ok(()),
         _ => Err(HandshakeError::UnsupportedVersion),
@@ -111,7 +113,9 @@ pub fn validate_version<'a>(mut values: impl Iterator<Item = &'a [u8]>) -> Resul
 /// Returns whether a list contains a token, ignoring case: for Connection and Upgrade.
 #[must_use]
 pub fn has_token<'a>(mut values: impl Iterator<Item = &'a [u8]>, token: &str) -> bool {
-    values.any(|value| field::split_list(value).any(|item| item.eq_ignore_ascii_case(token.as_bytes())))
+    values.any(|value| {
+        field::split_list(value).any(|item| item.eq_ignore_ascii_case(token.as_bytes()))
+    })
 }
 
 /// The first subprotocol offered by the client that the server supports: `offers` are the values of

@@ -2,11 +2,11 @@
 
 use super::compression::{DeflateCodec, InflateError};
 use super::connection::Connection;
+use super::error::WebSocketError;
 use super::event::MessageType;
 use super::frame;
 use super::limits::Limits;
 use super::receive::{FrameContent, Outcome};
-use super::error::WebSocketError;
 use super::utf8::Utf8Validator;
 
 /// A data frame.
@@ -175,7 +175,10 @@ impl<C: DeflateCodec> Connection<C> {
         let is_done = frame.bytes_left == 0 && !frame.is_final && !inflating.is_full;
         self.receive.frame = (!is_done).then_some(frame);
         if in_pieces && !plain.is_empty() {
-            return Ok(Outcome::Event(used, FrameContent::Inflated { kind, bytes: plain, last: false }));
+            return Ok(Outcome::Event(
+                used,
+                FrameContent::Inflated { kind, bytes: plain, last: false },
+            ));
         }
         if !in_pieces {
             self.receive.reassembly = plain;

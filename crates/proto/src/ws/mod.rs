@@ -10,19 +10,19 @@
 //! [`accept`] answers its key, and [`deflate`] negotiates the parameters of the compression. The
 //! compression itself is provided by the owner, through [`Compression`].
 
-pub mod key;
 mod budget;
 mod close;
 mod compression;
 mod connection;
-mod message;
 pub mod deflate;
+mod error;
 mod event;
 pub mod frame;
 pub mod handshake;
+pub mod key;
 mod limits;
+mod message;
 mod receive;
-mod error;
 mod send;
 #[cfg(test)]
 mod states;
@@ -31,8 +31,8 @@ mod utf8;
 pub use close::{Close, CloseCode};
 pub use compression::{DeflateCodec, InflateError, NoDeflate};
 pub use connection::{Connection, Role};
+pub use error::WebSocketError;
 pub use event::{Event, MessageType, NextAction, WaitingFor};
 pub use limits::Limits;
-pub use error::WebSocketError;
 pub use send::{MessagePayload, WriteError};
 pub use utf8::Utf8Validator;

@@ -3,12 +3,12 @@
 use super::budget::Cost;
 use super::close::{Close, CloseCode};
 use super::compression::DeflateCodec;
-use super::connection::{Connection, Transition, Role, State};
-use super::message::{IncomingFrame, InflateState, IncomingMessage};
+use super::connection::{Connection, Role, State, Transition};
+use super::error::WebSocketError;
 use super::event::{Event, MessageType, WaitingFor};
 use super::frame::{self, CONTROL_BYTES_MAX, LENGTH_16, LENGTH_64, Opcode, flag};
 use super::limits::Limits;
-use super::error::WebSocketError;
+use super::message::{IncomingFrame, IncomingMessage, InflateState};
 use super::utf8::Utf8Validator;
 use std::borrow::Cow;
 
@@ -64,7 +64,10 @@ impl ReceivePath {
         };
         assert!(!is_over, "nothing is under way after the end");
         assert!(message.inflating.is_none() || can_inflate, "what is inflated was agreed on");
-        assert!(message.kind == MessageType::Text || message.utf8.is_complete(), "binary is not checked");
+        assert!(
+            message.kind == MessageType::Text || message.utf8.is_complete(),
+            "binary is not checked"
+        );
         assert!(self.reassembly.len() as u64 <= message.bytes, "held bytes were received");
         assert!(!self.is_streaming || self.reassembly.is_empty(), "yielded pieces are not held");
         if let Some(frame) = self.frame {
@@ -165,7 +168,9 @@ impl<C: DeflateCodec> Connection<C> {
                 Event::Text(Cow::Owned(text))
             }
             FrameContent::Assembled(MessageType::Binary, bytes) => Event::Binary(Cow::Owned(bytes)),
-            FrameContent::Chunk { kind, last } => Event::Chunk { message_type: kind, bytes: Cow::Borrowed(bytes), is_final: last },
+            FrameContent::Chunk { kind, last } => {
+                Event::Chunk { message_type: kind, bytes: Cow::Borrowed(bytes), is_final: last }
+            }
             FrameContent::Inflated { kind, bytes, last } => {
                 Event::Chunk { message_type: kind, bytes: Cow::Owned(bytes), is_final: last }
             }
@@ -187,9 +192,15 @@ impl<C: DeflateCodec> Connection<C> {
     }
 
     /// Reads a header, and the payload of a control frame.
-    fn receive_frame(&mut self, limits: &Limits, unread: &mut [u8]) -> Result<Outcome, WebSocketError> {
+    fn receive_frame(
+        &mut self,
+        limits: &Limits,
+        unread: &mut [u8],
+    ) -> Result<Outcome, WebSocketError> {
         self.receive.is_partial = !unread.is_empty();
-        let Some(header) = self.parse_header(limits, unread)? else { return Ok(Outcome::NeedInput) };
+        let Some(header) = self.parse_header(limits, unread)? else {
+            return Ok(Outcome::NeedInput);
+        };
         let last = header.flags & flag::FIN != 0;
         if header.opcode.is_control() {
             let end = header.bytes + header.length as usize;
@@ -206,11 +217,13 @@ impl<C: DeflateCodec> Connection<C> {
             self.budget.charge(Cost::Fragment(header.length))?;
         }
         if header.opcode != Opcode::Continuation {
-            let kind = if header.opcode == Opcode::Text { MessageType::Text } else { MessageType::Binary };
+            let kind =
+                if header.opcode == Opcode::Text { MessageType::Text } else { MessageType::Binary };
             let compressed = header.flags & flag::RSV1 != 0;
             let inflating = compressed.then(InflateState::default);
             let utf8 = Utf8Validator::new();
-            self.receive.message = Some(IncomingMessage { kind, received: 0, bytes: 0, utf8, inflating });
+            self.receive.message =
+                Some(IncomingMessage { kind, received: 0, bytes: 0, utf8, inflating });
         }
         let message = self.receive.message.as_mut().expect("a continuation belongs to a message");
         message.received = message.received.saturating_add(header.length);
@@ -223,13 +236,22 @@ impl<C: DeflateCodec> Connection<C> {
         if message.received > most {
             return Err(WebSocketError::MessageTooLong);
         }
-        self.receive.frame = Some(IncomingFrame { bytes_left: header.length, is_final: last, mask: header.mask, unmasked: 0 });
+        self.receive.frame = Some(IncomingFrame {
+            bytes_left: header.length,
+            is_final: last,
+            mask: header.mask,
+            unmasked: 0,
+        });
         Ok(Outcome::Used(header.bytes))
     }
 
     /// Reads a header. A rule is checked as soon as the bytes it concerns have arrived.
     #[inline]
-    fn parse_header(&self, limits: &Limits, unread: &[u8]) -> Result<Option<Header>, WebSocketError> {
+    fn parse_header(
+        &self,
+        limits: &Limits,
+        unread: &[u8],
+    ) -> Result<Option<Header>, WebSocketError> {
         let Some(first) = unread.first() else { return Ok(None) };
         let flags = first & 0xF0;
         let opcode = self.check_opcode(*first)?;

@@ -2,11 +2,11 @@
 
 use super::close::{CloseCode, REASON_BYTES_MAX};
 use super::compression::DeflateCodec;
-use super::connection::{Connection, Transition, FragmentedSend, State};
-use super::message::DEFLATE_TAIL;
+use super::connection::{Connection, FragmentedSend, State, Transition};
 use super::event::MessageType;
 use super::frame::{self, CONTROL_BYTES_MAX, Opcode, flag};
 use super::limits::Limits;
+use super::message::DEFLATE_TAIL;
 use std::fmt;
 
 /// A message to send, or a piece of one.

@@ -1,14 +1,15 @@
 //! Prints the moves of the close handshake, and the effect of each frame and each call in each
 //! situation, as text compared with `states.txt`: a changed move shows in review.
 
-use super::connection::{Transition, State};
+use super::connection::{State, Transition};
 use super::frame::{self, Opcode, flag};
-use super::{CloseCode, Connection, MessagePayload, Event, Limits, Role};
+use super::{CloseCode, Connection, Event, Limits, MessagePayload, Role};
 use std::fmt::Write;
 
 const STATES: [State; 4] = [State::Open, State::CloseSent, State::Closed, State::Failed];
 
-const TRANSITIONS: [Transition; 4] = [Transition::SendClose, Transition::ReceiveClose, Transition::Fail, Transition::End];
+const TRANSITIONS: [Transition; 4] =
+    [Transition::SendClose, Transition::ReceiveClose, Transition::Fail, Transition::End];
 
 /// How a server gets into a situation: the client's frames, and then the server's calls.
 const SITUATIONS: [(&str, &[&str], &[&str]); 9] = [

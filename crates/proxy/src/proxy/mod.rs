@@ -2,21 +2,24 @@
 
 mod respond;
 
-use crate::upstream_request::{set_upgrade_fields, framing_field, has_dot_segments};
-use crate::attempt::{UpstreamResponse, FailedAttempt, AttemptError, UpstreamAttempt, Timeouts, run_health_check, send};
+use crate::attempt::{
+    AttemptError, FailedAttempt, Timeouts, UpstreamAttempt, UpstreamResponse, run_health_check,
+    send,
+};
 use crate::body::RequestProgress;
-use crate::headers::{self, HostHeader, ForwardedHeaders, VIA_HOPS_MAX};
+use crate::error_response::FailureDetail;
+use crate::headers::{self, ForwardedHeaders, HostHeader, VIA_HOPS_MAX};
 use crate::interim::InterimForwarder;
 use crate::pool::ConnectionPool;
 use crate::slots::SlotLimits;
-use crate::error_response::FailureDetail;
+use crate::upstream_request::{framing_field, has_dot_segments, set_upgrade_fields};
 use crate::upstreams::{Upstream, Upstreams};
 use http::header::{ALLOW, HOST};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 use peregrine_web::extract::{FromRequestParts, Interim};
 use peregrine_web::private_response::PrivateResponse;
 use peregrine_web::{
-    Body, BodyError, RequestHead, IntoResponse, Parts, Problem, Request, Response, Service,
+    Body, BodyError, IntoResponse, Parts, Problem, Request, RequestHead, Response, Service,
 };
 use std::fmt;
 use std::rc::Rc;
@@ -126,7 +129,8 @@ impl ReverseProxy {
     fn make_pools(&mut self) {
         let count = self.upstreams.set().upstreams.len();
         let (idle_max, idle_timeout) = self.idle;
-        self.pools = (0..count).map(|_| ConnectionPool::new(idle_max, idle_timeout, self.limits)).collect();
+        self.pools =
+            (0..count).map(|_| ConnectionPool::new(idle_max, idle_timeout, self.limits)).collect();
     }
 
     /// Sends the upstream's own host in `Host`, instead of the client's value.
@@ -297,7 +301,8 @@ impl ReverseProxy {
             set_upgrade_fields(&mut map, protocols);
         }
         self.start_due_health_check();
-        let asking = ForwardContext { parts: &parts, interims: &interims, is_upgrade: protocols.is_some() };
+        let asking =
+            ForwardContext { parts: &parts, interims: &interims, is_upgrade: protocols.is_some() };
         let answered = self.try_upstreams(&asking, method.clone(), path, map, body).await;
         match answered {
             Ok(answer) => self.respond(answer, &method, protocols.as_ref()),
@@ -375,7 +380,9 @@ impl ReverseProxy {
                 break;
             }
         }
-        Err(failed.unwrap_or_else(|| (FailureDetail { attempt_error: AttemptError::ConnectTimeout, error: None }, 0)))
+        Err(failed.unwrap_or_else(|| {
+            (FailureDetail { attempt_error: AttemptError::ConnectTimeout, error: None }, 0)
+        }))
     }
 
     /// The request in the form that an upstream receives.
@@ -397,7 +404,10 @@ impl ReverseProxy {
         let uri: Result<Uri, _> =
             if is_whole_server { Ok(Uri::from_static("*")) } else { target.parse() };
         let Ok(uri) = uri else {
-            return Err((FailureDetail { attempt_error: AttemptError::InvalidTarget, error: None }, 0));
+            return Err((
+                FailureDetail { attempt_error: AttemptError::InvalidTarget, error: None },
+                0,
+            ));
         };
         let framing = framing_field(method, &body);
         let mut request = http::Request::new(body);

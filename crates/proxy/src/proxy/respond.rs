@@ -48,7 +48,8 @@ impl ReverseProxy {
             if let Some(protocol) = response.headers().get(UPGRADE) {
                 ours.headers.insert(UPGRADE, protocol.clone());
             }
-            let (theirs, idle_timeout) = (hyper::upgrade::on(&mut response), self.timeouts.body_idle);
+            let (theirs, idle_timeout) =
+                (hyper::upgrade::on(&mut response), self.timeouts.body_idle);
             return Ok(ours.with_upgrade(UpgradeHandler::new(async move |client| {
                 // The tunnel counts as a request in progress until it ends.
                 let _busy = busy;
@@ -77,9 +78,9 @@ impl ReverseProxy {
         // RFC 9110 §9.3.2: HEAD gets the fields of a response to GET, without a length if it is
         // unknown.
         ours.body = match length {
-            length if *method == Method::HEAD => {
-                Body::new(HeadResponseBody(length.and_then(|length| length.to_str().ok()?.parse().ok())))
-            }
+            length if *method == Method::HEAD => Body::new(HeadResponseBody(
+                length.and_then(|length| length.to_str().ok()?.parse().ok()),
+            )),
             // RFC 9110 §8.6: in a 304 this is the length of the client's stored response.
             Some(length) if status == StatusCode::NOT_MODIFIED => {
                 ours.headers.insert(CONTENT_LENGTH, length);

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use peregrine_router::{RouterBuilder, Match, MethodSet, Parameters};
+use peregrine_router::{Match, MethodSet, Parameters, RouterBuilder};
 
 use crate::tables::{METHODS, Request, Route};
 

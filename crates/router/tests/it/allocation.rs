@@ -4,7 +4,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::hint::black_box;
 
-use peregrine_router::{RouterBuilder, MethodSet, Parameters, TrailingSlash};
+use peregrine_router::{MethodSet, Parameters, RouterBuilder, TrailingSlash};
 
 thread_local! {
     /// The allocations of this thread; those of other tests' threads do not count.

@@ -1,7 +1,8 @@
 //! The router's rules, a table for each, and random comparison with the reference.
 
 use peregrine_router::{
-    RouterBuilder, Match, MethodSet, PARAMETERS_MAX, Parameters, RouteError, Router, TrailingSlash, decode, fuzz,
+    Match, MethodSet, PARAMETERS_MAX, Parameters, RouteError, Router, RouterBuilder, TrailingSlash,
+    decode, fuzz,
 };
 use proptest::prelude::*;
 
@@ -366,7 +367,9 @@ fn all_that_is_wrong_is_told_at_once() {
         .errors
         .iter()
         .map(|problem| match problem {
-            RouteError::InvalidPattern { route, error } => format!("pattern {} {}", route.id, error.position),
+            RouteError::InvalidPattern { route, error } => {
+                format!("pattern {} {}", route.id, error.position)
+            }
             RouteError::Duplicate { first, second, methods } => {
                 format!("duplicate {} {} {methods:?}", first.id, second.id)
             }
@@ -395,9 +398,11 @@ fn all_that_is_wrong_is_told_at_once() {
 
 #[test]
 fn the_two_slash_forms_conflict_only_where_they_are_ignored() {
-    for (policy, fine) in
-        [(TrailingSlash::Strict, true), (TrailingSlash::Redirect, true), (TrailingSlash::Ignore, false)]
-    {
+    for (policy, fine) in [
+        (TrailingSlash::Strict, true),
+        (TrailingSlash::Redirect, true),
+        (TrailingSlash::Ignore, false),
+    ] {
         let mut builder = RouterBuilder::new();
         builder.trailing_slash(policy);
         builder.insert("/a", MethodSet::single(GET), 0).insert("/a/", MethodSet::single(GET), 1);

@@ -104,7 +104,11 @@ impl<P> Balancer<P> {
 
     /// Chooses the worker for a connection that this worker has just accepted at `listener` and
     /// that is not counted as open yet. `None` means this worker.
-    pub(crate) fn pick_worker(&self, listener: usize, now: impl FnOnce() -> Duration) -> Option<HandoffTarget<P>> {
+    pub(crate) fn pick_worker(
+        &self,
+        listener: usize,
+        now: impl FnOnce() -> Duration,
+    ) -> Option<HandoffTarget<P>> {
         let open = self.own_load().open_connections.get().max(0).cast_unsigned() + 1;
         let others = self.workers.len() - 1;
         let mut least: Option<(u64, &Arc<HandoffQueue<P>>)> = None;
@@ -130,7 +134,8 @@ impl<P> Balancer<P> {
 
     fn is_within_rate(&self, now: Duration) -> bool {
         let (began, passed) = self.window.get();
-        let (began, passed) = if now >= began + HANDOFF_WINDOW { (now, 0) } else { (began, passed) };
+        let (began, passed) =
+            if now >= began + HANDOFF_WINDOW { (now, 0) } else { (began, passed) };
         let may = passed < HANDOFFS_PER_WINDOW;
         self.window.set((began, passed + u32::from(may)));
         may
@@ -326,7 +331,11 @@ mod tests {
         {
             members[0].set_open_connections(own);
             members[1].set_open_connections(others);
-            assert_eq!(members[0].pick_worker(0, || NOW).is_some(), is_passed, "{own} and {others}");
+            assert_eq!(
+                members[0].pick_worker(0, || NOW).is_some(),
+                is_passed,
+                "{own} and {others}"
+            );
         }
     }
 
@@ -372,7 +381,8 @@ mod tests {
         let members = Balancer::<usize>::for_workers(2, 1);
         taken(&members);
         members[0].set_open_connections(5000);
-        let passed = |now| (0..1000).filter(|_| members[0].pick_worker(0, || now).is_some()).count();
+        let passed =
+            |now| (0..1000).filter(|_| members[0].pick_worker(0, || now).is_some()).count();
         assert_eq!([NOW, NOW, HANDOFF_WINDOW].map(passed), [64, 0, 64]);
     }
 
@@ -409,7 +419,10 @@ mod tests {
             assert!(members[1].poll_handoff(1, context).is_pending());
         }
         members[0].set_open_connections(1);
-        assert!(members[0].pick_worker(0, || NOW).is_none(), "only the other listener takes connections");
+        assert!(
+            members[0].pick_worker(0, || NOW).is_none(),
+            "only the other listener takes connections"
+        );
         drop(members[0].pick_worker(1, || NOW).unwrap().push(5).unwrap());
         assert_eq!(count.0.load(Ordering::Relaxed), 1);
         assert_eq!(members[1].poll_handoff(1, context), Poll::Ready(5));

@@ -8,15 +8,15 @@
 
 pub(crate) mod balance;
 
-use self::balance::{PendingHandoff, HANDOFF_TIMEOUT, Balancer};
+use self::balance::{Balancer, HANDOFF_TIMEOUT, PendingHandoff};
 use crate::admission::connections::ConnectionPermit;
 use crate::connection::{Connection, ListenerState};
 use crate::listener::config::{ReloadableConfig, SocketSharing};
 use crate::worker::Worker;
-use crate::worker::lifecycle::{Lifecycle, run_until, race};
+use crate::worker::lifecycle::{Lifecycle, race, run_until};
 use peregrine_driver::{Driver, Listener, Stream};
 use peregrine_web::memory::{self, MemoryPressure};
-use peregrine_web::panic::{catch_log_panic, drop_panic_payload, catch_unwind_future};
+use peregrine_web::panic::{catch_log_panic, catch_unwind_future, drop_panic_payload};
 use std::future::{pending, poll_fn};
 use std::io;
 use std::pin::pin;
@@ -52,7 +52,8 @@ pub(crate) async fn run<D: Driver>(
     worker.lifecycle_reached(&alarm, Lifecycle::Serving).await;
     // If the worker was ordered to end before it was ordered to serve, it accepts nothing.
     let is_late = worker.lifecycle() >= Lifecycle::Draining;
-    let mut way = Acceptor { worker, listener_state: entrance, config_updates: live, balancing: spreading };
+    let mut way =
+        Acceptor { worker, listener_state: entrance, config_updates: live, balancing: spreading };
     if !is_late {
         // Log calls of drivers and libraries may panic, for example when the log cannot be written.
         // The server must continue to accept after such a panic.
@@ -104,12 +105,19 @@ impl<D: Driver> Acceptor<D> {
                     continue;
                 }
             }
-            let vacancy = run_until(self.wait_for_capacity(), worker.lifecycle_reached(&alarm, Lifecycle::Draining)).await;
+            let vacancy = run_until(
+                self.wait_for_capacity(),
+                worker.lifecycle_reached(&alarm, Lifecycle::Draining),
+            )
+            .await;
             if vacancy.is_none() {
                 return;
             }
-            let accepted =
-                run_until(self.accept(listener), worker.lifecycle_reached(&alarm, Lifecycle::Draining)).await;
+            let accepted = run_until(
+                self.accept(listener),
+                worker.lifecycle_reached(&alarm, Lifecycle::Draining),
+            )
+            .await;
             let Some(accepted) = accepted else { return };
             match accepted {
                 // A connection of another listener took the last slot. The kernel may have woken
@@ -213,7 +221,11 @@ impl<D: Driver> Acceptor<D> {
         poll_fn(|context| {
             self.open_handoffs(context);
             let door = &self.listener_state.context;
-            if door.connection_limiter.poll_exhausted(door.limits.connections_max, context).is_ready() {
+            if door
+                .connection_limiter
+                .poll_exhausted(door.limits.connections_max, context)
+                .is_ready()
+            {
                 return Poll::Ready(None);
             }
             // The slot is taken only when a connection is accepted, so an idle listener does not
@@ -227,11 +239,17 @@ impl<D: Driver> Acceptor<D> {
     /// Opens connections that other workers hand over, but leaves one slot for a connection that
     /// this worker accepts.
     fn open_handoffs(&mut self, context: &Context<'_>) {
-        let Some(ListenerBalancing { balancer: member, listener_index: listener }) = &self.balancing else { return };
+        let Some(ListenerBalancing { balancer: member, listener_index: listener }) =
+            &self.balancing
+        else {
+            return;
+        };
         let (member, listener) = (Rc::clone(member), *listener);
         loop {
             let door = &self.listener_state.context;
-            let is_full = !door.connection_limiter.has_available(door.limits.connections_max.saturating_sub(1));
+            let is_full = !door
+                .connection_limiter
+                .has_available(door.limits.connections_max.saturating_sub(1));
             if is_full || memory::pressure() >= MemoryPressure::Moderate {
                 return member.pause(listener);
             }
@@ -245,7 +263,11 @@ impl<D: Driver> Acceptor<D> {
 
     /// Applies settings that have changed.
     fn reload_config(&mut self) {
-        if let Some(changed) = self.config_updates.as_mut().and_then(|live| reload_if_changed(&self.listener_state, live)) {
+        if let Some(changed) = self
+            .config_updates
+            .as_mut()
+            .and_then(|live| reload_if_changed(&self.listener_state, live))
+        {
             self.listener_state = changed;
         }
     }
@@ -322,12 +344,15 @@ impl<D: Driver> Acceptor<D> {
     /// Takes a slot even if none is free. For a connection that the kernel offered to this worker
     /// only.
     fn acquire_over_limit(&self) -> ConnectionPermit {
-        self.try_acquire().unwrap_or_else(|| self.listener_state.context.connection_limiter.acquire_over_limit())
+        self.try_acquire()
+            .unwrap_or_else(|| self.listener_state.context.connection_limiter.acquire_over_limit())
     }
 
     /// Stops other workers from handing over connections, until this worker takes some again.
     fn pause_handoffs(&self) {
-        if let Some(ListenerBalancing { balancer: member, listener_index: listener }) = &self.balancing {
+        if let Some(ListenerBalancing { balancer: member, listener_index: listener }) =
+            &self.balancing
+        {
             member.pause(*listener);
         }
     }
@@ -335,7 +360,11 @@ impl<D: Driver> Acceptor<D> {
     /// Closes the mailbox and opens the connections in it. If there is no slot for one, the worker
     /// that accepted it takes it back.
     fn drain_handoffs(&self) {
-        let Some(ListenerBalancing { balancer: member, listener_index: listener }) = &self.balancing else { return };
+        let Some(ListenerBalancing { balancer: member, listener_index: listener }) =
+            &self.balancing
+        else {
+            return;
+        };
         member.pause(*listener);
         while let Some(room) = self.try_acquire()
             && let Some(passed) = member.take_remaining(*listener)
@@ -354,8 +383,11 @@ impl<D: Driver> Acceptor<D> {
             // Slots become free soon: idle connections are about to be closed.
             let door = &self.listener_state.context;
             let room = door.connection_limiter.acquire(door.limits.connections_max);
-            let room = run_until(room, worker.lifecycle_reached(&cut, Lifecycle::ForceClosing)).await;
-            let Some(room) = room.filter(|_| worker.lifecycle() < Lifecycle::ForceClosing) else { return };
+            let room =
+                run_until(room, worker.lifecycle_reached(&cut, Lifecycle::ForceClosing)).await;
+            let Some(room) = room.filter(|_| worker.lifecycle() < Lifecycle::ForceClosing) else {
+                return;
+            };
             let over = worker.driver.sleep_until(worker.driver.now() + DRAIN_ACCEPT_TIMEOUT);
             let over = race(over, worker.lifecycle_reached(&cut, Lifecycle::ForceClosing));
             match run_until(listener.accept(), over).await {
@@ -400,7 +432,10 @@ fn reload_if_changed<D: Driver>(
 }
 
 /// Returns the listener's state with the current settings.
-fn reloaded<D: Driver>(entrance: &ListenerState<D>, live: &mut watch::Receiver<ReloadableConfig>) -> Rc<ListenerState<D>> {
+fn reloaded<D: Driver>(
+    entrance: &ListenerState<D>,
+    live: &mut watch::Receiver<ReloadableConfig>,
+) -> Rc<ListenerState<D>> {
     let door = entrance.context.reloaded(&live.borrow_and_update());
     Rc::new(ListenerState { context: door, active_states: Rc::clone(&entrance.active_states) })
 }

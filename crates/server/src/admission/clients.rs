@@ -154,9 +154,15 @@ mod tests {
     #[test]
     fn who_has_nothing_in_progress_takes_no_place() {
         let (clients, a) = (PerClientLimits::default(), ClientKey::of(address("192.0.2.1"), 64));
-        assert!(clients.try_acquire(a, ClientResource::Request, 2) && clients.try_acquire(a, ClientResource::Request, 2));
+        assert!(
+            clients.try_acquire(a, ClientResource::Request, 2)
+                && clients.try_acquire(a, ClientResource::Request, 2)
+        );
         assert!(!clients.try_acquire(a, ClientResource::Request, 2));
-        assert!(clients.try_acquire(a, ClientResource::Connection, 1) && !clients.try_acquire(a, ClientResource::Connection, 1));
+        assert!(
+            clients.try_acquire(a, ClientResource::Connection, 1)
+                && !clients.try_acquire(a, ClientResource::Connection, 1)
+        );
         clients.release(a, ClientResource::Request);
         assert!(clients.try_acquire(a, ClientResource::Request, 2));
         for kind in [ClientResource::Request, ClientResource::Request, ClientResource::Connection] {
@@ -201,7 +207,9 @@ mod tests {
     fn memory_of_many_clients_is_given_back() {
         let clients = PerClientLimits::default();
         let address = |number: u32| ClientKey::of(IpAddr::V4(number.into()), 64);
-        (0..100_000).for_each(|number| assert!(clients.try_acquire(address(number), ClientResource::Request, 1)));
+        (0..100_000).for_each(|number| {
+            assert!(clients.try_acquire(address(number), ClientResource::Request, 1))
+        });
         (0..100_000).for_each(|number| clients.release(address(number), ClientResource::Request));
         let capacity = clients.all.borrow().capacity();
         assert!(capacity < 16 * CLIENTS_CAPACITY_MIN, "{capacity}");

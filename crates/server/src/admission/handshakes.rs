@@ -28,7 +28,12 @@ pub(crate) struct HandshakePermit {
 impl HandshakeLimiter {
     /// Begins the handshake of the connection with this alarm. If there are then more than `max`,
     /// the oldest must end, and this method wakes its connection.
-    pub(crate) fn acquire(self: &Rc<Self>, wheel: &TimerWheel, alarm: &Timer, max: usize) -> HandshakePermit {
+    pub(crate) fn acquire(
+        self: &Rc<Self>,
+        wheel: &TimerWheel,
+        alarm: &Timer,
+        max: usize,
+    ) -> HandshakePermit {
         let serial = self.last_serial.get() + 1;
         self.last_serial.set(serial);
         let oldest = {

@@ -10,17 +10,17 @@ mod queue_delay;
 pub(crate) mod reserved_slots;
 mod responses;
 
-use self::clients::{ClientKey, PerClientLimits, ClientResource};
+use self::clients::{ClientKey, ClientResource, PerClientLimits};
 use self::queue_delay::QueueDelayMonitor;
 use self::responses::ShedResponses;
 use crate::limits::OverloadLimits;
-use crate::observe::metrics::{WorkerMetrics, ErrorType};
-use peregrine_web::memory::{self, MemoryPressure};
+use crate::observe::metrics::{ErrorType, WorkerMetrics};
 use peregrine_web::built::{BuiltApp, MatchedEndpoint};
 use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::handler::RouteOptions;
 use peregrine_web::head::RequestHead;
 use peregrine_web::in_flight::{InFlightCounter, WorkerRef};
+use peregrine_web::memory::{self, MemoryPressure};
 use peregrine_web::{ClientInfo, Response};
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -240,7 +240,9 @@ impl AdmissionController {
             };
             let client = address.map(|address| ClientKey::of(address, limits.client_prefix_v6));
             let most = most.saturating_add(more);
-            if client.is_some_and(|client| !self.per_client.try_acquire(client, ClientResource::Request, most)) {
+            if client.is_some_and(|client| {
+                !self.per_client.try_acquire(client, ClientResource::Request, most)
+            }) {
                 return Err(ShedReason::Client);
             }
             admitted.client = client;
@@ -250,13 +252,23 @@ impl AdmissionController {
 
     /// Checks the limits that apply to the whole worker and need no clock: memory and requests.
     #[inline]
-    fn check(&self, asking: &AdmissionRequest<'_>, limits: &OverloadLimits) -> Result<(), ShedReason> {
+    fn check(
+        &self,
+        asking: &AdmissionRequest<'_>,
+        limits: &OverloadLimits,
+    ) -> Result<(), ShedReason> {
         let may_grow = asking.has_content || asking.is_reserved;
-        self.shed_reason(may_grow, limits, 0).map_or(Ok(()), |refusal| Err(self.record_shed(refusal)))
+        self.shed_reason(may_grow, limits, 0)
+            .map_or(Ok(()), |refusal| Err(self.record_shed(refusal)))
     }
 
     #[inline]
-    fn shed_reason(&self, may_grow: bool, limits: &OverloadLimits, more: usize) -> Option<ShedReason> {
+    fn shed_reason(
+        &self,
+        may_grow: bool,
+        limits: &OverloadLimits,
+        more: usize,
+    ) -> Option<ShedReason> {
         let filling = memory::pressure();
         if filling >= MemoryPressure::Moderate && (may_grow || filling >= MemoryPressure::High) {
             return Some(ShedReason::Memory);
@@ -269,7 +281,11 @@ impl AdmissionController {
     /// Returns whether a request has waited too long. Reads the clock only if the limit is set or
     /// this request is sampled.
     #[inline]
-    fn exceeds_queue_delay(&self, queue: Option<&QueueDelayMonitor>, delay: impl FnOnce() -> (Duration, Duration)) -> bool {
+    fn exceeds_queue_delay(
+        &self,
+        queue: Option<&QueueDelayMonitor>,
+        delay: impl FnOnce() -> (Duration, Duration),
+    ) -> bool {
         let left = self.until_sample.get();
         self.until_sample.set(left.checked_sub(1).unwrap_or(DELAY_SAMPLE_INTERVAL - 1));
         let is_measured = left == 0 && self.metrics.has_request_histograms();
@@ -371,7 +387,8 @@ impl InFlightCounter for AdmissionController {
         let route = number.and_then(|number| self.routes.get(number as usize));
         let (requests_max, is_never_shed) =
             route.map_or((None, false), |route| (route.requests_max, route.is_never_shed));
-        let is_free = must || is_never_shed || self.shed_reason(true, &rules.limits, more).is_none();
+        let is_free =
+            must || is_never_shed || self.shed_reason(true, &rules.limits, more).is_none();
         let counted = (number, requests_max, is_never_shed);
         let taken = || self.acquire(counted, head, connection, &rules.limits, more).ok();
         Some(Box::new(is_free.then(taken).flatten()?))
@@ -379,7 +396,9 @@ impl InFlightCounter for AdmissionController {
 }
 
 fn queue_monitor(limits: &OverloadLimits) -> Option<QueueDelayMonitor> {
-    limits.queue_delay_target.map(|target| QueueDelayMonitor::new(target, limits.queue_delay_interval))
+    limits
+        .queue_delay_target
+        .map(|target| QueueDelayMonitor::new(target, limits.queue_delay_interval))
 }
 
 /// A client has reached its limit of connections.

@@ -67,7 +67,8 @@ impl QueueDelayMonitor {
                 self.last_above_target.set(None);
             }
             let was_long = self.is_above_target.replace(false) && is_next;
-            self.above_target_since.set(was_long.then(|| self.above_target_since.get().unwrap_or(look)));
+            self.above_target_since
+                .set(was_long.then(|| self.above_target_since.get().unwrap_or(look)));
         }
         self.is_above_target.set(self.is_above_target.get() || is_late);
         let has_lasted = |since: Duration| now.saturating_sub(since) >= self.interval;

@@ -42,8 +42,8 @@ impl ShedResponses {
         } else {
             (&self.overloaded, Problem::overloaded)
         };
-        let answer =
-            answer.get_or_init(|| CachedResponse::of(|| problem(retry_after), retry_after, application));
+        let answer = answer
+            .get_or_init(|| CachedResponse::of(|| problem(retry_after), retry_after, application));
         let number = self.sent.replace(self.sent.get().wrapping_add(1));
         answer.response(jittered_retry_after(retry_after, number))
     }
@@ -104,7 +104,8 @@ mod tests {
     #[test]
     fn those_who_are_refused_come_again_at_different_times() {
         for (seconds, most) in [(1, 2), (2, 3), (10, 15), (61, 91)] {
-            let all: Vec<_> = (0..300).map(|number| jittered_retry_after(seconds, number)).collect();
+            let all: Vec<_> =
+                (0..300).map(|number| jittered_retry_after(seconds, number)).collect();
             let (each, times) = (most - seconds + 1, seconds..=most);
             assert!(all.iter().all(|time| times.contains(time)), "{seconds}: {all:?}");
             let fair = 300 / each;

@@ -74,7 +74,9 @@ impl Phase {
     /// The state that the metrics show for a connection that waits in this phase.
     pub(super) fn connection_state(&self) -> ConnectionState {
         match self {
-            Self::ProxyHeader(_) | Self::TlsHandshake(_) | Self::ProtocolDetection => ConnectionState::Opening,
+            Self::ProxyHeader(_) | Self::TlsHandshake(_) | Self::ProtocolDetection => {
+                ConnectionState::Opening
+            }
             Self::Http1 => ConnectionState::Http1Active,
             Self::Http2 => ConnectionState::Http2Active,
             Self::Upgraded(_) => ConnectionState::Upgraded,
@@ -136,7 +138,14 @@ impl<D: Driver> Recycle for Box<ActiveState<D>> {
     }
 
     fn recycle(&mut self) -> bool {
-        let ActiveState { io, http1, http2, phase, has_detached_handler: has_detached, reservation: _ } = &mut **self;
+        let ActiveState {
+            io,
+            http1,
+            http2,
+            phase,
+            has_detached_handler: has_detached,
+            reservation: _,
+        } = &mut **self;
         io.reset(BUFFER_BYTES_MAX);
         http1.reset();
         http2.reset();

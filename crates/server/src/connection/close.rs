@@ -1,10 +1,10 @@
 //! Ends a connection, with an orderly close or without one.
 
-use super::active_state::{Phase, ActiveState};
+use super::active_state::{ActiveState, Phase};
 use super::lingering::Closing;
 use super::{Connection, WakeReason};
 use crate::exchange::in_flight::InFlightRequest;
-use crate::io::context::{Close, Action};
+use crate::io::context::{Action, Close};
 use crate::io::timeouts::TimeoutKind;
 use crate::observe::close_reason::{CloseReason, InFlightStage};
 use crate::observe::metrics::TlsFailure;
@@ -20,7 +20,11 @@ use std::task::Poll;
 impl<D: Driver> Connection<D> {
     /// Handles an event that is not passed to a protocol's turn. Returns the reason if the
     /// connection is over.
-    pub(super) fn on_wake(&mut self, session: &mut ActiveState<D>, event: WakeReason) -> Option<CloseReason> {
+    pub(super) fn on_wake(
+        &mut self,
+        session: &mut ActiveState<D>,
+        event: WakeReason,
+    ) -> Option<CloseReason> {
         match event {
             WakeReason::Ready => None,
             // A closing connection discards all received bytes, even if they are not valid TLS.
@@ -39,16 +43,26 @@ impl<D: Driver> Connection<D> {
                 Some(self.abort(session, CloseReason::ResponseBodyFailed))
             }
             WakeReason::Io(kind) => Some(match &session.phase {
-                Phase::Http1 if session.http1.is_busy() => self.abort(session, CloseReason::PeerAborted),
-                Phase::Http2 if session.http2.is_busy() => self.abort(session, CloseReason::PeerAborted),
+                Phase::Http1 if session.http1.is_busy() => {
+                    self.abort(session, CloseReason::PeerAborted)
+                }
+                Phase::Http2 if session.http2.is_busy() => {
+                    self.abort(session, CloseReason::PeerAborted)
+                }
                 _ => self.abort(session, CloseReason::Io(kind)),
             }),
-            WakeReason::Timeout(TimeoutKind::Send) => Some(self.abort(session, CloseReason::WriteStalled)),
+            WakeReason::Timeout(TimeoutKind::Send) => {
+                Some(self.abort(session, CloseReason::WriteStalled))
+            }
             WakeReason::Timeout(wait) => self.on_timeout(session, wait),
         }
     }
 
-    pub(super) fn on_timeout(&mut self, session: &mut ActiveState<D>, wait: TimeoutKind) -> Option<CloseReason> {
+    pub(super) fn on_timeout(
+        &mut self,
+        session: &mut ActiveState<D>,
+        wait: TimeoutKind,
+    ) -> Option<CloseReason> {
         let close = match &mut session.phase {
             Phase::ProxyHeader(_) => {
                 let ended = self.proxy_header_close_reason();
@@ -174,13 +188,19 @@ impl<D: Driver> Connection<D> {
     pub(super) fn start_close(&mut self, session: &mut ActiveState<D>, close: Close) {
         let is_refusal = matches!(
             close.reason,
-            CloseReason::Rejected(_) | CloseReason::Http2Rejected(_) | CloseReason::ProxyHeaderRejected(_) | CloseReason::UntrustedProxy
+            CloseReason::Rejected(_)
+                | CloseReason::Http2Rejected(_)
+                | CloseReason::ProxyHeaderRejected(_)
+                | CloseReason::UntrustedProxy
         );
         if is_refusal || close.reason.is_tls() {
             self.worker.instrumentation.record_rejection(&close.reason);
         }
-        let is_cut_short = matches!(close.reason, CloseReason::PeerAborted) && session.http1.is_close_delimited();
-        if is_cut_short || matches!(close.reason, CloseReason::WriteStalled | CloseReason::ExchangeTimeout) {
+        let is_cut_short =
+            matches!(close.reason, CloseReason::PeerAborted) && session.http1.is_close_delimited();
+        if is_cut_short
+            || matches!(close.reason, CloseReason::WriteStalled | CloseReason::ExchangeTimeout)
+        {
             self.stream.reset_on_drop();
         }
         if matches!(session.phase, Phase::Http1) {
@@ -200,7 +220,11 @@ impl<D: Driver> Connection<D> {
     }
 
     /// Ends the connection without an orderly close.
-    pub(super) fn abort(&mut self, session: &mut ActiveState<D>, ended: CloseReason) -> CloseReason {
+    pub(super) fn abort(
+        &mut self,
+        session: &mut ActiveState<D>,
+        ended: CloseReason,
+    ) -> CloseReason {
         self.reset_if_truncated(session);
         match std::mem::replace(&mut session.phase, Phase::Http1) {
             // If the response may have arrived, the reason for closing is more informative than
@@ -209,7 +233,10 @@ impl<D: Driver> Connection<D> {
             Phase::Upgraded(mut upgrade) => upgrade.fail(),
             Phase::Http1 => self.detach_http1_handler(session),
             Phase::Http2 => self.fail_streams(session),
-            Phase::ProtocolDetection | Phase::ProxyHeader(_) | Phase::TlsHandshake(_) | Phase::Closing(_) => {}
+            Phase::ProtocolDetection
+            | Phase::ProxyHeader(_)
+            | Phase::TlsHandshake(_)
+            | Phase::Closing(_) => {}
         }
         ended
     }
@@ -272,7 +299,13 @@ impl<D: Driver> Connection<D> {
                 Phase::Closing(_) => InFlightStage::Delivery,
                 _ => InFlightStage::Head,
             };
-            let nameless = || ForceClosed { peer: peer(), request: None, stage: unfinished, in_flight_for: None, connection_age: age };
+            let nameless = || ForceClosed {
+                peer: peer(),
+                request: None,
+                stage: unfinished,
+                in_flight_for: None,
+                connection_age: age,
+            };
             cut.push(request.map_or_else(nameless, name));
         }
         CloseReason::ForceClosed
@@ -307,7 +340,9 @@ impl<D: Driver> Connection<D> {
         });
         let ended = match (reject, reject.client_certificate_error()) {
             (TlsReject::PlainHttp, _) => CloseReason::PlaintextOnTlsPort,
-            (_, Some(fault)) => CloseReason::ClientCertificate { label: fault, cause: reject.to_string() },
+            (_, Some(fault)) => {
+                CloseReason::ClientCertificate { label: fault, cause: reject.to_string() }
+            }
             (_, None) => CloseReason::TlsFailed(reject.to_string()),
         };
         if let Phase::Upgraded(upgrade) = &mut session.phase {

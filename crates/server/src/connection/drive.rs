@@ -6,10 +6,10 @@
 //! kernel. Before it yields, it still receives bytes, so a response that never ends cannot hide a
 //! disconnect.
 
-use super::active_state::{Phase, ActiveState};
+use super::active_state::{ActiveState, Phase};
 use super::upgraded::UpgradedConnection;
 use super::{Connection, WakeReason};
-use crate::io::context::{Close, Interest, Action};
+use crate::io::context::{Action, Close, Interest};
 use crate::observe::close_reason::CloseReason;
 use crate::worker::lifecycle::Lifecycle;
 use peregrine_driver::{Driver, Stream};
@@ -99,7 +99,10 @@ impl<D: Driver> Connection<D> {
                 {
                     return Poll::Ready(Some(self.abort(session, ended)));
                 }
-                Some(Action::Close(Close { reason: ended @ CloseReason::HandshakeTimeout, .. })) => {
+                Some(Action::Close(Close {
+                    reason: ended @ CloseReason::HandshakeTimeout,
+                    ..
+                })) => {
                     return Poll::Ready(Some(self.abort(session, ended)));
                 }
                 Some(Action::Close(close)) => {
@@ -121,7 +124,8 @@ impl<D: Driver> Connection<D> {
 
     /// Counts a turn of the protocol. Returns whether the connection must yield.
     fn is_budget_spent(&mut self, session: &ActiveState<D>) -> bool {
-        self.budget_used += if session.io.output.has_shared() { BUDGET_PER_SHARED_WRITE } else { 1 };
+        self.budget_used +=
+            if session.io.output.has_shared() { BUDGET_PER_SHARED_WRITE } else { 1 };
         if coop::take_yield_request() {
             self.budget_used = self.budget_used.max(BUDGET_PER_POLL + 1);
         }
@@ -139,7 +143,8 @@ impl<D: Driver> Connection<D> {
     ) -> Poll<WakeReason> {
         let mut waited = if is_enough {
             // Receive even if the response always has more to send.
-            let came = if what.readable { self.poll_readable(session, context) } else { Poll::Pending };
+            let came =
+                if what.readable { self.poll_readable(session, context) } else { Poll::Pending };
             match came {
                 Poll::Pending | Poll::Ready(WakeReason::Ready) => {}
                 broken => return broken,
@@ -174,7 +179,11 @@ impl<D: Driver> Connection<D> {
 
     /// Sends what is already written, and produces nothing more. Otherwise an endless response
     /// would never be cut.
-    fn flush_final(&mut self, session: &mut ActiveState<D>, context: &mut Context<'_>) -> Poll<CloseReason> {
+    fn flush_final(
+        &mut self,
+        session: &mut ActiveState<D>,
+        context: &mut Context<'_>,
+    ) -> Poll<CloseReason> {
         loop {
             let event = ready!(self.wait(session, Interest::default(), context));
             if let Some(ended) = self.on_wake(session, event) {

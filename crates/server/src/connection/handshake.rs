@@ -2,10 +2,10 @@
 //! preface.
 
 use super::Connection;
-use super::active_state::{Phase, ActiveState};
+use super::active_state::{ActiveState, Phase};
 use crate::admission::TooManyConnections;
 use crate::admission::handshakes::HandshakePermit;
-use crate::io::context::{Interest, ConnectionContext, Action};
+use crate::io::context::{Action, ConnectionContext, Interest};
 use crate::io::timeouts::TimeoutKind;
 use crate::io::transport::Transport;
 use crate::listener::proxy_protocol::{Preamble, apply_header};
@@ -24,7 +24,8 @@ use std::time::Duration;
 impl<D: Driver> Connection<D> {
     /// Returns whether a TLS handshake is still to be completed, at once or after a PROXY header.
     pub(super) fn needs_tls_handshake(&self) -> bool {
-        let begins_so = self.preamble == Preamble::ProxyHeader && self.listener.context.tls.is_some();
+        let begins_so =
+            self.preamble == Preamble::ProxyHeader && self.listener.context.tls.is_some();
         begins_so || self.transport.is_handshaking()
     }
 
@@ -34,7 +35,8 @@ impl<D: Driver> Connection<D> {
         let is_header = self.preamble == Preamble::ProxyHeader;
         if is_header || self.transport.is_handshaking() {
             let (worker, most) = (&*self.worker, limits.handshakes_max);
-            let handshake = self.listener.context.handshake_limiter.acquire(&worker.timers, &self.timer, most);
+            let handshake =
+                self.listener.context.handshake_limiter.acquire(&worker.timers, &self.timer, most);
             let (phase, until) = if is_header {
                 (Phase::ProxyHeader(handshake), self.proxy_header_deadline())
             } else {
@@ -62,7 +64,11 @@ impl<D: Driver> Connection<D> {
 
     /// The close reason if the PROXY header was not complete in time.
     pub(super) fn proxy_header_close_reason(&self) -> CloseReason {
-        if self.listener.context.tls.is_some() { CloseReason::HandshakeTimeout } else { CloseReason::FirstByteTimeout }
+        if self.listener.context.tls.is_some() {
+            CloseReason::HandshakeTimeout
+        } else {
+            CloseReason::FirstByteTimeout
+        }
     }
 
     /// Parses the PROXY header, if all of it has arrived.
@@ -71,8 +77,12 @@ impl<D: Driver> Connection<D> {
             unreachable!("the header is read in its phase")
         };
         let reader = &mut session.io.input;
-        let settings =
-            self.listener.context.proxy_protocol.as_ref().expect("this phase requires these settings");
+        let settings = self
+            .listener
+            .context
+            .proxy_protocol
+            .as_ref()
+            .expect("this phase requires these settings");
         let is_ended = reader.is_eof(&self.transport);
         let used = match parse(reader.unread(), settings.header_bytes_max) {
             Ok(ParseResult::Header(used, header)) => {
@@ -90,10 +100,16 @@ impl<D: Driver> Connection<D> {
                 }
                 return Action::Wait(Interest { readable: true, writable: false });
             }
-            Ok(ParseResult::Incomplete) if reader.is_empty() => return Action::close(CloseReason::PeerClosed),
-            Ok(ParseResult::Incomplete) if settings.is_required() => return Action::close(CloseReason::PeerAborted),
+            Ok(ParseResult::Incomplete) if reader.is_empty() => {
+                return Action::close(CloseReason::PeerClosed);
+            }
+            Ok(ParseResult::Incomplete) if settings.is_required() => {
+                return Action::close(CloseReason::PeerAborted);
+            }
             Ok(ParseResult::NotProxy) if settings.is_required() => {
-                return Action::close(CloseReason::ProxyHeaderRejected(ProxyProtocolError::NotProxy));
+                return Action::close(CloseReason::ProxyHeaderRejected(
+                    ProxyProtocolError::NotProxy,
+                ));
             }
             Ok(_) => 0,
             Err(reject) => return Action::close(CloseReason::ProxyHeaderRejected(reject)),
@@ -136,7 +152,8 @@ impl<D: Driver> Connection<D> {
     fn start_after_proxy_header(&mut self, session: &mut ActiveState<D>) -> Action {
         self.preamble = Preamble::None;
         session.io.deadlines.clear_all();
-        self.transport = Transport::new(self.listener.context.tls.as_ref().map(TlsConfig::new_connection));
+        self.transport =
+            Transport::new(self.listener.context.tls.as_ref().map(TlsConfig::new_connection));
         // Leaving the phase drops the header's entry among the handshakes. The TLS handshake gets
         // its own.
         session.phase = Phase::Http1;
@@ -168,7 +185,10 @@ pub(super) fn detect_protocol<D: Driver>(link: &mut ConnectionContext<'_, D>) ->
 }
 
 /// Continues a handshake. [`Turn::Again`] means that it is complete.
-pub(super) fn advance_tls_handshake<D: Driver>(handshake: &HandshakePermit, link: &mut ConnectionContext<'_, D>) -> Action {
+pub(super) fn advance_tls_handshake<D: Driver>(
+    handshake: &HandshakePermit,
+    link: &mut ConnectionContext<'_, D>,
+) -> Action {
     if !link.transport.is_handshaking() {
         let tls = link.transport.tls_info().map(Arc::new);
         *link.info = Rc::new(ConnectionInfo { tls, ..(**link.info).clone() });

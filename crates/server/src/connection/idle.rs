@@ -1,6 +1,6 @@
 //! A connection that waits for a request and holds no buffers.
 
-use super::{Connection, Activation, milliseconds};
+use super::{Activation, Connection, milliseconds};
 use crate::observe::close_reason::CloseReason;
 use crate::worker::lifecycle::Lifecycle;
 use peregrine_driver::{Driver, Stream};
@@ -49,7 +49,9 @@ impl<D: Driver> Connection<D> {
             None => (end_of_life, drained),
             // Before its first request, an HTTP/2 connection is closed like an HTTP/1 connection.
             // `Order::Cut` sends no GOAWAY.
-            Some(core) if core.is_new() || worker.lifecycle() == Lifecycle::ForceClosing => (end_of_life, drained),
+            Some(core) if core.is_new() || worker.lifecycle() == Lifecycle::ForceClosing => {
+                (end_of_life, drained)
+            }
             Some(core) => match core.goaway_sent_at() {
                 // RFC 9113 §6.8: send GOAWAY before closing; the peer may send requests until the
                 // GOAWAY arrives.

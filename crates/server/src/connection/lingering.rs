@@ -1,7 +1,7 @@
 //! Closes a connection: sends the remaining output, then receives and discards the peer's data for
 //! a while.
 
-use crate::io::context::{Close, Interest, ConnectionContext, Action};
+use crate::io::context::{Action, Close, ConnectionContext, Interest};
 use crate::io::timeouts::TimeoutKind;
 use crate::io::transport::Transport;
 use crate::observe::close_reason::CloseReason;
@@ -45,7 +45,10 @@ impl Closing {
     }
 
     /// Takes the next step. Returns `None` if the connection may be dropped.
-    pub(crate) fn turn<D: Driver>(&mut self, link: &mut ConnectionContext<'_, D>) -> Option<Action> {
+    pub(crate) fn turn<D: Driver>(
+        &mut self,
+        link: &mut ConnectionContext<'_, D>,
+    ) -> Option<Action> {
         let is_sent = link.io.output.is_empty() && link.stream.is_flushed();
         match self.step {
             CloseStep::Flush { .. } | CloseStep::CloseNotify { .. } if !is_sent => {
@@ -63,7 +66,9 @@ impl Closing {
                 let limits = &link.listener.limits;
                 let now = link.worker.driver.now();
                 link.io.deadlines.clear_all();
-                link.io.deadlines.set(TimeoutKind::LingerMax, now.saturating_add(limits.linger_max));
+                link.io
+                    .deadlines
+                    .set(TimeoutKind::LingerMax, now.saturating_add(limits.linger_max));
                 // Discard data that arrived earlier: it does not show that the peer continues to
                 // send.
                 discard_input(link);
@@ -102,7 +107,9 @@ impl Closing {
         let (worker, limits) = (link.worker, &link.listener.limits);
         if worker.lifecycle() >= Lifecycle::Draining {
             let from = worker.lifecycle_since().max(since);
-            link.io.deadlines.set_earlier(TimeoutKind::LingerMax, from.saturating_add(limits.linger_timeout));
+            link.io
+                .deadlines
+                .set_earlier(TimeoutKind::LingerMax, from.saturating_add(limits.linger_timeout));
             let silence = worker.driver.now().saturating_add(limits.drain_idle_timeout);
             link.io.deadlines.set_earlier(TimeoutKind::LingerIdle, silence);
         }
@@ -112,7 +119,10 @@ impl Closing {
         // Nothing may be sent after a TLS alert, and `close_notify` would make a truncated response
         // look complete.
         let is_cut_short = self.is_cut_short
-            || matches!(self.reason, CloseReason::ResponseBodyFailed | CloseReason::ExchangeTimeout | CloseReason::Io(_));
+            || matches!(
+                self.reason,
+                CloseReason::ResponseBodyFailed | CloseReason::ExchangeTimeout | CloseReason::Io(_)
+            );
         if is_cut_short || self.reason.is_tls() {
             return;
         }

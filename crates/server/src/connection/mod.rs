@@ -18,7 +18,7 @@ mod yield_gate;
 
 pub(crate) use self::active_state::{ListenerState, active_state_pool};
 
-use self::active_state::{Phase, ActiveState};
+use self::active_state::{ActiveState, Phase};
 use self::handshake::{advance_tls_handshake, detect_protocol};
 use self::yield_gate::YieldGate;
 use crate::admission::ClientConnectionPermit;
@@ -26,11 +26,11 @@ use crate::admission::connections::ConnectionGuard;
 use crate::admission::reserved_slots::ReservedSlot;
 use crate::http2::Http2Core;
 use crate::io::ConnectionIo;
-use crate::io::context::{Close, Interest, ConnectionContext, Action};
+use crate::io::context::{Action, Close, ConnectionContext, Interest};
 use crate::io::timeouts::TimeoutKind;
 use crate::io::transport::Transport;
-use crate::listener::to_peer;
 use crate::listener::proxy_protocol::{Preamble, ProxyProtocol};
+use crate::listener::to_peer;
 use crate::observe::close_reason::CloseReason;
 use crate::observe::metrics::ConnectionState;
 use crate::timer_wheel::Timer;
@@ -38,10 +38,10 @@ use crate::worker::Worker;
 use crate::worker::lifecycle::Lifecycle;
 use peregrine_driver::{Driver, Stream};
 use peregrine_proto::h1;
-use peregrine_tls::{TlsConnectionError as TlsReject, TlsConfig};
-use peregrine_web::memory::{self, MemoryReservation};
+use peregrine_tls::{TlsConfig, TlsConnectionError as TlsReject};
 use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::coop;
+use peregrine_web::memory::{self, MemoryReservation};
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
@@ -182,12 +182,15 @@ impl<D: Driver> Future for Connection<D> {
         loop {
             let mut session = match this.active.take() {
                 Some(session) => session,
-                None if this.preamble == Preamble::Untrusted => this.activate(Err(CloseReason::UntrustedProxy)),
+                None if this.preamble == Preamble::Untrusted => {
+                    this.activate(Err(CloseReason::UntrustedProxy))
+                }
                 None => match this.poll_idle(context) {
                     Poll::Pending => return Poll::Pending,
                     Poll::Ready(first) => {
                         let session = this.activate(first);
-                        this.budget_used += 1 + drive::budget_for(session.io.input.bytes_received());
+                        this.budget_used +=
+                            1 + drive::budget_for(session.io.input.bytes_received());
                         session
                     }
                 },
@@ -216,7 +219,11 @@ impl<D: Driver> Future for Connection<D> {
                     }
                     this.deactivate(session);
                     let is_http2 = this.http2.is_some();
-                    this.guard.set_state(if is_http2 { ConnectionState::Http2Idle } else { ConnectionState::Http1Idle });
+                    this.guard.set_state(if is_http2 {
+                        ConnectionState::Http2Idle
+                    } else {
+                        ConnectionState::Http1Idle
+                    });
                     if has_progressed {
                         this.idle_since = milliseconds(this.worker.driver.now());
                         this.is_flush_time_unknown = true;
@@ -251,8 +258,12 @@ impl<D: Driver> Connection<D> {
             }
             Err(ended) => {
                 match ended {
-                    CloseReason::HandshakeTimeout => self.worker.instrumentation.record_limit("handshake_timeout"),
-                    CloseReason::IdleTimeout => self.worker.instrumentation.record_limit("idle_timeout"),
+                    CloseReason::HandshakeTimeout => {
+                        self.worker.instrumentation.record_limit("handshake_timeout")
+                    }
+                    CloseReason::IdleTimeout => {
+                        self.worker.instrumentation.record_limit("idle_timeout")
+                    }
                     _ => {}
                 }
                 self.start_close(&mut session, Close { reason: ended, linger: false });
@@ -381,15 +392,19 @@ impl<D: Driver> Connection<D> {
                     } else if io.send_rate.is_too_slow(now, progress, rate) {
                         return Poll::Ready(WakeReason::Timeout(TimeoutKind::Send));
                     } else {
-                        io.deadlines.set(TimeoutKind::Send, io.send_rate.start(now, progress, rate));
+                        io.deadlines
+                            .set(TimeoutKind::Send, io.send_rate.start(now, progress, rate));
                     }
                 }
                 Some(TimeoutKind::Receive) => {
                     let received = io.input.payload_bytes();
                     if io.receive_rate.is_too_slow(now, received, rate) {
-                        return Poll::Ready(self.timed_out_unless_readable(session, TimeoutKind::Receive));
+                        return Poll::Ready(
+                            self.timed_out_unless_readable(session, TimeoutKind::Receive),
+                        );
                     }
-                    io.deadlines.set(TimeoutKind::Receive, io.receive_rate.start(now, received, rate));
+                    io.deadlines
+                        .set(TimeoutKind::Receive, io.receive_rate.start(now, received, rate));
                 }
                 Some(wait @ (TimeoutKind::Handshake | TimeoutKind::Head)) => {
                     return Poll::Ready(self.timed_out_unless_readable(session, wait));
@@ -402,7 +417,11 @@ impl<D: Driver> Connection<D> {
 
     /// Returns [`Event::Late`], unless the peer's data has arrived and the worker was only too busy
     /// to receive it.
-    fn timed_out_unless_readable(&mut self, session: &mut ActiveState<D>, wait: TimeoutKind) -> WakeReason {
+    fn timed_out_unless_readable(
+        &mut self,
+        session: &mut ActiveState<D>,
+        wait: TimeoutKind,
+    ) -> WakeReason {
         if session.io.input.unread().len() >= UNPARSED_BYTES_MAX {
             return WakeReason::Timeout(wait);
         }

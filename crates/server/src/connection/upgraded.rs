@@ -3,7 +3,7 @@
 
 use crate::exchange::Exchange;
 use crate::exchange::in_flight::InFlightRequest;
-use crate::io::context::{Interest, ConnectionContext, Action};
+use crate::io::context::{Action, ConnectionContext, Interest};
 use crate::io::timeouts::{ProbeSchedule, TimeoutKind};
 use crate::observe::close_reason::CloseReason;
 use bytes::Bytes;
@@ -11,7 +11,7 @@ use http::HeaderMap;
 use peregrine_driver::Driver;
 use peregrine_web::body::BodyError;
 use peregrine_web::pipe::{PipeWriter, pipe};
-use peregrine_web::upgrade::{UpgradeHandler, SendBuffer, SEND_BUFFER_BYTES_MAX, Upgraded};
+use peregrine_web::upgrade::{SEND_BUFFER_BYTES_MAX, SendBuffer, UpgradeHandler, Upgraded};
 use std::task::Context;
 
 /// The upgraded protocol, and its two byte streams.
@@ -59,7 +59,8 @@ impl UpgradedConnection {
         let mut has_moved = false;
         self.wants_read = self.receive(link, context, &mut has_moved);
         let exchange = &mut self.exchange;
-        let ran = self.outgoing.run_protocol(|| exchange.poll_upgraded(context, &link.worker.heartbeat));
+        let ran =
+            self.outgoing.run_protocol(|| exchange.poll_upgraded(context, &link.worker.heartbeat));
         if let Err(panicked) = ran {
             self.exchange.log_panic("an upgraded protocol", &panicked, &link.info.peer);
             return Action::linger(CloseReason::HandlerPanicked);
@@ -67,7 +68,8 @@ impl UpgradedConnection {
         // If output remains, or the protocol has ended, another turn is needed after the driver has
         // taken the output.
         let mut asks_for_room = !link.io.output.plaintext.is_empty();
-        if !asks_for_room && self.outgoing.poll_drain(context, &mut link.io.output.plaintext).is_ready()
+        if !asks_for_room
+            && self.outgoing.poll_drain(context, &mut link.io.output.plaintext).is_ready()
         {
             has_moved = true;
             asks_for_room = !self.exchange.is_upgraded();

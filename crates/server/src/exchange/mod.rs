@@ -10,7 +10,7 @@ pub(crate) mod body_sender;
 pub(crate) mod fields;
 pub(crate) mod in_flight;
 
-use self::in_flight::{InFlightRequest, UpgradedTask, RequestName};
+use self::in_flight::{InFlightRequest, RequestName, UpgradedTask};
 use crate::admission::AdmissionPermit;
 use crate::observe::close_reason::InFlightStage;
 use crate::observe::metrics::ErrorType;
@@ -23,11 +23,11 @@ use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use http_body::{Body as _, Frame};
 use peregrine_slot::{FutureSlot, PinnedFuture};
-use peregrine_web::memory::MemoryReservation;
-use peregrine_web::built::MatchedEndpoint;
 use peregrine_web::body::{BodyError, BodyPart};
+use peregrine_web::built::MatchedEndpoint;
 use peregrine_web::handler::OnDisconnect;
 use peregrine_web::head::RequestHead;
+use peregrine_web::memory::MemoryReservation;
 use peregrine_web::panic::catch_log_panic;
 use peregrine_web::private_response::PrivateResponse;
 use peregrine_web::problem::LoadShed;
@@ -163,7 +163,11 @@ impl Exchange {
             () if self.upgraded.is_some() => InFlightStage::Upgraded,
             () => InFlightStage::Response,
         };
-        self.name.as_ref().map(|name| InFlightRequest { name, stage: unfinished, pending_since: self.pending_since })
+        self.name.as_ref().map(|name| InFlightRequest {
+            name,
+            stage: unfinished,
+            pending_since: self.pending_since,
+        })
     }
 
     /// The request's name, from [`Exchange::begin`] to [`Exchange::clear`].
@@ -235,7 +239,8 @@ impl Exchange {
             log_blocking_request(pattern, head);
         }
         if let Some(head) = &self.head {
-            self.interim_responses = head.take_interim_responses(!matches!(polled, Ok(Poll::Pending)), context);
+            self.interim_responses =
+                head.take_interim_responses(!matches!(polled, Ok(Poll::Pending)), context);
         }
         let outcome = match polled {
             Ok(Poll::Pending) => return Poll::Pending,
@@ -338,7 +343,11 @@ impl Exchange {
     }
 
     /// Polls the next frame of the response's body. A panic counts as a failed body.
-    pub(crate) fn poll_frame(&mut self, context: &mut Context<'_>, pulse: &Heartbeat) -> Poll<NextFrame> {
+    pub(crate) fn poll_frame(
+        &mut self,
+        context: &mut Context<'_>,
+        pulse: &Heartbeat,
+    ) -> Poll<NextFrame> {
         self.poll_body(pulse, |body| body.poll_frame(context))
     }
 

@@ -1,7 +1,7 @@
 //! Detects that the peer has disconnected while the application works on a response.
 
-use super::{Http1, ExchangeState};
-use crate::io::context::{Interest, ConnectionContext, Action};
+use super::{ExchangeState, Http1};
+use crate::io::context::{Action, ConnectionContext, Interest};
 use crate::io::timeouts::TimeoutKind;
 use crate::observe::close_reason::CloseReason;
 use peregrine_driver::Driver;
@@ -49,14 +49,21 @@ impl Http1 {
         match &self.state {
             ExchangeState::RunningHandler => true,
             ExchangeState::SendingStream(streaming) => streaming.has_unknown_length(),
-            ExchangeState::ReadingHead | ExchangeState::SendingFull(_) | ExchangeState::ReceivingBody { .. } | ExchangeState::DrainingBody => false,
+            ExchangeState::ReadingHead
+            | ExchangeState::SendingFull(_)
+            | ExchangeState::ReceivingBody { .. }
+            | ExchangeState::DrainingBody => false,
         }
     }
 
     /// Schedules probes while the server does not receive, because the body's reader does not read
     /// or the read-ahead limit is reached. Without receiving, the server learns of a reset only if
     /// it checks the socket from time to time.
-    pub(super) fn schedule_probe<D: Driver>(&mut self, is_receiving: bool, link: &mut ConnectionContext<'_, D>) {
+    pub(super) fn schedule_probe<D: Driver>(
+        &mut self,
+        is_receiving: bool,
+        link: &mut ConnectionContext<'_, D>,
+    ) {
         if !is_receiving {
             self.probe.schedule_if_unset(|| link.worker.driver.now(), &mut link.io.deadlines);
         }

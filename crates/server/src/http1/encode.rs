@@ -1,6 +1,6 @@
 //! Writes HTTP/1.1 responses: heads, content with its framing, and trailers.
 
-use crate::exchange::fields::{to_header_map, header_map_pairs, field_pairs};
+use crate::exchange::fields::{field_pairs, header_map_pairs, to_header_map};
 use crate::io::output::OutputBuffer;
 use crate::panic::CatchDropPanic;
 use bytes::Bytes;
@@ -18,7 +18,13 @@ pub(crate) fn write_head(
     date: &Date,
     out: &mut Vec<u8>,
 ) -> BodyFraming {
-    protocol.send_response(response.status.as_u16(), field_pairs(&response.headers), length, date, out)
+    protocol.send_response(
+        response.status.as_u16(),
+        field_pairs(&response.headers),
+        length,
+        date,
+        out,
+    )
 }
 
 /// Writes a response whose body is in memory. Returns how much content was written.
@@ -37,7 +43,11 @@ pub(crate) fn write_full(
 
 /// Writes content with its framing. Large content is not copied. Returns how many bytes of it were
 /// written.
-pub(crate) fn write_content(protocol: &mut Connection, content: Bytes, writer: &mut OutputBuffer) -> usize {
+pub(crate) fn write_content(
+    protocol: &mut Connection,
+    content: Bytes,
+    writer: &mut OutputBuffer,
+) -> usize {
     let mut content = CatchDropPanic::new(content);
     let announced = protocol.begin_external_data(content.len(), &mut writer.plaintext);
     content.truncate(announced.accepted);
@@ -47,7 +57,11 @@ pub(crate) fn write_content(protocol: &mut Connection, content: Bytes, writer: &
 }
 
 /// Writes a part of a file with its framing. Returns how many bytes of it were written.
-pub(crate) fn write_file(protocol: &mut Connection, mut part: FileRange, writer: &mut OutputBuffer) -> usize {
+pub(crate) fn write_file(
+    protocol: &mut Connection,
+    mut part: FileRange,
+    writer: &mut OutputBuffer,
+) -> usize {
     let announced = protocol.begin_external_data(part.len, &mut writer.plaintext);
     part.len = announced.accepted;
     if part.len > 0 {

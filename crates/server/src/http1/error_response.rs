@@ -3,7 +3,7 @@
 use super::{Http1, encode};
 use crate::admission::ShedReason;
 use crate::exchange::body_sender::RequestBodySender;
-use crate::io::context::{ConnectionContext, Action};
+use crate::io::context::{Action, ConnectionContext};
 use crate::observe::close_reason::CloseReason;
 use peregrine_driver::Driver;
 use peregrine_proto::h1::Framing;
@@ -32,14 +32,22 @@ impl Http1 {
     }
 
     /// Responds to a request with a protocol error, and closes the connection.
-    pub(super) fn reject<D: Driver>(&mut self, reject: RequestError, link: &mut ConnectionContext<'_, D>) -> Action {
+    pub(super) fn reject<D: Driver>(
+        &mut self,
+        reject: RequestError,
+        link: &mut ConnectionContext<'_, D>,
+    ) -> Action {
         link.protocol.drain();
         self.respond_problem(reject.into(), link);
         Action::linger(CloseReason::Rejected(reject))
     }
 
     /// Writes a response to a request that may not have been parsed.
-    pub(super) fn respond_problem<D: Driver>(&mut self, problem: Problem, link: &mut ConnectionContext<'_, D>) {
+    pub(super) fn respond_problem<D: Driver>(
+        &mut self,
+        problem: Problem,
+        link: &mut ConnectionContext<'_, D>,
+    ) {
         let response = self.render_problem(problem, link);
         let (worker, tally) = (link.worker, &mut self.exchange.metrics);
         if !tally.is_started() {
@@ -54,7 +62,11 @@ impl Http1 {
     }
 
     /// Renders a problem in the application's format.
-    pub(super) fn render_problem<D: Driver>(&self, problem: Problem, link: &ConnectionContext<'_, D>) -> Response {
+    pub(super) fn render_problem<D: Driver>(
+        &self,
+        problem: Problem,
+        link: &ConnectionContext<'_, D>,
+    ) -> Response {
         let application = &link.worker.application;
         match self.exchange.head() {
             Some(head) => application.render_problem(problem, head),

@@ -15,7 +15,7 @@ use self::send::BodyWriter;
 use crate::exchange::body_sender::RequestBodySender;
 use crate::exchange::in_flight::{InFlightRequest, RequestName};
 use crate::exchange::{Exchange, HandlerPanic, fields};
-use crate::io::context::{Interest, ConnectionContext, Action};
+use crate::io::context::{Action, ConnectionContext, Interest};
 use crate::io::timeouts::{ProbeSchedule, TimeoutKind};
 use crate::io::transfer_rate::TransferRate;
 use crate::observe::close_reason::CloseReason;
@@ -123,19 +123,28 @@ impl Http1 {
     }
 
     /// Handles the expired deadline of `wait`.
-    pub(crate) fn on_timeout<D: Driver>(&mut self, wait: TimeoutKind, link: &mut ConnectionContext<'_, D>) -> Action {
+    pub(crate) fn on_timeout<D: Driver>(
+        &mut self,
+        wait: TimeoutKind,
+        link: &mut ConnectionContext<'_, D>,
+    ) -> Action {
         match (wait, &self.state) {
             (TimeoutKind::Head, _) => {
                 link.protocol.drain();
                 self.respond_problem(Problem::head_timeout(), link);
                 Action::linger(CloseReason::HeadTimeout)
             }
-            (TimeoutKind::Receive, ExchangeState::DrainingBody) => Action::linger(CloseReason::BodyTooSlow),
+            (TimeoutKind::Receive, ExchangeState::DrainingBody) => {
+                Action::linger(CloseReason::BodyTooSlow)
+            }
             (TimeoutKind::Receive, ExchangeState::ReceivingBody { .. }) => {
                 self.request_body.fail(BodyError::TooSlow);
                 Action::linger(CloseReason::BodyTooSlow)
             }
-            (TimeoutKind::BodyReader | TimeoutKind::Exchange, ExchangeState::ReceivingBody { .. }) => {
+            (
+                TimeoutKind::BodyReader | TimeoutKind::Exchange,
+                ExchangeState::ReceivingBody { .. },
+            ) => {
                 self.request_body.fail(BodyError::Disconnected);
                 self.request_body = RequestBodySender::Discarding;
                 Action::Continue
@@ -190,7 +199,12 @@ impl Http1 {
 
     /// Returns whether a request is being answered.
     pub(crate) fn is_busy(&self) -> bool {
-        !matches!(self.state, ExchangeState::ReadingHead | ExchangeState::ReceivingBody { .. } | ExchangeState::DrainingBody)
+        !matches!(
+            self.state,
+            ExchangeState::ReadingHead
+                | ExchangeState::ReceivingBody { .. }
+                | ExchangeState::DrainingBody
+        )
     }
 
     /// Returns whether the current request must never be rejected.
@@ -254,7 +268,8 @@ impl Http1 {
         }
         let head = self.head.get_or_insert_with(RequestHead::from_pool);
         let unread = link.io.input.unread();
-        let (used, event) = link.protocol.receive(&link.listener.protocol, unread, head.index_mut());
+        let (used, event) =
+            link.protocol.receive(&link.listener.protocol, unread, head.index_mut());
         match event {
             Event::Head(framing) => {
                 let mut head = self.head.take().expect("set before receiving");
@@ -278,7 +293,8 @@ impl Http1 {
 
     /// Waits for the rest of a head.
     fn wait_for_head<D: Driver>(&mut self, link: &mut ConnectionContext<'_, D>) -> Action {
-        let is_between = matches!(link.protocol.waiting_for(), WaitingFor::FirstByte | WaitingFor::Idle);
+        let is_between =
+            matches!(link.protocol.waiting_for(), WaitingFor::FirstByte | WaitingFor::Idle);
         let is_nothing = link.io.input.is_empty() && is_between;
         if link.is_eof() {
             return match link.protocol.receive_eof() {
@@ -345,7 +361,11 @@ impl Http1 {
     }
 
     /// Starts the timeout of the whole exchange, if there is one.
-    fn start_exchange_timer<D: Driver>(&mut self, now: Duration, link: &mut ConnectionContext<'_, D>) {
+    fn start_exchange_timer<D: Driver>(
+        &mut self,
+        now: Duration,
+        link: &mut ConnectionContext<'_, D>,
+    ) {
         self.exchange.mark_pending(now);
         if let Some(timeout) = link.listener.limits.exchange_timeout {
             link.io.deadlines.set_if_unset(TimeoutKind::Exchange, now.saturating_add(timeout));
@@ -442,12 +462,14 @@ impl Http1 {
                 link.io.receive_rate = TransferRate::new(link.io.input.payload_bytes());
                 Action::Continue
             }
-            NextAction::Close | NextAction::Respond | NextAction::Upgraded => Action::linger(match () {
-                () if self.panicked => CloseReason::HandlerPanicked,
-                () if self.is_last_request => CloseReason::ConnectionClose,
-                () if link.worker.lifecycle() >= Lifecycle::LameDuck => CloseReason::Drained,
-                () => CloseReason::ConnectionClose,
-            }),
+            NextAction::Close | NextAction::Respond | NextAction::Upgraded => {
+                Action::linger(match () {
+                    () if self.panicked => CloseReason::HandlerPanicked,
+                    () if self.is_last_request => CloseReason::ConnectionClose,
+                    () if link.worker.lifecycle() >= Lifecycle::LameDuck => CloseReason::Drained,
+                    () => CloseReason::ConnectionClose,
+                })
+            }
         }
     }
 

@@ -1,8 +1,8 @@
 //! Receives a request's body and passes it to the handler, or discards it.
 
-use super::{Http1, ExchangeState, encode};
+use super::{ExchangeState, Http1, encode};
 use crate::exchange::body_sender::{BodyCapacity, RequestBodySender};
-use crate::io::context::{Interest, ConnectionContext, Action};
+use crate::io::context::{Action, ConnectionContext, Interest};
 use crate::io::timeouts::TimeoutKind;
 use crate::io::transfer_rate::TransferRate;
 use crate::observe::close_reason::CloseReason;
@@ -81,7 +81,11 @@ impl Http1 {
             writer.send(Bytes::from(here));
         }
         let is_promised = length.is_some();
-        self.request_body = RequestBodySender::Open { pipe: writer, awaits_continue: is_awaited, has_length: is_promised };
+        self.request_body = RequestBodySender::Open {
+            pipe: writer,
+            awaits_continue: is_awaited,
+            has_length: is_promised,
+        };
         link.io.receive_rate = TransferRate::new(link.io.input.payload_bytes());
         Ok(Body::incoming(reader, limit))
     }
@@ -111,7 +115,11 @@ impl Http1 {
                     return ForwardResult::Pending(link.may_read_ahead());
                 }
                 BodyCapacity::SendContinue => {
-                    link.protocol.send_interim(100, std::iter::empty(), &mut link.io.output.plaintext);
+                    link.protocol.send_interim(
+                        100,
+                        std::iter::empty(),
+                        &mut link.io.output.plaintext,
+                    );
                 }
                 BodyCapacity::Ready => {}
             }
@@ -121,7 +129,10 @@ impl Http1 {
                     return ForwardResult::Disconnected;
                 }
                 Some(BodyEvent::NeedInput) => {
-                    let is_answering = matches!(self.state, ExchangeState::SendingFull { .. } | ExchangeState::SendingStream(_));
+                    let is_answering = matches!(
+                        self.state,
+                        ExchangeState::SendingFull { .. } | ExchangeState::SendingStream(_)
+                    );
                     if is_answering && self.request_body.has_unknown_length() {
                         link.start_idle_timer();
                     } else {
@@ -213,10 +224,16 @@ impl Http1 {
     }
 
     /// The next event of a body.
-    pub(super) fn next_body_event<D: Driver>(&mut self, link: &mut ConnectionContext<'_, D>) -> BodyEvent {
+    pub(super) fn next_body_event<D: Driver>(
+        &mut self,
+        link: &mut ConnectionContext<'_, D>,
+    ) -> BodyEvent {
         let reader = &mut link.io.input;
-        let (used, event) =
-            link.protocol.receive(&link.listener.protocol, reader.unread(), &mut self.scratch_index);
+        let (used, event) = link.protocol.receive(
+            &link.listener.protocol,
+            reader.unread(),
+            &mut self.scratch_index,
+        );
         if let Event::Data(data) = event {
             self.exchange.metrics.add_received(data.len());
             return BodyEvent::Data { data, used };
@@ -236,8 +253,11 @@ impl Http1 {
     pub(super) fn drain_body<D: Driver>(&mut self, link: &mut ConnectionContext<'_, D>) -> Action {
         while link.protocol.next_action() == NextAction::DiscardBody {
             let reader = &mut link.io.input;
-            let (used, event) =
-                link.protocol.receive(&link.listener.protocol, reader.unread(), &mut self.scratch_index);
+            let (used, event) = link.protocol.receive(
+                &link.listener.protocol,
+                reader.unread(),
+                &mut self.scratch_index,
+            );
             reader.consume(used);
             match event {
                 Event::NeedInput if link.is_eof() => return Action::close(CloseReason::PeerClosed),
@@ -249,7 +269,9 @@ impl Http1 {
                     link.start_body_timer();
                     return Action::Wait(Interest { readable: true, writable: false });
                 }
-                Event::RequestError(reject) => return Action::linger(CloseReason::Rejected(reject)),
+                Event::RequestError(reject) => {
+                    return Action::linger(CloseReason::Rejected(reject));
+                }
                 Event::Closed => return Action::linger(CloseReason::ConnectionClose),
                 _ => {}
             }

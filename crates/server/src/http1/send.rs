@@ -3,9 +3,9 @@
 
 use super::disconnect::Progress;
 use super::receive::ForwardResult;
-use super::{Http1, ExchangeState, encode};
+use super::{ExchangeState, Http1, encode};
 use crate::exchange::{Exchange, HandlerPanic};
-use crate::io::context::{Interest, ConnectionContext, Action};
+use crate::io::context::{Action, ConnectionContext, Interest};
 use crate::io::output::{ZERO_COPY_BYTES_MAX, ZERO_COPY_BYTES_MIN};
 use crate::io::timeouts::TimeoutKind;
 use crate::observe::close_reason::CloseReason;
@@ -95,8 +95,10 @@ impl Http1 {
                 "a handler answered with an upgrade to a request that did not ask for one, or \
                  whose body was not read; the peer got a 500")
             });
-            let unused =
-                std::mem::replace(&mut *response, self.render_problem(Problem::handler_panicked(), link));
+            let unused = std::mem::replace(
+                &mut *response,
+                self.render_problem(Problem::handler_panicked(), link),
+            );
             catch_panic("the destructor of an upgrade", || drop((upgrade, unused)));
         }
         self.exchange.metrics.set_status(response.status);
@@ -109,7 +111,12 @@ impl Http1 {
             // pool saves more than the copy costs.
             if length <= most && (length < ZERO_COPY_BYTES_MIN || response.body.is_pooled()) {
                 let out = &mut writer.plaintext;
-                self.exchange.metrics.add_sent(encode::write_full(link.protocol, &response, &date, out));
+                self.exchange.metrics.add_sent(encode::write_full(
+                    link.protocol,
+                    &response,
+                    &date,
+                    out,
+                ));
                 return self.finish_response(link);
             }
             let held = response.body.memory_bytes();
@@ -135,8 +142,12 @@ impl Http1 {
                 BodyFraming::Chunked | BodyFraming::CloseDelimited => None,
             };
             self.exchange.set_body(body);
-            self.state =
-                ExchangeState::SendingStream(BodyWriter { mode, remaining: left, trailers: HeaderMap::new(), bytes_since_yield: 0 });
+            self.state = ExchangeState::SendingStream(BodyWriter {
+                mode,
+                remaining: left,
+                trailers: HeaderMap::new(),
+                bytes_since_yield: 0,
+            });
         }
         self.was_pending = true;
         self.start_exchange_timer(link.worker.driver.now(), link);
@@ -161,7 +172,11 @@ impl Http1 {
             let all = rest.len();
             let piece = rest.split_to(all.min(most));
             let is_enough = piece.len() >= YIELD_AFTER_BYTES;
-            self.exchange.metrics.add_sent(encode::write_content(link.protocol, piece, &mut link.io.output));
+            self.exchange.metrics.add_sent(encode::write_content(
+                link.protocol,
+                piece,
+                &mut link.io.output,
+            ));
             return if is_enough { Action::Yield(Interest::default()) } else { Action::Continue };
         }
         link.protocol.finish(std::iter::empty(), &mut link.io.output.plaintext);
@@ -179,7 +194,9 @@ impl Http1 {
             if link.is_output_full() {
                 return self.wait_writable(link, context);
             }
-            let ExchangeState::SendingStream(streaming) = &mut self.state else { unreachable!("wrong step") };
+            let ExchangeState::SendingStream(streaming) = &mut self.state else {
+                unreachable!("wrong step")
+            };
             if streaming.remaining == Some(0) {
                 return self.finish_body(link);
             }
@@ -236,7 +253,9 @@ impl Http1 {
     }
 
     pub(super) fn finish_body<D: Driver>(&mut self, link: &mut ConnectionContext<'_, D>) -> Action {
-        let ExchangeState::SendingStream(streaming) = &self.state else { unreachable!("wrong step") };
+        let ExchangeState::SendingStream(streaming) = &self.state else {
+            unreachable!("wrong step")
+        };
         encode::finish_body(link.protocol, &streaming.trailers, &mut link.io.output.plaintext);
         self.finish_response(link)
     }
@@ -259,7 +278,10 @@ impl Http1 {
                     "the body of a response failed because its request's body failed");
             }
         });
-        if let ExchangeState::SendingStream(BodyWriter { mode: BodyFraming::CloseDelimited, .. }) = self.state {
+        if let ExchangeState::SendingStream(BodyWriter {
+            mode: BodyFraming::CloseDelimited, ..
+        }) = self.state
+        {
             // An orderly close would tell the peer that the body is complete.
             link.stream.reset_on_drop();
             return Action::close(CloseReason::ResponseBodyFailed);
@@ -275,8 +297,12 @@ impl Http1 {
         context: &mut Context<'_>,
     ) -> Action {
         match self.forward_body(link, context) {
-            ForwardResult::Pending(bytes) => Action::Wait(Interest { readable: bytes, writable: true }),
-            ForwardResult::Disconnected | ForwardResult::Done => Action::Wait(Interest { readable: false, writable: true }),
+            ForwardResult::Pending(bytes) => {
+                Action::Wait(Interest { readable: bytes, writable: true })
+            }
+            ForwardResult::Disconnected | ForwardResult::Done => {
+                Action::Wait(Interest { readable: false, writable: true })
+            }
         }
     }
 }

@@ -12,18 +12,18 @@ mod streams;
 mod timeouts;
 mod tunnel;
 
-use self::streams::{StreamState, Stream, Streams};
+use self::streams::{Stream, StreamState, Streams};
 use crate::exchange::in_flight::{InFlightRequest, RequestName};
 use crate::exchange::{Exchange, HandlerPanic, fields};
-use crate::io::context::{Interest, ConnectionContext, Action};
+use crate::io::context::{Action, ConnectionContext, Interest};
 use crate::io::timeouts::TimeoutKind;
 use crate::observe::close_reason::CloseReason;
 use crate::worker::lifecycle::Lifecycle;
 use peregrine_driver::{Driver, Stream as _};
-use peregrine_proto::h2::{ErrorCode, Connection, NextAction, WaitingFor};
-use peregrine_web::memory::MemoryReservation;
+use peregrine_proto::h2::{Connection, ErrorCode, NextAction, WaitingFor};
 use peregrine_web::body::BodyError;
 use peregrine_web::head::RequestHead;
+use peregrine_web::memory::MemoryReservation;
 use peregrine_web::{Body, Problem, Request, Response};
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -190,7 +190,12 @@ impl Http2 {
         self.is_used = true;
         let core = self.core.get_or_insert_with(|| {
             let protocol = Connection::new(limits, out);
-            Box::new(Http2Core { protocol, goaway_sent_at: None, retained: RetainedMemory::All, reservation: MemoryReservation::empty() })
+            Box::new(Http2Core {
+                protocol,
+                goaway_sent_at: None,
+                retained: RetainedMemory::All,
+                reservation: MemoryReservation::empty(),
+            })
         });
         core.protocol.refill_budget(limits, u64::try_from(now.as_millis()).unwrap_or(u64::MAX));
         if is_sent && out.is_empty() {
@@ -202,7 +207,10 @@ impl Http2 {
     /// connection that is opened during the lame-duck time must still serve one.
     fn send_goaway<D: Driver>(&mut self, link: &mut ConnectionContext<'_, D>) {
         let core = self.core.as_mut().expect("every turn begins with a core");
-        if core.goaway_sent_at.is_some() || !core.protocol.has_received_request() || !link.should_close() {
+        if core.goaway_sent_at.is_some()
+            || !core.protocol.has_received_request()
+            || !link.should_close()
+        {
             return;
         }
         let now = link.worker.driver.now();
@@ -213,14 +221,22 @@ impl Http2 {
     }
 
     /// Ends a turn and decides what the connection waits for.
-    fn end_turn<D: Driver>(&mut self, link: &mut ConnectionContext<'_, D>, context: &mut Context<'_>) -> Action {
+    fn end_turn<D: Driver>(
+        &mut self,
+        link: &mut ConnectionContext<'_, D>,
+        context: &mut Context<'_>,
+    ) -> Action {
         let core = self.core.as_mut().expect("every turn begins with a core");
         core.update_reservation();
         let (is_full, is_flooded) = (link.is_output_full(), link.is_output_over_limit());
         if !is_flooded && link.is_eof() {
             let _cut_short = core.protocol.receive_eof();
             let is_busy = !self.streams.is_empty();
-            return Action::close(if is_busy { CloseReason::PeerAborted } else { CloseReason::PeerClosed });
+            return Action::close(if is_busy {
+                CloseReason::PeerAborted
+            } else {
+                CloseReason::PeerClosed
+            });
         }
         if core.protocol.next_action() == NextAction::Close {
             return Action::linger(match core.goaway_sent_at {
@@ -234,7 +250,8 @@ impl Http2 {
         if is_idle {
             link.io.keep_awake = None;
             link.io.deadlines.clear(TimeoutKind::Ping);
-            if link.io.input.is_empty() && matches!(waiting, WaitingFor::Idle | WaitingFor::Preface) {
+            if link.io.input.is_empty() && matches!(waiting, WaitingFor::Idle | WaitingFor::Preface)
+            {
                 link.io.deadlines.clear_all();
                 return Action::Idle;
             }
@@ -242,7 +259,9 @@ impl Http2 {
         match waiting {
             WaitingFor::Head if !is_flooded => self.start_frame_timer(link),
             // Any other incomplete frame gets the timeout for heads only if no stream is open.
-            WaitingFor::Preface | WaitingFor::Frame if !is_flooded && is_idle => self.start_frame_timer(link),
+            WaitingFor::Preface | WaitingFor::Frame if !is_flooded && is_idle => {
+                self.start_frame_timer(link)
+            }
             _ => link.io.deadlines.clear(TimeoutKind::Head),
         }
         if !self.streams.is_empty() {
@@ -314,7 +333,8 @@ impl Http2 {
         link: &mut ConnectionContext<'_, D>,
     ) -> Poll<Result<Response, HandlerPanic>> {
         let Stream { exchange, waker, key, .. } = self.streams.at(number);
-        let polled = exchange.poll_response(&mut Context::from_waker(waker), &link.worker.heartbeat);
+        let polled =
+            exchange.poll_response(&mut Context::from_waker(waker), &link.worker.heartbeat);
         if let Some(key) = *key {
             let (core, out) = (protocol(&mut self.core), &mut link.io.output.plaintext);
             exchange.send_interims(out.len(), |status, fields| {
@@ -395,7 +415,12 @@ impl Http2 {
     }
 
     /// Resets a stream.
-    fn reset_stream<D: Driver>(&mut self, number: u32, code: ErrorCode, link: &mut ConnectionContext<'_, D>) {
+    fn reset_stream<D: Driver>(
+        &mut self,
+        number: u32,
+        code: ErrorCode,
+        link: &mut ConnectionContext<'_, D>,
+    ) {
         if let Some(key) = self.streams.at(number).key {
             protocol(&mut self.core).reset(key, code, &mut link.io.output.plaintext);
         }
@@ -437,7 +462,9 @@ impl Http2 {
     /// that was answered.
     pub(crate) fn in_flight(&self, is_sent: bool) -> impl Iterator<Item = InFlightRequest<'_>> {
         let open = self.streams.open_streams().filter_map(|stream| stream.exchange.in_flight());
-        open.chain(self.last_written.as_ref().filter(|_| !is_sent).map(InFlightRequest::in_delivery))
+        open.chain(
+            self.last_written.as_ref().filter(|_| !is_sent).map(InFlightRequest::in_delivery),
+        )
     }
 
     /// Returns whether any stream ended in this session.
@@ -462,21 +489,38 @@ impl Http2 {
         if !std::mem::take(&mut self.is_used) {
             return;
         }
-        let Self { core, streams, head, buffering: gathering, readable: fed, ready: woken, detachable: promised, last_written: written, .. } = self;
+        let Self {
+            core,
+            streams,
+            head,
+            buffering: gathering,
+            readable: fed,
+            ready: woken,
+            detachable: promised,
+            last_written: written,
+            ..
+        } = self;
         streams.reset();
         gathering.clear();
         fed.clear();
         woken.clear();
         promised.clear();
         (*core, *head, *written) = (None, None, None);
-        (self.has_closed_stream, self.received, self.sent, self.receive_progress) = (false, 0, 0, 0);
+        (self.has_closed_stream, self.received, self.sent, self.receive_progress) =
+            (false, 0, 0, 0);
         self.has_tunnel = false;
         self.release_at = Duration::ZERO;
-        (self.last_bytes_received, self.is_ping_pending, self.last_bytes_written) = (0, false, (0, false));
+        (self.last_bytes_received, self.is_ping_pending, self.last_bytes_written) =
+            (0, false, (0, false));
     }
 
     /// Renders a problem in the application's format.
-    fn render_problem<D: Driver>(&mut self, number: u32, problem: Problem, link: &ConnectionContext<'_, D>) -> Response {
+    fn render_problem<D: Driver>(
+        &mut self,
+        number: u32,
+        problem: Problem,
+        link: &ConnectionContext<'_, D>,
+    ) -> Response {
         let application = &link.worker.application;
         match self.streams.at(number).exchange.head() {
             Some(head) => application.render_problem(problem, head),

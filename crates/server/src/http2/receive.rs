@@ -1,11 +1,11 @@
 //! Receives requests, and passes their content to the handlers.
 
-use super::streams::{StreamDeadlines, StreamState, Stream};
+use super::streams::{Stream, StreamDeadlines, StreamState};
 use super::{Http2, protocol};
 use crate::admission::ShedReason;
 use crate::exchange::body_sender::{BodyCapacity, RequestBodySender};
 use crate::exchange::fields;
-use crate::io::context::{ConnectionContext, Action};
+use crate::io::context::{Action, ConnectionContext};
 use crate::io::timeouts::TimeoutKind;
 use crate::io::transfer_rate::TransferRate;
 use crate::observe::close_reason::CloseReason;
@@ -27,7 +27,10 @@ use std::time::Duration;
 
 impl Http2 {
     /// Parses everything that has arrived, as long as the output buffer has room for replies.
-    pub(super) fn receive<D: Driver>(&mut self, link: &mut ConnectionContext<'_, D>) -> Result<(), Action> {
+    pub(super) fn receive<D: Driver>(
+        &mut self,
+        link: &mut ConnectionContext<'_, D>,
+    ) -> Result<(), Action> {
         let outcome = self.receive_all(link);
         for number in take(&mut self.buffering) {
             self.begin_with_pipe(number, link);
@@ -42,7 +45,10 @@ impl Http2 {
         outcome
     }
 
-    fn receive_all<D: Driver>(&mut self, link: &mut ConnectionContext<'_, D>) -> Result<(), Action> {
+    fn receive_all<D: Driver>(
+        &mut self,
+        link: &mut ConnectionContext<'_, D>,
+    ) -> Result<(), Action> {
         while !link.is_output_over_limit() {
             let head = self.head.get_or_insert_with(RequestHead::from_pool);
             let (bytes, index) = head.buffers_mut();
@@ -66,7 +72,9 @@ impl Http2 {
                 Event::NeedInput => return Ok(()),
                 Event::Request(request) => self.on_request(request, link),
                 Event::End { stream } => self.on_end_stream(stream, link),
-                Event::RequestError { stream, error: reject } => self.reject_stream(stream, reject, link),
+                Event::RequestError { stream, error: reject } => {
+                    self.reject_stream(stream, reject, link)
+                }
                 Event::Reset { stream, cause } => {
                     catch_log_panic(|| {
                         tracing::debug!(target: "peregrine", peer = %link.info.peer,
@@ -77,7 +85,10 @@ impl Http2 {
                     }
                 }
                 Event::StreamError { id, error: reject } => {
-                    link.worker.instrumentation.metrics().record_violation(Violation::Http2(reject));
+                    link.worker
+                        .instrumentation
+                        .metrics()
+                        .record_violation(Violation::Http2(reject));
                     catch_log_panic(|| {
                         tracing::debug!(target: "peregrine", peer = %link.info.peer, id, %reject,
                         "a stream was refused")
@@ -90,7 +101,9 @@ impl Http2 {
                     });
                 }
                 Event::Settings | Event::Data { .. } => {}
-                Event::ConnectionError(reject) => return Err(Action::linger(CloseReason::Http2Rejected(reject))),
+                Event::ConnectionError(reject) => {
+                    return Err(Action::linger(CloseReason::Http2Rejected(reject)));
+                }
                 Event::Closed => return Err(Action::linger(CloseReason::ConnectionClose)),
             }
         }
@@ -149,14 +162,24 @@ impl Http2 {
     }
 
     /// Starts to measure a request.
-    fn start_metrics<D: Driver>(&mut self, number: u32, head: Option<&RequestHead>, link: &ConnectionContext<'_, D>) {
+    fn start_metrics<D: Driver>(
+        &mut self,
+        number: u32,
+        head: Option<&RequestHead>,
+        link: &ConnectionContext<'_, D>,
+    ) {
         let facts = (Version::Http2, &*link.info);
         let (meters, now) = (link.worker.recorder.as_ref(), || link.worker.driver.now());
         self.streams.at(number).exchange.metrics.start(meters, head, facts, now);
     }
 
     /// Collects received content for its stream.
-    fn on_data<D: Driver>(&mut self, key: StreamKey, range: Range<usize>, link: &mut ConnectionContext<'_, D>) {
+    fn on_data<D: Driver>(
+        &mut self,
+        key: StreamKey,
+        range: Range<usize>,
+        link: &mut ConnectionContext<'_, D>,
+    ) {
         let Some(number) = self.streams.find(key) else { return };
         let stream = self.streams.at(number);
         stream.received += range.len() as u64;
@@ -166,7 +189,9 @@ impl Http2 {
             return self.discard_data(number, key, range.len(), link);
         }
         stream.buffered.extend_from_slice(&link.io.input.unread()[range]);
-        if !matches!(stream.state, StreamState::Buffering { .. }) && self.readable.last() != Some(&number) {
+        if !matches!(stream.state, StreamState::Buffering { .. })
+            && self.readable.last() != Some(&number)
+        {
             self.readable.push(number);
         }
     }
@@ -180,7 +205,9 @@ impl Http2 {
             return self.streams.close(number);
         }
         if trailers.is_empty() && matches!(stream.state, StreamState::Buffering { .. }) {
-            let StreamState::Buffering { head, .. } = std::mem::replace(&mut stream.state, StreamState::Vacant) else {
+            let StreamState::Buffering { head, .. } =
+                std::mem::replace(&mut stream.state, StreamState::Vacant)
+            else {
                 unreachable!("the step was checked");
             };
             self.buffering.retain(|gathering| *gathering != number);
@@ -212,7 +239,11 @@ impl Http2 {
                 writer.send(Bytes::from(take(&mut stream.buffered)));
             }
             let is_promised = stream.content_length.is_some();
-            stream.request_body = RequestBodySender::Open { pipe: writer, awaits_continue: is_awaited, has_length: is_promised };
+            stream.request_body = RequestBodySender::Open {
+                pipe: writer,
+                awaits_continue: is_awaited,
+                has_length: is_promised,
+            };
             Body::incoming(reader, limit)
         });
         self.forward_body(number, link);
@@ -220,7 +251,11 @@ impl Http2 {
 
     /// Passes content to the handler as far as its pipe has room, and opens the windows by the
     /// bytes that the handler has read.
-    pub(super) fn forward_body<D: Driver>(&mut self, number: u32, link: &mut ConnectionContext<'_, D>) {
+    pub(super) fn forward_body<D: Driver>(
+        &mut self,
+        number: u32,
+        link: &mut ConnectionContext<'_, D>,
+    ) {
         let Some(stream) = self.streams.get(number) else { return };
         let (Some(key), Some(_)) = (stream.key, &stream.consumed) else { return };
         // The reader gets no more content, but may still read the content in its pipe.
@@ -253,7 +288,10 @@ impl Http2 {
         }
         self.release_capacity(number, key, link);
         let stream = self.streams.at(number);
-        if matches!((&stream.state, &stream.request_body), (StreamState::ReceivingBody, RequestBodySender::Complete)) {
+        if matches!(
+            (&stream.state, &stream.request_body),
+            (StreamState::ReceivingBody, RequestBodySender::Complete)
+        ) {
             return self.streams.close(number);
         }
         stream.awaits_data = is_awaiting;
@@ -274,9 +312,14 @@ impl Http2 {
     /// all streams counts, because streams share the connection and a client may send one after the
     /// other. A conversation has no minimum rate: it fails only if both sides are silent for too
     /// long.
-    pub(super) fn update_receive_timer<D: Driver>(&mut self, number: u32, link: &mut ConnectionContext<'_, D>) {
+    pub(super) fn update_receive_timer<D: Driver>(
+        &mut self,
+        number: u32,
+        link: &mut ConnectionContext<'_, D>,
+    ) {
         let (now, limits) = (link.worker.driver.now(), &link.listener.limits);
-        self.receive_progress = self.receive_progress.max(self.received + link.transport.partial_record_bytes());
+        self.receive_progress =
+            self.receive_progress.max(self.received + link.transport.partial_record_bytes());
         let (received, rate) = (self.receive_progress, limits.min_rate());
         let Some(stream) = self.streams.get(number) else { return };
         if stream.is_tunnel {
@@ -303,7 +346,11 @@ impl Http2 {
 
     /// Discards the rest of a request's content, because it is unwanted or its reader got an error.
     /// The content in the pipe still occupies the windows until the reader reads it or is dropped.
-    pub(super) fn discard_body<D: Driver>(&mut self, number: u32, link: &mut ConnectionContext<'_, D>) {
+    pub(super) fn discard_body<D: Driver>(
+        &mut self,
+        number: u32,
+        link: &mut ConnectionContext<'_, D>,
+    ) {
         let stream = self.streams.at(number);
         stream.request_body = RequestBodySender::Discarding;
         let passed = take(&mut stream.buffered).len();
@@ -323,7 +370,11 @@ impl Http2 {
     }
 
     /// Discards the rest of a request whose response is complete.
-    pub(super) fn drain_body<D: Driver>(&mut self, number: u32, link: &mut ConnectionContext<'_, D>) {
+    pub(super) fn drain_body<D: Driver>(
+        &mut self,
+        number: u32,
+        link: &mut ConnectionContext<'_, D>,
+    ) {
         let stream = self.streams.at(number);
         stream.request_body = RequestBodySender::Discarding;
         (stream.buffered, stream.consumed, stream.awaits_data) = (Vec::new(), None, false);
@@ -383,7 +434,9 @@ impl Http2 {
         let is_draining = link.worker.lifecycle() >= Lifecycle::Draining;
         for number in self.streams.numbers() {
             let Some(stream) = self.streams.get(number) else { continue };
-            let (StreamState::DrainingBody, Some(key)) = (&stream.state, stream.key) else { continue };
+            let (StreamState::DrainingBody, Some(key)) = (&stream.state, stream.key) else {
+                continue;
+            };
             if !protocol(&mut self.core).is_stream_open(key) {
                 self.streams.close(number);
             } else if is_draining {
@@ -394,7 +447,12 @@ impl Http2 {
 
     /// Opens the windows by the bytes that the reader has read. The stream is woken when the reader
     /// reads more.
-    fn release_capacity<D: Driver>(&mut self, number: u32, key: StreamKey, link: &mut ConnectionContext<'_, D>) {
+    fn release_capacity<D: Driver>(
+        &mut self,
+        number: u32,
+        key: StreamKey,
+        link: &mut ConnectionContext<'_, D>,
+    ) {
         let Stream { consumed: taken, released: taken_told, waker, .. } = self.streams.at(number);
         let Some(all) = taken else { return };
         let mut context = Context::from_waker(waker);
@@ -411,7 +469,12 @@ impl Http2 {
     }
 
     /// Rejects a request that broke a rule of HTTP that is common to all versions.
-    fn reject_stream<D: Driver>(&mut self, key: StreamKey, reject: RequestError, link: &mut ConnectionContext<'_, D>) {
+    fn reject_stream<D: Driver>(
+        &mut self,
+        key: StreamKey,
+        reject: RequestError,
+        link: &mut ConnectionContext<'_, D>,
+    ) {
         link.worker.instrumentation.metrics().record_violation(Violation::Http(reject));
         let Some(number) = self.streams.find(key) else {
             let number = self.streams.open(key);

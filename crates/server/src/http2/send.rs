@@ -1,7 +1,7 @@
 //! Sends responses: their heads, then their content, as fast as the application produces it and the
 //! peer receives it.
 
-use super::streams::{BodyFrames, StreamState, Stream};
+use super::streams::{BodyFrames, Stream, StreamState};
 use super::{Http2, protocol};
 use crate::exchange::{Exchange, HandlerPanic, fields};
 use crate::io::context::ConnectionContext;
@@ -11,7 +11,7 @@ use crate::panic::{CatchDropPanic, catch_panic};
 use bytes::Buf;
 use peregrine_driver::Driver;
 use peregrine_proto::h1::{BodyFraming, ResponseLength};
-use peregrine_proto::h2::{MoreData, ErrorCode, StreamKey};
+use peregrine_proto::h2::{ErrorCode, MoreData, StreamKey};
 use peregrine_web::body::BodyError;
 use peregrine_web::panic::catch_log_panic;
 use peregrine_web::{Problem, Response};
@@ -99,8 +99,10 @@ impl Http2 {
             return self.finish_exchange(number, link);
         }
         protocol.mark_ready(key);
-        self.streams.at(number).state =
-            StreamState::SendingFull { body: CatchDropPanic::new(take(&mut response.body)), from: 0 };
+        self.streams.at(number).state = StreamState::SendingFull {
+            body: CatchDropPanic::new(take(&mut response.body)),
+            from: 0,
+        };
         self.streams.update_reservation(number);
         self.start_exchange_timer(number, link);
     }
@@ -116,8 +118,8 @@ impl Http2 {
         let mut response = CatchDropPanic::new(response);
         let body = take(&mut response.body);
         // If the length is zero, the body may still have trailers, so the length is not declared.
-        let length =
-            Exchange::body_length(&body).filter(|length| *length > 0 || Exchange::is_end_of_body(&body));
+        let length = Exchange::body_length(&body)
+            .filter(|length| *length > 0 || Exchange::is_end_of_body(&body));
         let length = length.map_or(ResponseLength::Unknown, ResponseLength::Exact);
         let mode = self.write_head(key, &response, length, link);
         let stream = self.streams.at(number);
@@ -127,7 +129,8 @@ impl Http2 {
             BodyFraming::Exact(bytes) => Some(bytes),
             BodyFraming::Chunked | BodyFraming::CloseDelimited => None,
         };
-        stream.state = StreamState::SendingStream(BodyFrames { remaining: left, ..BodyFrames::default() });
+        stream.state =
+            StreamState::SendingStream(BodyFrames { remaining: left, ..BodyFrames::default() });
         self.start_exchange_timer(number, link);
         self.poll_response_body(number, link);
         self.streams.update_reservation(number);
@@ -147,7 +150,11 @@ impl Http2 {
     }
 
     /// Starts the timeout of the whole exchange, if there is one.
-    fn start_exchange_timer<D: Driver>(&mut self, number: u32, link: &mut ConnectionContext<'_, D>) {
+    fn start_exchange_timer<D: Driver>(
+        &mut self,
+        number: u32,
+        link: &mut ConnectionContext<'_, D>,
+    ) {
         let now = link.worker.driver.now();
         self.streams.at(number).exchange.mark_pending(now);
         if let Some(timeout) = link.listener.limits.exchange_timeout {
@@ -163,7 +170,11 @@ impl Http2 {
     /// Polls the body for content, unless earlier content is still unsent. If the unsent content
     /// completes the declared length, the body is polled once more before that content is sent,
     /// because trailers may follow.
-    pub(super) fn poll_response_body<D: Driver>(&mut self, number: u32, link: &mut ConnectionContext<'_, D>) {
+    pub(super) fn poll_response_body<D: Driver>(
+        &mut self,
+        number: u32,
+        link: &mut ConnectionContext<'_, D>,
+    ) {
         if !self.poll_tunnel(number, link) {
             return;
         }
@@ -220,7 +231,12 @@ impl Http2 {
 
     /// Resets a stream whose response body failed, so that the peer knows that the content is
     /// incomplete.
-    fn fail_body<D: Driver>(&mut self, number: u32, error: &BodyError, link: &mut ConnectionContext<'_, D>) {
+    fn fail_body<D: Driver>(
+        &mut self,
+        number: u32,
+        error: &BodyError,
+        link: &mut ConnectionContext<'_, D>,
+    ) {
         let (peer, exchange) = (&link.info.peer, &self.streams.at(number).exchange);
         let request = exchange.request_name().map(ToString::to_string).unwrap_or_default();
         exchange.in_span(|| match error {
@@ -270,7 +286,11 @@ impl Http2 {
                     stream.exchange.metrics.add_sent(sent);
                     is_last && frames.data.is_empty()
                 }
-                StreamState::Buffering { .. } | StreamState::RunningHandler | StreamState::ReceivingBody | StreamState::DrainingBody | StreamState::Vacant => {
+                StreamState::Buffering { .. }
+                | StreamState::RunningHandler
+                | StreamState::ReceivingBody
+                | StreamState::DrainingBody
+                | StreamState::Vacant => {
                     unreachable!("only a response that has begun has content")
                 }
             };
@@ -289,7 +309,11 @@ impl Http2 {
     /// Requires the peer to open its windows at the minimum rate while content waits for them. If
     /// no content waits, the peer's windows allowed everything so far, so earlier waiting time no
     /// longer counts against it.
-    pub(super) fn update_send_timer<D: Driver>(&mut self, number: u32, link: &mut ConnectionContext<'_, D>) {
+    pub(super) fn update_send_timer<D: Driver>(
+        &mut self,
+        number: u32,
+        link: &mut ConnectionContext<'_, D>,
+    ) {
         let Some(stream) = self.streams.get(number) else { return };
         let has_content = match &stream.state {
             StreamState::SendingFull { .. } => true,
@@ -299,9 +323,11 @@ impl Http2 {
         let (now, rate) = (link.worker.driver.now(), link.listener.limits.min_rate());
         let (core, sent) = (protocol(&mut self.core), self.sent);
         if !has_content {
-            (stream.send_rate, stream.connection_send_rate) = (TransferRate::new(stream.sent), TransferRate::new(sent));
+            (stream.send_rate, stream.connection_send_rate) =
+                (TransferRate::new(stream.sent), TransferRate::new(sent));
         }
-        let is_stalled = has_content && stream.key.is_some_and(|key| core.is_stream_window_exhausted(key));
+        let is_stalled =
+            has_content && stream.key.is_some_and(|key| core.is_stream_window_exhausted(key));
         let is_blocked = has_content && !is_stalled && core.is_connection_window_exhausted();
         stream.deadlines.send = if is_stalled {
             stream.connection_send_rate.pause(now, sent, rate);

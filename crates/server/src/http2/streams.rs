@@ -10,9 +10,9 @@ use bytes::Bytes;
 use http::HeaderMap;
 use peregrine_proto::h2::{Request, StreamKey};
 use peregrine_web::Body;
-use peregrine_web::memory::MemoryReservation;
 use peregrine_web::head::RequestHead;
-use peregrine_web::pipe::{PipeReader, ConsumedBytes};
+use peregrine_web::memory::MemoryReservation;
+use peregrine_web::pipe::{ConsumedBytes, PipeReader};
 use std::mem::take;
 use std::sync::Arc;
 use std::task::Waker;
@@ -155,12 +155,18 @@ impl Stream {
 
     /// Returns whether a handler is working or a response is being sent.
     pub(super) fn is_busy(&self) -> bool {
-        matches!(self.state, StreamState::RunningHandler | StreamState::SendingFull { .. } | StreamState::SendingStream(_))
+        matches!(
+            self.state,
+            StreamState::RunningHandler
+                | StreamState::SendingFull { .. }
+                | StreamState::SendingStream(_)
+        )
     }
 
     /// Returns whether the stream is a conversation, in which both sides may be silent.
     pub(super) fn is_bidi(&self) -> bool {
-        let is_answering = matches!(self.state, StreamState::SendingFull { .. } | StreamState::SendingStream(_));
+        let is_answering =
+            matches!(self.state, StreamState::SendingFull { .. } | StreamState::SendingStream(_));
         let is_called = self.is_grpc_call && matches!(self.state, StreamState::RunningHandler);
         (is_answering || is_called) && self.request_body.has_unknown_length()
     }
@@ -186,7 +192,8 @@ impl Stream {
         (self.is_tunnel, self.tunnel_reader, self.last_transferred) = (false, None, 0);
         (self.awaits_data, self.receive_rate, self.received) = (false, TransferRate::default(), 0);
         (self.activity_rate, self.is_grpc_call) = (TransferRate::default(), false);
-        (self.send_rate, self.sent, self.connection_send_rate) = (TransferRate::default(), 0, TransferRate::default());
+        (self.send_rate, self.sent, self.connection_send_rate) =
+            (TransferRate::default(), 0, TransferRate::default());
         (self.released, self.discarded_bytes, self.content_length) = (0, 0, None);
         self.deadlines = StreamDeadlines::NONE;
         self.reservation.resize(0);
@@ -287,8 +294,10 @@ impl Streams {
     pub(super) fn exceeds_drain_limit(&self, bytes_max: u64) -> bool {
         let mut open = self.open_streams();
         open.any(|stream| {
-            let left = stream.content_length.map_or(0, |length| length.saturating_sub(stream.received));
-            matches!(stream.state, StreamState::DrainingBody) && left.max(stream.discarded_bytes) > bytes_max
+            let left =
+                stream.content_length.map_or(0, |length| length.saturating_sub(stream.received));
+            matches!(stream.state, StreamState::DrainingBody)
+                && left.max(stream.discarded_bytes) > bytes_max
         })
     }
 

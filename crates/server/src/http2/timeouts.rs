@@ -1,8 +1,8 @@
 //! Handles expired deadlines: of heads, streams, PING and GOAWAY.
 
-use super::streams::{StreamState, Stream};
+use super::streams::{Stream, StreamState};
 use super::{Http2, protocol};
-use crate::io::context::{ConnectionContext, Action};
+use crate::io::context::{Action, ConnectionContext};
 use crate::io::timeouts::TimeoutKind;
 use crate::observe::close_reason::CloseReason;
 use crate::observe::metrics::ErrorType;
@@ -16,7 +16,11 @@ use std::time::Duration;
 
 impl Http2 {
     /// Handles the expired deadline of `wait`.
-    pub(crate) fn on_timeout<D: Driver>(&mut self, wait: TimeoutKind, link: &mut ConnectionContext<'_, D>) -> Action {
+    pub(crate) fn on_timeout<D: Driver>(
+        &mut self,
+        wait: TimeoutKind,
+        link: &mut ConnectionContext<'_, D>,
+    ) -> Action {
         match wait {
             TimeoutKind::Head => Action::linger(CloseReason::HeadTimeout),
             TimeoutKind::NextStream => {
@@ -35,7 +39,9 @@ impl Http2 {
         let heard = link.io.input.bytes_received();
         if heard != self.last_bytes_received || link.io.deadlines.get(TimeoutKind::Ping).is_none() {
             (self.last_bytes_received, self.is_ping_pending) = (heard, false);
-            link.io.deadlines.set(TimeoutKind::Ping, link.worker.driver.now().saturating_add(after));
+            link.io
+                .deadlines
+                .set(TimeoutKind::Ping, link.worker.driver.now().saturating_add(after));
         }
     }
 
@@ -46,7 +52,8 @@ impl Http2 {
     fn send_ping<D: Driver>(&mut self, link: &mut ConnectionContext<'_, D>) -> Action {
         // If too much output is waiting, the server does not receive, and the deadline for sending
         // applies instead.
-        if link.io.input.bytes_received() != self.last_bytes_received || link.is_output_over_limit() {
+        if link.io.input.bytes_received() != self.last_bytes_received || link.is_output_over_limit()
+        {
             return Action::Continue;
         }
         let (taken, waits) = (link.stream.bytes_written(), !link.stream.is_flushed());
@@ -65,7 +72,11 @@ impl Http2 {
 
     /// Starts a timer that wakes the connection when content that the core holds back must be sent.
     /// The timer wheel is too coarse for this.
-    pub(super) fn await_release<D: Driver>(&mut self, link: &ConnectionContext<'_, D>, context: &Context<'_>) {
+    pub(super) fn await_release<D: Driver>(
+        &mut self,
+        link: &ConnectionContext<'_, D>,
+        context: &Context<'_>,
+    ) {
         let driver = &link.worker.driver;
         let Some(until_ms) = protocol(&mut self.core).next_release_at() else { return };
         // An earlier timer is running. It starts a turn, which calls this method again.
@@ -82,7 +93,11 @@ impl Http2 {
     }
 
     /// Schedules a check of a stream's deadlines when the first of them expires.
-    pub(super) fn schedule_stream_timer<D: Driver>(&mut self, number: u32, link: &mut ConnectionContext<'_, D>) {
+    pub(super) fn schedule_stream_timer<D: Driver>(
+        &mut self,
+        number: u32,
+        link: &mut ConnectionContext<'_, D>,
+    ) {
         let first = self.streams.at(number).deadlines.next_deadline();
         if first != Duration::MAX {
             link.io.deadlines.set_earlier(TimeoutKind::NextStream, first);
@@ -118,7 +133,12 @@ impl Http2 {
         }
     }
 
-    fn check_stream<D: Driver>(&mut self, number: u32, now: Duration, link: &mut ConnectionContext<'_, D>) {
+    fn check_stream<D: Driver>(
+        &mut self,
+        number: u32,
+        now: Duration,
+        link: &mut ConnectionContext<'_, D>,
+    ) {
         let Some(stream) = self.streams.get(number) else { return };
         let deadlines = stream.deadlines;
         let is_handling = matches!(stream.state, StreamState::RunningHandler);
@@ -132,13 +152,19 @@ impl Http2 {
             stream.deadlines.exchange = Duration::MAX;
             return self.respond_problem(number, Problem::handler_timeout(), link);
         }
-        if deadlines.idle.min(deadlines.exchange) <= now && matches!(stream.state, StreamState::ReceivingBody) {
+        if deadlines.idle.min(deadlines.exchange) <= now
+            && matches!(stream.state, StreamState::ReceivingBody)
+        {
             stream.request_body.fail(BodyError::Disconnected);
             return self.drain_body(number, link);
         }
         if deadlines.idle <= now && matches!(stream.state, StreamState::SendingStream(_)) {
             link.worker.instrumentation.record_limit("upgraded_idle_timeout");
-            return self.reset_timed_out(number, "its upgraded protocol was idle for too long", link);
+            return self.reset_timed_out(
+                number,
+                "its upgraded protocol was idle for too long",
+                link,
+            );
         }
         if deadlines.exchange <= now {
             link.worker.instrumentation.record_limit("exchange_timeout");
@@ -170,7 +196,12 @@ impl Http2 {
         }
     }
 
-    fn reset_timed_out<D: Driver>(&mut self, number: u32, why: &str, link: &mut ConnectionContext<'_, D>) {
+    fn reset_timed_out<D: Driver>(
+        &mut self,
+        number: u32,
+        why: &str,
+        link: &mut ConnectionContext<'_, D>,
+    ) {
         let request = self.streams.at(number).exchange.request_name();
         let request = request.map(ToString::to_string).unwrap_or_default();
         let peer = &link.info.peer;

@@ -5,7 +5,7 @@
 //! protocol's input, and that protocol's output is sent as the content of the response.
 
 use super::Http2;
-use super::streams::{StreamState, Stream};
+use super::streams::{Stream, StreamState};
 use crate::exchange::body_sender::RequestBodySender;
 use crate::io::context::ConnectionContext;
 use crate::panic::catch_panic;
@@ -17,7 +17,7 @@ use peregrine_proto::BodyLength;
 use peregrine_proto::h2::{ErrorCode, StreamKey};
 use peregrine_web::head::RequestHead;
 use peregrine_web::pipe::pipe;
-use peregrine_web::upgrade::{SendBuffer, SEND_BUFFER_BYTES_MAX, Upgraded};
+use peregrine_web::upgrade::{SEND_BUFFER_BYTES_MAX, SendBuffer, Upgraded};
 use peregrine_web::{Body, Problem, Response};
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -40,7 +40,11 @@ impl Http2 {
                 writer.finish(HeaderMap::new());
             } else {
                 let (is_awaited, is_promised) = (false, false);
-                stream.request_body = RequestBodySender::Open { pipe: writer, awaits_continue: is_awaited, has_length: is_promised };
+                stream.request_body = RequestBodySender::Open {
+                    pipe: writer,
+                    awaits_continue: is_awaited,
+                    has_length: is_promised,
+                };
             }
             (stream.is_tunnel, stream.tunnel_reader) = (true, Some(reader));
             Body::empty()
@@ -63,7 +67,11 @@ impl Http2 {
         let Some(upgrade) = response.take_upgrade().filter(|_| is_agreed) else {
             // RFC 9110 §9.3.6: any 2xx would mean that the other protocol begins.
             let is_refusal = !is_agreed && !response.status.is_success();
-            return Some(if is_refusal { response } else { self.protocol_not_supported(number, response, link) });
+            return Some(if is_refusal {
+                response
+            } else {
+                self.protocol_not_supported(number, response, link)
+            });
         };
         // RFC 8441 §5: a 200 means what 101 means in HTTP/1.1, and there is no key to accept.
         response.status = StatusCode::OK;
@@ -100,7 +108,11 @@ impl Http2 {
 
     /// Polls the upgraded protocol of a stream, if there is one. Returns false if the protocol
     /// panicked, which resets the stream.
-    pub(super) fn poll_tunnel<D: Driver>(&mut self, number: u32, link: &mut ConnectionContext<'_, D>) -> bool {
+    pub(super) fn poll_tunnel<D: Driver>(
+        &mut self,
+        number: u32,
+        link: &mut ConnectionContext<'_, D>,
+    ) -> bool {
         let Stream { is_tunnel, exchange, waker, .. } = self.streams.at(number);
         if !*is_tunnel {
             return true;
@@ -117,12 +129,17 @@ impl Http2 {
     /// Closes the stream if no byte moves in either direction for `upgraded_idle_timeout`. The peer
     /// may be silent that long, so no minimum rate applies to its bytes. The minimum rate for
     /// receiving output applies as for any response.
-    pub(super) fn update_tunnel_timer<D: Driver>(&mut self, number: u32, link: &mut ConnectionContext<'_, D>) {
+    pub(super) fn update_tunnel_timer<D: Driver>(
+        &mut self,
+        number: u32,
+        link: &mut ConnectionContext<'_, D>,
+    ) {
         let stream = self.streams.at(number);
         stream.deadlines.receive = Duration::MAX;
         let moved = stream.received + stream.sent;
         let is_begun = matches!(stream.state, StreamState::SendingStream(_));
-        if is_begun && (stream.deadlines.idle == Duration::MAX || stream.last_transferred != moved) {
+        if is_begun && (stream.deadlines.idle == Duration::MAX || stream.last_transferred != moved)
+        {
             stream.last_transferred = moved;
             let timeout = link.listener.limits.upgraded_idle_timeout.unwrap_or(Duration::MAX);
             stream.deadlines.idle = link.worker.driver.now().saturating_add(timeout);

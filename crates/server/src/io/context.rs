@@ -140,7 +140,13 @@ impl<D: Driver> ConnectionContext<'_, D> {
     ) -> Result<AdmissionPermit, ShedReason> {
         let driver = &self.worker.driver;
         let is_by_wicket = self.is_reserved;
-        let asking = AdmissionRequest { target, head, info: self.info, has_content, is_reserved: is_by_wicket };
+        let asking = AdmissionRequest {
+            target,
+            head,
+            info: self.info,
+            has_content,
+            is_reserved: is_by_wicket,
+        };
         let overload = &self.worker.admission;
         let admitted = overload.admit(&asking, || (driver.polled_at(), driver.coarse_now()));
         if overload.needs_watcher() {
@@ -162,7 +168,8 @@ impl<D: Driver> ConnectionContext<'_, D> {
     pub(crate) fn start_idle_timer(&mut self) {
         self.io.deadlines.clear(TimeoutKind::Receive);
         let rate = self.listener.limits.bidi_min_rate();
-        let until = self.io.activity_rate.start(self.worker.driver.now(), self.bytes_transferred(), rate);
+        let until =
+            self.io.activity_rate.start(self.worker.driver.now(), self.bytes_transferred(), rate);
         self.io.deadlines.set(TimeoutKind::Idle, until);
     }
 
@@ -206,7 +213,11 @@ async fn watch_shedding<D: Driver>(worker: Rc<Worker<D>>) {
     while let Some(at) = worker.admission.next_check(worker.driver.now())
         && worker.lifecycle() < Lifecycle::ForceClosing
     {
-        race(worker.driver.sleep_until(at), worker.lifecycle_reached(&alarm, Lifecycle::ForceClosing)).await;
+        race(
+            worker.driver.sleep_until(at),
+            worker.lifecycle_reached(&alarm, Lifecycle::ForceClosing),
+        )
+        .await;
     }
 }
 

@@ -24,7 +24,13 @@ pub(crate) struct InputBuffer<C> {
 
 impl<C: Deref<Target = [u8]>> InputBuffer<C> {
     pub(crate) fn new() -> Self {
-        Self { buffer: ChunkBuffer::new(), is_eof: false, bytes_received: 0, plaintext_bytes: 0, payload_bytes: 0 }
+        Self {
+            buffer: ChunkBuffer::new(),
+            is_eof: false,
+            bytes_received: 0,
+            plaintext_bytes: 0,
+            payload_bytes: 0,
+        }
     }
 
     /// Adds bytes that the driver received. Replies of the TLS session are written to `replies`.
@@ -60,7 +66,8 @@ impl<C: Deref<Target = [u8]>> InputBuffer<C> {
             (tls.receive(sealed, plain, replies), plain.len() - before)
         });
         self.plaintext_bytes += opened as u64;
-        self.payload_bytes = self.payload_bytes.max(self.plaintext_bytes + tls.partial_record_bytes());
+        self.payload_bytes =
+            self.payload_bytes.max(self.plaintext_bytes + tls.partial_record_bytes());
         taken
     }
 
@@ -85,7 +92,11 @@ impl<C: Deref<Target = [u8]>> InputBuffer<C> {
     ///
     /// # Errors
     /// As [`Reader::take`].
-    pub(crate) fn resume_tls(&mut self, stage: &mut Transport, replies: &mut Vec<u8>) -> Result<(), TlsConnectionError> {
+    pub(crate) fn resume_tls(
+        &mut self,
+        stage: &mut Transport,
+        replies: &mut Vec<u8>,
+    ) -> Result<(), TlsConnectionError> {
         let Transport::Tls(tls) = stage else { return Ok(()) };
         self.decrypt(tls, &[], replies)
     }
@@ -151,6 +162,7 @@ impl<C: Deref<Target = [u8]>> InputBuffer<C> {
 
     pub(crate) fn reset(&mut self, keep_bytes_max: usize) {
         self.buffer.reset(keep_bytes_max);
-        (self.is_eof, self.bytes_received, self.plaintext_bytes, self.payload_bytes) = (false, 0, 0, 0);
+        (self.is_eof, self.bytes_received, self.plaintext_bytes, self.payload_bytes) =
+            (false, 0, 0, 0);
     }
 }

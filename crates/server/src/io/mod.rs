@@ -84,7 +84,8 @@ impl<D: Driver> ConnectionIo<D> {
         self.input.reset(keep_bytes_max);
         self.output.reset(keep_bytes_max);
         self.deadlines.clear_all();
-        (self.receive_rate, self.activity_rate) = (TransferRate::default(), TransferRate::default());
+        (self.receive_rate, self.activity_rate) =
+            (TransferRate::default(), TransferRate::default());
         self.send_rate = TransferRate::default();
         self.unflushed_bytes = 0;
         self.had_final_turn = false;

@@ -143,7 +143,8 @@ impl OutputBuffer {
     /// The memory of the buffers, and of a waiting shared piece.
     #[inline]
     pub(crate) fn memory_bytes(&self) -> usize {
-        let buffers = self.plaintext.capacity() + self.tls_records.capacity() + self.before_shared.capacity();
+        let buffers =
+            self.plaintext.capacity() + self.tls_records.capacity() + self.before_shared.capacity();
         if self.is_shared_accounted { buffers + self.shared.len() } else { buffers }
     }
 

@@ -158,7 +158,11 @@ impl Default for ProbeSchedule {
 
 impl ProbeSchedule {
     /// Schedules the next probe, unless one is scheduled.
-    pub(crate) fn schedule_if_unset(&mut self, now: impl FnOnce() -> Duration, deadlines: &mut Deadlines) {
+    pub(crate) fn schedule_if_unset(
+        &mut self,
+        now: impl FnOnce() -> Duration,
+        deadlines: &mut Deadlines,
+    ) {
         if deadlines.get(TimeoutKind::Probe).is_none() {
             self.schedule(now(), deadlines);
         }
@@ -188,7 +192,10 @@ mod tests {
         deadlines.set(TimeoutKind::NextStream, SECOND);
         deadlines.set(TimeoutKind::NextStream, Duration::MAX);
         deadlines.set_earlier(TimeoutKind::Exchange, Duration::MAX);
-        assert_eq!((deadlines.next_deadline(), deadlines.get(TimeoutKind::NextStream)), (None, None));
+        assert_eq!(
+            (deadlines.next_deadline(), deadlines.get(TimeoutKind::NextStream)),
+            (None, None)
+        );
         assert_eq!(deadlines.pop_expired(Duration::MAX), None);
         deadlines.set_earlier(TimeoutKind::Exchange, SECOND * 2);
         deadlines.set_earlier(TimeoutKind::Exchange, SECOND * 3);

@@ -178,7 +178,10 @@ mod tests {
                 }
                 let silence = now - last;
                 assert!(silence >= rate.grace, "{silence:?} after {last:?}");
-                assert!(silence <= rate.grace + rate.grace / CHECKS_PER_GRACE, "{silence:?} after {last:?}");
+                assert!(
+                    silence <= rate.grace + rate.grace / CHECKS_PER_GRACE,
+                    "{silence:?} after {last:?}"
+                );
                 assert!(looks <= 2 * (CHECKS_PER_GRACE + 1), "{looks} looks");
             }
         }

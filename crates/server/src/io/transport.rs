@@ -1,8 +1,10 @@
 //! The layer between the driver and the protocol: TLS, or nothing.
 
-use peregrine_tls::{CertificateNames, PeerCertificate, TlsReadState, TlsConnectionError, TlsConnection, TlsVersion};
-use peregrine_web::memory::MemoryReservation;
+use peregrine_tls::{
+    CertificateNames, PeerCertificate, TlsConnection, TlsConnectionError, TlsReadState, TlsVersion,
+};
 use peregrine_web::connection::{ClientIdentity, TlsInfo};
+use peregrine_web::memory::MemoryReservation;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, UNIX_EPOCH};
@@ -94,7 +96,10 @@ impl Transport {
             server_name: facts.server_name.map(str::to_owned),
             alpn_protocol: facts.alpn.map(<[u8]>::to_vec),
             resumed: facts.resumed,
-            client_identity: tls.session.peer_certificate().map(|client| Arc::new(to_client_identity(client))),
+            client_identity: tls
+                .session
+                .peer_certificate()
+                .map(|client| Arc::new(to_client_identity(client))),
         })
     }
 }

@@ -1,7 +1,7 @@
 //! The limits of HTTP/2.
 
 #[cfg(feature = "config")]
-use peregrine_config::{OptionalDuration, ByteSize};
+use peregrine_config::{ByteSize, OptionalDuration};
 use peregrine_proto::h2;
 use std::time::Duration;
 

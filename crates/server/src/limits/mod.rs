@@ -7,7 +7,7 @@ pub use self::http2::Http2Limits;
 pub use self::overload::{MemoryMax, OverloadLimits};
 
 #[cfg(feature = "config")]
-use peregrine_config::{OptionalDuration, ByteSize, HumanDuration};
+use peregrine_config::{ByteSize, HumanDuration, OptionalDuration};
 use peregrine_proto::h2;
 use std::time::Duration;
 
@@ -360,9 +360,8 @@ mod tests {
     #[test]
     fn connections_that_came_together_do_not_end_together() {
         let limits = Limits { lifetime_max: Some(Duration::from_secs(1000)), ..Limits::default() };
-        let life = |born| {
-            limits.expires_at(Duration::from_millis(born)).as_secs_f64() - born as f64 / 1e3
-        };
+        let life =
+            |born| limits.expires_at(Duration::from_millis(born)).as_secs_f64() - born as f64 / 1e3;
         for second in [0, 77, 1_000_000] {
             let mut lives: Vec<_> = (second * 1000..second * 1000 + 1000).map(life).collect();
             lives.sort_by(f64::total_cmp);

@@ -1,7 +1,7 @@
 //! The limits above which a worker rejects requests and connections because of overload.
 
 #[cfg(feature = "config")]
-use peregrine_config::{AutoByteSize, OptionalCount, OptionalDuration, HumanDuration};
+use peregrine_config::{AutoByteSize, HumanDuration, OptionalCount, OptionalDuration};
 use std::time::Duration;
 
 /// A smaller limit must be a mistake: this is only enough for the buffers of a few connections.

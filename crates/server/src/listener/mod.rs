@@ -13,8 +13,8 @@ use peregrine_driver::{self as driver, Address, Driver};
 use peregrine_proto::h2;
 use peregrine_tls::TlsConfig;
 use peregrine_web::TrustedProxies;
+use peregrine_web::connection::{ConnectionAddr, PeerCredentials};
 use peregrine_web::memory::{self, MemoryPressure};
-use peregrine_web::connection::{PeerCredentials, ConnectionAddr};
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -39,7 +39,8 @@ impl ListenerContext {
         worker: &Worker<D>,
         listen: BoundListener<D::Socket>,
     ) -> (Self, D::Socket) {
-        let BoundListener { socket, tls, limits, proxy_protocol, trusted_proxies: proxies, .. } = listen;
+        let BoundListener { socket, tls, limits, proxy_protocol, trusted_proxies: proxies, .. } =
+            listen;
         let (rooms, handshakes) = match &limits {
             None => (Rc::clone(&worker.connection_limiter), Rc::clone(&worker.handshake_limiter)),
             Some(_) => (ConnectionLimiter::new(&worker.instrumentation), Rc::default()),
@@ -92,7 +93,8 @@ impl ListenerContext {
         let peer = ConnectionAddr::Tcp(address);
         let begins = self.proxy_protocol.as_ref().map(|settings| settings.preamble_for(&peer));
         let is_told_later = begins == Some(Preamble::ProxyHeader);
-        let is_proxy = || self.trusted_proxies.as_ref().is_some_and(|proxies| proxies.trusts(&peer));
+        let is_proxy =
+            || self.trusted_proxies.as_ref().is_some_and(|proxies| proxies.trusts(&peer));
         (!is_told_later && !is_proxy()).then(|| address.ip())
     }
 
@@ -104,12 +106,15 @@ impl ListenerContext {
 
 /// Converts the address of one end of a connection. For a Unix domain socket, `ask` returns the
 /// credentials of the process at that end.
-pub(crate) fn to_peer(address: Address, ask: impl FnOnce() -> Option<driver::UnixCredentials>) -> ConnectionAddr {
+pub(crate) fn to_peer(
+    address: Address,
+    ask: impl FnOnce() -> Option<driver::UnixCredentials>,
+) -> ConnectionAddr {
     match address {
         Address::Tcp(address) => ConnectionAddr::Tcp(address),
         Address::Unix(path) => {
-            let credentials =
-                ask().map(|driver::UnixCredentials { uid, gid, pid }| PeerCredentials { uid, gid, pid });
+            let credentials = ask()
+                .map(|driver::UnixCredentials { uid, gid, pid }| PeerCredentials { uid, gid, pid });
             ConnectionAddr::Unix { path, credentials }
         }
         Address::Unknown => ConnectionAddr::None,

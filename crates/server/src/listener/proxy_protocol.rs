@@ -3,7 +3,9 @@
 
 use peregrine_proto::proxy_protocol::{Addresses, ProxyProtocolHeader, Ssl, tlv_type};
 use peregrine_web::client::Networks;
-use peregrine_web::connection::{ConnectionInfo, ConnectionAddr, ProxyProtocolInfo, ProxyProtocolTls};
+use peregrine_web::connection::{
+    ConnectionAddr, ConnectionInfo, ProxyProtocolInfo, ProxyProtocolTls,
+};
 use std::sync::Arc;
 
 /// Whether the connections of a listener start with a PROXY header, version 1 or 2. In this header,
@@ -107,7 +109,10 @@ impl ProxyProtocol {
 }
 
 /// Adds the facts from `header` to those about its connection. Does not change the trusted proxies.
-pub(crate) fn apply_header(info: &ConnectionInfo, header: &ProxyProtocolHeader<'_>) -> ConnectionInfo {
+pub(crate) fn apply_header(
+    info: &ConnectionInfo,
+    header: &ProxyProtocolHeader<'_>,
+) -> ConnectionInfo {
     let mut info = info.clone();
     if header.addresses == Addresses::Local {
         return info;

@@ -95,7 +95,9 @@ impl CloseReason {
             Self::ExchangeTimeout => "exchange-late",
             Self::ConnectionAgeMax => "lifetime",
             Self::Rejected(_) => "rejected",
-            Self::Http2Rejected(reject) if reject.code() == h2::ErrorCode::ENHANCE_YOUR_CALM => "http2-excess",
+            Self::Http2Rejected(reject) if reject.code() == h2::ErrorCode::ENHANCE_YOUR_CALM => {
+                "http2-excess"
+            }
             Self::Http2Rejected(_) => "http2-rejected",
             Self::TlsFailed(_) => "tls-failed",
             Self::ClientCertificate { label: fault, .. } => fault,
@@ -128,7 +130,9 @@ impl CloseReason {
             Self::ClientConnectionsMax => "overload.connections_per_client_max",
             Self::Rejected(reject) => return limit_name_for(*reject),
             Self::Http2Rejected(h2::Http2Error::AbuseBudgetExhausted) => "http2.budget_max",
-            Self::Http2Rejected(h2::Http2Error::PendingControlFramesExceeded) => "http2.answers_max",
+            Self::Http2Rejected(h2::Http2Error::PendingControlFramesExceeded) => {
+                "http2.answers_max"
+            }
             Self::Http2Rejected(h2::Http2Error::HeaderBlockTooLong) => "http2.block_bytes_max",
             _ => return None,
         })
@@ -152,7 +156,10 @@ pub(crate) fn limit_name_for(reject: RequestError) -> Option<&'static str> {
 impl CloseReason {
     /// Returns whether the TLS session ended the connection, with or without an alert.
     pub(crate) fn is_tls(&self) -> bool {
-        matches!(self, Self::TlsFailed(_) | Self::ClientCertificate { .. } | Self::PlaintextOnTlsPort)
+        matches!(
+            self,
+            Self::TlsFailed(_) | Self::ClientCertificate { .. } | Self::PlaintextOnTlsPort
+        )
     }
 }
 

@@ -6,7 +6,7 @@
 
 use super::close_reason::{CloseReason, limit_name_for};
 use peregrine_driver::ITERATION_BOUNDS;
-use peregrine_metrics::{Counter, CounterSet, Histogram, Gauge, MetricMap};
+use peregrine_metrics::{Counter, CounterSet, Gauge, Histogram, MetricMap};
 use peregrine_proto::{Method, RequestError, Version, h2};
 use peregrine_web::built::BuiltApp;
 use peregrine_web::route::display_pattern;
@@ -175,7 +175,8 @@ impl WorkerMetrics {
 
     /// The current number of connections, by protocol and state.
     pub fn connections(&self) -> impl Iterator<Item = ((&'static str, &'static str), u64)> {
-        let levels = self.connection_states.iter().map(|level| u64::try_from(level.get()).unwrap_or(0));
+        let levels =
+            self.connection_states.iter().map(|level| u64::try_from(level.get()).unwrap_or(0));
         ConnectionState::ALL.into_iter().map(ConnectionState::labels).zip(levels)
     }
 
@@ -220,13 +221,16 @@ impl WorkerMetrics {
             return;
         }
         self.request_histograms.get_or_init(|| {
-            let routes = application.routes().map(|route| display_pattern(route.pattern).into_owned());
+            let routes =
+                application.routes().map(|route| display_pattern(route.pattern).into_owned());
             let routes: Vec<_> = routes.collect();
             // Most routes are used with one method and respond with few statuses. The routes and
             // statuses are those of the application, and unknown methods share one key, so peers
             // cannot create arbitrarily many keys.
-            let (durations, sizes) =
-                (MetricMap::with_capacity(routes.len() * 8 + 256), MetricMap::with_capacity(routes.len() * 2 + 16));
+            let (durations, sizes) = (
+                MetricMap::with_capacity(routes.len() * 8 + 256),
+                MetricMap::with_capacity(routes.len() * 2 + 16),
+            );
             RequestHistograms { routes, durations, sizes }
         });
     }
@@ -239,7 +243,9 @@ impl WorkerMetrics {
         }
         match ended {
             CloseReason::Rejected(reject) => self.violations.increment(Violation::Http(*reject)),
-            CloseReason::Http2Rejected(reject) => self.violations.increment(Violation::Http2(*reject)),
+            CloseReason::Http2Rejected(reject) => {
+                self.violations.increment(Violation::Http2(*reject))
+            }
             _ => {}
         }
     }
@@ -386,7 +392,14 @@ mod tests {
                     assert_eq!(fault as usize, number);
                     for route in [None, Some(0), Some(7), Some(u32::MAX - 1)] {
                         for status in [0, 100, 200, 599, 999] {
-                            let key = RequestKey { method, version, is_secure, route, status, error: fault };
+                            let key = RequestKey {
+                                method,
+                                version,
+                                is_secure,
+                                route,
+                                status,
+                                error: fault,
+                            };
                             assert_eq!(RequestKey::unpack(key.pack()), key);
                         }
                     }

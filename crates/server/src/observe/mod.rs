@@ -15,7 +15,7 @@ pub(crate) mod watchdog;
 
 use self::access_log::WorkerAccessLog;
 use self::close_reason::CloseReason;
-use self::metrics::{HandshakeParams, WorkerMetrics, DURATION_BOUNDS};
+use self::metrics::{DURATION_BOUNDS, HandshakeParams, WorkerMetrics};
 use self::trace::TraceConfig;
 use self::watchdog::Heartbeat;
 use peregrine_web::connection::TlsInfo;

@@ -1,10 +1,13 @@
 //! Writes the counters of workers in the Prometheus text format.
 
 use super::metrics::{
-    HandshakeParams, WorkerMetrics, DURATION_BOUNDS, RequestKey, RequestHistograms, Violation, SIZE_BOUNDS, TlsFailure, method_name,
+    DURATION_BOUNDS, HandshakeParams, RequestHistograms, RequestKey, SIZE_BOUNDS, TlsFailure,
+    Violation, WorkerMetrics, method_name,
 };
 use peregrine_driver::ITERATION_BOUNDS;
-use peregrine_metrics::{HistogramSnapshot, Counter, MetricFamily, CounterSet, MetricType, Gauge, Exposition};
+use peregrine_metrics::{
+    Counter, CounterSet, Exposition, Gauge, HistogramSnapshot, MetricFamily, MetricType,
+};
 use std::collections::BTreeMap;
 
 /// Nanoseconds per second.
@@ -43,10 +46,18 @@ const ACTIVE: MetricFamily<'_> = family(
     "",
     "Requests whose response is not complete.",
 );
-const CONNECTIONS: MetricFamily<'_> =
-    family("peregrine_connections", MetricType::Gauge, "", "Open connections by protocol and state.");
-const WORKER_CONNECTIONS: MetricFamily<'_> =
-    family("peregrine_worker_connections", MetricType::Gauge, "", "Open connections of each worker.");
+const CONNECTIONS: MetricFamily<'_> = family(
+    "peregrine_connections",
+    MetricType::Gauge,
+    "",
+    "Open connections by protocol and state.",
+);
+const WORKER_CONNECTIONS: MetricFamily<'_> = family(
+    "peregrine_worker_connections",
+    MetricType::Gauge,
+    "",
+    "Open connections of each worker.",
+);
 const IMBALANCE: MetricFamily<'_> = family(
     "peregrine_worker_imbalance_ratio",
     MetricType::Gauge,
@@ -212,7 +223,9 @@ pub fn write_metrics(page: &mut Exposition, workers: &[&WorkerMetrics]) {
     write_overload(page, workers);
 }
 
-fn request_histograms<'a>(workers: &'a [&WorkerMetrics]) -> impl Iterator<Item = &'a RequestHistograms> {
+fn request_histograms<'a>(
+    workers: &'a [&WorkerMetrics],
+) -> impl Iterator<Item = &'a RequestHistograms> {
     workers.iter().filter_map(|counts| counts.request_histograms.get())
 }
 
@@ -296,7 +309,9 @@ fn write_active(page: &mut Exposition, workers: &[&WorkerMetrics]) {
     let has_any = request_histograms(workers).next().is_some();
     for is_secure in [false, true] {
         let of = |counts: &&WorkerMetrics, method: usize| {
-            counts.active_requests[usize::from(is_secure)].get(method).map_or(0, |level| level.get())
+            counts.active_requests[usize::from(is_secure)]
+                .get(method)
+                .map_or(0, |level| level.get())
         };
         for method in 0..workers.first().map_or(0, |counts| counts.active_requests[0].len()) {
             let active: i64 = workers.iter().map(|counts| of(counts, method)).sum();

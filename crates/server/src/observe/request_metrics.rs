@@ -1,7 +1,7 @@
 //! Measures one request, from its head to the end of its response.
 
-use super::access_log::{AccessLogger, AccessLogRecord};
-use super::metrics::{WorkerMetrics, ErrorType, RequestKey};
+use super::access_log::{AccessLogRecord, AccessLogger};
+use super::metrics::{ErrorType, RequestKey, WorkerMetrics};
 use super::trace::Tracer;
 use http::StatusCode;
 use peregrine_proto::{Method, Version};
@@ -288,7 +288,8 @@ mod tests {
     }
 
     fn bench() -> Bench {
-        let (counts, now) = (Arc::new(WorkerMetrics::with_request_histograms()), Rc::new(Cell::new(0)));
+        let (counts, now) =
+            (Arc::new(WorkerMetrics::with_request_histograms()), Rc::new(Cell::new(0)));
         counts.init_request_histograms(&App::new().get("/a", || "a").build().unwrap());
         let clock = Rc::clone(&now);
         let clock = move || Duration::from_millis(clock.get());
@@ -408,7 +409,8 @@ mod tests {
         tally.set_status(StatusCode::OK);
         tally.finish();
         let measured = bench.counts.request_histograms.get().unwrap();
-        let (mut took, mut received, mut sent) = <(HistogramSnapshot, HistogramSnapshot, HistogramSnapshot)>::default();
+        let (mut took, mut received, mut sent) =
+            <(HistogramSnapshot, HistogramSnapshot, HistogramSnapshot)>::default();
         measured.durations.entries().for_each(|(_, histogram)| histogram.read_into(&mut took));
         for (_, sizes) in measured.sizes.entries() {
             sizes.received.read_into(&mut received);

@@ -131,7 +131,9 @@ fn record_fields(span: &Span, (key, received, sent): (&RequestKey, u64, u64)) {
         span.record("error.type", &*error);
     }
     // An error or a disconnect of the client is not an error of the server.
-    if key.status >= 500 || matches!(key.error, ErrorType::Panic | ErrorType::Timeout | ErrorType::Aborted) {
+    if key.status >= 500
+        || matches!(key.error, ErrorType::Panic | ErrorType::Timeout | ErrorType::Aborted)
+    {
         span.record("otel.status_code", "ERROR");
     }
 }

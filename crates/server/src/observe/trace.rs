@@ -4,8 +4,8 @@ use super::access_log::route_patterns;
 use super::span;
 use peregrine_web::built::BuiltApp;
 use peregrine_web::panic::in_span;
-use peregrine_web::trace::{LazyTraceContext, TraceSeed, TraceContext, enter};
-use peregrine_web::{RequestHead, Request};
+use peregrine_web::trace::{LazyTraceContext, TraceContext, TraceSeed, enter};
+use peregrine_web::{Request, RequestHead};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -156,7 +156,9 @@ struct Sampler {
 
 impl Sampler {
     fn of(traces: &TraceConfig, patterns: &[String]) -> Self {
-        let of = |pattern: &String| traces.route_sample_ratios.get(pattern).copied().map(sampling_threshold);
+        let of = |pattern: &String| {
+            traces.route_sample_ratios.get(pattern).copied().map(sampling_threshold)
+        };
         Self {
             threshold: sampling_threshold(traces.sample_ratio),
             route_thresholds: patterns.iter().map(of).collect(),
@@ -227,10 +229,16 @@ impl Tracer {
     }
 
     /// Decides whether a routed request is sampled, and builds its span if so.
-    pub(crate) fn start_span(&self, request: &Request, pattern: Option<&str>, traced: &mut RequestSpan) {
+    pub(crate) fn start_span(
+        &self,
+        request: &Request,
+        pattern: Option<&str>,
+        traced: &mut RequestSpan,
+    ) {
         self.reload();
         let head = &request.parts.head;
-        let parent = self.sampler.borrow().is_parent_based.then(|| TraceContext::extract(head)).flatten();
+        let parent =
+            self.sampler.borrow().is_parent_based.then(|| TraceContext::extract(head)).flatten();
         let place = self.sample(head, parent.as_ref());
         traced.span = None;
         if place.is_sampled() {
@@ -245,7 +253,12 @@ impl Tracer {
     }
 
     /// Replaces the ids in `place` with those of the recorder, if there is one.
-    fn with_recorded_ids(&self, place: LazyTraceContext, span: &Span, parent: Option<&TraceContext>) -> LazyTraceContext {
+    fn with_recorded_ids(
+        &self,
+        place: LazyTraceContext,
+        span: &Span,
+        parent: Option<&TraceContext>,
+    ) -> LazyTraceContext {
         match self.recorder.as_ref().and_then(|recorder| recorder.on_start(span, parent)) {
             Some((trace_id, span_id)) => {
                 LazyTraceContext::Computed(Rc::new(place.context().with_ids(trace_id, span_id)))
@@ -257,7 +270,8 @@ impl Tracer {
     /// Makes the request's span context, which contains the decision whether to sample the request.
     fn sample(&self, head: &RequestHead, parent: Option<&TraceContext>) -> LazyTraceContext {
         let sampling = self.sampler.borrow();
-        let own = head.route_id().and_then(|route| *sampling.route_thresholds.get(route as usize)?);
+        let own =
+            head.route_id().and_then(|route| *sampling.route_thresholds.get(route as usize)?);
         let seed = self.seed.get().next();
         self.seed.set(seed);
         let context = match parent {
@@ -294,7 +308,8 @@ mod tests {
             let mut head = RequestHead::build(&Limits::default(), &line, fields).unwrap();
             let _target =
                 application.find(&mut head, &peregrine_web::connection::ConnectionInfo::default());
-            let parent = TraceContext::extract(&head).filter(|_| tracing.sampler.borrow().is_parent_based);
+            let parent =
+                TraceContext::extract(&head).filter(|_| tracing.sampler.borrow().is_parent_based);
             let context = tracing.sample(&head, parent.as_ref()).context();
             assert_ne!(parent.as_ref().map(TraceContext::span_id), Some(context.span_id()));
             let follows = parent.map(|parent| parent.trace_id() == context.trace_id());
@@ -368,7 +383,12 @@ mod tests {
         };
         let all = sampling_threshold(1.0);
         assert_eq!(sampled(), (all, None, true));
-        change.send_replace(TraceConfig::new().sample_ratio(0.0).route_sample_ratio("/a", 1.0).ignore_remote_parents());
+        change.send_replace(
+            TraceConfig::new()
+                .sample_ratio(0.0)
+                .route_sample_ratio("/a", 1.0)
+                .ignore_remote_parents(),
+        );
         assert_eq!(sampled(), (0, Some(all), false));
         drop(change);
         assert_eq!(sampled(), (0, Some(all), false), "the last sampling stays");

@@ -90,7 +90,8 @@ impl Heartbeat {
     #[must_use]
     pub fn current_poll(&self) -> Option<(usize, String)> {
         let route = self.route.load(Ordering::Acquire);
-        (route != NO_POLL).then(|| (self.poll_count.load(Ordering::Relaxed), self.route_name(route)))
+        (route != NO_POLL)
+            .then(|| (self.poll_count.load(Ordering::Relaxed), self.route_name(route)))
     }
 
     fn route_name(&self, route: usize) -> String {
@@ -174,7 +175,12 @@ impl PollWatchdog {
             // One thread watches a worker for the worker's whole life, so this is set once.
             let _ = pulse.watchdog.set(thread.clone());
         }
-        let watched = |pulse| WatchedWorker { heartbeat: pulse, last_poll: 0, since: Duration::ZERO, is_reported: false };
+        let watched = |pulse| WatchedWorker {
+            heartbeat: pulse,
+            last_poll: 0,
+            since: Duration::ZERO,
+            is_reported: false,
+        };
         let workers = pulses.into_iter().map(watched).collect();
         Self { threshold: budget, workers, idle_checks: 0, last_warnings: HashMap::new() }
     }
@@ -203,8 +209,12 @@ impl PollWatchdog {
             let turn = pulse.poll_count.load(Ordering::Relaxed);
             is_quiet &= route == NO_POLL && turn == watched.last_poll;
             if route == NO_POLL || turn != watched.last_poll {
-                *watched =
-                    WatchedWorker { last_poll: turn, since: now, is_reported: false, heartbeat: watched.heartbeat.clone() };
+                *watched = WatchedWorker {
+                    last_poll: turn,
+                    since: now,
+                    is_reported: false,
+                    heartbeat: watched.heartbeat.clone(),
+                };
                 continue;
             }
             let time = now.saturating_sub(watched.since);
@@ -214,7 +224,8 @@ impl PollWatchdog {
             watched.is_reported = true;
             pulse.blocking_polls.fetch_add(1, Ordering::Relaxed);
             let route = pulse.route_name(route);
-            let is_new = self.last_warnings.get(&route).is_none_or(|told| now >= *told + WARNING_INTERVAL);
+            let is_new =
+                self.last_warnings.get(&route).is_none_or(|told| now >= *told + WARNING_INTERVAL);
             if is_new {
                 pulse.reported_poll.store(turn, Ordering::Relaxed);
                 self.last_warnings.insert(route.clone(), now);
@@ -322,7 +333,11 @@ mod tests {
         let (pulse, mut watch) = watch();
         drop(pulse.start_poll(Some("/once")));
         for (time, pause) in [(0, Some(BUDGET / 2)), (50, Some(BUDGET / 2)), (100, None)] {
-            assert_eq!((look(&mut watch, time), watch.next_check_in()), (vec![], pause), "{time} ms");
+            assert_eq!(
+                (look(&mut watch, time), watch.next_check_in()),
+                (vec![], pause),
+                "{time} ms"
+            );
         }
         let beat = std::thread::scope(|scope| {
             let worker = scope.spawn(|| pulse.start_poll(Some("/again")));

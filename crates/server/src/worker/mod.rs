@@ -91,7 +91,8 @@ fn build_request_recorder<D: Driver>(
     let tracing = observed.traces().map(|traces| Tracer::new(traces, application));
     let is_wanted = is_measured || log.is_some() || tracing.is_some();
     let clock = move || clock.precise_now();
-    let meters = is_wanted.then(|| RequestRecorder::new(observed.metrics(), clock, log, tracing))?;
+    let meters =
+        is_wanted.then(|| RequestRecorder::new(observed.metrics(), clock, log, tracing))?;
     let weak = Rc::downgrade(&meters);
     let end = move |now| weak.upgrade().iter().for_each(|meters| meters.flush_batch(now));
     if driver.on_iteration_end(end) {
@@ -113,7 +114,8 @@ impl<D: Driver> Worker<D> {
         pulse.register_routes(&application);
         observed.metrics().init_request_histograms(&application);
         let meters = build_request_recorder(&driver, &application, &observed);
-        let overload = AdmissionController::new(limits.overload.clone(), &application, observed.metrics());
+        let overload =
+            AdmissionController::new(limits.overload.clone(), &application, observed.metrics());
         Self {
             timers: TimerWheel::new(),
             connection_limiter: ConnectionLimiter::new(&observed),
@@ -151,7 +153,11 @@ impl<D: Driver> Worker<D> {
     }
 
     /// Completes when an order of at least `order` is given.
-    pub(crate) fn lifecycle_reached(&self, alarm: &Timer, order: Lifecycle) -> impl Future<Output = ()> {
+    pub(crate) fn lifecycle_reached(
+        &self,
+        alarm: &Timer,
+        order: Lifecycle,
+    ) -> impl Future<Output = ()> {
         alarm.clear();
         poll_fn(
             move |context| {

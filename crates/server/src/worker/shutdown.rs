@@ -89,7 +89,9 @@ pub(crate) async fn run<D: Driver>(
     worker: Rc<Worker<D>>,
     mut orders: watch::Receiver<Lifecycle>,
 ) -> WorkerReport {
-    if worker.lifecycle() == Lifecycle::Standby && next_lifecycle(&mut orders, Lifecycle::Standby).await == Lifecycle::Serving {
+    if worker.lifecycle() == Lifecycle::Standby
+        && next_lifecycle(&mut orders, Lifecycle::Standby).await == Lifecycle::Serving
+    {
         worker.set_lifecycle(Lifecycle::Serving);
     }
     let mut first = next_lifecycle(&mut orders, Lifecycle::Serving).await;
@@ -104,15 +106,18 @@ pub(crate) async fn run<D: Driver>(
     worker.set_lifecycle(first);
     if first < Lifecycle::ForceClosing {
         let over = worker.driver.sleep_until(deadline);
-        race(worker.instrumentation.wait_idle(), race(over, force_close_requested(&mut orders))).await;
+        race(worker.instrumentation.wait_idle(), race(over, force_close_requested(&mut orders)))
+            .await;
         worker.set_lifecycle(Lifecycle::ForceClosing);
     }
     worker.instrumentation.wait_idle().await;
-    let report = WorkerReport { force_closed: worker.force_closed.take(), ..WorkerReport::default() };
+    let report =
+        WorkerReport { force_closed: worker.force_closed.take(), ..WorkerReport::default() };
     let (driver, limits) = (worker.driver.clone(), worker.limits.clone());
     let observed = Rc::clone(&worker.instrumentation);
     drop_application(worker).await;
-    let left = RemainingWork { driver, limits, instrumentation: observed, deadline, lifecycle: orders };
+    let left =
+        RemainingWork { driver, limits, instrumentation: observed, deadline, lifecycle: orders };
     left.wait().await;
     WorkerReport { stats: left.instrumentation.stats(), ..report }
 }
@@ -164,7 +169,8 @@ impl<D: Driver> RemainingWork<D> {
         let (observed, orders) = (Rc::clone(&self.instrumentation), self.lifecycle.clone());
         self.driver.wait_for_blocking_tasks_while(move |functions| {
             observed.set_abandoned_blocking_tasks(functions);
-            until.is_none_or(|until| Instant::now() < until) && *orders.borrow() < Lifecycle::ForceClosing
+            until.is_none_or(|until| Instant::now() < until)
+                && *orders.borrow() < Lifecycle::ForceClosing
         });
     }
 

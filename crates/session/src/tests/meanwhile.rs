@@ -136,9 +136,11 @@ fn a_session_begins_no_second_too_early() {
 #[test]
 fn less_time_counts_for_sessions_that_were_there_before() {
     let store = Store::default();
-    let mut browser = long(SessionManager::new(store.clone()).idle_timeout(1000 * HOUR), || {}, |_| {});
+    let mut browser =
+        long(SessionManager::new(store.clone()).idle_timeout(1000 * HOUR), || {}, |_| {});
     let cookie = browser.1.take();
-    let mut browser = long(SessionManager::new(store.clone()).idle_timeout(10 * HOUR), || {}, |_| {});
+    let mut browser =
+        long(SessionManager::new(store.clone()).idle_timeout(10 * HOUR), || {}, |_| {});
     browser.1 = cookie;
     later(HOUR);
     assert_eq!(browser.text("/look"), "1");

@@ -225,7 +225,10 @@ fn an_id_that_the_store_does_not_have_is_never_taken_over() {
         let mut changed = cookie.clone().into_bytes();
         changed[at] = if changed[at] == b'A' { b'B' } else { b'A' };
         let changed = String::from_utf8(changed).expect("ASCII");
-        assert_eq!(Browser(app(SessionManager::cookie_store(keys())), Some(changed)).text("/look"), "0");
+        assert_eq!(
+            Browser(app(SessionManager::cookie_store(keys())), Some(changed)).text("/look"),
+            "0"
+        );
     }
 }
 
@@ -325,7 +328,8 @@ fn it_ends_when_it_is_not_used_and_in_any_case_in_the_end() {
 #[test]
 fn use_is_written_down_when_a_tenth_of_the_time_is_over() {
     let store = Store::default();
-    let mut browser = Browser(app(SessionManager::new(store.clone()).idle_timeout(10 * HOUR)), None);
+    let mut browser =
+        Browser(app(SessionManager::new(store.clone()).idle_timeout(10 * HOUR)), None);
     LATER.set(time::Duration::ZERO);
     browser.get("/visit");
     store.uses();
@@ -343,9 +347,13 @@ fn use_is_written_down_when_a_tenth_of_the_time_is_over() {
 
 #[test]
 fn the_cookie_has_what_protects_it() {
-    let line = |sessions: SessionManager, connection: ConnectionInfo, proto: &str, is_proxied: bool| {
+    let line = |sessions: SessionManager,
+                connection: ConnectionInfo,
+                proto: &str,
+                is_proxied: bool| {
         let client = app(sessions).with_connection(connection);
-        let client = if is_proxied { client.with_trusted_proxies(TrustedProxies::hops(1)) } else { client };
+        let client =
+            if is_proxied { client.with_trusted_proxies(TrustedProxies::hops(1)) } else { client };
         let response = client.get("/visit").header("x-forwarded-proto", proto).send_blocking();
         let line = response.header("set-cookie").expect("a cookie").to_owned();
         line.split_once("; ").expect("attributes").1.to_owned()
@@ -365,8 +373,11 @@ fn the_cookie_has_what_protects_it() {
     assert!(line(new(), tls(), "http", false).starts_with(secure));
     assert!(line(new(), plain(), "https", true).starts_with(secure));
     assert!(line(new().always_secure(), plain(), "http", false).starts_with(secure));
-    let all =
-        new().cookie_path("/shop").cookie_domain("a.test").same_site(SameSite::Strict).expire_on_browser_close();
+    let all = new()
+        .cookie_path("/shop")
+        .cookie_domain("a.test")
+        .same_site(SameSite::Strict)
+        .expire_on_browser_close();
     assert_eq!(
         line(all, plain(), "", false),
         "HttpOnly; SameSite=Strict; Path=/shop; Domain=a.test"
@@ -446,8 +457,11 @@ fn middleware_and_handler_have_the_same_session_and_without_sessions_there_is_no
     };
     let app = |with: bool| {
         let app = App::new();
-        let app =
-            if with { app.wrap(SessionManager::new(MemoryStore::default())).wrap(Counts) } else { app };
+        let app = if with {
+            app.wrap(SessionManager::new(MemoryStore::default())).wrap(Counts)
+        } else {
+            app
+        };
         app.get("/", look).get("/must", |session: Session| session.is_empty().to_string()).test()
     };
     assert_eq!(app(true).get("/").send_blocking().text(), "Some(Some(true))");

@@ -149,7 +149,8 @@ fn what_is_out_of_range_is_told_with_its_place() {
     assert!(error.to_string().starts_with(expected), "{error}");
     let mut code = ServerConfig::default();
     code.sockets.backlog = 0;
-    let error = ServerConfig::from_layers(code, layers()).expect_err("0 is out of range").to_string();
+    let error =
+        ServerConfig::from_layers(code, layers()).expect_err("0 is out of range").to_string();
     assert!(error.starts_with("`sockets.backlog`: 0 is out of range"), "{error}");
 }
 
@@ -207,7 +208,7 @@ fn a_line_of_the_log_has_an_end() {
 
 #[cfg(feature = "schema")]
 mod in_step {
-    use super::super::{ServerConfig, to_toml_string_with_comments, schema};
+    use super::super::{ServerConfig, schema, to_toml_string_with_comments};
     use super::whole;
     use serde_json::Value;
     use std::fs;
@@ -280,8 +281,8 @@ mod in_step {
         let mut shown = config;
         let main = shown.listeners.get_mut("main").expect("it exists");
         (main.limits, main.tls, main.trusted_proxies) = (None, None, None);
-        let text =
-            to_toml_string_with_comments(&shown, &|setting| comment(&root, setting)).expect("it can be printed");
+        let text = to_toml_string_with_comments(&shown, &|setting| comment(&root, setting))
+            .expect("it can be printed");
         let head = "# All settings with their defaults, and a listener and a certificate as examples.\n\
                     # Generated from the code by a test.\n\n";
         is_in_step("configuration.toml", &format!("{head}{text}"));

@@ -47,8 +47,7 @@ fn nothing_is_charged_to_a_thread_when_its_runs_are_over() {
             let stormy = Simulation::seeds(0..1).faults(Faults::hostile());
             let _ = stormy.run_one(seed, &async |sim: Sim| {
                 let client = sim.serve(app).client();
-                let _ =
-                    client.post("/echo").body("x".repeat(300_000)).timeout(SECOND).send().await;
+                let _ = client.post("/echo").body("x".repeat(300_000)).timeout(SECOND).send().await;
                 let _forgotten = client.get("/large").send_streaming().await;
                 assert!(seed % 3 != 0, "aborted here");
             });
@@ -115,7 +114,10 @@ fn whatever_panics_is_named_wherever_it_stands() {
             "a state went off",
         ),
         (
-            || App::new().on_problem(|_: Problem, _: &RequestHead| -> &'static str { panic!("no form") }),
+            || {
+                App::new()
+                    .on_problem(|_: Problem, _: &RequestHead| -> &'static str { panic!("no form") })
+            },
             "/",
             "no form",
         ),

@@ -396,7 +396,9 @@ fn each_worker_has_its_own_clock_and_orders() {
         let (stays, leaves) = (sim.serve(app), sim.serve(app));
         let mut events = Vec::new();
         for _ in 0..6 {
-            events.push(stays.client().get("/events").send_streaming().await.expect("nothing is lost"));
+            events.push(
+                stays.client().get("/events").send_streaming().await.expect("nothing is lost"),
+            );
         }
         let waits: Vec<_> = (0..6)
             .map(|_| {

@@ -7,8 +7,8 @@ use crate::peer::{
 use peregrine_tls::rustls::crypto::aws_lc_rs;
 use peregrine_tls::rustls::{ClientConfig, SupportedProtocolVersion};
 use peregrine_tls::{
-    Certificate, ChallengeResponses, ClientAuth, HANDSHAKE_BYTES_MAX, LookupFuture, RemoteChallengeLookup, TlsReadState,
-    TlsConnectionError, TlsConfig, TlsVersion,
+    Certificate, ChallengeResponses, ClientAuth, HANDSHAKE_BYTES_MAX, LookupFuture,
+    RemoteChallengeLookup, TlsConfig, TlsConnectionError, TlsReadState, TlsVersion,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -74,7 +74,11 @@ fn who_checks_a_name_is_shown_its_answer_and_nothing_else_happens() {
             challenges.set_tls_alpn("LocalHost", chain, key).unwrap();
             let mut pair = Pair::new(&tls, &checker(version), "localhost");
             pair.piece_bytes = piece_bytes;
-            assert_eq!(handshake(&mut pair), Ok(TlsReadState::PeerClosed), "{version:?} {piece_bytes}");
+            assert_eq!(
+                handshake(&mut pair),
+                Ok(TlsReadState::PeerClosed),
+                "{version:?} {piece_bytes}"
+            );
             assert_eq!(shown(&pair), der(&answer.certificate));
             assert_eq!(pair.client.alpn_protocol(), Some(ACME));
             assert!(pair.plain.is_empty());
@@ -118,15 +122,25 @@ fn a_name_that_is_not_known_here_is_looked_up_elsewhere_while_its_handshake_wait
             let mut pair = Pair::new(&tls, &checker(version), "localhost");
             pair.piece_bytes = piece_bytes;
             assert_eq!(handshake(&mut pair), Ok(TlsReadState::Handshaking));
-            assert!(pair.session.is_lookup_pending() && pair.session.poll_lookup(&mut context).is_pending());
+            assert!(
+                pair.session.is_lookup_pending()
+                    && pair.session.poll_lookup(&mut context).is_pending()
+            );
             let answer = answering();
             let found = ("localhost".to_owned(), answer.certificate.clone(), answer.key);
             challenges.replace_remote([found].into_iter(), [].into_iter());
             steps.store(0, Ordering::Relaxed);
-            assert!(pair.session.poll_lookup(&mut context).is_ready() && !pair.session.is_lookup_pending());
+            assert!(
+                pair.session.poll_lookup(&mut context).is_ready()
+                    && !pair.session.is_lookup_pending()
+            );
             // It continues without further bytes from the peer.
             assert_eq!(handshake(&mut pair), Ok(TlsReadState::Handshaking));
-            assert_eq!(handshake(&mut pair), Ok(TlsReadState::PeerClosed), "{version:?} {piece_bytes}");
+            assert_eq!(
+                handshake(&mut pair),
+                Ok(TlsReadState::PeerClosed),
+                "{version:?} {piece_bytes}"
+            );
             assert_eq!(shown(&pair), der(&answer.certificate));
             assert_eq!(looks.load(Ordering::Relaxed), begun + 1);
         }
@@ -147,12 +161,18 @@ fn a_name_that_is_not_known_here_is_looked_up_elsewhere_while_its_handshake_wait
     assert_eq!(result, Err(TlsConnectionError::HandshakeTooLong));
     assert_eq!(looks.load(Ordering::Relaxed), begun + 2);
     let client = Arc::new(client_config(&[TLS13], &[&usual]));
-    assert_eq!(handshake(&mut Pair::new(&tls, &client, "localhost")), Ok(TlsReadState::Established));
+    assert_eq!(
+        handshake(&mut Pair::new(&tls, &client, "localhost")),
+        Ok(TlsReadState::Established)
+    );
     // This server's own challenges need no lookup.
     let answer = answering();
     let (chain, key) = (answer.certificate.as_bytes(), answer.key.as_bytes());
     challenges.set_tls_alpn("localhost", chain, key).unwrap();
-    assert_eq!(handshake(&mut Pair::new(&tls, &checker(TLS13), "localhost")), Ok(TlsReadState::PeerClosed));
+    assert_eq!(
+        handshake(&mut Pair::new(&tls, &checker(TLS13), "localhost")),
+        Ok(TlsReadState::PeerClosed)
+    );
     assert_eq!(looks.load(Ordering::Relaxed), begun + 2);
 }
 
@@ -190,7 +210,10 @@ fn without_a_certificate_a_handshake_is_refused_and_the_first_one_counts_at_once
     assert!(handshake(&mut Pair::new(&tls, &client, "localhost")).is_err());
     let certificate = Certificate::from_pem(other.certificate.as_bytes(), other.key.as_bytes());
     tls.upsert_certificate(certificate.label("own")).unwrap();
-    assert_eq!(handshake(&mut Pair::new(&tls, &client, "localhost")), Ok(TlsReadState::Established));
+    assert_eq!(
+        handshake(&mut Pair::new(&tls, &client, "localhost")),
+        Ok(TlsReadState::Established)
+    );
     // The last certificate may be removed as well.
     assert!(tls.remove_certificate("own").unwrap());
     assert!(handshake(&mut Pair::new(&tls, &client, "localhost")).is_err());

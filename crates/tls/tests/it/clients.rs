@@ -4,7 +4,7 @@ use crate::peer::{Authority, BOTH_VERSIONS, Identity, Pair, TLS12, TLS13, der, i
 use peregrine_tls::rustls::{
     AlertDescription, ClientConfig, Error, RootCertStore, SupportedProtocolVersion,
 };
-use peregrine_tls::{ClientAuth, TlsConnectionError, TlsConfig, TlsSetupError, TlsWarning};
+use peregrine_tls::{ClientAuth, TlsConfig, TlsConnectionError, TlsSetupError, TlsWarning};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use std::sync::Arc;
@@ -48,7 +48,10 @@ impl Server {
     }
 
     /// The server's reject, and the alert that the client receives.
-    fn refuses(&self, client: &Arc<ClientConfig>) -> (TlsConnectionError, Option<AlertDescription>) {
+    fn refuses(
+        &self,
+        client: &Arc<ClientConfig>,
+    ) -> (TlsConnectionError, Option<AlertDescription>) {
         let mut pair = Pair::new(&self.tls, client, "localhost");
         loop {
             let bytes = pair.client_bytes();

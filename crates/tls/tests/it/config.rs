@@ -7,7 +7,9 @@ use peregrine_tls::rustls::crypto::aws_lc_rs::{self, cipher_suite};
 use peregrine_tls::rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
 use peregrine_tls::rustls::sign::CertifiedKey;
 use peregrine_tls::rustls::{RootCertStore, ServerConfig, version};
-use peregrine_tls::{PemOrigin, PEM_BYTES_MAX, TlsConnectionError, TlsConfig, TlsSetupError, TlsWarning};
+use peregrine_tls::{
+    PEM_BYTES_MAX, PemOrigin, TlsConfig, TlsConnectionError, TlsSetupError, TlsWarning,
+};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use std::path::PathBuf;
@@ -109,7 +111,8 @@ fn each_mistake_has_its_own_error_with_a_remedy() {
 fn a_mismatch_in_a_further_certificate_is_found_too() {
     let (one, other) = (identity(&["one.test"]), identity(&["other.test"]));
     let tls = TlsConfig::from_pem(one.certificate.as_bytes(), one.key.as_bytes()).unwrap();
-    let error = tls.with_certificate_pem(other.certificate.as_bytes(), one.key.as_bytes()).unwrap_err();
+    let error =
+        tls.with_certificate_pem(other.certificate.as_bytes(), one.key.as_bytes()).unwrap_err();
     let memory = PemOrigin::Memory;
     assert!(
         matches!(&error, TlsSetupError::KeyMismatch { certificate, key } if *certificate == memory

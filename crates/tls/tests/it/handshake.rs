@@ -6,7 +6,9 @@ use crate::peer::{
 use crate::peer::{lenient_client, server_and_client};
 use peregrine_tls::rustls::crypto::aws_lc_rs::cipher_suite as suite;
 use peregrine_tls::rustls::{AlertDescription, Error};
-use peregrine_tls::{HandshakeInfo, TlsReadState, TlsConnectionError, TlsSendError, TlsConfig, TlsVersion};
+use peregrine_tls::{
+    HandshakeInfo, TlsConfig, TlsConnectionError, TlsReadState, TlsSendError, TlsVersion,
+};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use std::sync::Arc;
@@ -191,7 +193,8 @@ fn every_kind_of_key_works() {
         &rcgen::PKCS_RSA_SHA256,
     ] {
         let identity = identity_with(&["localhost"], algorithm);
-        let tls = TlsConfig::from_pem(identity.certificate.as_bytes(), identity.key.as_bytes()).unwrap();
+        let tls =
+            TlsConfig::from_pem(identity.certificate.as_bytes(), identity.key.as_bytes()).unwrap();
         for version in BOTH_VERSIONS {
             let client = Arc::new(client_config(&[version], &[&identity.certificate]));
             Pair::connected(&tls, &client, "localhost");

@@ -3,7 +3,8 @@
 use crate::peer::{BOTH_VERSIONS, Pair, TLS13, server_and_client};
 use peregrine_tls::rustls::{AlertDescription, InvalidMessage, PeerIncompatible};
 use peregrine_tls::{
-    HANDSHAKE_BYTES_MAX, PLAIN_HTTP_REPLY, TlsReadState, TlsConnectionError, TlsSendError, TlsConfig, fuzz_one,
+    HANDSHAKE_BYTES_MAX, PLAIN_HTTP_REPLY, TlsConfig, TlsConnectionError, TlsReadState,
+    TlsSendError, fuzz_one,
 };
 use proptest::prelude::*;
 
@@ -58,9 +59,18 @@ fn records_that_may_not_come_first_are_rejected() {
     let table: [(&[u8], TlsConnectionError); 5] = [
         (&[23, 3, 3, 0, 1, 0], TlsConnectionError::InappropriateMessage),
         (&[20, 3, 3, 0, 1, 1], TlsConnectionError::InappropriateMessage),
-        (&[21, 3, 3, 0, 2, 2, 40], TlsConnectionError::AlertReceived(AlertDescription::HandshakeFailure)),
-        (&[22, 9, 9, 0, 1, 1], TlsConnectionError::InvalidMessage(InvalidMessage::UnknownProtocolVersion)),
-        (&[22, 3, 1, 0, 0], TlsConnectionError::InvalidMessage(InvalidMessage::InvalidEmptyPayload)),
+        (
+            &[21, 3, 3, 0, 2, 2, 40],
+            TlsConnectionError::AlertReceived(AlertDescription::HandshakeFailure),
+        ),
+        (
+            &[22, 9, 9, 0, 1, 1],
+            TlsConnectionError::InvalidMessage(InvalidMessage::UnknownProtocolVersion),
+        ),
+        (
+            &[22, 3, 1, 0, 0],
+            TlsConnectionError::InvalidMessage(InvalidMessage::InvalidEmptyPayload),
+        ),
     ];
     for (record, expected) in table {
         let (mut session, mut plain, mut out) = (tls.new_connection(), Vec::new(), Vec::new());
@@ -116,7 +126,10 @@ fn a_handshake_message_beyond_64_kib_is_rejected_by_its_header() {
     let (mut session, mut plain, mut out) = (tls().new_connection(), Vec::new(), Vec::new());
     let record = [22, 3, 1, 0, 4, 1, 1, 0, 0];
     let why = InvalidMessage::HandshakePayloadTooLarge;
-    assert_eq!(session.receive(&record, &mut plain, &mut out), Err(TlsConnectionError::InvalidMessage(why)));
+    assert_eq!(
+        session.receive(&record, &mut plain, &mut out),
+        Err(TlsConnectionError::InvalidMessage(why))
+    );
 }
 
 #[test]

@@ -99,6 +99,8 @@ fn a_configuration_made_elsewhere_may_be_asked_and_nobody_is_unless_told_to() {
     assert_eq!(pair.session.handshake_info().unwrap().server_name, Some("localhost"));
     assert!(covers(&mut pair, "localhost") && !covers(&mut pair, "other.test"));
     for silent in [foreign, tls(&own)] {
-        assert!(Pair::connected(&silent, &client, "localhost").session.certificate_names().is_none());
+        assert!(
+            Pair::connected(&silent, &client, "localhost").session.certificate_names().is_none()
+        );
     }
 }

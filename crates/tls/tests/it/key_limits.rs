@@ -8,7 +8,7 @@ use peregrine_tls::rustls::sign::{CertifiedKey, SingleCertAndKey};
 use peregrine_tls::rustls::{
     ServerConfig, SupportedCipherSuite, Tls12CipherSuite, Tls13CipherSuite,
 };
-use peregrine_tls::{TlsSendError, TlsConfig};
+use peregrine_tls::{TlsConfig, TlsSendError};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use std::sync::Arc;

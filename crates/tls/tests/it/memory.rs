@@ -6,7 +6,7 @@
 use crate::own_process;
 use crate::peer::{Pair, TLS12, TLS13, server_and_client};
 use peregrine_tls::rustls::ClientConfig;
-use peregrine_tls::{TlsConnection, TlsConfig};
+use peregrine_tls::{TlsConfig, TlsConnection};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -6,7 +6,7 @@ use peregrine_tls::rustls::{
     self, ClientConfig, ClientConnection, ConnectionTrafficSecrets, ContentType, ProtocolVersion,
     RootCertStore, SupportedCipherSuite, SupportedProtocolVersion,
 };
-use peregrine_tls::{TlsReadState, TlsConnectionError, TlsConnection, TlsConfig};
+use peregrine_tls::{TlsConfig, TlsConnection, TlsConnectionError, TlsReadState};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName};
 use std::io::{Read, Write};
@@ -111,7 +111,9 @@ pub(crate) fn der(pem: &str) -> Vec<u8> {
 }
 
 /// A server for `localhost`, and a client that trusts it.
-pub(crate) fn server_and_client(version: &'static SupportedProtocolVersion) -> (TlsConfig, ClientConfig) {
+pub(crate) fn server_and_client(
+    version: &'static SupportedProtocolVersion,
+) -> (TlsConfig, ClientConfig) {
     let made = TlsConfig::self_signed(&["localhost"]).unwrap();
     let client = client_config(&[version], &[&made.certificate_pem]);
     (made.tls, client)

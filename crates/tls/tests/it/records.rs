@@ -2,7 +2,9 @@
 
 use crate::peer::{self, BOTH_VERSIONS, Pair, TLS12, TLS13};
 use peregrine_tls::rustls::{AlertDescription, ContentType, Error, InvalidMessage, PeerMisbehaved};
-use peregrine_tls::{HANDSHAKE_BYTES_MAX, RECORD_PLAINTEXT_BYTES_MAX, TlsReadState, TlsConnectionError, TlsSendError};
+use peregrine_tls::{
+    HANDSHAKE_BYTES_MAX, RECORD_PLAINTEXT_BYTES_MAX, TlsConnectionError, TlsReadState, TlsSendError,
+};
 use proptest::prelude::*;
 use std::io::Write;
 
@@ -119,7 +121,10 @@ fn a_key_update_in_two_records_is_put_together_while_data_is_sent() {
     session.send(b"after", &mut out).unwrap();
     // The forger does not have the new key.
     let stale = forger.record(APPLICATION_DATA, b"stale");
-    assert_eq!(session.receive(&stale, &mut plain, &mut out), Err(TlsConnectionError::DecryptError));
+    assert_eq!(
+        session.receive(&stale, &mut plain, &mut out),
+        Err(TlsConnectionError::DecryptError)
+    );
 }
 
 #[test]
@@ -129,7 +134,10 @@ fn data_between_the_parts_of_a_handshake_message_is_rejected() {
     let bytes = [forger.record(HANDSHAKE, &[24, 0]), forger.record(APPLICATION_DATA, b"data")];
     session.receive(&bytes[0], &mut plain, &mut out).unwrap();
     let why = PeerMisbehaved::MessageInterleavedWithHandshakeMessage;
-    assert_eq!(session.receive(&bytes[1], &mut plain, &mut out), Err(TlsConnectionError::PeerMisbehaved(why)));
+    assert_eq!(
+        session.receive(&bytes[1], &mut plain, &mut out),
+        Err(TlsConnectionError::PeerMisbehaved(why))
+    );
     assert_eq!(session.send(b"reply", &mut out), Err(TlsSendError::Closed));
     assert_eq!(plain, b"");
 }
@@ -168,7 +176,10 @@ fn renegotiation_is_refused() {
     session.send(b"goes on", &mut out).unwrap();
     let second = forger.record(HANDSHAKE, &hello[5..]);
     let why = PeerMisbehaved::TooManyRenegotiationRequests;
-    assert_eq!(session.receive(&second, &mut plain, &mut out), Err(TlsConnectionError::PeerMisbehaved(why)));
+    assert_eq!(
+        session.receive(&second, &mut plain, &mut out),
+        Err(TlsConnectionError::PeerMisbehaved(why))
+    );
 }
 
 #[test]
@@ -178,7 +189,10 @@ fn a_second_hello_in_tls_1_3_is_rejected() {
     let (tls, client) = peer::server_and_client(TLS13);
     let hello = Pair::new(&tls, &client.into(), "localhost").client_bytes();
     let record = forger.record(HANDSHAKE, &hello[5..]);
-    assert_eq!(session.receive(&record, &mut plain, &mut out), Err(TlsConnectionError::InappropriateMessage));
+    assert_eq!(
+        session.receive(&record, &mut plain, &mut out),
+        Err(TlsConnectionError::InappropriateMessage)
+    );
     assert_eq!(out[0], 23, "an encrypted alert");
 }
 
@@ -195,7 +209,11 @@ fn an_altered_record_is_rejected_and_the_client_is_told() {
             assert_eq!(pair.plain, b"good", "earlier data is kept");
             let alert = AlertDescription::BadRecordMac;
             assert_eq!(pair.answer(), Err(Error::AlertReceived(alert)));
-            assert_eq!(pair.deliver(b"more"), Err(TlsConnectionError::DecryptError), "the session stays rejected");
+            assert_eq!(
+                pair.deliver(b"more"),
+                Err(TlsConnectionError::DecryptError),
+                "the session stays rejected"
+            );
             assert_eq!(pair.session.send(b"reply", &mut pair.out), Err(TlsSendError::Closed));
             assert_eq!(pair.session.handshake_info(), None);
             pair.session.close(&mut pair.out);
@@ -211,7 +229,10 @@ fn a_record_that_announces_too_much_is_rejected_by_its_header() {
         pair.piece_bytes = 1;
         // 2^14 + 2048 + 1 bytes.
         let why = InvalidMessage::MessageTooLarge;
-        assert_eq!(pair.deliver(&[23, 3, 3, 0x48, 0x01]), Err(TlsConnectionError::InvalidMessage(why)));
+        assert_eq!(
+            pair.deliver(&[23, 3, 3, 0x48, 0x01]),
+            Err(TlsConnectionError::InvalidMessage(why))
+        );
         let alert = AlertDescription::DecodeError;
         assert_eq!(pair.answer(), Err(Error::AlertReceived(alert)));
     }

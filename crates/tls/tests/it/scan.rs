@@ -3,7 +3,7 @@
 
 use crate::peer::{Identity, Pair, TLS12, TLS13, client_config, identity};
 use peregrine_tls::rustls::ContentType;
-use peregrine_tls::{TlsReadState, TlsConnectionError, TlsConfig, TlsSetupError, TlsVersion};
+use peregrine_tls::{TlsConfig, TlsConnectionError, TlsReadState, TlsSetupError, TlsVersion};
 
 /// The parts of a ClientHello that these tests change.
 struct Hello {
@@ -125,7 +125,10 @@ fn no_weak_cipher_suite_is_agreed_on() {
     for tls in servers() {
         for (what, suites) in &weak {
             let (reject, alert) = Hello::new([3, 3], suites).refused_by(&tls).expect(what);
-            assert!(matches!(reject, TlsConnectionError::PeerIncompatible(_)), "{what}: {reject:?}");
+            assert!(
+                matches!(reject, TlsConnectionError::PeerIncompatible(_)),
+                "{what}: {reject:?}"
+            );
             assert_eq!(alert, HANDSHAKE_FAILURE, "{what}");
             // None of them is chosen, even if it is listed first.
             let all: Vec<u16> = suites.iter().copied().chain(GOOD).collect();
@@ -171,7 +174,9 @@ fn nothing_is_renegotiated() {
         match received {
             // RFC 5246 §7.2.2: a server that does not renegotiate may send a warning and continue.
             Ok(TlsReadState::Established) => assert!(out.is_empty() || out[0] == 21, "{out:?}"),
-            Err(reject) => assert_eq!(reject, TlsConnectionError::InappropriateMessage, "{version:?}"),
+            Err(reject) => {
+                assert_eq!(reject, TlsConnectionError::InappropriateMessage, "{version:?}")
+            }
             other => panic!("{other:?}"),
         }
         assert!(out.len() < 64, "the output contains no ServerHello");

@@ -2,7 +2,7 @@
 
 use crate::peer::{Forger, Pair, TLS13, server_and_client};
 use peregrine_tls::rustls::ContentType;
-use peregrine_tls::{TlsReadState, TlsConnection, TlsConfig};
+use peregrine_tls::{TlsConfig, TlsConnection, TlsReadState};
 use std::fmt::Write;
 
 /// A session in a stage and, if it has keys, a forger that can write records for it.

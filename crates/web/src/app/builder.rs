@@ -1,11 +1,11 @@
 //! Collects the routes, fallbacks, states and faults of an application before it is built.
 
-use crate::app::built::{RouteDetails, BuiltApp, BuiltRoute};
+use crate::app::built::{BuiltApp, BuiltRoute, RouteDetails};
 use crate::app::default_responses::AppContext;
 use crate::app::error::BuildErrorKind;
 use crate::app::fallbacks::{Fallback, ScopeFallback, fallback_name};
 use crate::app::handler::{Handler, HandlerService};
-use crate::app::pattern::{ParameterType, ExpandedPattern, expand};
+use crate::app::pattern::{ExpandedPattern, ParameterType, expand};
 use crate::app::route_table::MethodFilter;
 use crate::http::guard::Guard;
 use crate::http::requirements::Requirements;
@@ -33,7 +33,15 @@ pub(crate) struct AppBuilder {
 impl AppBuilder {
     pub(crate) fn new(shared: Rc<AppContext>) -> Self {
         let (entries, fallbacks, faults, needs, inspectors, states) = <_>::default();
-        Self { routes: entries, fallbacks, errors: faults, requirements: needs, build_hooks: inspectors, states, shared }
+        Self {
+            routes: entries,
+            fallbacks,
+            errors: faults,
+            requirements: needs,
+            build_hooks: inspectors,
+            states,
+            shared,
+        }
     }
 
     /// Adds the routes of `entry`, one for each pattern that `written` expands to.
@@ -43,20 +51,38 @@ impl AppBuilder {
             self.errors.push(BuildErrorKind::InvalidPattern { route, reason });
             Vec::new()
         });
-        for ExpandedPattern { pattern, typed_parameters: mut typed, omitted: absent, is_slash_variant: is_slash_twin, has_slash_variant: has_slash_twin } in all {
+        for ExpandedPattern {
+            pattern,
+            typed_parameters: mut typed,
+            omitted: absent,
+            is_slash_variant: is_slash_twin,
+            has_slash_variant: has_slash_twin,
+        } in all
+        {
             typed.extend_from_slice(&entry.typed_parameters);
             let absent = entry.omitted + absent;
             let is_slash_twin = entry.is_slash_variant || is_slash_twin;
             let has_slash_twin = entry.has_slash_variant || has_slash_twin;
             let entry = entry.clone();
-            let entry = RouteEntry { pattern, typed_parameters: typed, omitted: absent, is_slash_variant: is_slash_twin, has_slash_variant: has_slash_twin, ..entry };
+            let entry = RouteEntry {
+                pattern,
+                typed_parameters: typed,
+                omitted: absent,
+                is_slash_variant: is_slash_twin,
+                has_slash_variant: has_slash_twin,
+                ..entry
+            };
             self.routes.push(entry.into());
         }
     }
 
     /// Records the requirements of a fallback or a middleware; errors call it `name`.
     pub(crate) fn require(&mut self, name: String, requirements: Requirements) {
-        self.requirements.push(NamedRequirements { name, requirements, shared: Rc::clone(&self.shared) });
+        self.requirements.push(NamedRequirements {
+            name,
+            requirements,
+            shared: Rc::clone(&self.shared),
+        });
     }
 }
 
@@ -126,11 +152,24 @@ impl From<RouteEntry> for BuiltRoute {
         let about = RouteDetails {
             name: entry.requirements.route_name().map(Rc::clone),
             metadata: entry.requirements.metadata_values().to_vec(),
-            parameter_types: entry.typed_parameters.iter().map(|(name, kind)| (name.clone(), kind.name)).collect(),
+            parameter_types: entry
+                .typed_parameters
+                .iter()
+                .map(|(name, kind)| (name.clone(), kind.name))
+                .collect(),
             omitted: entry.omitted,
             is_slash_variant: entry.is_slash_variant,
         };
-        let RouteEntry { endpoint, default_response: unrouted, options, shared, pattern, methods, location: place, .. } = entry;
+        let RouteEntry {
+            endpoint,
+            default_response: unrouted,
+            options,
+            shared,
+            pattern,
+            methods,
+            location: place,
+            ..
+        } = entry;
         let (pattern, methods, conditions) = (pattern.into(), methods.to_string(), String::new());
         Self {
             endpoint,
@@ -180,7 +219,12 @@ impl Fallback {
 
 /// The server applies only the options of the whole handler. So an option of a route inside the
 /// handler takes effect only if the whole handler has the same or a stricter setting.
-fn check_nested_options(outer: &str, requirements: &Requirements, whole: &RouteOptions, faults: &mut Vec<BuildErrorKind>) {
+fn check_nested_options(
+    outer: &str,
+    requirements: &Requirements,
+    whole: &RouteOptions,
+    faults: &mut Vec<BuildErrorKind>,
+) {
     for (route, inner) in requirements.nested_routes() {
         let mut fault = |option, setting| {
             let (route, outer) = (route.to_owned(), outer.to_owned());

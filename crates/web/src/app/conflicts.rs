@@ -5,7 +5,7 @@ use crate::app::TrailingSlash;
 use crate::app::builder::RouteEntry;
 use crate::app::error::BuildErrorKind;
 use crate::app::pattern::next_parameter;
-use crate::app::route_table::{EXTENSION_METHODS_MAX, MethodIndex, MethodFilter};
+use crate::app::route_table::{EXTENSION_METHODS_MAX, MethodFilter, MethodIndex};
 use peregrine_proto::Method as KnownMethod;
 use peregrine_router::MethodSet as Bits;
 use std::collections::{BTreeSet, HashMap};

@@ -7,7 +7,7 @@ use crate::http::problem_renderer::{ProblemRenderer, render_problem, unmarked};
 use crate::http::request::Request;
 use crate::http::response::{IntoResponse, Response};
 use crate::http::route_options::RouteOptions;
-use crate::http::service::{Endpoint, DynService, Service, call_pooled};
+use crate::http::service::{DynService, Endpoint, Service, call_pooled};
 use crate::http::state::States;
 use http::header::{ALLOW, LOCATION};
 use http::{HeaderValue, StatusCode};
@@ -119,7 +119,11 @@ impl<S: Service> DynService for RenderProblems<S> {
 }
 
 impl<S: Service + 'static> Endpoint for RenderProblems<S> {
-    fn call_owned(self: Rc<Self>, slot: FutureSlot, request: Request) -> PinnedFuture<'static, Response> {
+    fn call_owned(
+        self: Rc<Self>,
+        slot: FutureSlot,
+        request: Request,
+    ) -> PinnedFuture<'static, Response> {
         if self.shared.problem_renderer.get().is_none() {
             return slot.pin(async move { self.service.call(request).await });
         }
@@ -148,14 +152,22 @@ impl MergedApp {
 }
 
 impl DynService for MergedApp {
-    fn call_dyn<'s>(&'s self, slot: FutureSlot, mut request: Request) -> PinnedFuture<'s, Response> {
+    fn call_dyn<'s>(
+        &'s self,
+        slot: FutureSlot,
+        mut request: Request,
+    ) -> PinnedFuture<'s, Response> {
         request.parts.set_states(self.shared.states());
         self.endpoint.call_dyn(slot, request)
     }
 }
 
 impl Endpoint for MergedApp {
-    fn call_owned(self: Rc<Self>, slot: FutureSlot, mut request: Request) -> PinnedFuture<'static, Response> {
+    fn call_owned(
+        self: Rc<Self>,
+        slot: FutureSlot,
+        mut request: Request,
+    ) -> PinnedFuture<'static, Response> {
         request.parts.set_states(self.shared.states());
         Rc::clone(&self.endpoint).call_owned(slot, request)
     }

@@ -141,9 +141,9 @@ impl fmt::Display for BuildErrorKind {
                 write!(f, "{first} and {second} are both named `{name}`; rename one")
             }
             Self::InvalidSetting { owner: of, reason } => write!(f, "{of}: {reason}"),
-            Self::LimitExceeded { message: what } | Self::GuardedFallback { message: what } | Self::BuildHook { message: what } => {
-                f.write_str(what)
-            }
+            Self::LimitExceeded { message: what }
+            | Self::GuardedFallback { message: what }
+            | Self::BuildHook { message: what } => f.write_str(what),
         }
     }
 }

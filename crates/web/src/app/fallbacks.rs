@@ -1,10 +1,12 @@
 //! Finds the scope whose fallback answers a path without a route.
 
 use crate::app::error::BuildErrorKind;
-use crate::app::pattern::{ParameterType, CATCH_ALL, expand};
+use crate::app::pattern::{CATCH_ALL, ParameterType, expand};
 use crate::http::route_options::RouteOptions;
 use crate::http::service::Endpoint;
-use peregrine_router::{RouterBuilder, Match, MethodSet, Parameters, RouteError, Route, Router, Values};
+use peregrine_router::{
+    Match, MethodSet, Parameters, Route, RouteError, Router, RouterBuilder, Values,
+};
 use std::panic::Location;
 use std::rc::Rc;
 

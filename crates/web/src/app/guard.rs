@@ -31,7 +31,7 @@ use http::{HeaderName, Method};
 use std::borrow::Cow;
 use std::fmt;
 
-pub use crate::http::guard::{GuardContext, Guard};
+pub use crate::http::guard::{Guard, GuardContext};
 
 /// A guard made by a function of this module: a predicate and its description.
 struct FnGuard<F> {
@@ -190,7 +190,9 @@ pub fn has_header(name: impl Into<String>) -> impl Guard + fmt::Debug {
     let name = name.into();
     let words = format!("there is a field {name}");
     let identity = equality_key("has_header", name.to_ascii_lowercase());
-    fn_guard_with_headers(parse_header_name(&name), words, identity, move |asked| asked.head().header_bytes(&name).is_some())
+    fn_guard_with_headers(parse_header_name(&name), words, identity, move |asked| {
+        asked.head().header_bytes(&name).is_some()
+    })
 }
 
 /// Accepts requests whose query has this name with this value, both percent-decoded. If the name is
@@ -214,7 +216,9 @@ pub fn has_query(name: impl Into<String>) -> impl Guard + fmt::Debug {
 
 /// The pairs of a query in form encoding, where `+` is a space. Pairs that are not UTF-8 are
 /// skipped.
-pub(crate) fn query_pairs(head: &RequestHead) -> impl Iterator<Item = (Cow<'_, str>, Cow<'_, str>)> {
+pub(crate) fn query_pairs(
+    head: &RequestHead,
+) -> impl Iterator<Item = (Cow<'_, str>, Cow<'_, str>)> {
     let text = |text: &str| -> Option<String> {
         let spaced = text.replace('+', " ");
         peregrine_router::decode(spaced.as_bytes()).ok().map(Cow::into_owned)
@@ -249,7 +253,8 @@ pub fn methods(methods: impl Into<Vec<Method>>) -> impl Guard + fmt::Debug {
 /// Accepts the requests that `guard` rejects.
 pub fn not(guard: impl Guard) -> impl Guard {
     let identity = guard.equality_key().and_then(|one| equality_key("not", one));
-    let (words, fields) = (format!("not ({})", guard.name()), guard.header_names().map(<[_]>::to_vec));
+    let (words, fields) =
+        (format!("not ({})", guard.name()), guard.header_names().map(<[_]>::to_vec));
     fn_guard_with_headers(fields, words, identity, move |asked| !guard.check(asked))
 }
 
@@ -257,7 +262,8 @@ pub fn not(guard: impl Guard) -> impl Guard {
 /// repeatedly does the same.
 pub fn both(left: impl Guard, right: impl Guard) -> impl Guard {
     let words = format!("({} and {})", left.name(), right.name());
-    let identity = left.equality_key().zip(right.equality_key()).and_then(|two| equality_key("both", two));
+    let identity =
+        left.equality_key().zip(right.equality_key()).and_then(|two| equality_key("both", two));
     fn_guard_with_headers(combined_header_names(&left, &right), words, identity, move |asked| {
         left.check(asked) && right.check(asked)
     })
@@ -266,7 +272,8 @@ pub fn both(left: impl Guard, right: impl Guard) -> impl Guard {
 /// Accepts requests that at least one of the two guards accepts.
 pub fn either(left: impl Guard, right: impl Guard) -> impl Guard {
     let words = format!("({} or {})", left.name(), right.name());
-    let identity = left.equality_key().zip(right.equality_key()).and_then(|two| equality_key("either", two));
+    let identity =
+        left.equality_key().zip(right.equality_key()).and_then(|two| equality_key("either", two));
     fn_guard_with_headers(combined_header_names(&left, &right), words, identity, move |asked| {
         left.check(asked) || right.check(asked)
     })

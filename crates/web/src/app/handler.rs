@@ -117,7 +117,10 @@ pub struct ViaOptions<Args>(PhantomData<Args>);
 pub trait HandlerExt<Args>: Signature<Args> + Sized {
     /// Lets the handler finish when the peer disconnects.
     fn run_to_completion(self) -> WithOption<Self> {
-        WithOption { handler: self, option: RouteOption::OnDisconnect(OnDisconnect::RunToCompletion) }
+        WithOption {
+            handler: self,
+            option: RouteOption::OnDisconnect(OnDisconnect::RunToCompletion),
+        }
     }
 
     /// Drops the handler's future when the peer disconnects. This is the default.

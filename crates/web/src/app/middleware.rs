@@ -52,12 +52,12 @@
 //! assert_eq!(app.test().get("/").send_now().header("x-stamp"), Some("1"));
 //! ```
 
-use crate::app::default_responses::{RenderProblems, AppContext};
+use crate::app::default_responses::{AppContext, RenderProblems};
 use crate::http::from_request::FromRequestParts;
 use crate::http::request::Request;
 use crate::http::requirements::Requirements;
 use crate::http::response::{IntoResponse, Response};
-use crate::http::service::{Endpoint, ErasedService, DynService, Service, call_pooled};
+use crate::http::service::{DynService, Endpoint, ErasedService, Service, call_pooled};
 use std::fmt;
 use std::marker::PhantomData;
 use std::rc::Rc;

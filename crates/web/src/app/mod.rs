@@ -19,7 +19,7 @@ mod route_table;
 pub mod scope;
 pub mod urls;
 
-use crate::app::builder::{RouteEntry, BuildHook};
+use crate::app::builder::{BuildHook, RouteEntry};
 use crate::app::built::{BuiltApp, BuiltRoute};
 use crate::app::conflicts::{find_shadowed, method_sets, parameter_names};
 use crate::app::default_responses::AppContext;
@@ -32,7 +32,7 @@ use crate::app::pattern::CATCH_ALL;
 use crate::app::route::{MethodRouter, MethodRoutes};
 use crate::app::route_list::RouteList;
 use crate::app::route_methods::route_methods;
-use crate::app::route_table::{RouteConditions, MethodIndex, MethodFilter, RouteTable};
+use crate::app::route_table::{MethodFilter, MethodIndex, RouteConditions, RouteTable};
 use crate::app::scope::Scope;
 use crate::http::head::RequestHead;
 use crate::http::problem::Problem;
@@ -41,7 +41,7 @@ use crate::http::requirements::PathShape;
 use crate::http::response::IntoResponse;
 use crate::http::route_index::{RouteIndex, RouteNames};
 use http::Method;
-use peregrine_router::{RouterBuilder, RouteError as RouterProblem, Router};
+use peregrine_router::{RouteError as RouterProblem, Router, RouterBuilder};
 use std::collections::HashMap;
 use std::fmt;
 use std::panic::Location;
@@ -126,7 +126,12 @@ impl App {
     #[must_use]
     pub fn new() -> Self {
         let scope = Scope::root(Rc::new(AppContext::default()));
-        Self { scope, problem_renderer: None, trailing_slash: TrailingSlash::Strict, method_override: None }
+        Self {
+            scope,
+            problem_renderer: None,
+            trailing_slash: TrailingSlash::Strict,
+            method_override: None,
+        }
     }
 }
 
@@ -283,8 +288,10 @@ impl App {
         }
         let router = builder.build();
         if let Err(error) = &router {
-            let translated =
-                error.errors.iter().map(|problem| translate_router_error(problem, &plan.routes, &index));
+            let translated = error
+                .errors
+                .iter()
+                .map(|problem| translate_router_error(problem, &plan.routes, &index));
             faults.extend(translated);
         }
 
@@ -293,7 +300,10 @@ impl App {
             check_path_shape(entry, &mut faults);
         }
         let absent = plan.routes.iter().map(|entry| entry.omitted).collect();
-        let facts = Rc::new(RouteIndex { names: collect_names(&plan.routes, &mut faults), omitted: absent });
+        let facts = Rc::new(RouteIndex {
+            names: collect_names(&plan.routes, &mut faults),
+            omitted: absent,
+        });
         let entries = plan.routes.iter();
         let entries = entries.map(|entry| (entry.name(), &entry.requirements, &entry.shared));
         let others = plan.requirements.iter();
@@ -301,10 +311,13 @@ impl App {
         for (name, needs, shared) in entries.chain(others) {
             let lacking = needs.states().filter(|(id, _)| !shared.states().contains(*id));
             faults.extend(
-                lacking.map(|(_, state)| BuildErrorKind::MissingState { route: name.clone(), state }),
+                lacking
+                    .map(|(_, state)| BuildErrorKind::MissingState { route: name.clone(), state }),
             );
             let wrong = needs.config_errors().iter().cloned();
-            faults.extend(wrong.map(|reason| BuildErrorKind::InvalidSetting { owner: name.clone(), reason }));
+            faults.extend(
+                wrong.map(|reason| BuildErrorKind::InvalidSetting { owner: name.clone(), reason }),
+            );
         }
         let fallbacks = Fallbacks::build(plan.fallbacks).map_err(|more| faults.extend(more));
 
@@ -312,14 +325,20 @@ impl App {
             return Err(BuildError { errors: faults });
         };
         let conditions = route_conditions(&plan.routes, &router);
-        let table = Rc::new(RouteTable { router: Rc::new(router), methods: index, conditions, route_index: facts });
+        let table = Rc::new(RouteTable {
+            router: Rc::new(router),
+            methods: index,
+            conditions,
+            route_index: facts,
+        });
         plan.shared.set_table(&table);
         let words = |id: u32| {
             let conditions = table.conditions.get(id as usize);
             conditions.map_or_else(String::new, |all| all.describe(table.router.names(id)))
         };
         let routes = plan.routes.into_iter().zip(0..);
-        let routes = routes.map(|(entry, id)| BuiltRoute::from(*entry).with_conditions(words(id))).collect();
+        let routes =
+            routes.map(|(entry, id)| BuiltRoute::from(*entry).with_conditions(words(id))).collect();
         let built = BuiltApp::new(table, routes, fallbacks, unmatched, plan.shared);
         run_build_hooks(built.with_method_override(method_override), plan.build_hooks)
     }
@@ -339,7 +358,8 @@ fn run_build_hooks(
     inspectors: Vec<Box<BuildHook>>,
 ) -> Result<BuiltApp, BuildError> {
     let found = inspectors.into_iter().filter_map(|inspector| inspector(&built).err());
-    let faults: Vec<_> = found.flatten().map(|what| BuildErrorKind::BuildHook { message: what }).collect();
+    let faults: Vec<_> =
+        found.flatten().map(|what| BuildErrorKind::BuildHook { message: what }).collect();
     if faults.is_empty() { Ok(built) } else { Err(BuildError { errors: faults }) }
 }
 
@@ -364,8 +384,9 @@ fn collect_names(entries: &[Box<RouteEntry>], faults: &mut Vec<BuildErrorKind>) 
     let mut firsts: HashMap<(Rc<str>, bool), &RouteEntry> = HashMap::new();
     // A written pattern may expand to several patterns. This one has all optional parameters and no
     // added slash.
-    let is_whole =
-        |entry: &RouteEntry| entry.omitted == 0 && !entry.is_slash_variant && !entry.pattern.ends_with(CATCH_ALL);
+    let is_whole = |entry: &RouteEntry| {
+        entry.omitted == 0 && !entry.is_slash_variant && !entry.pattern.ends_with(CATCH_ALL)
+    };
     for entry in entries {
         let Some(name) = entry.requirements.route_name() else { continue };
         let first = *firsts.entry((Rc::clone(name), false)).or_insert(entry);
@@ -414,12 +435,20 @@ fn check_path_shape(entry: &RouteEntry, faults: &mut Vec<BuildErrorKind>) {
                 lacking.join(", ")
             }
         };
-        faults.push(BuildErrorKind::PathMismatch { route: entry.name(), expected: takes, found: has() });
+        faults.push(BuildErrorKind::PathMismatch {
+            route: entry.name(),
+            expected: takes,
+            found: has(),
+        });
     }
 }
 
 /// Translates the router's problem into a fault.
-fn translate_router_error(problem: &RouterProblem, entries: &[Box<RouteEntry>], index: &MethodIndex) -> BuildErrorKind {
+fn translate_router_error(
+    problem: &RouterProblem,
+    entries: &[Box<RouteEntry>],
+    index: &MethodIndex,
+) -> BuildErrorKind {
     let name = |id: u32| entries[id as usize].name();
     match problem {
         RouterProblem::InvalidPattern { route, error } => {

@@ -73,10 +73,22 @@ const OTHER_TYPES: [ParameterType; 7] = [
     ParameterType { name: "f32", accepts: |text| text.parse().is_ok_and(f32::is_finite) },
     ParameterType { name: "f64", accepts: |text| text.parse().is_ok_and(f64::is_finite) },
     ParameterType { name: "uuid", accepts: is_uuid },
-    ParameterType { name: "alpha", accepts: |text| text.bytes().all(|byte| byte.is_ascii_alphabetic()) },
-    ParameterType { name: "alnum", accepts: |text| text.bytes().all(|byte| byte.is_ascii_alphanumeric()) },
-    ParameterType { name: "digits", accepts: |text| text.bytes().all(|byte| byte.is_ascii_digit()) },
-    ParameterType { name: "hex", accepts: |text| text.bytes().all(|byte| byte.is_ascii_hexdigit()) },
+    ParameterType {
+        name: "alpha",
+        accepts: |text| text.bytes().all(|byte| byte.is_ascii_alphabetic()),
+    },
+    ParameterType {
+        name: "alnum",
+        accepts: |text| text.bytes().all(|byte| byte.is_ascii_alphanumeric()),
+    },
+    ParameterType {
+        name: "digits",
+        accepts: |text| text.bytes().all(|byte| byte.is_ascii_digit()),
+    },
+    ParameterType {
+        name: "hex",
+        accepts: |text| text.bytes().all(|byte| byte.is_ascii_hexdigit()),
+    },
 ];
 
 impl ParameterType {
@@ -175,9 +187,24 @@ pub(crate) fn expand(written: &str) -> Result<Vec<ExpandedPattern>, String> {
         let typed = typed.clone();
         let is_slash_twin = true;
         let has_slash_twin = false;
-        all.insert(0, ExpandedPattern { pattern: twin, typed_parameters: typed, omitted: 1, is_slash_variant: is_slash_twin, has_slash_variant: has_slash_twin });
+        all.insert(
+            0,
+            ExpandedPattern {
+                pattern: twin,
+                typed_parameters: typed,
+                omitted: 1,
+                is_slash_variant: is_slash_twin,
+                has_slash_variant: has_slash_twin,
+            },
+        );
     }
-    all.push(ExpandedPattern { pattern, typed_parameters: typed, omitted: 0, is_slash_variant: false, has_slash_variant: false });
+    all.push(ExpandedPattern {
+        pattern,
+        typed_parameters: typed,
+        omitted: 0,
+        is_slash_variant: false,
+        has_slash_variant: false,
+    });
     Ok(all)
 }
 

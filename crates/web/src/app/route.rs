@@ -8,9 +8,9 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::panic::Location;
 
+pub use crate::app::pattern::display_pattern;
 #[doc(hidden)]
 pub use crate::app::pattern::next_parameter;
-pub use crate::app::pattern::display_pattern;
 
 /// The doc comment of a handler with a route attribute, attached to its route as a note.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

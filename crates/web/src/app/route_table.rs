@@ -6,7 +6,7 @@
 
 use crate::app::pattern::ParameterType;
 use crate::http::connection::ConnectionInfo;
-use crate::http::guard::{GuardContext, Guard};
+use crate::http::guard::{Guard, GuardContext};
 use crate::http::head::RequestHead;
 use crate::http::route_index::RouteIndex;
 use http::Method;
@@ -66,7 +66,10 @@ impl MethodIndex {
             self.extensions.push(method.clone());
             self.extensions.len() - 1
         });
-        u8::try_from(place).ok().filter(|_| place < EXTENSION_METHODS_MAX).map(|at| EXTENSION_METHODS_FROM + at)
+        u8::try_from(place)
+            .ok()
+            .filter(|_| place < EXTENSION_METHODS_MAX)
+            .map(|at| EXTENSION_METHODS_FROM + at)
     }
 
     fn name(&self, index: u8) -> Option<&str> {
@@ -129,8 +132,9 @@ impl RouteConditions {
 
     /// Whether the values have the types of their parameters.
     fn types_match(&self, values: &Values<'_, '_>) -> bool {
-        let fits =
-            |(place, kind): &(usize, ParameterType)| values.get(*place).is_some_and(|raw| kind.accepts(raw));
+        let fits = |(place, kind): &(usize, ParameterType)| {
+            values.get(*place).is_some_and(|raw| kind.accepts(raw))
+        };
         self.typed_parameters.iter().all(fits)
     }
 
@@ -146,7 +150,12 @@ impl RouteConditions {
 
 impl RouteTable {
     /// Whether the conditions of `route` hold. The route's parameters are already stored in `head`.
-    pub(crate) fn accepts(&self, route: u32, head: &RequestHead, connection: &ConnectionInfo) -> bool {
+    pub(crate) fn accepts(
+        &self,
+        route: u32,
+        head: &RequestHead,
+        connection: &ConnectionInfo,
+    ) -> bool {
         let values = self.router.values(head.path_parameters(), head.path().as_bytes());
         let conditions = self.conditions.get(route as usize);
         let asked = GuardContext::new(head, connection);
@@ -176,7 +185,11 @@ impl RouteTable {
     #[inline]
     pub(crate) fn method_id(&self, head: &RequestHead) -> u8 {
         let known = head.index().method;
-        if known == KnownMethod::Extension { self.extension_id(head.method_str()) } else { known as u8 }
+        if known == KnownMethod::Extension {
+            self.extension_id(head.method_str())
+        } else {
+            known as u8
+        }
     }
 
     /// Returns the route that would answer the request that a CORS preflight announces. Returns
@@ -185,10 +198,15 @@ impl RouteTable {
     /// Guards see the announced method. They cannot see the announced request's header fields,
     /// because a preflight does not contain them. So if the guards reject all routes, the first
     /// route for the path is used, regardless of its guards.
-    pub(crate) fn find_preflighted(&self, head: &RequestHead, connection: &ConnectionInfo) -> Option<u32> {
+    pub(crate) fn find_preflighted(
+        &self,
+        head: &RequestHead,
+        connection: &ConnectionInfo,
+    ) -> Option<u32> {
         let name = head.header("access-control-request-method")?;
         let known = KnownMethod::from_name(name.as_bytes());
-        let method = if known == KnownMethod::Extension { self.extension_id(name) } else { known as u8 };
+        let method =
+            if known == KnownMethod::Extension { self.extension_id(name) } else { known as u8 };
         let asked = GuardContext::preflight(head, connection, name);
         let find = |has_guards: bool| {
             let path = head.path().as_bytes();

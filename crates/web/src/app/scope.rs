@@ -1,11 +1,13 @@
 //! Scopes: routes under a common prefix, inside the same middleware.
 
-use crate::app::builder::{RouteEntry, AppBuilder};
-use crate::app::default_responses::{AmbiguousPath, MergedApp, AppContext, Unmatched, DefaultResponses};
+use crate::app::builder::{AppBuilder, RouteEntry};
+use crate::app::default_responses::{
+    AmbiguousPath, AppContext, DefaultResponses, MergedApp, Unmatched,
+};
 use crate::app::error::BuildErrorKind;
 use crate::app::fallbacks::{Fallback, ScopeFallback, fallback_name};
 use crate::app::handler::{Handler, HandlerService, Signature};
-use crate::app::middleware::{MiddlewareStack, IntoMiddleware, Middleware};
+use crate::app::middleware::{IntoMiddleware, Middleware, MiddlewareStack};
 use crate::app::route::{MethodRouter, MethodRoutes};
 use crate::app::route_methods::route_methods;
 use crate::app::route_table::MethodFilter;
@@ -181,7 +183,8 @@ impl Scope {
         entry.check_options(&mut self.builder.errors);
         self.builder.add(RouteEntry { has_slash_variant: true, ..entry.clone() }, whole);
         if !root.is_empty() {
-            self.builder.add(RouteEntry { is_slash_variant: true, ..entry.clone() }, &format!("{root}/"));
+            self.builder
+                .add(RouteEntry { is_slash_variant: true, ..entry.clone() }, &format!("{root}/"));
         }
         self.builder.add(entry, &format!("{root}{CATCH_ALL}"));
     }
@@ -195,7 +198,8 @@ impl Scope {
         let prefix = self.join_pattern(prefix.trim_end_matches('/'), place);
         let shared = Rc::clone(&self.builder.shared);
         let plan = std::mem::replace(&mut self.builder, AppBuilder::new(shared));
-        let (chain, guards, notes) = (self.middleware.clone(), self.guards.clone(), self.metadata.clone());
+        let (chain, guards, notes) =
+            (self.middleware.clone(), self.guards.clone(), self.metadata.clone());
         let inner = Self {
             builder: plan,
             prefix,
@@ -235,7 +239,15 @@ impl Scope {
         if let Some(fallback) = &fallback {
             other.check_fallback_guards(&other.prefix.clone(), fallback);
         }
-        let AppBuilder { routes: entries, fallbacks, errors: faults, requirements: needs, build_hooks: inspectors, states, shared } = other.builder;
+        let AppBuilder {
+            routes: entries,
+            fallbacks,
+            errors: faults,
+            requirements: needs,
+            build_hooks: inspectors,
+            states,
+            shared,
+        } = other.builder;
         let has_states = !states.is_empty();
         // Middleware of this application sees this application's states. Handlers and middleware of
         // `other` see the states of `other`.
@@ -273,7 +285,11 @@ impl Scope {
             entry.requirements.inherit_from(&needs_around);
             entry.guards.splice(..0, self.guards.iter().map(Rc::clone));
             if entry.pattern == "/" && entry.has_slash_variant && !self.prefix.is_empty() {
-                let twin = RouteEntry { is_slash_variant: true, has_slash_variant: false, ..(*entry).clone() };
+                let twin = RouteEntry {
+                    is_slash_variant: true,
+                    has_slash_variant: false,
+                    ..(*entry).clone()
+                };
                 self.builder.add(twin, &format!("{pattern}/"));
             }
             self.builder.add(*entry, &pattern);
@@ -315,7 +331,15 @@ impl Scope {
         let has_fallback = fallback.is_some();
         let missing = self.endpoint(DefaultResponses::new(&self.builder.shared, fallback));
         let ambiguous = self.endpoint(AmbiguousPath);
-        (self.builder, Unmatched { not_found: missing, not_found_options: missing_options, has_fallback, ambiguous })
+        (
+            self.builder,
+            Unmatched {
+                not_found: missing,
+                not_found_options: missing_options,
+                has_fallback,
+                ambiguous,
+            },
+        )
     }
 
     /// Wraps `service` in the scope's middleware and erases its type. The application renders its

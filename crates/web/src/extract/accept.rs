@@ -61,7 +61,10 @@ impl Accept {
             return 1000;
         }
         let Some(offered) = MediaRange::parse(media_type) else { return 0 };
-        let fitting = self.ranges.iter().filter_map(|range| Some((range.match_specificity(&offered)?, range)));
+        let fitting = self
+            .ranges
+            .iter()
+            .filter_map(|range| Some((range.match_specificity(&offered)?, range)));
         // Among equally specific ranges, the one with the highest weight counts.
         fitting.map(|(specific, range)| (specific, range.quality)).max().map_or(0, |(_, it)| it)
     }

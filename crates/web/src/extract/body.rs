@@ -9,7 +9,10 @@ use http::StatusCode;
 
 /// Passes the whole body to `use_it`, without a copy if the body is already complete. Then returns
 /// the buffer to the thread's pool.
-pub(crate) async fn read_body<T>(body: Body, use_it: impl FnOnce(&[u8]) -> T) -> Result<T, Problem> {
+pub(crate) async fn read_body<T>(
+    body: Body,
+    use_it: impl FnOnce(&[u8]) -> T,
+) -> Result<T, Problem> {
     if let Some(bytes) = body.as_slice() {
         return Ok(use_it(bytes));
     }

@@ -46,7 +46,7 @@ impl FromRequestParts for ClientIp {
 mod tests {
     use super::super::test_support::{from_parts, get, now, parts_on};
     use super::*;
-    use crate::http::connection::{ConnectionInfo, ConnectionAddr};
+    use crate::http::connection::{ConnectionAddr, ConnectionInfo};
 
     #[test]
     fn the_address_is_the_peer_s_where_nobody_else_is_believed() {

@@ -136,7 +136,10 @@ mod tests {
         let info: Rc<ConnectionInfo> = now(from_parts(&mut parts)).expect("always");
         let copy: ConnectionInfo = now(from_parts(&mut parts)).expect("always");
         assert_eq!((peer.to_string().as_str(), tls.version), ("192.0.2.7:4000", "TLSv1.3"));
-        assert_eq!((&info.peer, &copy.peer), (&ConnectionAddr::Tcp(peer), &ConnectionAddr::Tcp(peer)));
+        assert_eq!(
+            (&info.peer, &copy.peer),
+            (&ConnectionAddr::Tcp(peer), &ConnectionAddr::Tcp(peer))
+        );
     }
 
     #[test]

@@ -37,9 +37,9 @@ mod typed_header;
 
 #[cfg(any(feature = "cbor", feature = "message-pack", feature = "protobuf"))]
 pub(crate) use body::read_body;
+pub(crate) use json::json_from_line;
 #[cfg(feature = "fast-json")]
 pub(crate) use json::json_with_parser;
-pub(crate) use json::json_from_line;
 
 pub use crate::http::body::limits::DEFAULT_BODY_BYTES_MAX;
 pub use crate::http::connection::{ClientIdentity, ConnectionInfo, TlsInfo};
@@ -56,12 +56,12 @@ pub use client_ip::ClientIp;
 pub use connection::PeerAddr;
 #[cfg(feature = "cbor")]
 pub use formats::Cbor;
-#[cfg(feature = "fast-json")]
-pub use formats::SimdJson;
 #[cfg(feature = "message-pack")]
 pub use formats::MessagePack;
 #[cfg(feature = "protobuf")]
 pub use formats::Protobuf;
+#[cfg(feature = "fast-json")]
+pub use formats::SimdJson;
 pub use interim::Interim;
 #[doc(hidden)]
 pub use json::{field_problem, json_with};

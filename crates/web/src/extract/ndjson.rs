@@ -3,7 +3,7 @@
 use crate::extract::{FromRequest, content_type, json_from_line};
 use crate::http::body::{Body, BodyError};
 use crate::http::coop::yield_now;
-use crate::http::memory::{MemoryReservation, MemoryPressure, pressure};
+use crate::http::memory::{MemoryPressure, MemoryReservation, pressure};
 use crate::http::problem::Problem;
 use crate::http::request::Request;
 use crate::http::response::{IntoResponse, Response};
@@ -224,8 +224,12 @@ impl NdJson<()> {
         T: Serialize,
         E: Into<Box<dyn Error + Send + Sync>>,
     {
-        let body =
-            Body::new(LinesBody { items: Box::pin(items), is_finished: false, work_since_yield: 0, error: None });
+        let body = Body::new(LinesBody {
+            items: Box::pin(items),
+            is_finished: false,
+            work_since_yield: 0,
+            error: None,
+        });
         let mut response = body.into_response();
         response.headers.append(CONTENT_TYPE, HeaderValue::from_static(MEDIA_TYPE));
         response

@@ -50,7 +50,8 @@ impl<'v> Validators<'v> {
     /// Evaluates the conditions for an existing resource, in the order of RFC 9110 §13.2.2.
     #[must_use]
     pub fn evaluate(&self, head: &RequestHead) -> PreconditionOutcome {
-        let matches = head.header_bytes("if-match").map(|_| self.matches_any(head, "if-match", true));
+        let matches =
+            head.header_bytes("if-match").map(|_| self.matches_any(head, "if-match", true));
         let unmodified = || self.is_unmodified_since(head, "if-unmodified-since");
         if matches == Some(false) || matches.is_none() && unmodified() == Some(false) {
             return PreconditionOutcome::Failed;
@@ -191,7 +192,8 @@ impl Preconditions {
     /// If a condition fails: 412, kind `precondition-failed`, with the tag as `ETag`. If no
     /// condition applies, but [`demand`](Self::demand) was called: 428.
     pub fn check(&self, current: Validators<'_>) -> Result<(), Problem> {
-        let is_void = self.head.header_bytes("if-match").is_none() && current.last_modified.is_none();
+        let is_void =
+            self.head.header_bytes("if-match").is_none() && current.last_modified.is_none();
         match self.evaluate(current) {
             PreconditionOutcome::Failed => Err(precondition_failed(current)),
             _ if self.is_required.get() && is_void => Err(Self::precondition_required()),
@@ -291,11 +293,17 @@ mod tests {
     const BEFORE: &str = "Sun, 06 Nov 1994 08:49:36 GMT";
     const AFTER: &str = "Sun, 06 Nov 1994 08:49:38 GMT";
 
-    fn judged(method: Method, tag: Option<&'static str>, fields: &[(&str, &str)]) -> PreconditionOutcome {
+    fn judged(
+        method: Method,
+        tag: Option<&'static str>,
+        fields: &[(&str, &str)],
+    ) -> PreconditionOutcome {
         let (sender, receiver) = std::sync::mpsc::channel();
         let answer = move |request: Request| {
             let modified = parse_http_date(DATE).ok();
-            let _ = sender.send(Validators { etag: tag, last_modified: modified }.evaluate(&request.parts.head));
+            let _ = sender.send(
+                Validators { etag: tag, last_modified: modified }.evaluate(&request.parts.head),
+            );
         };
         let client = App::new().any("/", answer).test();
         let request = fields.iter().fold(client.request(method, "/"), |request, (name, value)| {

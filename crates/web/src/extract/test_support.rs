@@ -12,7 +12,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use peregrine_proto::Limits;
 use peregrine_proto::h1::{Connection, Event};
-use peregrine_router::{RouterBuilder, Match, MethodSet};
+use peregrine_router::{Match, MethodSet, RouterBuilder};
 use std::fmt::Write;
 use std::pin::pin;
 use std::rc::Rc;

@@ -101,8 +101,12 @@ impl InFlightHandle {
             workers.borrow().iter().find(is_ours).and_then(|(_, worker)| worker.upgrade())
         };
         // A worker that has ended does not count anything either.
-        let Some(worker) = WORKERS.try_with(find).ok().flatten() else { return Some(InFlightPermit(None)) };
-        worker.try_acquire(&self.head, &self.connection, must).map(|place| InFlightPermit(Some(place)))
+        let Some(worker) = WORKERS.try_with(find).ok().flatten() else {
+            return Some(InFlightPermit(None));
+        };
+        worker
+            .try_acquire(&self.head, &self.connection, must)
+            .map(|place| InFlightPermit(Some(place)))
     }
 }
 
@@ -129,7 +133,12 @@ mod tests {
     }
 
     impl InFlightCounter for Worker {
-        fn try_acquire(self: Rc<Self>, _: &RequestHead, _: &ConnectionInfo, must: bool) -> Option<Box<dyn Any>> {
+        fn try_acquire(
+            self: Rc<Self>,
+            _: &RequestHead,
+            _: &ConnectionInfo,
+            must: bool,
+        ) -> Option<Box<dyn Any>> {
             (must || self.0.get() < self.1).then(|| {
                 self.0.set(self.0.get() + 1);
                 Box::new(Taken(Rc::clone(&self.0))) as _
@@ -145,7 +154,8 @@ mod tests {
     #[test]
     fn each_worker_of_a_thread_counts_its_own_and_none_that_has_ended() {
         let workers = [2, 1].map(|most| Rc::new(Worker(Rc::default(), most)));
-        let weak = |worker: &Rc<Worker>| Rc::downgrade(&(Rc::clone(worker) as Rc<dyn InFlightCounter>));
+        let weak =
+            |worker: &Rc<Worker>| Rc::downgrade(&(Rc::clone(worker) as Rc<dyn InFlightCounter>));
         let [first, second] = [&workers[0], &workers[1]].map(|worker| WorkerRef::new(weak(worker)));
         let counts = || [workers[0].0.get(), workers[1].0.get()];
         let (one, two) = (counted(first.id()), counted(second.id()));

@@ -129,8 +129,11 @@ mod tests {
             charge.resize(bytes);
             pressure()
         });
-        use MemoryPressure::{Low, Critical, OverLimit, High, Moderate};
-        assert_eq!(fillings, [Low, Low, Moderate, Moderate, High, High, Critical, Critical, OverLimit]);
+        use MemoryPressure::{Critical, High, Low, Moderate, OverLimit};
+        assert_eq!(
+            fillings,
+            [Low, Low, Moderate, Moderate, High, High, Critical, Critical, OverLimit]
+        );
         set_limit(None);
         assert_eq!(pressure(), Low);
     }

@@ -79,7 +79,9 @@ pub fn in_span<T>(span: &Span, run: impl FnOnce() -> T) -> T {
 ///
 /// # Errors
 /// `work` panicked.
-pub async fn catch_unwind_future<T>(work: impl Future<Output = T>) -> Result<T, Box<dyn Any + Send>> {
+pub async fn catch_unwind_future<T>(
+    work: impl Future<Output = T>,
+) -> Result<T, Box<dyn Any + Send>> {
     let mut work = pin!(work);
     poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context))) {
         Ok(polled) => polled.map(Ok),

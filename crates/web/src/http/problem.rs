@@ -256,7 +256,9 @@ impl From<BodyError> for Problem {
             BodyError::Protocol(reject) => reject.into(),
             BodyError::Stream(error) => {
                 // The text may reveal internals of the server, so it is only logged.
-                catch_log_panic(|| tracing::error!(%error, "the source of a request's body failed"));
+                catch_log_panic(
+                    || tracing::error!(%error, "the source of a request's body failed"),
+                );
                 Self::new(
                     StatusCode::INTERNAL_SERVER_ERROR,
                     "body-failed",
@@ -317,9 +319,19 @@ mod tests {
             (BodyError::Disconnected, 400, "incomplete-body", "connection ended"),
             (BodyError::TooLarge { limit: 9 }, 413, "body-too-large", "limit of 9 bytes"),
             (BodyError::TooSlow, 408, "body-too-slow", "again"),
-            (BodyError::DecompressedTooLarge { ratio_max: 7 }, 413, "body-inflates", "more than 7 times"),
+            (
+                BodyError::DecompressedTooLarge { ratio_max: 7 },
+                413,
+                "body-inflates",
+                "more than 7 times",
+            ),
             (BodyError::DecodeFailed { coding: "gzip" }, 400, "body-undecodable", "valid gzip"),
-            (BodyError::Protocol(RequestError::ChunkSizeInvalid), 400, "invalid-request", "chunk size"),
+            (
+                BodyError::Protocol(RequestError::ChunkSizeInvalid),
+                400,
+                "invalid-request",
+                "chunk size",
+            ),
             (BodyError::Protocol(RequestError::TrailersTooLong), 431, "invalid-request", "trailer"),
             (BodyError::Protocol(RequestError::BodyTooLarge), 413, "body-too-large", "larger"),
             (BodyError::Stream("secret".into()), 500, "body-failed", "could not be read"),

@@ -58,7 +58,8 @@ pub(crate) fn render_problem(
 
 /// Removes the marks that are left for middleware.
 pub(crate) fn unmarked(mut response: Response) -> Response {
-    if response.extensions().is_some_and(|extensions| extensions.get::<ProblemRendered>().is_some()) {
+    if response.extensions().is_some_and(|extensions| extensions.get::<ProblemRendered>().is_some())
+    {
         response.extensions_mut().remove::<Problem>();
         response.extensions_mut().remove::<ProblemRendered>();
     }

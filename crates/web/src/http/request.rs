@@ -32,7 +32,12 @@ pub struct Parts {
 impl Request {
     /// Builds a request, as the server does.
     #[must_use]
-    pub fn new(head: RequestHead, body: Body, states: Rc<States>, connection: Rc<ConnectionInfo>) -> Self {
+    pub fn new(
+        head: RequestHead,
+        body: Body,
+        states: Rc<States>,
+        connection: Rc<ConnectionInfo>,
+    ) -> Self {
         Self { parts: Parts { head, extensions: Extensions::new(), states, connection }, body }
     }
 
@@ -119,7 +124,8 @@ impl Parts {
 
     /// How many optional parameters the pattern of the request's route omits.
     pub(crate) fn omitted_parameters(&self) -> usize {
-        let absent = || self.states.route_index()?.omitted.get(self.head.route_id()? as usize).copied();
+        let absent =
+            || self.states.route_index()?.omitted.get(self.head.route_id()? as usize).copied();
         absent().unwrap_or(0)
     }
 

@@ -46,11 +46,19 @@ impl<S: Service> DynService for S {
 /// A [`Place`] whose futures can be stored, because they do not borrow it.
 pub(crate) trait Endpoint: DynService {
     /// As [`Place::place`], but the service is called when the future is first polled.
-    fn call_owned(self: Rc<Self>, slot: FutureSlot, request: Request) -> PinnedFuture<'static, Response>;
+    fn call_owned(
+        self: Rc<Self>,
+        slot: FutureSlot,
+        request: Request,
+    ) -> PinnedFuture<'static, Response>;
 }
 
 impl<S: Service + 'static> Endpoint for S {
-    fn call_owned(self: Rc<Self>, slot: FutureSlot, request: Request) -> PinnedFuture<'static, Response> {
+    fn call_owned(
+        self: Rc<Self>,
+        slot: FutureSlot,
+        request: Request,
+    ) -> PinnedFuture<'static, Response> {
         slot.pin(async move { self.call(request).await })
     }
 }

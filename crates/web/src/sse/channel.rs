@@ -1,6 +1,6 @@
 //! Events that are pushed from any task and any thread.
 
-use super::{Event, InvalidEvent, EventSource, Sse};
+use super::{Event, EventSource, InvalidEvent, Sse};
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
 use std::error::Error;
@@ -182,7 +182,11 @@ impl<'s> Waiter<'s> {
         Self { shared: &sender.0, id: None }
     }
 
-    fn wait<T>(&mut self, mut queue: MutexGuard<'_, EventQueue>, context: &mut Context<'_>) -> Poll<T> {
+    fn wait<T>(
+        &mut self,
+        mut queue: MutexGuard<'_, EventQueue>,
+        context: &mut Context<'_>,
+    ) -> Poll<T> {
         let number = *self.id.get_or_insert_with(|| {
             queue.last_id += 1;
             queue.last_id

@@ -166,7 +166,13 @@ impl IntoResponse for Sse {
     fn into_response(self) -> Response {
         let Self { source, keep_alive, on_drain: at_drain } = self;
         let state = KeepAliveState::New;
-        let events = EventBody { source: Some(source), keep_alive, on_drain: at_drain, state, events_since_drain: 0 };
+        let events = EventBody {
+            source: Some(source),
+            keep_alive,
+            on_drain: at_drain,
+            state,
+            events_since_drain: 0,
+        };
         Response::new(StatusCode::OK)
             .with_header(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"))
             // The response has no end, and its events are soon out of date.
@@ -211,7 +217,9 @@ enum KeepAliveState {
 impl EventBody {
     /// Whether the stream must end because the server drains.
     fn should_close(&self) -> bool {
-        let (KeepAliveState::Active(alarm) | KeepAliveState::Idle(alarm)) = &self.state else { return false };
+        let (KeepAliveState::Active(alarm) | KeepAliveState::Idle(alarm)) = &self.state else {
+            return false;
+        };
         !matches!(self.on_drain, OnDrain::Continue) && alarm.is_draining()
     }
 

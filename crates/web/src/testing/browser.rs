@@ -89,8 +89,11 @@ impl CookieJar {
     pub(super) fn cookie_header(&self, host: &str, path: &str) -> Option<String> {
         let host = host_name(host);
         let is_for = |kept: &&StoredCookie| {
-            let fits_host =
-                if kept.has_domain { domain_matches(&host, &kept.domain) } else { host == kept.domain };
+            let fits_host = if kept.has_domain {
+                domain_matches(&host, &kept.domain)
+            } else {
+                host == kept.domain
+            };
             fits_host && path_matches(path, &kept.path)
         };
         let mut cookies: Vec<_> = self.cookies.iter().filter(is_for).collect();

@@ -40,15 +40,15 @@ use std::time::{Duration, Instant};
 
 mod assertions;
 mod browser;
-mod timer;
 mod events;
 mod form;
 mod request;
 mod response;
 mod sleep;
+mod timer;
 mod websocket;
 
-pub use events::{TestEventReader, TestEvent};
+pub use events::{TestEvent, TestEventReader};
 pub use form::TestForm;
 pub use request::TestRequest;
 pub use response::TestResponse;
@@ -94,7 +94,14 @@ impl TestClient {
     pub(crate) fn new(app: Rc<BuiltApp>, connection: ConnectionInfo) -> Self {
         let sleep: SleepFn = Rc::new(|duration| Box::pin(sleep::sleep(duration)));
         let connection = Rc::new(connection);
-        Self { app, connection, body_bytes_max: DEFAULT_BODY_BYTES_MAX, sleep, jar: None, follows_redirects: false }
+        Self {
+            app,
+            connection,
+            body_bytes_max: DEFAULT_BODY_BYTES_MAX,
+            sleep,
+            jar: None,
+            follows_redirects: false,
+        }
     }
 
     /// The same client, with these connection properties.
@@ -108,7 +115,8 @@ impl TestClient {
     #[must_use]
     pub fn with_trusted_proxies(self, proxies: impl Into<TrustedProxies>) -> Self {
         let proxies = Some(Arc::new(proxies.into()));
-        let connection = ConnectionInfo { trusted_proxies: proxies, ..ConnectionInfo::clone(&self.connection) };
+        let connection =
+            ConnectionInfo { trusted_proxies: proxies, ..ConnectionInfo::clone(&self.connection) };
         self.with_connection(connection)
     }
 

@@ -88,7 +88,8 @@ impl TestRequest {
         S: futures_core::Stream<Item = T> + 'static,
         T: Into<Bytes>,
     {
-        self.body = RequestBody::Stream(Box::new(move |writer| Box::pin(forward_body(pieces, writer))));
+        self.body =
+            RequestBody::Stream(Box::new(move |writer| Box::pin(forward_body(pieces, writer))));
         self
     }
 
@@ -132,14 +133,21 @@ impl TestRequest {
         };
         let Self { client, method, target, headers: fields, .. } = self;
         let (client, method) = (client.clone(), method.clone());
-        Some(Self { client, method, target: target.clone(), headers: fields.clone(), body: content })
+        Some(Self {
+            client,
+            method,
+            target: target.clone(),
+            headers: fields.clone(),
+            body: content,
+        })
     }
 
     /// The next request if `response` is a redirect.
     fn redirect_target(mut self, response: &TestResponse) -> Option<Self> {
         let host = self.host().into_owned();
         let asked = (&self.method, &*host, &*self.target);
-        let onward = browser::redirect_target(asked, response.status(), response.header("location")?)?;
+        let onward =
+            browser::redirect_target(asked, response.status(), response.header("location")?)?;
         (self.method, self.target) = (onward.method, onward.target);
         if !onward.keeps_body {
             self.body = RequestBody::None;
@@ -196,7 +204,8 @@ impl TestRequest {
         .await;
         drop(answer);
         // Only a route's timeout ends the wait without a response.
-        let mut response = answered.unwrap_or_else(|| app.render_problem(Problem::handler_timeout(), &said));
+        let mut response =
+            answered.unwrap_or_else(|| app.render_problem(Problem::handler_timeout(), &said));
         // RFC 9110 §9.3.2: the server must not send content in the response to HEAD.
         if method == Method::HEAD {
             response.body = Body::empty();
@@ -220,7 +229,8 @@ impl TestRequest {
         }
         if let Some(jar) = &self.client.jar
             && !self.has_header("cookie")
-            && let Some(cookies) = jar.borrow().cookie_header(&self.host(), browser::path_of(&self.target))
+            && let Some(cookies) =
+                jar.borrow().cookie_header(&self.host(), browser::path_of(&self.target))
         {
             bytes.extend_from_slice(format!("cookie: {cookies}\r\n").as_bytes());
         }

@@ -1,7 +1,7 @@
 //! The response of an application to a test's request.
 
 use super::block_on;
-use super::events::{TestEventReader, TestEvent};
+use super::events::{TestEvent, TestEventReader};
 use super::sleep::sleep;
 use crate::http::body::{Body, BodyError};
 use crate::http::response::{Headers, Response};

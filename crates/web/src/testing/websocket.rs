@@ -3,10 +3,10 @@
 use super::{TestClient, TestRequest, block_on};
 use crate::http::body::pipe::{PipeWriter, pipe};
 use crate::http::timer::{self, TimerSource};
-use crate::http::upgrade::{SendBuffer, SEND_BUFFER_BYTES_MAX, Upgraded};
+use crate::http::upgrade::{SEND_BUFFER_BYTES_MAX, SendBuffer, Upgraded};
 use bytes::Bytes;
 use http::HeaderMap;
-use peregrine_proto::ws::{CloseCode, Connection, MessagePayload, Event, Limits, NextAction, Role};
+use peregrine_proto::ws::{CloseCode, Connection, Event, Limits, MessagePayload, NextAction, Role};
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;

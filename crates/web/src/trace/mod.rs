@@ -326,7 +326,9 @@ impl Drop for TraceGuard {
 /// Whether this thread is handling a request whose trace is not recorded.
 #[must_use]
 pub fn is_unsampled() -> bool {
-    let is_so = |current: &Option<LazyTraceContext>| current.as_ref().is_some_and(|place| !place.is_sampled());
+    let is_so = |current: &Option<LazyTraceContext>| {
+        current.as_ref().is_some_and(|place| !place.is_sampled())
+    };
     // A thread that is exiting handles no request.
     CURRENT
         .try_with(|current| current.try_borrow().is_ok_and(|current| is_so(&current)))

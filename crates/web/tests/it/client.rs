@@ -1,9 +1,9 @@
 //! Tests of the test client: the requests that it sends, and the responses that it returns.
 
-use peregrine_web::connection::{ConnectionInfo, ConnectionAddr};
+use peregrine_web::connection::{ConnectionAddr, ConnectionInfo};
 use peregrine_web::extract::RawQuery;
 use peregrine_web::testing::{TestRequest, block_on};
-use peregrine_web::{App, Body, HandlerExt, RequestHead, Problem, Request, Response};
+use peregrine_web::{App, Body, HandlerExt, Problem, Request, RequestHead, Response};
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -67,10 +67,14 @@ fn an_application_that_is_not_right_fails_the_test_with_its_faults() {
 #[test]
 fn the_application_sees_the_connection_that_the_test_describes() {
     let address = "192.0.2.1:99".parse().expect("an address");
-    let connection = ConnectionInfo { peer: ConnectionAddr::Tcp(address), ..ConnectionInfo::default() };
+    let connection =
+        ConnectionInfo { peer: ConnectionAddr::Tcp(address), ..ConnectionInfo::default() };
     let app =
         App::new().get("/", async |request: Request| request.parts.connection().peer.to_string());
-    assert_eq!(app.test().with_connection(connection).get("/").send_blocking().text(), "192.0.2.1:99");
+    assert_eq!(
+        app.test().with_connection(connection).get("/").send_blocking().text(),
+        "192.0.2.1:99"
+    );
 }
 
 #[test]

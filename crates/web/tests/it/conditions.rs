@@ -298,7 +298,9 @@ fn routes_that_some_request_comes_to_are_none() {
     let a = || guard::has_query("a");
     let always = || |_: &guard::GuardContext<'_>| true;
     let apps = [
-        App::new().get("/", (|| "1").guard(guard::secure()).guard(a())).get("/", (|| "2").guard(a())),
+        App::new()
+            .get("/", (|| "1").guard(guard::secure()).guard(a()))
+            .get("/", (|| "2").guard(a())),
         App::new().get("/", (|| "1").guard(a())).post("/", (|| "2").guard(a())),
         App::new().any("/", (|| "1").guard(a())).get("/", (|| "2").guard(a())),
         App::new().get("/", (|| "1").guard(a())).head("/", (|| "2").guard(a())),

@@ -6,7 +6,7 @@ use peregrine_slot::FutureSlot;
 use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::extract::{Path, State, StateRef};
 use peregrine_web::middleware::{Middleware, Next};
-use peregrine_web::{App, BuiltApp, Body, RequestHead, Request, Response, Service};
+use peregrine_web::{App, Body, BuiltApp, Request, RequestHead, Response, Service};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::pin::Pin;

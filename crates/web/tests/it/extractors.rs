@@ -1,12 +1,12 @@
 //! Extractors and responses in a whole application, as seen by the peer.
 
 use http::{Method, StatusCode, header};
-use peregrine_web::connection::{ConnectionInfo, ConnectionAddr, TlsInfo};
+use peregrine_web::connection::{ConnectionAddr, ConnectionInfo, TlsInfo};
 use peregrine_web::cookies::{Cookie, Cookies};
 use peregrine_web::extract::{Form, Json, MatchedPath, Path, PeerAddr, Query, State};
 use peregrine_web::response::{Html, IntoResponse, Redirect};
 use peregrine_web::testing::TestResponse;
-use peregrine_web::{App, Body, HandlerExt, RequestHead, Problem, Response};
+use peregrine_web::{App, Body, HandlerExt, Problem, RequestHead, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::cell::RefCell;
@@ -86,7 +86,10 @@ fn documents_go_in_and_out() {
     assert_eq!(client.get("/birds/0").send_blocking().json::<Value>(), bird);
     let list = client.get("/birds?page=3").send_blocking();
     assert_eq!((list.text().as_str(), list.field("x-page")), ("GET /birds: lanner", Some("3")));
-    assert_eq!(problem(&client.post("/birds").json(&bird).send_blocking())["type"], "/problems/known");
+    assert_eq!(
+        problem(&client.post("/birds").json(&bird).send_blocking())["type"],
+        "/problems/known"
+    );
 }
 
 #[test]
@@ -189,8 +192,14 @@ fn facts_about_the_connection_reach_handlers() {
     let plain = ConnectionInfo { peer, ..ConnectionInfo::default() };
     let tls = Some(std::sync::Arc::new(TlsInfo { version: "TLSv1.3", ..TlsInfo::default() }));
     let secure = ConnectionInfo { tls, ..plain.clone() };
-    assert_eq!(client.clone().with_connection(plain).get("/").send_blocking().text(), "192.0.2.1:99 plain");
-    assert_eq!(client.clone().with_connection(secure).get("/").send_blocking().text(), "192.0.2.1:99 TLSv1.3");
+    assert_eq!(
+        client.clone().with_connection(plain).get("/").send_blocking().text(),
+        "192.0.2.1:99 plain"
+    );
+    assert_eq!(
+        client.clone().with_connection(secure).get("/").send_blocking().text(),
+        "192.0.2.1:99 TLSv1.3"
+    );
     assert_eq!(problem(&client.get("/").send_blocking())["type"], "/problems/no-peer-address");
 }
 

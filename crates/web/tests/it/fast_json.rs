@@ -1,7 +1,7 @@
 //! `FastJson` and `Json` accept the same documents and read the same values.
 
 use peregrine_web::App;
-use peregrine_web::extract::{SimdJson, Json};
+use peregrine_web::extract::{Json, SimdJson};
 use peregrine_web::testing::TestClient;
 use proptest::prelude::*;
 use serde::Deserialize;

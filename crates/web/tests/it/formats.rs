@@ -1,7 +1,7 @@
 //! Data formats besides JSON, and bodies as streams.
 
 use futures_core::Stream;
-use peregrine_web::extract::{Accept, Cbor, SimdJson, Json, MessagePack, Protobuf};
+use peregrine_web::extract::{Accept, Cbor, Json, MessagePack, Protobuf, SimdJson};
 use peregrine_web::testing::{TestClient, TestResponse, block_on};
 use peregrine_web::{App, Body, HandlerExt, Next, Request, Response};
 use serde::{Deserialize, Serialize};

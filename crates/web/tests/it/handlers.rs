@@ -180,7 +180,10 @@ fn options_come_with_the_handler_and_the_outer_one_wins() {
     let second = Duration::from_secs(1);
     let app = App::new()
         .get("/plain", sync_text)
-        .post("/all", async_with_body.run_to_completion().body_limit(3).timeout(second).body_limit(4))
+        .post(
+            "/all",
+            async_with_body.run_to_completion().body_limit(3).timeout(second).body_limit(4),
+        )
         .get("/closure", (|| async { "x" }).run_to_completion().cancel_on_disconnect())
         .state([0u8; 1]);
     let app = app.build().expect("a valid application");

@@ -4,7 +4,7 @@ use http::Method;
 use peregrine_web::extract::Path;
 use peregrine_web::middleware::Next;
 use peregrine_web::testing::{TestClient, TestRequest};
-use peregrine_web::{App, RequestHead, Problem, Request, Response, TrailingSlash, route};
+use peregrine_web::{App, Problem, Request, RequestHead, Response, TrailingSlash, route};
 
 async fn say(request: Request) -> String {
     let pattern = request.parts.pattern().unwrap_or("none").to_owned();
@@ -271,7 +271,8 @@ fn states_of_merged_applications_are_kept_apart() {
 
 #[test]
 fn a_function_for_problems_that_panics_leaves_the_problem_in_its_default_form() {
-    let app = App::new().on_problem(|_: Problem, _: &RequestHead| -> &'static str { panic!("no form") });
+    let app =
+        App::new().on_problem(|_: Problem, _: &RequestHead| -> &'static str { panic!("no form") });
     let response = app.get("/x", say).test().post("/x").send_blocking();
     assert_eq!(response.field("content-type"), Some("application/problem+json"));
     assert_eq!(response.field("allow"), Some("GET, HEAD, OPTIONS"));
@@ -367,13 +368,27 @@ fn what_the_server_answers_itself_has_the_form_that_the_application_says() {
     };
     // The methods of an empty head return defaults.
     let nothing = RequestHead::from_pool();
-    assert_eq!((nothing.header_bytes("host"), nothing.uri().path(), nothing.authority()), (None, "/", ""));
+    assert_eq!(
+        (nothing.header_bytes("host"), nothing.uri().path(), nothing.authority()),
+        (None, "/", "")
+    );
     assert!(nothing.to_header_map().is_empty() && nothing.query().is_none());
-    let rejected = || Problem::from(peregrine_proto::RequestError::ContentLengthWithTransferEncoding);
+    let rejected =
+        || Problem::from(peregrine_proto::RequestError::ContentLengthWithTransferEncoding);
     for (problem, head, status, text) in [
         (Problem::handler_panicked(), found("/x"), 500, "ours: internal-error at GET/x".to_owned()),
-        (Problem::handler_timeout(), found("/m/x"), 503, "theirs: handler-late at GET/m/x".to_owned()),
-        (Problem::head_timeout(), RequestHead::from_pool(), 408, "ours: head-late at GET/".to_owned()),
+        (
+            Problem::handler_timeout(),
+            found("/m/x"),
+            503,
+            "theirs: handler-late at GET/m/x".to_owned(),
+        ),
+        (
+            Problem::head_timeout(),
+            RequestHead::from_pool(),
+            408,
+            "ours: head-late at GET/".to_owned(),
+        ),
         (rejected(), RequestHead::from_pool(), 400, "ours: invalid-request at GET/".to_owned()),
     ] {
         assert_eq!(
@@ -387,7 +402,8 @@ fn what_the_server_answers_itself_has_the_form_that_the_application_says() {
             (status, text)
         );
     }
-    let bomb = App::new().on_problem(|_: Problem, _: &RequestHead| -> &'static str { panic!("no form") });
+    let bomb =
+        App::new().on_problem(|_: Problem, _: &RequestHead| -> &'static str { panic!("no form") });
     let bomb = bomb.build().expect("a valid application");
     let response = bomb.render_problem(Problem::head_timeout(), &RequestHead::from_pool());
     assert_eq!(response.body.as_slice(), Some(Problem::head_timeout().to_json().as_bytes()));

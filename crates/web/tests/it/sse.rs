@@ -3,7 +3,7 @@
 use futures_core::Stream;
 use peregrine_web::prelude::*;
 use peregrine_web::sse::{self, InvalidEvent, SendError, Sender};
-use peregrine_web::testing::{TestEventReader, TestEvent, block_on};
+use peregrine_web::testing::{TestEvent, TestEventReader, block_on};
 use proptest::prelude::*;
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;

@@ -2,10 +2,12 @@
 
 use bytes::Bytes;
 use peregrine::prelude::*;
-use peregrine::web::timer::{Timer, TimerSource, install};
 use peregrine::web::pipe::{PipeReader, PipeWriter, pipe};
-use peregrine::web::upgrade::{SendBuffer, SEND_BUFFER_BYTES_MAX, Upgraded};
-use peregrine::websocket::{CloseCode, WebSocketLimits, Message, TrySendError, WebSocket, WebSocketUpgrade};
+use peregrine::web::timer::{Timer, TimerSource, install};
+use peregrine::web::upgrade::{SEND_BUFFER_BYTES_MAX, SendBuffer, Upgraded};
+use peregrine::websocket::{
+    CloseCode, Message, TrySendError, WebSocket, WebSocketLimits, WebSocketUpgrade,
+};
 use peregrine_proto::ws::frame::{self, Opcode, flag};
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -181,7 +183,8 @@ const TEXT: &[u8] = b"text";
 
 #[test]
 fn another_task_may_send_again_when_the_server_has_taken_what_was_sent() {
-    let (mut rig, socket) = leaving(WebSocketLimits { send_queue_bytes_max: 1_000, ..WebSocketLimits::default() });
+    let (mut rig, socket) =
+        leaving(WebSocketLimits { send_queue_bytes_max: 1_000, ..WebSocketLimits::default() });
     for _ in 0..3 {
         socket.try_send(vec![0; 1_000]).expect("there is room");
         assert!(matches!(socket.try_send("x"), Err(TrySendError::Full(_))));
@@ -195,7 +198,8 @@ fn another_task_may_send_again_when_the_server_has_taken_what_was_sent() {
 
 #[test]
 fn a_close_by_one_sender_is_heard_by_all() {
-    let (mut rig, socket) = leaving(WebSocketLimits { send_queue_bytes_max: 1, ..WebSocketLimits::default() });
+    let (mut rig, socket) =
+        leaving(WebSocketLimits { send_queue_bytes_max: 1, ..WebSocketLimits::default() });
     let (sender, _receiver) = socket.split();
     let other = sender.clone();
     let woken = Arc::new(Count::default());
@@ -214,7 +218,8 @@ fn a_close_by_one_sender_is_heard_by_all() {
 
 #[test]
 fn who_waits_no_more_is_forgotten() {
-    let (mut rig, socket) = leaving(WebSocketLimits { send_queue_bytes_max: 1, ..WebSocketLimits::default() });
+    let (mut rig, socket) =
+        leaving(WebSocketLimits { send_queue_bytes_max: 1, ..WebSocketLimits::default() });
     socket.try_send("much").expect("there is room");
     rig.settle();
     let woken = Arc::new(Count::default());
@@ -342,7 +347,11 @@ fn nobody_spins_with_times_of_zero() {
     let place = Rc::clone(&left);
     let mut rig = Rig::new(
         |upgrade| {
-            let limits = WebSocketLimits { receive_queue_bytes_max: 0, send_queue_bytes_max: 0, ..WebSocketLimits::default() };
+            let limits = WebSocketLimits {
+                receive_queue_bytes_max: 0,
+                send_queue_bytes_max: 0,
+                ..WebSocketLimits::default()
+            };
             let upgrade = upgrade.limits(limits).ping_interval(Duration::from_nanos(1));
             let none = Duration::ZERO;
             upgrade.pong_timeout(none).close_timeout(none).drain_timeout(none)
@@ -407,7 +416,11 @@ fn pings_of_a_peer_that_does_not_read_are_not_read_either() {
 
 #[test]
 fn answers_to_our_own_pings_cost_a_peer_nothing() {
-    let limits = WebSocketLimits { abuse_budget_max: 0, abuse_budget_per_second: 0, ..WebSocketLimits::default() };
+    let limits = WebSocketLimits {
+        abuse_budget_max: 0,
+        abuse_budget_per_second: 0,
+        ..WebSocketLimits::default()
+    };
     let (mut rig, socket) = leaving(limits);
     for _ in 0..5 {
         rig.await_ping();

@@ -6,7 +6,7 @@ use peregrine::prelude::*;
 use peregrine::web::connection::{ConnectionInfo, TlsInfo};
 use peregrine::web::testing::{TestClient, TestMessage};
 use peregrine::websocket::{
-    CloseCode, RecvError, JsonError, WebSocketLimits, Message, SendError, TrySendError, WebSocket,
+    CloseCode, JsonError, Message, RecvError, SendError, TrySendError, WebSocket, WebSocketLimits,
     WebSocketUpgrade,
 };
 use std::cell::RefCell;
@@ -67,7 +67,10 @@ fn halves_are_a_stream_and_a_sink_which_waits_for_room() {
     let seen = Seen::default();
     let sent = Rc::clone(&seen);
     let client = with(
-        |upgrade| upgrade.limits(WebSocketLimits { send_queue_bytes_max: 10, ..WebSocketLimits::default() }),
+        |upgrade| {
+            upgrade
+                .limits(WebSocketLimits { send_queue_bytes_max: 10, ..WebSocketLimits::default() })
+        },
         move |socket: WebSocket| {
             let sent = Rc::clone(&sent);
             async move {
@@ -159,7 +162,10 @@ fn pages_of_other_origins_are_refused_unless_they_are_named() {
     let client = with(|upgrade| upgrade.allow_origins(["https://other.example"]), echo);
     assert_eq!(status(&client, "https://other.example"), 101);
     assert_eq!(status(&client, "https://third.example"), 403);
-    assert_eq!(status(&with(WebSocketUpgrade::allow_any_origin, echo), "https://third.example"), 101);
+    assert_eq!(
+        status(&with(WebSocketUpgrade::allow_any_origin, echo), "https://third.example"),
+        101
+    );
 }
 
 #[test]
@@ -233,7 +239,10 @@ fn a_handler_sees_how_its_peer_ended() {
     let mut socket = client.websocket("/").connect_blocking();
     socket.abort();
     assert_eq!(socket.recv_blocking(), None);
-    assert_eq!(*seen.borrow(), ["3001 tired", "close", &format!("{:?}", RecvError::ConnectionLost)]);
+    assert_eq!(
+        *seen.borrow(),
+        ["3001 tired", "close", &format!("{:?}", RecvError::ConnectionLost)]
+    );
 }
 
 #[test]

@@ -54,10 +54,13 @@ fn keep_alive_that_somebody_before_asked_for_is_off() {
     let same = socket2::SockRef::from(&same);
     same.set_keepalive(true).expect("a TCP socket");
     let sockets = SocketOptions { tcp_keepalive: None, ..SocketOptions::default() };
-    Tokio::run(&Options { socket_options: sockets, ..Options::default() }, async |driver: Tokio| {
-        let _listener = driver.listen(Socket::Tcp(socket)).expect("the socket listens");
-        assert!(!same.keepalive().expect("a TCP socket"));
-    })
+    Tokio::run(
+        &Options { socket_options: sockets, ..Options::default() },
+        async |driver: Tokio| {
+            let _listener = driver.listen(Socket::Tcp(socket)).expect("the socket listens");
+            assert!(!same.keepalive().expect("a TCP socket"));
+        },
+    )
     .expect("the runtime starts");
 }
 

@@ -1,6 +1,6 @@
 //! The task that waits for an operation of the driver.
 
-use super::{NO_TASK, Executor};
+use super::{Executor, NO_TASK};
 use std::task::{Context, Waker};
 
 /// The task that waits for an operation.

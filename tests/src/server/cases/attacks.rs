@@ -180,7 +180,10 @@ pub async fn a_continuation_flood<B: Bench>(bench: &B) {
     for content in [&b""[..], b"\x00\x01x\x01y", &[0x82; 1_000]] {
         let mut first = Vec::new();
         frame::write_frame(FrameType::Headers, 0, 1, &block("GET", "/hold", &[]), &mut first);
-        flood(bench, &first, |out, _| frame::write_frame(FrameType::Continuation, 0, 1, content, out)).await;
+        flood(bench, &first, |out, _| {
+            frame::write_frame(FrameType::Continuation, 0, 1, content, out)
+        })
+        .await;
     }
 }
 
@@ -191,7 +194,8 @@ pub async fn a_compression_bomb<B: Bench>(bench: &B) {
     bomb.extend_from_slice(b"\x40\x01x\x7f\xb9\x16");
     bomb.extend_from_slice(&[b'y'; 3_000]);
     bomb.extend_from_slice(&[0xbe; 12_000]);
-    flood(bench, &[], |out, id| frame::write_frame(FrameType::Headers, END, id, &bomb[..], out)).await;
+    flood(bench, &[], |out, id| frame::write_frame(FrameType::Headers, END, id, &bomb[..], out))
+        .await;
 }
 
 /// Requests that refill the dynamic table each time, and size updates that empty it: they cost no
@@ -238,7 +242,10 @@ pub async fn a_settings_flood<B: Bench>(bench: &B) {
 pub async fn a_ping_flood<B: Bench>(bench: &B) {
     flood(bench, &[], |out, _| frame::write_frame(FrameType::Ping, 0, 0, b"12345678", out)).await;
     // Acknowledgements of PINGs that were never sent.
-    flood(bench, &[], |out, _| frame::write_frame(FrameType::Ping, flags::ACK, 0, b"12345678", out)).await;
+    flood(bench, &[], |out, _| {
+        frame::write_frame(FrameType::Ping, flags::ACK, 0, b"12345678", out)
+    })
+    .await;
 }
 
 /// PRIORITY frames for idle, open and closed streams, in cycles, and PRIORITY_UPDATE.
@@ -319,7 +326,8 @@ pub async fn a_flood_of_late_data<B: Bench>(bench: &B) {
     while attacker.so_far(id).reset.is_none() {
         attacker.round_trip().await;
     }
-    let late = |out: &mut Vec<u8>, _| frame::write_frame(FrameType::Data, flags::END_STREAM, id, b"", out);
+    let late =
+        |out: &mut Vec<u8>, _| frame::write_frame(FrameType::Data, flags::END_STREAM, id, b"", out);
     site.flood(&mut attacker, late).await;
     drop(attacker);
     site.ends_in_calm().await;
@@ -339,10 +347,19 @@ pub async fn an_empty_headers_flood<B: Bench>(bench: &B) {
 /// Padding, on frames with and without content.
 pub async fn a_padding_flood<B: Bench>(bench: &B) {
     let mut first = Vec::new();
-    frame::write_frame(FrameType::Headers, flags::END_HEADERS, 1, &block("POST", "/count", &[]), &mut first);
+    frame::write_frame(
+        FrameType::Headers,
+        flags::END_HEADERS,
+        1,
+        &block("POST", "/count", &[]),
+        &mut first,
+    );
     let mut padding = vec![255];
     padding.extend_from_slice(&[0; 255]);
-    flood(bench, &first, |out, _| frame::write_frame(FrameType::Data, flags::PADDED, 1, &padding, out)).await;
+    flood(bench, &first, |out, _| {
+        frame::write_frame(FrameType::Data, flags::PADDED, 1, &padding, out)
+    })
+    .await;
 }
 
 /// GOAWAY frames and frames of unknown types.
@@ -503,8 +520,16 @@ pub async fn slow_frames<B: Bench>(bench: &B) {
     let times = Limits { head_timeout: SHORT, rate_slack: SHORT, rate_min: 1_000, ..limits() };
     let mut site = Site::begin(bench, times).await;
     let mut post = Vec::new();
-    frame::write_frame(FrameType::Headers, flags::END_HEADERS, 1, &block("POST", "/echo", &[]), &mut post);
-    for (first, kind) in [(&b""[..], FrameType::Headers), (&post, FrameType::Data), (b"", FrameType::Ping)] {
+    frame::write_frame(
+        FrameType::Headers,
+        flags::END_HEADERS,
+        1,
+        &block("POST", "/echo", &[]),
+        &mut post,
+    );
+    for (first, kind) in
+        [(&b""[..], FrameType::Headers), (&post, FrameType::Data), (b"", FrameType::Ping)]
+    {
         let mut attacker = site.attacker();
         attacker.send(first);
         let mut header = Vec::new();

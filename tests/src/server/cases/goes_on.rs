@@ -18,7 +18,8 @@ const CEILING: usize = 4 << 20;
 
 /// Tasks that run once, and cached pages that are stale at once; each waits for the case.
 fn app(shared: &Shared) -> impl Fn() -> App + Clone + Send + 'static {
-    let (shared, store, outcomes) = (shared.clone(), CacheStore::new(), MemoryIdempotencyStore::new());
+    let (shared, store, outcomes) =
+        (shared.clone(), CacheStore::new(), MemoryIdempotencyStore::new());
     move || {
         let order = async |State(shared): State<Shared>| {
             shared.wait().await;

@@ -250,7 +250,9 @@ pub async fn destructors_that_panic_harm_nobody<B: Bench>(bench: &B) {
             .get("/large", move || bomb(large))
             .get("/pieces", || peregrine::web::Body::from_stream(Stream(10, 3)))
             .get("/large-pieces", move || peregrine::web::Body::from_stream(Stream(large / 3, 3)))
-            .get("/endless", move || peregrine::web::Body::from_stream(Stream(large / 3, usize::MAX)))
+            .get("/endless", move || {
+                peregrine::web::Body::from_stream(Stream(large / 3, usize::MAX))
+            })
     };
     for way in WAYS {
         let server = bench.start(limits(), way.is_secure().then(server_tls), make);

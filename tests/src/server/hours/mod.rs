@@ -24,7 +24,9 @@ mod world;
 use peregrine::IntoBuiltApp;
 use peregrine_driver::{Driver, Options};
 use peregrine_driver_sim::{Network, Sim};
-use peregrine_server::{WorkerMetrics, BoundListener, Instrumentation, Lifecycle, WorkerReport, WorkerStats};
+use peregrine_server::{
+    BoundListener, Instrumentation, Lifecycle, WorkerMetrics, WorkerReport, WorkerStats,
+};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;

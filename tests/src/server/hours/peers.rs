@@ -29,7 +29,8 @@ pub(super) async fn half_head(world: Rc<World>) {
     talk.may_end(due.saturating_sub(World::EARLY));
     let head = b"GET /hello HTTP/1.1\r\nHost: a\r\nX-Filler: and so on and so on and so on";
     talk.say(&head[..5]).await;
-    for byte in &head[5..5 + usize::try_from(world.network.random_below(8)).expect("the value is small")]
+    for byte in
+        &head[5..5 + usize::try_from(world.network.random_below(8)).expect("the value is small")]
     {
         let pause = due.saturating_sub(talk.now()) / 4;
         talk.sleep(pause).await;

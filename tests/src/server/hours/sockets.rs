@@ -7,7 +7,7 @@ use crate::server::simulated::SimulatedWire;
 use crate::server::websockets::{Said, Socket};
 use peregrine::App;
 use peregrine::web::extract::Path;
-use peregrine::websocket::{CloseCode, Message, WebSocketSender, WebSocket, WebSocketUpgrade};
+use peregrine::websocket::{CloseCode, Message, WebSocket, WebSocketSender, WebSocketUpgrade};
 use peregrine_driver_sim::{Client, SocketBuffers};
 use peregrine_proto::ws::MessagePayload;
 use peregrine_proto::ws::frame::{Opcode, flag};

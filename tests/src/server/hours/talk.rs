@@ -36,7 +36,11 @@ pub(super) struct Talk {
 
 impl Talk {
     /// Connects, with these buffers.
-    pub(super) fn new(world: &Rc<World>, kind: &'static str, sockets: Option<SocketBuffers>) -> Self {
+    pub(super) fn new(
+        world: &Rc<World>,
+        kind: &'static str,
+        sockets: Option<SocketBuffers>,
+    ) -> Self {
         let client = world.connect(sockets);
         world.meet(kind, client.address());
         let (world, now) = (Rc::clone(world), world.network.now());

@@ -85,7 +85,13 @@ fn write_content(
     while !content.is_empty() {
         let (piece, rest) = content.split_at(1 + number(network, content.len()));
         let is_last = rest.is_empty() && !has_trailers && network.random_below(2) == 0;
-        frame::write_frame(FrameType::Data, if is_last { flags::END_STREAM } else { 0 }, id, piece, out);
+        frame::write_frame(
+            FrameType::Data,
+            if is_last { flags::END_STREAM } else { 0 },
+            id,
+            piece,
+            out,
+        );
         if is_last {
             return;
         }
@@ -96,7 +102,13 @@ fn write_content(
         let mut block = Vec::new();
         encoder.begin_block(&mut block);
         encoder.field(KnownField::Other, b"x-checksum", b"17", &mut block);
-        frame::write_frame(FrameType::Headers, flags::END_HEADERS | flags::END_STREAM, id, &block, out);
+        frame::write_frame(
+            FrameType::Headers,
+            flags::END_HEADERS | flags::END_STREAM,
+            id,
+            &block,
+            out,
+        );
     } else {
         frame::write_frame(FrameType::Data, flags::END_STREAM, id, b"", out);
     }
@@ -177,7 +189,10 @@ fn check(seed: u64, asked: &BTreeMap<u32, Asked>, mut received: &[u8]) {
     while let Some(header) = FrameHeader::parse(received) {
         let end = frame::HEADER_BYTES + header.length as usize;
         let Some(payload) = received.get(frame::HEADER_BYTES..end) else { return };
-        assert!(!is_first || header.frame_type == FrameType::Settings, "seed {seed}: {header:?} is first");
+        assert!(
+            !is_first || header.frame_type == FrameType::Settings,
+            "seed {seed}: {header:?} is first"
+        );
         is_first = false;
         received = &received[end..];
         if !matches!(header.frame_type, FrameType::Headers | FrameType::Data) {

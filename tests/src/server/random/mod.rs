@@ -12,7 +12,7 @@ use crate::server::reply::{self, Reply};
 use peregrine::{IntoBuiltApp, Limits};
 use peregrine_driver::{Driver, Options};
 use peregrine_driver_sim::{Client, Faults, Network, Sim};
-use peregrine_server::{WorkerMetrics, BoundListener, Instrumentation, Lifecycle, WorkerReport};
+use peregrine_server::{BoundListener, Instrumentation, Lifecycle, WorkerMetrics, WorkerReport};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -282,8 +282,7 @@ async fn live(driver: Sim, seed: u64) -> WorkerReport {
     for _ in 0..network.random_below(4) {
         network.drop_task_at(SERVER_TASKS + network.random_below(DOOMED_AMONG));
     }
-    let application =
-        Shared::default().app()().into_built_app().expect("the application is valid");
+    let application = Shared::default().app()().into_built_app().expect("the application is valid");
     let (orders, receiver) = watch::channel(Lifecycle::Serving);
     let counts = Arc::new(WorkerMetrics::with_request_histograms());
     let observed = Rc::new(Instrumentation::with_metrics(Arc::default(), Arc::clone(&counts)));

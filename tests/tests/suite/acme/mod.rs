@@ -8,7 +8,7 @@ mod pebble;
 
 use directory::{Directory, files};
 use http::StatusCode;
-use peregrine::acme::{Acme, AcmeHandle, Challenge, FailureReason, DirStorage, Storage};
+use peregrine::acme::{Acme, AcmeHandle, Challenge, DirStorage, FailureReason, Storage};
 use peregrine::config::ServerConfig;
 use peregrine::prelude::*;
 use peregrine::tls::{ClientAuth, TlsVersion};
@@ -45,7 +45,11 @@ fn the_child_serves_until_it_is_killed() {
     let acme = Acme::new(["a.test"]).directory_url(url).ca_file(path(ROOT)).state_dir(path(FOLDER));
     let tls = acme.challenges(&[Challenge::TlsAlpn01]).build().expect("the configuration is valid");
     let place = std::env::var(PLACE).expect("the variable is set");
-    Server::new().listen_tls(place, tls).workers(one()).serve(app).expect("the server shuts down cleanly");
+    Server::new()
+        .listen_tls(place, tls)
+        .workers(one())
+        .serve(app)
+        .expect("the server shuts down cleanly");
 }
 
 fn app() -> App {
@@ -683,7 +687,11 @@ fn an_authority_that_asks_for_patience_gets_it() {
         thread::sleep(Duration::from_millis(400));
         let found = serving.handle.status();
         assert_eq!((found.failures, found.panics), (orders, 0), "{patience} {found:?}");
-        assert_eq!(found.failures_by_reason.get(&FailureReason::RateLimited), Some(&orders), "{found:?}");
+        assert_eq!(
+            found.failures_by_reason.get(&FailureReason::RateLimited),
+            Some(&orders),
+            "{found:?}"
+        );
         let asked = directory.state().asked.iter().filter(|what| *what == "new-order").count();
         assert_eq!(asked as u64, orders, "{patience}");
         let next = found.domains[0].renew_at.expect("a renewal is scheduled");

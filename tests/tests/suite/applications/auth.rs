@@ -4,7 +4,8 @@ use peregrine::auth::jsonwebtoken::{
     Algorithm, EncodingKey, Header, encode, get_current_timestamp,
 };
 use peregrine::auth::{
-    ApiKey, ApiKeyLocation, Authenticate, BasicAuth, RemoteJwks, Jwt, JwtKeys, JwtVerifier, SecretHash, User,
+    ApiKey, ApiKeyLocation, Authenticate, BasicAuth, Jwt, JwtKeys, JwtVerifier, RemoteJwks,
+    SecretHash, User,
 };
 use peregrine::prelude::*;
 use peregrine::{DriverChoice, RunningServer};
@@ -24,7 +25,10 @@ on_both_drivers! {
     workers_share_the_keys_of_an_issuer_and_ask_once,
 }
 
-fn start(choice: DriverChoice, app: impl Fn() -> App + Clone + Send + 'static) -> Option<RunningServer> {
+fn start(
+    choice: DriverChoice,
+    app: impl Fn() -> App + Clone + Send + 'static,
+) -> Option<RunningServer> {
     let workers = NonZeroUsize::new(4).expect("the value is not zero");
     started(Server::bind("127.0.0.1:0").driver(choice).workers(workers).quiet().start(app))
 }

@@ -2,7 +2,7 @@
 
 use futures_core::Stream;
 use peregrine::prelude::*;
-use peregrine::web::extract::{Cbor, SimdJson, MessagePack, NdJson, Protobuf};
+use peregrine::web::extract::{Cbor, MessagePack, NdJson, Protobuf, SimdJson};
 use peregrine::{DriverChoice, RunningServer};
 use peregrine_tests::client::{PATIENCE, connect, started};
 use peregrine_tests::on_both_drivers;

@@ -62,7 +62,8 @@ fn routers_and_layers_see_the_client_that_a_trusted_proxy_tells() {
             assert_eq!(response.text(), expected, "{path}");
         }
     }
-    let response = client.get("/told/client").header("x-forwarded-for", "192.0.2.1").send_blocking();
+    let response =
+        client.get("/told/client").header("x-forwarded-for", "192.0.2.1").send_blocking();
     assert_eq!(response.text(), "192.0.2.1");
 }
 

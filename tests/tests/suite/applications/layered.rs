@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
 use peregrine::prelude::*;
-use peregrine::tower::{BoxError, NextService, Mount, SendBody, into_tower, layer, tower};
+use peregrine::tower::{BoxError, Mount, NextService, SendBody, into_tower, layer, tower};
 use peregrine::web::upgrade::UpgradeHandler;
 use peregrine::{DriverChoice, Limits};
 use peregrine_tests::server::app::pattern;

@@ -1,6 +1,6 @@
 //! Forms with files, through a server on every kernel driver.
 
-use peregrine::multipart::{MultipartLimits, Multipart, MultipartForm, UploadedFile};
+use peregrine::multipart::{Multipart, MultipartForm, MultipartLimits, UploadedFile};
 use peregrine::prelude::*;
 use peregrine::{DriverChoice, Error, RunningServer};
 use std::io::{Read, Write};

@@ -2,7 +2,8 @@
 
 use peregrine::auth::{Authenticate, BearerToken, User};
 use peregrine::openapi::{
-    ApiScope, DescribeExt, OpenApiExt, JsonSchema, OpenApi, SecurityScheme, WithStatus, api_scope, schemars,
+    ApiScope, DescribeExt, JsonSchema, OpenApi, OpenApiExt, SecurityScheme, WithStatus, api_scope,
+    schemars,
 };
 use peregrine::prelude::*;
 use peregrine::rate_limit::RateLimit;

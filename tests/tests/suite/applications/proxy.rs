@@ -61,7 +61,10 @@ on_both_drivers! {
     requests_share_a_connection_of_http2_and_a_new_one_follows_its_end,
 }
 
-fn serve(choice: DriverChoice, app: impl Fn() -> App + Clone + Send + 'static) -> Option<RunningServer> {
+fn serve(
+    choice: DriverChoice,
+    app: impl Fn() -> App + Clone + Send + 'static,
+) -> Option<RunningServer> {
     let server = Server::bind("127.0.0.1:0").driver(choice).workers(NonZeroUsize::MIN).quiet();
     started(server.start(app))
 }
@@ -340,14 +343,15 @@ fn who_asks_is_told_and_cannot_be_forged(choice: DriverChoice) {
     let plain = proxy(choice, upstreams.clone(), |proxy| proxy).expect("the driver is available");
     let expected = "x-forwarded-for: 127.0.0.1|x-forwarded-host: a.example|x-forwarded-proto: http";
     assert_eq!(ours(&get(&plain, "/", forged)), expected);
-    let standard =
-        proxy(choice, upstreams.clone(), ReverseProxy::use_forwarded_header).expect("the driver is available");
+    let standard = proxy(choice, upstreams.clone(), ReverseProxy::use_forwarded_header)
+        .expect("the driver is available");
     assert_eq!(
         ours(&get(&standard, "/", forged)),
         "forwarded: for=127.0.0.1;proto=http;host=\"a.example\""
     );
-    let silent = proxy(choice, upstreams.clone(), |proxy| proxy.no_forwarding_headers().use_upstream_host())
-        .expect("the driver is available");
+    let silent =
+        proxy(choice, upstreams.clone(), |proxy| proxy.no_forwarding_headers().use_upstream_host())
+            .expect("the driver is available");
     let answer = get(&silent, "/", forged);
     assert_eq!(ours(&answer), "");
     let host = upstream.http_address().expect("the server has an HTTP listener").to_string();
@@ -355,7 +359,8 @@ fn who_asks_is_told_and_cannot_be_forged(choice: DriverChoice) {
     // The list of trusted proxies in front of this one is extended.
     let trusting = Server::bind("127.0.0.1:0").driver(choice).workers(NonZeroUsize::MIN).quiet();
     let trusting = trusting.trusted_proxies(["127.0.0.1"]);
-    let behind = trusting.start(move || App::new().subtree("/", ReverseProxy::new(upstreams.clone())));
+    let behind =
+        trusting.start(move || App::new().subtree("/", ReverseProxy::new(upstreams.clone())));
     let answer = get(
         &behind.expect("the server starts"),
         "/",
@@ -567,8 +572,10 @@ fn an_upstream_that_is_down_is_left_out_and_the_others_answer(choice: DriverChoi
     for balance in [LoadBalancing::RoundRobin, LoadBalancing::LeastRequests] {
         let upstreams =
             Upstreams::new([nobody.as_str(), one.as_str(), two.as_str()]).expect("URLs");
-        let upstreams =
-            upstreams.load_balancing(balance).failures_max(2).fail_timeout(Duration::from_secs(3600));
+        let upstreams = upstreams
+            .load_balancing(balance)
+            .failures_max(2)
+            .fail_timeout(Duration::from_secs(3600));
         let Some(proxy) = proxy(choice, upstreams.clone(), |proxy| proxy) else { return };
         let answers: Vec<_> = (0..20).map(|_| get(&proxy, "/", "")).collect();
         for name in ["one", "two"] {
@@ -1095,9 +1102,9 @@ fn what_is_too_large_is_refused_before_anybody_is_asked(choice: DriverChoice) {
     let (url, asked_it) = peer(named("kind"));
     let upstreams = Upstreams::new([url]).expect("a URL");
     let small = upstreams.clone();
-    let Some(proxy) =
-        serve(choice, move || App::new().subtree("/", ReverseProxy::new(small.clone()).body_limit(10)))
-    else {
+    let Some(proxy) = serve(choice, move || {
+        App::new().subtree("/", ReverseProxy::new(small.clone()).body_limit(10))
+    }) else {
         return;
     };
     for expect in ["", "Expect: 100-continue\r\n"] {

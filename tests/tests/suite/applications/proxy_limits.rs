@@ -6,7 +6,7 @@ use peregrine::proxy::{ReverseProxy, Upstreams};
 use peregrine::tower::{Mount, into_tower};
 use peregrine::web::memory;
 use peregrine::web::testing::block_on;
-use peregrine::{DriverChoice, Limits, MemoryMax, OverloadLimits, ListenAddr, RunningServer};
+use peregrine::{DriverChoice, Limits, ListenAddr, MemoryMax, OverloadLimits, RunningServer};
 use peregrine_proto::h2::frame::setting_id;
 use peregrine_tests::client::{connect, field, started, wait_for};
 use peregrine_tests::on_both_drivers;
@@ -28,7 +28,10 @@ on_both_drivers! {
 const CHARGE: usize = 64 * 1024;
 const CONNECTIONS: usize = 8;
 
-fn serve(choice: DriverChoice, app: impl Fn() -> App + Clone + Send + 'static) -> Option<RunningServer> {
+fn serve(
+    choice: DriverChoice,
+    app: impl Fn() -> App + Clone + Send + 'static,
+) -> Option<RunningServer> {
     let server = Server::bind("127.0.0.1:0").driver(choice).workers(NonZeroUsize::MIN).quiet();
     started(server.start(app))
 }
@@ -54,8 +57,9 @@ fn front(
 ) -> Option<RunningServer> {
     let upstreams = upstreams.clone();
     serve(choice, move || {
-        let proxy =
-            ReverseProxy::new(upstreams.clone()).connections_max(CONNECTIONS).queue(queue_max, timeout);
+        let proxy = ReverseProxy::new(upstreams.clone())
+            .connections_max(CONNECTIONS)
+            .queue(queue_max, timeout);
         App::new().get("/held", || memory::reserved().to_string()).subtree("/", proxy)
     })
 }
@@ -157,7 +161,11 @@ fn a_single_unread_response_is_not_displaced(choice: DriverChoice) {
 
 /// A proxy with two places in its queue. Inside a mounted service, each request has its own copy of
 /// the facts about its connection.
-fn queue_of_two(choice: DriverChoice, upstreams: &Upstreams, is_mounted: bool) -> Option<RunningServer> {
+fn queue_of_two(
+    choice: DriverChoice,
+    upstreams: &Upstreams,
+    is_mounted: bool,
+) -> Option<RunningServer> {
     if !is_mounted {
         return front(choice, upstreams, (2, Duration::from_secs(3600)));
     }
@@ -228,7 +236,8 @@ fn clients_that_read_nothing_leave_descriptors_and_memory_to_others(choice: Driv
         let server = Server::bind("127.0.0.1:0").driver(choice).workers(NonZeroUsize::MIN).quiet();
         let server = server.limits(Limits { overload, ..Limits::default() });
         let to = upstreams.clone();
-        let front = started(server.start(move || App::new().subtree("/", ReverseProxy::new(to.clone()))));
+        let front =
+            started(server.start(move || App::new().subtree("/", ReverseProxy::new(to.clone()))));
         let Some(front) = front else { return };
         let before = held::bytes().expect("the allocator counts");
         let clients: Vec<_> = (0..20).map(|_| stalled(&front, "/large", 50)).collect();

@@ -59,7 +59,10 @@ fn normalized(path: &str) -> String {
     format!("/{}", segments.join("/"))
 }
 
-fn serve(choice: DriverChoice, app: impl Fn() -> App + Clone + Send + 'static) -> Option<RunningServer> {
+fn serve(
+    choice: DriverChoice,
+    app: impl Fn() -> App + Clone + Send + 'static,
+) -> Option<RunningServer> {
     let server = Server::bind("127.0.0.1:0").driver(choice).workers(NonZeroUsize::MIN).quiet();
     started(server.start(app))
 }

@@ -105,7 +105,8 @@ fn proxy(choice: DriverChoice, upstreams: &Upstreams) -> Option<RunningServer> {
     let upstreams = upstreams.clone();
     let server = Server::bind("127.0.0.1:0").driver(choice).workers(NonZeroUsize::MIN).quiet();
     started(server.start(move || {
-        let proxy = ReverseProxy::new(upstreams.clone()).connect_timeout(Duration::from_millis(700));
+        let proxy =
+            ReverseProxy::new(upstreams.clone()).connect_timeout(Duration::from_millis(700));
         App::new().subtree("/", proxy.response_timeout(Duration::from_secs(2)))
     }))
 }
@@ -441,8 +442,9 @@ fn an_upstream_of_http2_that_breaks_its_rules_costs_a_gateway_error(choice: Driv
                 thread::sleep(Duration::from_millis(50));
             }
         });
-        let upstreams =
-            Upstreams::new([format!("http://127.0.0.1:{port}")]).expect("a URL").http2_prior_knowledge();
+        let upstreams = Upstreams::new([format!("http://127.0.0.1:{port}")])
+            .expect("a URL")
+            .http2_prior_knowledge();
         let Some(proxy) = proxy(choice, &upstreams) else { return };
         let request =
             "POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 2\r\n\r\nhi";
@@ -512,8 +514,10 @@ fn what_an_upstream_of_http2_has_not_begun_is_asked_again(choice: DriverChoice) 
             thread::sleep(Duration::from_millis(100));
         });
         let url = format!("http://127.0.0.1:{port}");
-        let Some(proxy) = proxy(choice, &Upstreams::new([url.clone(), url]).expect("URLs").http2_prior_knowledge())
-        else {
+        let Some(proxy) = proxy(
+            choice,
+            &Upstreams::new([url.clone(), url]).expect("URLs").http2_prior_knowledge(),
+        ) else {
             return;
         };
         // This request must not be processed twice.

@@ -1,7 +1,7 @@
 //! Rate limits through a server on every driver, counted across all its workers.
 
 use peregrine::prelude::*;
-use peregrine::rate_limit::{RateLimitKey, RateLimit};
+use peregrine::rate_limit::{RateLimit, RateLimitKey};
 use peregrine::{DriverChoice, RunningServer};
 use peregrine_tests::client::{receive, send, started};
 use peregrine_tests::on_both_drivers;
@@ -74,9 +74,9 @@ fn workers_count_together_and_let_in_as_many_as_there_may_be(choice: DriverChoic
 }
 
 fn who_the_client_is_trusted_proxies_say(choice: DriverChoice) {
-    let by_plan = RateLimit::per_hour(1)
-        .name("plan")
-        .key_by(|parts| parts.head.header("x-plan").map_or(RateLimitKey::exempt(), RateLimitKey::from_value));
+    let by_plan = RateLimit::per_hour(1).name("plan").key_by(|parts| {
+        parts.head.header("x-plan").map_or(RateLimitKey::exempt(), RateLimitKey::from_value)
+    });
     let limit = RateLimit::per_hour(2).and(by_plan);
     let Some((running, _)) = start(choice, limit, true) else { return };
     let ask = |fields: &str| receive(send(&running, get("/", fields)))[9..12].to_owned();

@@ -47,7 +47,8 @@ impl Counts {
 }
 
 fn start(choice: DriverChoice) -> Option<(RunningServer, Counts)> {
-    let (kept, outcomes, counts) = (CacheStore::new(), MemoryIdempotencyStore::new(), Counts::default());
+    let (kept, outcomes, counts) =
+        (CacheStore::new(), MemoryIdempotencyStore::new(), Counts::default());
     let shared = counts.clone();
     let app = move || {
         let (one, two, three) = (shared.clone(), shared.clone(), shared.clone());
@@ -89,7 +90,10 @@ fn start(choice: DriverChoice) -> Option<(RunningServer, Counts)> {
     serve(choice, app).map(|running| (running, counts))
 }
 
-fn serve(choice: DriverChoice, app: impl Fn() -> App + Clone + Send + 'static) -> Option<RunningServer> {
+fn serve(
+    choice: DriverChoice,
+    app: impl Fn() -> App + Clone + Send + 'static,
+) -> Option<RunningServer> {
     let workers = NonZeroUsize::new(2).expect("the value is not zero");
     started(Server::bind("127.0.0.1:0").driver(choice).workers(workers).quiet().start(app))
 }

@@ -3,7 +3,10 @@
 //! own process, because the subscriber and the descriptor limit are process-wide.
 #![cfg(unix)]
 
-use peregrine::cache::{ClaimResult, Fingerprint, Idempotency, IdempotencyStore, IdempotentOutcome, IdempotencyStoreError};
+use peregrine::cache::{
+    ClaimResult, Fingerprint, Idempotency, IdempotencyStore, IdempotencyStoreError,
+    IdempotentOutcome,
+};
 use peregrine::prelude::*;
 use peregrine::{DriverChoice, RunningServer};
 use peregrine_tests::client::{PATIENCE, receive, send, started, wait_for};
@@ -248,11 +251,26 @@ struct Forgets {
 }
 
 impl IdempotencyStore for Forgets {
-    async fn claim(&self, _: &str, _: &Fingerprint, _: Duration) -> Result<ClaimResult, IdempotencyStoreError> {
-        if self.can_be_asked { Ok(ClaimResult::Claimed(1)) } else { Err(IdempotencyStoreError::Full) }
+    async fn claim(
+        &self,
+        _: &str,
+        _: &Fingerprint,
+        _: Duration,
+    ) -> Result<ClaimResult, IdempotencyStoreError> {
+        if self.can_be_asked {
+            Ok(ClaimResult::Claimed(1))
+        } else {
+            Err(IdempotencyStoreError::Full)
+        }
     }
 
-    async fn complete(&self, _: &str, _: u64, _: IdempotentOutcome, _: Duration) -> Result<(), IdempotencyStoreError> {
+    async fn complete(
+        &self,
+        _: &str,
+        _: u64,
+        _: IdempotentOutcome,
+        _: Duration,
+    ) -> Result<(), IdempotencyStoreError> {
         Err(IdempotencyStoreError::Full)
     }
 
@@ -287,9 +305,12 @@ fn certificates_are_read_again(driver: DriverChoice) {
         .expect("a certificate can be generated");
     fs::write(&certificate, made.cert.pem()).expect("a new file");
     fs::write(&key, made.signing_key.serialize_pem()).expect("a new file");
-    let tls = TlsConfig::from_pem_files(&certificate, &key).expect("the certificate and key are valid");
+    let tls =
+        TlsConfig::from_pem_files(&certificate, &key).expect("the certificate and key are valid");
     let served = tls.clone();
-    let Some(running) = start(driver, |server| server.listen_tls("127.0.0.1:0", served)) else { return };
+    let Some(running) = start(driver, |server| server.listen_tls("127.0.0.1:0", served)) else {
+        return;
+    };
     fs::write(&certificate, "no certificate").expect("a file");
     running.handle().reload();
     wait_for(|| tls.status().failed_reloads == 1);

@@ -335,7 +335,9 @@ pub(crate) fn child() {
             "admin" => server.admin("127.0.0.1:0"),
             "admin-activated" => server.admin(Admin::activated("admin")),
             "tls" => server.listen_tls("127.0.0.1:0", tls(&folder)),
-            "tls-elsewhere" => server.listen_tls_activated_or("secure", "127.0.0.1:0", tls(&folder)),
+            "tls-elsewhere" => {
+                server.listen_tls_activated_or("secure", "127.0.0.1:0", tls(&folder))
+            }
             "activated" => server.listen_activated("web"),
             "activated-or" => server.listen_activated_or("web", "127.0.0.1:0"),
             "dies" => exit(3),

@@ -2,7 +2,7 @@
 
 mod published;
 
-use super::{ClaimRule, Jwt, JwtKeys, JwtVerifier, JwtKeyError};
+use super::{ClaimRule, Jwt, JwtKeyError, JwtKeys, JwtVerifier};
 use crate::{Authenticate, User};
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{

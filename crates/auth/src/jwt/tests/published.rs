@@ -1,7 +1,7 @@
 //! An issuer that publishes keys, rotates them and fails.
 
 use super::{Claims, ISSUER, Signer, claims, good, refused, set, verify};
-use crate::jwt::{RemoteJwks, Jwt, JwtKeys, JwtVerifier};
+use crate::jwt::{Jwt, JwtKeys, JwtVerifier, RemoteJwks};
 use peregrine_web::App;
 use serde_json::json;
 use std::future::pending;
@@ -187,7 +187,8 @@ fn a_question_that_was_left_long_ago_is_asked_again() {
             document
         }
     };
-    let keys = RemoteJwks::new(fetch).clock(move || Duration::from_secs(clock.seconds.load(SeqCst)));
+    let keys =
+        RemoteJwks::new(fetch).clock(move || Duration::from_secs(clock.seconds.load(SeqCst)));
     let verifier = JwtVerifier::new(JwtKeys::remote(keys), ISSUER, "birds");
     let token = signer.sign(&claims(json!({})));
     let leave = || {

@@ -5,7 +5,9 @@ use crate::{Idempotency, MemoryIdempotencyStore};
 use http::HeaderMap;
 use peregrine::auth::{ApiKey, BasicAuth, BearerToken};
 use peregrine::middleware::RequireClientIdentity;
-use peregrine_web::connection::{ClientIdentity, ConnectionInfo, ProxyProtocolInfo, ProxyProtocolTls, TlsInfo};
+use peregrine_web::connection::{
+    ClientIdentity, ConnectionInfo, ProxyProtocolInfo, ProxyProtocolTls, TlsInfo,
+};
 use peregrine_web::cookies::{Cookie, CookieKeys, Cookies, PrivateCookies, SignedCookies};
 use std::sync::Arc;
 
@@ -79,7 +81,9 @@ fn by_certificate(scope: peregrine_web::Scope) -> peregrine_web::Scope {
         .get("/tls/tls", |tls: Option<TlsInfo>| {
             of_certificate(tls.as_ref().and_then(|tls| tls.client_identity.as_ref()))
         })
-        .get("/tls/parts", |request: Request| of_certificate(request.parts.connection().client_identity()))
+        .get("/tls/parts", |request: Request| {
+            of_certificate(request.parts.connection().client_identity())
+        })
         .get("/tls/client", |client: Option<ClientIdentity>| {
             page_for(client.map(|one| one.subject))
         })
@@ -100,7 +104,8 @@ fn connection(name: &str) -> ConnectionInfo {
 
 /// The connection of a proxy that names the client's certificate in a PROXY header.
 fn proxied(name: &str) -> ConnectionInfo {
-    let tls = ProxyProtocolTls { common_name: Some(name.to_owned()), ..ProxyProtocolTls::default() };
+    let tls =
+        ProxyProtocolTls { common_name: Some(name.to_owned()), ..ProxyProtocolTls::default() };
     let proxy = ProxyProtocolInfo { tls: Some(tls), ..ProxyProtocolInfo::default() };
     ConnectionInfo { proxy_protocol: Some(Arc::new(proxy)), ..ConnectionInfo::default() }
 }
@@ -128,7 +133,9 @@ fn ask(client: &TestClient, path: &str, name: Option<&str>) -> TestResponse {
             };
             client.get(path).header("authorization", encoded).send_blocking()
         }
-        "bearer" => client.get(path).header("authorization", format!("Bearer {name}")).send_blocking(),
+        "bearer" => {
+            client.get(path).header("authorization", format!("Bearer {name}")).send_blocking()
+        }
         "key" => client.get(path).header("x-api-key", name).send_blocking(),
         _ => client.clone().with_connection(connection(name)).get(path).send_blocking(),
     }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{Idempotency, MemoryIdempotencyStore};
-use peregrine_web::guard::{self, GuardContext, Guard};
+use peregrine_web::guard::{self, Guard, GuardContext};
 
 const FOR_A_MINUTE: [(&str, &str); 1] = [("cache-control", "max-age=60")];
 

@@ -107,7 +107,11 @@ fn what_a_session_was_asked_for_is_one_visitors() {
     let both = [get(&client, "/form"), get(&client, "/form")];
     assert_eq!(both, ["token 1", "token 2"]);
     drop(get(&client, "/plain"));
-    assert_eq!(client.get("/plain").send_blocking().header("age"), Some("0"), "other pages are stored");
+    assert_eq!(
+        client.get("/plain").send_blocking().header("age"),
+        Some("0"),
+        "other pages are stored"
+    );
 }
 
 #[test]

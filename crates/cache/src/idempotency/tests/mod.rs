@@ -95,7 +95,10 @@ fn what_was_done_is_not_done_again_and_answered_the_same() {
     assert_eq!(counts.get(), (1, 1));
     assert_eq!(post(&client, "\"b\"", "falcon").text(), "order 2: falcon");
     assert_eq!(client.post("/orders").body("no key").send_blocking().text(), "order 3: no key");
-    assert_eq!(client.get("/orders").header("idempotency-key", "\"a\"").send_blocking().text(), "all");
+    assert_eq!(
+        client.get("/orders").header("idempotency-key", "\"a\"").send_blocking().text(),
+        "all"
+    );
 }
 
 #[test]
@@ -284,7 +287,8 @@ fn an_outcome_does_not_hold_the_buffer_that_it_came_in() {
 #[test]
 fn an_answer_is_replayed_in_no_coding_that_its_client_does_not_take() {
     use peregrine_compression::Compression;
-    let app = App::new().wrap(Idempotency::new(MemoryIdempotencyStore::new())).wrap(Compression::new());
+    let app =
+        App::new().wrap(Idempotency::new(MemoryIdempotencyStore::new())).wrap(Compression::new());
     let client = app.post("/", || "words ".repeat(1000)).test();
     let send = |accept: &'static str| {
         let request = client.post("/").header("idempotency-key", "\"a\"");
@@ -300,7 +304,8 @@ fn an_answer_is_replayed_in_no_coding_that_its_client_does_not_take() {
 #[test]
 fn outside_of_it_an_answer_is_compressed_for_each_and_a_secret_never() {
     use peregrine_compression::{Compression, NoCompression};
-    let app = App::new().wrap(Compression::new()).wrap(Idempotency::new(MemoryIdempotencyStore::new()));
+    let app =
+        App::new().wrap(Compression::new()).wrap(Idempotency::new(MemoryIdempotencyStore::new()));
     let client = app
         .post("/", || "words ".repeat(1000))
         .post("/secret", || (NoCompression, "words ".repeat(1000)))

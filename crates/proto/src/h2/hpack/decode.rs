@@ -77,7 +77,8 @@ impl FieldInfo {
         let value_is_valid = match self.name {
             NameClass::Authority => authority::is_host_and_port(value),
             NameClass::Path => {
-                value.first() == Some(&b'/') && value.iter().all(|byte| field::has_class(*byte, QUERY))
+                value.first() == Some(&b'/')
+                    && value.iter().all(|byte| field::has_class(*byte, QUERY))
             }
             _ => is_value(value),
         };
@@ -99,9 +100,10 @@ impl NameClass {
             KnownField::Other => Self::classify_other(name),
             _ if name != known.name().as_bytes() => Self::Uppercase,
             // RFC 9113 §8.2.2: connection-specific fields.
-            KnownField::Connection | KnownField::KeepAlive | KnownField::TransferEncoding | KnownField::Upgrade => {
-                Self::Connection
-            }
+            KnownField::Connection
+            | KnownField::KeepAlive
+            | KnownField::TransferEncoding
+            | KnownField::Upgrade => Self::Connection,
             _ => Self::Field,
         }
     }
@@ -156,7 +158,12 @@ impl Decoder {
     #[must_use]
     pub const fn new() -> Self {
         let size = super::TABLE_BYTES_DEFAULT;
-        Self { table: Table::new(size), size_limit: size, needs_size_update: false, scratch: Vec::new() }
+        Self {
+            table: Table::new(size),
+            size_limit: size,
+            needs_size_update: false,
+            scratch: Vec::new(),
+        }
     }
 
     /// Applies a SETTINGS_HEADER_TABLE_SIZE that the peer has acknowledged. Values above 65,535 are
@@ -266,7 +273,12 @@ impl Decoder {
 
     // RFC 7541 §4.2: a size update is at the beginning of a block; §6.3: it must not exceed the
     // limit.
-    fn read_size_update(&mut self, block: &[u8], at: usize, fields: bool) -> Result<usize, Http2Error> {
+    fn read_size_update(
+        &mut self,
+        block: &[u8],
+        at: usize,
+        fields: bool,
+    ) -> Result<usize, Http2Error> {
         let (size, at) = integer::read(block, at, 5)?;
         if fields {
             return Err(Http2Error::SizeUpdateMisplaced);
@@ -283,7 +295,8 @@ impl Decoder {
     #[inline]
     fn entry(&self, index: u32) -> Result<Field<'_>, Http2Error> {
         if let Some(age) = index.checked_sub(static_table::COUNT + 1) {
-            let (name, value, traits) = self.table.get(age as usize).ok_or(Http2Error::IndexInvalid)?;
+            let (name, value, traits) =
+                self.table.get(age as usize).ok_or(Http2Error::IndexInvalid)?;
             return Ok(Field { name, value, info: traits });
         }
         let entry = static_table::entry(index).ok_or(Http2Error::IndexInvalid)?;

@@ -80,7 +80,10 @@ impl Encoder {
     #[inline]
     pub fn begin_block(&mut self, out: &mut Vec<u8>) {
         let size = self.own_size_limit.min(self.peer_size_limit);
-        if self.was_cleared || self.signalled_size > self.peer_size_limit || size > self.signalled_size {
+        if self.was_cleared
+            || self.signalled_size > self.peer_size_limit
+            || size > self.signalled_size
+        {
             self.write_size_update(size, out);
         }
     }
@@ -151,7 +154,11 @@ impl Encoder {
             if is_live(seen) {
                 let same =
                     self.table.get(age(seen)).filter(|entry| (entry.0, entry.1) == (name, value));
-                return if same.is_some() { FieldLookup::Indexed(age(seen)) } else { FieldLookup::New };
+                return if same.is_some() {
+                    FieldLookup::Indexed(age(seen))
+                } else {
+                    FieldLookup::New
+                };
             }
             seen.insertion_tag = inserted.wrapping_add(1);
             return FieldLookup::SeenBefore;
@@ -209,15 +216,21 @@ enum FieldLookup {
 const STATUS_INDEX: usize = 8;
 
 /// The traits of an encoder's entries; only a decoder uses traits.
-const UNUSED: FieldInfo =
-    FieldInfo { known: KnownField::Other, name: super::decode::NameClass::Field, value_is_valid: true };
+const UNUSED: FieldInfo = FieldInfo {
+    known: KnownField::Other,
+    name: super::decode::NameClass::Field,
+    value_is_valid: true,
+};
 
 // RFC 7541 §7.1.3: Authorization and Cookie are examples of fields that an encoder should not
 // index.
 const fn is_sensitive(known: KnownField) -> bool {
     matches!(
         known,
-        KnownField::SetCookie | KnownField::Cookie | KnownField::Authorization | KnownField::ProxyAuthorization
+        KnownField::SetCookie
+            | KnownField::Cookie
+            | KnownField::Authorization
+            | KnownField::ProxyAuthorization
     )
 }
 

@@ -16,6 +16,6 @@ mod integer;
 mod static_table;
 mod table;
 
-pub use decode::{Decoder, Field, FieldSink, FieldInfo};
+pub use decode::{Decoder, Field, FieldInfo, FieldSink};
 pub(crate) use decode::{NameClass, is_value};
 pub use encode::{Encoder, TABLE_BYTES_DEFAULT};

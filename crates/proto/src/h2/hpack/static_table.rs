@@ -1,6 +1,6 @@
 //! The static table. RFC 7541 Appendix A.
 
-use super::decode::{NameClass, FieldInfo};
+use super::decode::{FieldInfo, NameClass};
 use crate::KnownField;
 
 /// The number of entries; the dynamic table's indices follow.

@@ -145,7 +145,11 @@ impl Player<'_> {
         self.connection.finish([], &mut self.out);
         self.connection.assert_invariants();
         if self.said_close {
-            assert_eq!(self.connection.next_action(), NextAction::Close, "an announced close closes");
+            assert_eq!(
+                self.connection.next_action(),
+                NextAction::Close,
+                "an announced close closes"
+            );
         }
     }
 

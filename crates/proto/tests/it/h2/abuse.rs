@@ -3,7 +3,9 @@
 use super::wire;
 use peregrine_proto::h1::ResponseLength;
 use peregrine_proto::h2::frame;
-use peregrine_proto::h2::{MoreData, ErrorCode, Connection, Event, Limits, NextAction, Http2Error, StreamKey};
+use peregrine_proto::h2::{
+    Connection, ErrorCode, Event, Http2Error, Limits, MoreData, NextAction, StreamKey,
+};
 use peregrine_proto::{Date, HeadIndex};
 
 /// A server that answers each complete request at once with two bytes, and consumes all content.
@@ -74,7 +76,9 @@ impl Server {
                     self.connection.release_capacity(stream, range.len(), &mut self.out);
                 }
                 Event::End { stream } => self.respond(stream, 200),
-                Event::RequestError { stream, error: reject } => self.respond(stream, reject.status()),
+                Event::RequestError { stream, error: reject } => {
+                    self.respond(stream, reject.status())
+                }
                 Event::ConnectionError(reject) => self.error = Some(reject),
                 _ => {}
             }
@@ -100,7 +104,8 @@ impl Server {
         self.connection.send_response(limits, stream, 200, [], length, &date, out);
         let mut sent = 0;
         while sent < bytes {
-            let taken = self.connection.send_data(limits, stream, &data[sent..], MoreData::Pending, out);
+            let taken =
+                self.connection.send_data(limits, stream, &data[sent..], MoreData::Pending, out);
             assert!(taken > 0, "the windows are open");
             sent += taken;
         }
@@ -259,7 +264,12 @@ fn every_attack_is_told_to_calm_down_before_its_deeds_are_many() {
         server.answers = answers;
         let times = server.flood(5000, lines);
         let code = server.error.map(Http2Error::code);
-        assert_eq!(code, Some(ErrorCode::ENHANCE_YOUR_CALM), "{name}: {:?} after {times}", server.error);
+        assert_eq!(
+            code,
+            Some(ErrorCode::ENHANCE_YOUR_CALM),
+            "{name}: {:?} after {times}",
+            server.error
+        );
     }
 }
 
@@ -325,7 +335,15 @@ fn a_client_may_answer_each_frame_of_a_long_burst_with_two_windows() {
         let stream = server.last.expect("the request came");
         let date = Date::from_unix_seconds(0);
         let (limits, out) = (&server.limits, &mut server.out);
-        server.connection.send_response(limits, stream, 200, [], ResponseLength::Unknown, &date, out);
+        server.connection.send_response(
+            limits,
+            stream,
+            200,
+            [],
+            ResponseLength::Unknown,
+            &date,
+            out,
+        );
         // An event stream's initial data, in small frames.
         let frames = 5_000;
         for number in 0..frames {
@@ -602,8 +620,13 @@ fn a_large_download_with_a_window_update_for_each_piece_is_served() {
     let update = wire::bytes(["window 0 512", "window 3 512"].iter());
     for _ in 0..100_000 {
         let data = [b'x'; 512];
-        let taken =
-            server.connection.send_data(&limits, stream, &data, MoreData::Buffered, &mut server.out);
+        let taken = server.connection.send_data(
+            &limits,
+            stream,
+            &data,
+            MoreData::Buffered,
+            &mut server.out,
+        );
         assert_eq!(taken, 512);
         server.feed(&update);
         server.out.clear();
@@ -682,7 +705,11 @@ fn cheap_requests_do_not_pay_for_resets() {
                 lines.extend(way.iter().map(|line| line.replace('#', &reset.to_string())));
                 lines
             });
-            assert_eq!(server.error, Some(Http2Error::AbuseBudgetExhausted), "{name}, {pay:?}: {pairs}");
+            assert_eq!(
+                server.error,
+                Some(Http2Error::AbuseBudgetExhausted),
+                "{name}, {pay:?}: {pairs}"
+            );
         }
     }
 }

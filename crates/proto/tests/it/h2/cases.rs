@@ -9,7 +9,7 @@
 use super::play::{Answer, play};
 use super::wire;
 use crate::script::{Case, parse};
-use peregrine_proto::h2::{Limits, Http2Error};
+use peregrine_proto::h2::{Http2Error, Limits};
 use proptest::prelude::*;
 use std::path::Path;
 

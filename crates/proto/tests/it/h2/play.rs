@@ -3,7 +3,9 @@
 use super::wire::Reader;
 use crate::script::escape;
 use peregrine_proto::h1::{BodyFraming, ResponseLength};
-use peregrine_proto::h2::{MoreData, ResetCause, Connection, Event, Limits, NextAction, Request, StreamKey};
+use peregrine_proto::h2::{
+    Connection, Event, Limits, MoreData, NextAction, Request, ResetCause, StreamKey,
+};
 use peregrine_proto::{BodyLength, Date, HeadIndex};
 
 /// When the miniature server answers.
@@ -141,7 +143,9 @@ impl Player<'_> {
                 };
                 self.notes.push(format!("reset {} {cause}", stream.id()));
             }
-            Event::StreamError { id, error: reject } => self.notes.push(format!("rejected {id} {reject:?}")),
+            Event::StreamError { id, error: reject } => {
+                self.notes.push(format!("rejected {id} {reject:?}"))
+            }
             Event::Settings => self.notes.push("settings".to_owned()),
             Event::GoAway { code } => self.notes.push(format!("go-away {code:?}")),
             Event::ConnectionError(reject) => self.notes.push(format!("error {reject:?}")),

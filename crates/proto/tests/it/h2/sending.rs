@@ -3,7 +3,8 @@
 use super::wire::{self, Reader};
 use peregrine_proto::h1::{BodyFraming, ResponseLength};
 use peregrine_proto::h2::{
-    MoreData, ResetCause, ErrorCode, Connection, Event, Limits, NextAction, Request, StreamKey, WaitingFor,
+    Connection, ErrorCode, Event, Limits, MoreData, NextAction, Request, ResetCause, StreamKey,
+    WaitingFor,
 };
 use peregrine_proto::{Date, HeadIndex, KnownField};
 
@@ -98,7 +99,10 @@ impl Pair {
         {
             order.push(ready.stream.id());
             let data = vec![b'x'; ready.bytes_max.min(1000)];
-            assert!(self.data(ready.stream, &data, MoreData::Buffered) > 0, "ready streams can send");
+            assert!(
+                self.data(ready.stream, &data, MoreData::Buffered) > 0,
+                "ready streams can send"
+            );
         }
         order
     }
@@ -253,8 +257,16 @@ fn a_block_longer_than_a_frame_goes_on_in_continuations() {
     let (date, long) = (Date::from_unix_seconds(0), vec![b'x'; 40_000]);
     let fields = [(&b"x-long"[..], long.as_slice())];
     let (limits, out) = (&pair.limits, &mut pair.out);
-    pair.connection.send_response(limits, stream, 200, fields, ResponseLength::Exact(0), &date, out);
-    use peregrine_proto::h2::frame::{HEADER_BYTES, FrameHeader, FrameType, flags};
+    pair.connection.send_response(
+        limits,
+        stream,
+        200,
+        fields,
+        ResponseLength::Exact(0),
+        &date,
+        out,
+    );
+    use peregrine_proto::h2::frame::{FrameHeader, FrameType, HEADER_BYTES, flags};
     let (mut kinds, mut block, mut rest) = (Vec::new(), Vec::new(), pair.out.as_slice());
     while let Some(header) = FrameHeader::parse(rest) {
         kinds.push((header.frame_type, header.flags));
@@ -333,7 +345,10 @@ fn windows_of_streams_and_of_the_connection_hold_content_back() {
     pair.offer(one, 3000);
     pair.offer(two, 100_000);
     assert_eq!(pair.drive(usize::MAX), [1, 3, 1, 3]);
-    assert!(pair.connection.is_stream_window_exhausted(one) && pair.connection.is_stream_window_exhausted(two));
+    assert!(
+        pair.connection.is_stream_window_exhausted(one)
+            && pair.connection.is_stream_window_exhausted(two)
+    );
     assert!(!pair.connection.is_connection_window_exhausted());
     pair.send(&["window 1 500"]);
     assert!(!pair.connection.is_stream_window_exhausted(one));

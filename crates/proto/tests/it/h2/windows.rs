@@ -3,8 +3,8 @@
 
 use super::wire;
 use peregrine_proto::h1::ResponseLength;
-use peregrine_proto::h2::frame::{self, HEADER_BYTES, FrameHeader, FrameType};
-use peregrine_proto::h2::{MoreData, Connection, Event, Limits, Http2Error, StreamKey};
+use peregrine_proto::h2::frame::{self, FrameHeader, FrameType, HEADER_BYTES};
+use peregrine_proto::h2::{Connection, Event, Http2Error, Limits, MoreData, StreamKey};
 use peregrine_proto::{Date, HeadIndex};
 use std::collections::VecDeque;
 
@@ -85,7 +85,8 @@ impl Server {
             let (stream, size, left) = found.unwrap();
             let data = vec![b'x'; *left];
             let out = &mut self.out;
-            let taken = self.connection.send_data(&self.limits, *stream, &data, MoreData::Pending, out);
+            let taken =
+                self.connection.send_data(&self.limits, *stream, &data, MoreData::Pending, out);
             *left -= taken;
             if *left == 0 {
                 *left = *size;
@@ -183,7 +184,10 @@ fn a_piece_that_the_window_has_room_for_is_never_held_back() {
         let (limits, out) = (&server.limits, &mut server.out);
         assert_eq!(server.connection.send_capacity(limits, stream), rest);
         let data = vec![b'x'; rest];
-        assert_eq!(server.connection.send_data(limits, stream, &data, MoreData::Pending, out), rest);
+        assert_eq!(
+            server.connection.send_data(limits, stream, &data, MoreData::Pending, out),
+            rest
+        );
         assert_eq!(server.connection.next_release_at(), None);
     }
     // If nothing is left to acknowledge, waiting cannot open the window further.
@@ -205,7 +209,10 @@ fn a_small_fragment_waits_for_room_and_for_50_ms_at_most() {
     (*size, *left) = (100, 100);
     server.connection.mark_ready(stream);
     assert_eq!(server.send(), []);
-    assert!(server.connection.is_connection_window_exhausted() || server.connection.is_stream_window_exhausted(stream));
+    assert!(
+        server.connection.is_connection_window_exhausted()
+            || server.connection.is_stream_window_exhausted(stream)
+    );
     assert_eq!(server.connection.next_release_at(), Some(NOW_MS + 50));
     // Insufficient room, and time that is too short, change nothing.
     server.tick(NOW_MS + 40);

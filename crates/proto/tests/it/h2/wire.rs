@@ -197,10 +197,13 @@ impl Reader {
             FrameType::RstStream => format!("reset {id} {:?}", ErrorCode(number(0))),
             FrameType::Settings if header.has_flags(flags::ACK) => "settings-ack".to_owned(),
             FrameType::Settings => {
-                let settings = frame::parse_settings(payload).map(|(id, value)| format!(" {id}={value}"));
+                let settings =
+                    frame::parse_settings(payload).map(|(id, value)| format!(" {id}={value}"));
                 format!("settings{}", settings.collect::<String>())
             }
-            FrameType::Ping if header.has_flags(flags::ACK) => format!("ping-ack {}", escape(payload)),
+            FrameType::Ping if header.has_flags(flags::ACK) => {
+                format!("ping-ack {}", escape(payload))
+            }
             FrameType::Ping => format!("ping {}", escape(payload)),
             FrameType::GoAway => format!("go-away {} {:?}", number(0), ErrorCode(number(4))),
             FrameType::WindowUpdate => format!("window {id} {}", number(0)),

@@ -2,7 +2,9 @@
 
 mod wire;
 
-use peregrine_proto::proxy_protocol::{Addresses, ProxyProtocolHeader, ParseResult, ProxyProtocolError, Ssl, tlv_type, parse};
+use peregrine_proto::proxy_protocol::{
+    Addresses, ParseResult, ProxyProtocolError, ProxyProtocolHeader, Ssl, parse, tlv_type,
+};
 use proptest::prelude::*;
 use std::net::SocketAddr;
 use wire::{binary, line, proxied, ssl, value};
@@ -115,7 +117,11 @@ fn other_protocols_are_told_apart_by_their_first_bytes() {
         assert_eq!(parse(other.as_bytes(), BYTES_MAX), Ok(ParseResult::NotProxy), "{other:?}");
     }
     for partial in ["", "P", "PROXY", "PROXY ", "\r", "\r\n\r\n", "\r\n\r\n\0\r\nQUIT"] {
-        assert_eq!(parse(partial.as_bytes(), BYTES_MAX), Ok(ParseResult::Incomplete), "{partial:?}");
+        assert_eq!(
+            parse(partial.as_bytes(), BYTES_MAX),
+            Ok(ParseResult::Incomplete),
+            "{partial:?}"
+        );
     }
 }
 
@@ -162,7 +168,11 @@ fn headers_of_version_2_that_lie_are_refused() {
         ("short paths", binary(1, 0x31, &[0; 215], &[]), ProxyProtocolError::AddressesTruncated),
         ("half a value", binary(1, 0x11, &v4, &[1, 0]), ProxyProtocolError::TlvInvalid),
         ("long value", binary(1, 0x11, &v4, &[1, 0, 2, 0]), ProxyProtocolError::TlvInvalid),
-        ("short ssl", binary(1, 0x11, &v4, &value(tlv_type::SSL, &[1; 4])), ProxyProtocolError::TlvInvalid),
+        (
+            "short ssl",
+            binary(1, 0x11, &v4, &value(tlv_type::SSL, &[1; 4])),
+            ProxyProtocolError::TlvInvalid,
+        ),
         ("ssl's", binary(1, 0x11, &v4, &ssl(1, 0, &[1, 0, 9])), ProxyProtocolError::TlvInvalid),
         ("sum of 3 bytes", checksum(&[0; 3]), ProxyProtocolError::ChecksumInvalid),
         ("wrong sum", checksum(&[0; 4]), ProxyProtocolError::ChecksumInvalid),
@@ -211,7 +221,8 @@ fn reference(bytes: &[u8]) -> u32 {
 #[test]
 fn values_are_given_in_order_and_those_of_tls_are_inside_of_one() {
     let inside =
-        [value(tlv_type::SSL_VERSION, b"TLSv1.3"), value(tlv_type::SSL_COMMON_NAME, b"me")].concat();
+        [value(tlv_type::SSL_VERSION, b"TLSv1.3"), value(tlv_type::SSL_COMMON_NAME, b"me")]
+            .concat();
     let values = [
         value(tlv_type::ALPN, b"h2"),
         value(tlv_type::AUTHORITY, b"example.com"),

@@ -6,7 +6,7 @@ use super::notation::{self, MASK};
 use flate2::write::DeflateEncoder;
 use peregrine_proto::ws::frame::{self, Opcode, flag};
 use peregrine_proto::ws::{
-    DeflateCodec, Connection, MessagePayload, Event, Limits, InflateError, WebSocketError, Role,
+    Connection, DeflateCodec, Event, InflateError, Limits, MessagePayload, Role, WebSocketError,
 };
 use proptest::prelude::*;
 use std::borrow::Cow;
@@ -135,7 +135,8 @@ fn a_bomb_is_refused_when_the_limit_is_passed_and_no_later() {
                     other => panic!("{other:?}"),
                 }
             };
-            let expected = if is_refused { Err(WebSocketError::MessageTooLong) } else { Ok(length) };
+            let expected =
+                if is_refused { Err(WebSocketError::MessageTooLong) } else { Ok(length) };
             assert_eq!(ended, expected, "{length} bytes, in pieces: {in_pieces}");
             assert_eq!(server.memory_bytes(), 0);
             if is_refused {

@@ -3,7 +3,7 @@
 
 use super::inflater::Inflater;
 use super::notation::{self, MASK, lines};
-use peregrine_proto::ws::{Connection, MessagePayload, Event, Limits, NextAction, Role};
+use peregrine_proto::ws::{Connection, Event, Limits, MessagePayload, NextAction, Role};
 
 /// Limits that allow the longest messages of the suite.
 const LIMITS: Limits =
@@ -22,8 +22,12 @@ fn echo(frames: &[&str], is_client: bool, step: usize) -> Vec<String> {
             used += taken;
             let sent = match event {
                 Event::NeedInput | Event::Closed => break,
-                Event::Text(text) => connection.send(&LIMITS, MessagePayload::Text(&text), &mut out),
-                Event::Binary(bytes) => connection.send(&LIMITS, MessagePayload::Binary(&bytes), &mut out),
+                Event::Text(text) => {
+                    connection.send(&LIMITS, MessagePayload::Text(&text), &mut out)
+                }
+                Event::Binary(bytes) => {
+                    connection.send(&LIMITS, MessagePayload::Binary(&bytes), &mut out)
+                }
                 _ => Ok(()),
             };
             sent.expect("messages precede the end");
@@ -269,7 +273,9 @@ fn sections_12_and_13_compressed_messages_are_echoed_under_all_parameters() {
                 let end = if piece == pieces { rest.len() } else { rest.floor_char_boundary(1000) };
                 let (one, more) = rest.split_at(end);
                 let last = piece == pieces;
-                client.send_fragment(MessagePayload::Text(one), last, &mut to_server).expect("open");
+                client
+                    .send_fragment(MessagePayload::Text(one), last, &mut to_server)
+                    .expect("open");
                 rest = more;
             }
             assert!(length < 256 || to_server.len() < length, "the message is compressed");
@@ -280,7 +286,9 @@ fn sections_12_and_13_compressed_messages_are_echoed_under_all_parameters() {
                     server.receive(&limits, &mut to_server[at..end], &mut to_client);
                 at += used;
                 if let Event::Text(text) = event {
-                    server.send(&limits, MessagePayload::Text(&text), &mut to_client).expect("open");
+                    server
+                        .send(&limits, MessagePayload::Text(&text), &mut to_client)
+                        .expect("open");
                     echoed = true;
                 }
             }

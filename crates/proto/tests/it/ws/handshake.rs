@@ -1,8 +1,10 @@
 //! The handshake's fields, and the negotiation of compression.
 
-use peregrine_proto::ws::key::{HandshakeKey, sha1};
-use peregrine_proto::ws::deflate::{DeflateParams, InvalidResponse, Offer, DeflateConfig, negotiate};
+use peregrine_proto::ws::deflate::{
+    DeflateConfig, DeflateParams, InvalidResponse, Offer, negotiate,
+};
 use peregrine_proto::ws::handshake::{HandshakeError, choose_protocol, has_token, validate_http1};
+use peregrine_proto::ws::key::{HandshakeKey, sha1};
 use peregrine_proto::{Method, Version};
 use proptest::prelude::*;
 use sha1::{Digest, Sha1};
@@ -108,8 +110,13 @@ fn all() -> DeflateConfig {
 
 #[test]
 fn offers_are_answered_by_what_both_can() {
-    let wants_all = DeflateConfig { server_no_context_takeover: true, client_no_context_takeover: true, ..all() };
-    let small = DeflateConfig { server_max_window_bits: 9..=11, client_max_window_bits: 10, ..all() };
+    let wants_all = DeflateConfig {
+        server_no_context_takeover: true,
+        client_no_context_takeover: true,
+        ..all()
+    };
+    let small =
+        DeflateConfig { server_max_window_bits: 9..=11, client_max_window_bits: 10, ..all() };
     let only_15 = DeflateConfig { server_max_window_bits: 15..=15, ..all() };
     for (offer, wishes, expected) in [
         ("permessage-deflate", all(), Some("")),
@@ -221,7 +228,8 @@ fn an_answer_must_fit_the_offer() {
     assert_eq!(read(&plain, ""), Ok(None));
     assert_eq!(read(&plain, "permessage-deflate"), Ok(Some(most)));
     let right = "permessage-deflate; server_no_context_takeover; server_max_window_bits=10";
-    let agreed = DeflateParams { server_no_context_takeover: true, server_max_window_bits: 10, ..most };
+    let agreed =
+        DeflateParams { server_no_context_takeover: true, server_max_window_bits: 10, ..most };
     assert_eq!(read(&bits, right), Ok(Some(agreed)));
     for (offer, answer) in [
         (plain, "permessage-deflate; client_max_window_bits=10"),

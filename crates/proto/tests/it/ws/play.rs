@@ -3,7 +3,7 @@
 use super::inflater::Inflater;
 use super::notation::{self, MASK};
 use crate::script::escape;
-use peregrine_proto::ws::{Connection, Event, MessageType, Limits, NextAction, Role};
+use peregrine_proto::ws::{Connection, Event, Limits, MessageType, NextAction, Role};
 
 /// The options of an endpoint.
 #[derive(Clone, Copy, Debug, Default)]
@@ -57,7 +57,9 @@ pub(crate) fn play(limits: &Limits, way: Way, bytes: &[u8], cuts: &[usize]) -> V
                     }
                     let whole = std::mem::take(&mut pieces);
                     match kind {
-                        MessageType::Text => note(std::str::from_utf8(&whole).map(|_| "text"), &whole),
+                        MessageType::Text => {
+                            note(std::str::from_utf8(&whole).map(|_| "text"), &whole)
+                        }
                         MessageType::Binary => note(Ok("binary"), &whole),
                     }
                 }

@@ -2,8 +2,8 @@
 
 use super::notation::{self, MASK};
 use peregrine_proto::ws::{
-    Close, CloseCode, Connection, MessagePayload, Event, Limits, NextAction, WebSocketError, Role, WriteError, WaitingFor,
-    frame,
+    Close, CloseCode, Connection, Event, Limits, MessagePayload, NextAction, Role, WaitingFor,
+    WebSocketError, WriteError, frame,
 };
 use proptest::prelude::*;
 use std::borrow::Cow;
@@ -65,7 +65,10 @@ fn what_may_not_be_sent_is_not_written() {
     out.clear();
     assert!(!server.can_send());
     assert_eq!(server.send(&LIMITS, MessagePayload::Text("a"), &mut out), Err(WriteError::Closed));
-    assert_eq!(server.send_fragment(MessagePayload::Text("a"), true, &mut out), Err(WriteError::Closed));
+    assert_eq!(
+        server.send_fragment(MessagePayload::Text("a"), true, &mut out),
+        Err(WriteError::Closed)
+    );
     assert_eq!(server.ping(b"", &mut out), Err(WriteError::Closed));
     assert_eq!(server.pong(b"", &mut out), Err(WriteError::Closed));
     assert_eq!(server.close(None, &mut out), Err(WriteError::Closed));
@@ -87,13 +90,22 @@ fn two_close_frames_end_a_connection_and_the_server_leaves_first() {
     let (mut client, mut server, mut to_server, mut to_client) =
         (client(), server(), Vec::new(), Vec::new());
     client.close(Some((CloseCode::NORMAL_CLOSURE, "bye")), &mut to_server).unwrap();
-    assert_eq!((client.next_action(), client.waiting_for()), (NextAction::Receive, WaitingFor::Close));
+    assert_eq!(
+        (client.next_action(), client.waiting_for()),
+        (NextAction::Receive, WaitingFor::Close)
+    );
     let (_, event) = server.receive(&LIMITS, &mut to_server, &mut to_client);
     assert_eq!(event, Event::Close(Close { code: CloseCode::NORMAL_CLOSURE, reason: "bye" }));
-    assert_eq!((server.next_action(), server.waiting_for()), (NextAction::Close, WaitingFor::Nothing));
+    assert_eq!(
+        (server.next_action(), server.waiting_for()),
+        (NextAction::Close, WaitingFor::Nothing)
+    );
     let (_, event) = client.receive(&LIMITS, &mut to_client, &mut Vec::new());
     assert_eq!(event, Event::Close(Close { code: CloseCode::NORMAL_CLOSURE, reason: "" }));
-    assert_eq!((client.next_action(), client.waiting_for()), (NextAction::AwaitTransportClose, WaitingFor::TransportClose));
+    assert_eq!(
+        (client.next_action(), client.waiting_for()),
+        (NextAction::AwaitTransportClose, WaitingFor::TransportClose)
+    );
     assert_eq!(client.receive_eof(), Event::Closed);
     assert_eq!(server.receive_eof(), Event::Closed);
 }
@@ -119,7 +131,10 @@ fn a_close_frame_ends_a_message_that_is_sent_in_pieces() {
     let mut unread = notation::bytes(["close 1000"].iter(), true);
     let (_, event) = server.receive(&LIMITS, &mut unread, &mut out);
     assert!(matches!(event, Event::Close(_)));
-    assert_eq!(server.send_fragment(MessagePayload::Text("b"), true, &mut out), Err(WriteError::Closed));
+    assert_eq!(
+        server.send_fragment(MessagePayload::Text("b"), true, &mut out),
+        Err(WriteError::Closed)
+    );
     assert_eq!(notation::lines(&out, false), ["text +more a", "close 1000"]);
 }
 
@@ -153,7 +168,8 @@ fn a_length_that_is_only_announced_takes_no_memory() {
 
 #[test]
 fn time_and_reading_bring_back_what_floods_cost() {
-    let limits = Limits { abuse_budget_max: 4, pending_pongs_max: 2, abuse_budget_per_second: 2, ..LIMITS };
+    let limits =
+        Limits { abuse_budget_max: 4, pending_pongs_max: 2, abuse_budget_per_second: 2, ..LIMITS };
     let mut server: Connection = Connection::new(&limits, Role::Server, None);
     let ping = |server: &mut Connection| {
         let mut unread = notation::bytes(["ping"].iter(), true);

@@ -7,7 +7,7 @@ use crate::observe::metrics::{RequestKey, method_name};
 use crate::observe::span::split_host_port;
 use peregrine_proto::{Date, Version};
 use peregrine_web::client::ClientInfo;
-use peregrine_web::connection::{ConnectionInfo, ConnectionAddr};
+use peregrine_web::connection::{ConnectionAddr, ConnectionInfo};
 use peregrine_web::head::RequestHead;
 use peregrine_web::trace::{Hex, LazyTraceContext};
 use std::io::Write as _;
@@ -130,7 +130,9 @@ impl AccessLogLine<'_> {
     fn address(&self) -> Option<IpAddr> {
         match self.client() {
             Some(client) => client.ip(),
-            None => Some(self.record.connection.as_deref()?.peer.socket_addr()?.ip().to_canonical()),
+            None => {
+                Some(self.record.connection.as_deref()?.peer.socket_addr()?.ip().to_canonical())
+            }
         }
     }
 
@@ -228,11 +230,19 @@ impl AccessLogLine<'_> {
     fn write_json_request(&self, out: &mut Vec<u8>) {
         let Some(head) = self.head() else {
             if !self.record.invalid_request_line.is_empty() {
-                push_json_string("http.request.line", self.without_query(&self.record.invalid_request_line), out);
+                push_json_string(
+                    "http.request.line",
+                    self.without_query(&self.record.invalid_request_line),
+                    out,
+                );
             }
             return;
         };
-        push_json_string("http.request.method", method_name(self.key.method as usize).as_bytes(), out);
+        push_json_string(
+            "http.request.method",
+            method_name(self.key.method as usize).as_bytes(),
+            out,
+        );
         if head.index().method.name().is_none() {
             push_json_string("http.request.method_original", head.method_str().as_bytes(), out);
         }
@@ -370,18 +380,36 @@ mod tests {
             address => ConnectionAddr::Tcp(address.parse().expect("an address")),
         };
         let connection = ConnectionInfo { peer, ..ConnectionInfo::default() };
-        AccessLogRecord { head, connection: Some(Rc::new(connection)), response_body_bytes: 2326, ..AccessLogRecord::default() }
+        AccessLogRecord {
+            head,
+            connection: Some(Rc::new(connection)),
+            response_body_bytes: 2326,
+            ..AccessLogRecord::default()
+        }
     }
 
     fn key(status: u16, version: Version) -> RequestKey {
         RequestKey { method: Method::Get, status, version, ..RequestKey::default() }
     }
 
-    fn line(form: AccessLogFormat, key: &RequestKey, told: &AccessLogRecord, leaves_query_out: bool) -> String {
+    fn line(
+        form: AccessLogFormat,
+        key: &RequestKey,
+        told: &AccessLogRecord,
+        leaves_query_out: bool,
+    ) -> String {
         let took = Duration::from_micros(1_500_042);
         let time = LogTimestamp::from_unix(BEGAN);
         let route = Some("/birds/{id}");
-        let entry = AccessLogLine { key, record: told, started_at: BEGAN, duration: took, time, route, omit_query: leaves_query_out };
+        let entry = AccessLogLine {
+            key,
+            record: told,
+            started_at: BEGAN,
+            duration: took,
+            time,
+            route,
+            omit_query: leaves_query_out,
+        };
         let mut out = Vec::new();
         entry.write(form, &mut out);
         String::from_utf8(out).expect("every format is text")
@@ -437,7 +465,8 @@ mod tests {
         let fields = [("referer", &b"http://birds.example/b?secret"[..])];
         let asked = told(Some(head("/a?secret", Version::Http11, &fields)), "192.0.2.1:9");
         let refused = b"GET /a?secret HTTP/1.1".to_vec();
-        let refused = AccessLogRecord { invalid_request_line: refused, ..told(None, "192.0.2.1:9") };
+        let refused =
+            AccessLogRecord { invalid_request_line: refused, ..told(None, "192.0.2.1:9") };
         for form in [AccessLogFormat::Common, AccessLogFormat::Combined, AccessLogFormat::Json] {
             for told in [&asked, &refused] {
                 let whole = line(form, &key(200, Version::Http11), told, false);
@@ -470,7 +499,10 @@ mod tests {
             escape(sent, &mut out);
             assert_eq!(String::from_utf8(out).unwrap(), shown);
             // The same in a line for an invalid request.
-            let told = AccessLogRecord { invalid_request_line: sent.to_vec(), ..told(None, "192.0.2.1:9") };
+            let told = AccessLogRecord {
+                invalid_request_line: sent.to_vec(),
+                ..told(None, "192.0.2.1:9")
+            };
             let common = line(AccessLogFormat::Common, &key(400, Version::Http11), &told, false);
             assert!(common.contains(&format!("] \"{shown}\" 400 ")), "{common}");
             assert_eq!(common.matches('\n').count(), 1, "{common}");
@@ -526,7 +558,8 @@ mod tests {
     #[test]
     fn json_has_the_names_of_opentelemetry() {
         let fields = [("user-agent", &b"\"curl\"/8"[..]), ("referer", b"http://a/")];
-        let trace = TraceContext::root([1; 16], [2; 8], true).map(|it| LazyTraceContext::Computed(Rc::new(it)));
+        let trace = TraceContext::root([1; 16], [2; 8], true)
+            .map(|it| LazyTraceContext::Computed(Rc::new(it)));
         let told = AccessLogRecord {
             request_body_bytes: 7,
             trace_context: trace,
@@ -576,7 +609,8 @@ mod tests {
             let time = LogTimestamp::from_unix(Duration::from_secs(unix));
             assert_eq!((&time.clf[..], &time.iso[..]), (clf.as_bytes(), iso.as_bytes()));
             assert!(
-                time.covers(Duration::new(unix, 999)) && !time.covers(Duration::from_secs(unix + 1))
+                time.covers(Duration::new(unix, 999))
+                    && !time.covers(Duration::from_secs(unix + 1))
             );
         }
     }

@@ -29,7 +29,11 @@ impl BuiltApp {
             parameters.clear();
             (None, ())
         });
-        MatchedEndpoint { endpoint: &self.unmatched.ambiguous, options: &UNMATCHED_OPTIONS, pattern: None }
+        MatchedEndpoint {
+            endpoint: &self.unmatched.ambiguous,
+            options: &UNMATCHED_OPTIONS,
+            pattern: None,
+        }
     }
 
     /// Whether another server may read the path as a path of another route or fallback. Routes with

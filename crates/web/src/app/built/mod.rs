@@ -3,7 +3,7 @@
 mod ambiguous_path;
 mod route;
 
-use crate::app::default_responses::{RoutingPanic, AppContext, Unmatched};
+use crate::app::default_responses::{AppContext, RoutingPanic, Unmatched};
 use crate::app::fallbacks::Fallbacks;
 use crate::app::handler::{Handler, Signature, ViaBuiltApp};
 use crate::app::method_override::MethodOverride;
@@ -18,9 +18,9 @@ use crate::http::service::{Endpoint, Service};
 use crate::http::state::States;
 use peregrine_proto::{Method, TargetForm};
 use peregrine_router::{Match, Parameters, may_be_ambiguous};
-pub(crate) use route::{RouteDetails, BuiltRoute};
+pub(crate) use route::{BuiltRoute, RouteDetails};
 use route::{INTERCEPT_OPTIONS, UNMATCHED_OPTIONS};
-pub use route::{RouteInfo, MatchedEndpoint};
+pub use route::{MatchedEndpoint, RouteInfo};
 use std::fmt;
 use std::rc::Rc;
 
@@ -112,7 +112,11 @@ impl BuiltApp {
     /// panics, the returned target panics when it is called.
     #[inline]
     #[must_use]
-    pub fn find<'a>(&'a self, head: &mut RequestHead, connection: &ConnectionInfo) -> MatchedEndpoint<'a> {
+    pub fn find<'a>(
+        &'a self,
+        head: &mut RequestHead,
+        connection: &ConnectionInfo,
+    ) -> MatchedEndpoint<'a> {
         if let Some(first) = &self.interceptor
             && let Some(claim) = (first.filter)(head)
         {
@@ -158,7 +162,12 @@ impl BuiltApp {
 
     /// Finds the target if the route is guarded, the path may be ambiguous, or there is no route.
     #[inline(never)]
-    fn find_slow_path(&self, head: &mut RequestHead, connection: &ConnectionInfo, found: Match) -> MatchedEndpoint<'_> {
+    fn find_slow_path(
+        &self,
+        head: &mut RequestHead,
+        connection: &ConnectionInfo,
+        found: Match,
+    ) -> MatchedEndpoint<'_> {
         let target = match found {
             Match::Found { route } => match &self.routes[route as usize] {
                 route if route.is_guarded => {
@@ -171,7 +180,11 @@ impl BuiltApp {
         target.unwrap_or_else(|panicked| panicked)
     }
 
-    fn preflight(&self, head: &mut RequestHead, connection: &ConnectionInfo) -> Option<MatchedEndpoint<'_>> {
+    fn preflight(
+        &self,
+        head: &mut RequestHead,
+        connection: &ConnectionInfo,
+    ) -> Option<MatchedEndpoint<'_>> {
         self.catch_panic(|| self.find_preflight(head, connection)).unwrap_or_else(Some)
     }
 
@@ -190,7 +203,11 @@ impl BuiltApp {
     /// The preflight goes to the middleware around the route that would answer the announced
     /// request, because each scope may have its own CORS rules.
     #[cold]
-    fn find_preflight(&self, head: &mut RequestHead, connection: &ConnectionInfo) -> Option<MatchedEndpoint<'_>> {
+    fn find_preflight(
+        &self,
+        head: &mut RequestHead,
+        connection: &ConnectionInfo,
+    ) -> Option<MatchedEndpoint<'_>> {
         let announced = self.table.find_preflighted(head, connection)?;
         let method = self.table.method_id(head);
         if let Match::Found { route } =
@@ -205,7 +222,11 @@ impl BuiltApp {
     /// Checks the route that the router found, the first one of its pattern. If its conditions do
     /// not hold, searches again with all conditions.
     #[inline(never)]
-    fn find_guarded(&self, head: &mut RequestHead, connection: &ConnectionInfo) -> MatchedEndpoint<'_> {
+    fn find_guarded(
+        &self,
+        head: &mut RequestHead,
+        connection: &ConnectionInfo,
+    ) -> MatchedEndpoint<'_> {
         if let Some(route) = head.route_id()
             && self.table.accepts(route, head, connection)
         {
@@ -246,14 +267,16 @@ impl BuiltApp {
             Match::MethodNotAllowed { allow } => {
                 let method = allow.iter().next().unwrap_or_default();
                 match self.table.find(head, connection, method, &mut parameters) {
-                    Match::Found { route } => return self.routes[route as usize].default_response(),
+                    Match::Found { route } => {
+                        return self.routes[route as usize].default_response();
+                    }
                     _ => &self.unmatched.not_found,
                 }
             }
             Match::NotFound if head.index().target_form != TargetForm::Asterisk => {
                 let fallback = self.fallbacks.find(path);
-                options =
-                    fallback.map_or(&self.unmatched.not_found_options, |fallback| &fallback.options);
+                options = fallback
+                    .map_or(&self.unmatched.not_found_options, |fallback| &fallback.options);
                 fallback.map_or(&self.unmatched.not_found, |fallback| &fallback.endpoint)
             }
             _ => &self.unmatched.not_found,

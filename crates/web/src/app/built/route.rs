@@ -171,7 +171,11 @@ pub(crate) struct RouteDetails {
 impl BuiltRoute {
     #[inline]
     pub(super) fn target(&self) -> MatchedEndpoint<'_> {
-        MatchedEndpoint { endpoint: &self.endpoint, options: &self.options, pattern: Some(&self.pattern) }
+        MatchedEndpoint {
+            endpoint: &self.endpoint,
+            options: &self.options,
+            pattern: Some(&self.pattern),
+        }
     }
 
     /// The target that answers for the route's path when the method has no handler.

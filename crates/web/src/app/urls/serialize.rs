@@ -299,7 +299,9 @@ impl Serializer for ScalarSerializer {
     }
 
     fn serialize_bytes(self, value: &[u8]) -> Result<Option<String>, UrlError> {
-        String::from_utf8(value.to_vec()).map(Some).map_err(|_| not_scalar("bytes that are not UTF-8"))
+        String::from_utf8(value.to_vec())
+            .map(Some)
+            .map_err(|_| not_scalar("bytes that are not UTF-8"))
     }
 
     fn serialize_none(self) -> Result<Option<String>, UrlError> {

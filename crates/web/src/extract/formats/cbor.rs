@@ -1,6 +1,6 @@
 //! CBOR (RFC 8949).
 
-use super::shared::{DEPTH_MAX, check, empty, invalid, has_no_body, is_one_of, respond};
+use super::shared::{DEPTH_MAX, check, empty, has_no_body, invalid, is_one_of, respond};
 use crate::extract::{FromRequest, field_problem, read_body};
 use crate::http::body::pool;
 use crate::http::problem::Problem;
@@ -63,7 +63,9 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     })?;
     if !rest.is_empty() {
         let at = bytes.len() - rest.len();
-        return Err(invalid_cbor(&format!("extra bytes follow its value, which ends at byte {at}")));
+        return Err(invalid_cbor(&format!(
+            "extra bytes follow its value, which ends at byte {at}"
+        )));
     }
     Ok(value)
 }

@@ -1,7 +1,7 @@
 //! MessagePack.
 
 use super::message_pack_depth::exceeds_depth;
-use super::shared::{DEPTH_MAX, check, empty, invalid, has_no_body, is_one_of, respond};
+use super::shared::{DEPTH_MAX, check, empty, has_no_body, invalid, is_one_of, respond};
 use crate::extract::{FromRequest, field_problem, read_body};
 use crate::http::body::pool;
 use crate::http::problem::Problem;

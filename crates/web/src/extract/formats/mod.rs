@@ -47,7 +47,8 @@ mod shared {
     }
 
     pub(super) fn has_no_body(request: &Request) -> bool {
-        request.body.length() == Some(0) && request.parts.head.header_bytes("content-type").is_none()
+        request.body.length() == Some(0)
+            && request.parts.head.header_bytes("content-type").is_none()
     }
 
     pub(super) fn empty(expected: &str) -> Problem {

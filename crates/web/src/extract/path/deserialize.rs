@@ -1,7 +1,7 @@
 //! A serde deserializer for the decoded parameters of a path.
 
 use super::super::finite;
-use super::error::{PathParameter, PathError};
+use super::error::{PathError, PathParameter};
 use serde::de::value::StrDeserializer;
 use serde::de::{
     DeserializeSeed, Deserializer, EnumAccess, IntoDeserializer, MapAccess, SeqAccess,
@@ -95,7 +95,11 @@ impl<'de> Deserializer<'de> for PathDeserializer<'_> {
             return Err(PathError::count_mismatch(count, length));
         }
         let absent = OmittedParameter { available: count, expected: length };
-        visitor.visit_seq(TupleAccess { given: RemainingParameters(self.all), left: length - count, omitted: absent })
+        visitor.visit_seq(TupleAccess {
+            given: RemainingParameters(self.all),
+            left: length - count,
+            omitted: absent,
+        })
     }
 
     fn deserialize_tuple_struct<V: Visitor<'de>>(

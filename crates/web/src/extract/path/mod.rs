@@ -4,11 +4,11 @@ mod deserialize;
 mod error;
 mod shape;
 
-use super::{FromRequestParts, truncate, misconfigured};
+use super::{FromRequestParts, misconfigured, truncate};
 use crate::http::problem::Problem;
 use crate::http::request::Parts;
 use crate::http::requirements::Requirements;
-use error::{PathParameter, PathError};
+use error::{PathError, PathParameter};
 use http::StatusCode;
 use serde::de::DeserializeOwned;
 use smallvec::SmallVec;

@@ -116,7 +116,11 @@ impl<'de> Deserializer<'de> for Probe<'_> {
         visitor.visit_newtype_struct(self)
     }
 
-    fn deserialize_tuple<V: Visitor<'de>>(self, length: usize, _: V) -> Result<V::Value, ProbeStop> {
+    fn deserialize_tuple<V: Visitor<'de>>(
+        self,
+        length: usize,
+        _: V,
+    ) -> Result<V::Value, ProbeStop> {
         *self.shape = Shape::Count(length);
         Err(ProbeStop::Done)
     }

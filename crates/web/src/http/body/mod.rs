@@ -8,10 +8,10 @@ pub(crate) mod pool;
 
 pub use self::error::BodyError;
 pub use self::limits::BodyLimits;
-pub use self::part::{FileBody, BodyPart};
+pub use self::part::{BodyPart, FileBody};
 
 use self::pipe::{PipeFrame, PipeReader};
-use crate::http::memory::{MemoryReservation, MemoryPressure, pressure};
+use crate::http::memory::{MemoryPressure, MemoryReservation, pressure};
 use crate::http::panic::catch_panic;
 use bytes::Bytes;
 use futures_core::Stream;
@@ -147,7 +147,9 @@ impl Body {
         B: HttpBody<Data = Bytes> + 'static,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
-        Self::from_kind(BodyKind::Stream(Box::pin(body.map_err(|error| BodyError::downcast(error.into())))))
+        Self::from_kind(BodyKind::Stream(Box::pin(
+            body.map_err(|error| BodyError::downcast(error.into())),
+        )))
     }
 
     /// A body that contains parts of files, which some connections send without reading them.
@@ -376,7 +378,8 @@ impl HttpBody for Body {
         match &self.kind {
             BodyKind::Incoming(reader) => reader.is_end_stream(),
             BodyKind::Stream(stream) => {
-                catch_panic("the end check of a stream", || stream.is_end_stream()).unwrap_or_default()
+                catch_panic("the end check of a stream", || stream.is_end_stream())
+                    .unwrap_or_default()
             }
             _ => self.as_full().is_none_or(<[u8]>::is_empty),
         }

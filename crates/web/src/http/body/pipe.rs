@@ -347,7 +347,8 @@ mod tests {
         assert_eq!(data(reader.poll_frame(&mut context())), "abc");
         assert_eq!(reader.remaining(), Some(2));
         assert_eq!(data(reader.poll_frame(&mut context())), "de");
-        let Poll::Ready(Some(Ok(PipeFrame::Trailers(seen)))) = reader.poll_frame(&mut context()) else {
+        let Poll::Ready(Some(Ok(PipeFrame::Trailers(seen)))) = reader.poll_frame(&mut context())
+        else {
             panic!("the trailers come after the data");
         };
         assert_eq!(seen["x-sum"], "1");

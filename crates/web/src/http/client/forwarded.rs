@@ -6,12 +6,21 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// The entries of all fields called `name`, the last one first. Several fields are one list (RFC
 /// 9110 §5.3).
-pub(super) fn list_values_rev<'r>(head: &'r RequestHead, name: &'r str) -> impl Iterator<Item = &'r [u8]> {
-    header_lines_rev(head, name).flat_map(|line| line.rsplit(|byte| *byte == b',')).map(<[u8]>::trim_ascii)
+pub(super) fn list_values_rev<'r>(
+    head: &'r RequestHead,
+    name: &'r str,
+) -> impl Iterator<Item = &'r [u8]> {
+    header_lines_rev(head, name)
+        .flat_map(|line| line.rsplit(|byte| *byte == b','))
+        .map(<[u8]>::trim_ascii)
 }
 
 /// The entry at `number` from the right, or the leftmost if there are fewer.
-pub(super) fn nth_list_value_rev<'r>(head: &'r RequestHead, name: &'r str, number: usize) -> Option<&'r [u8]> {
+pub(super) fn nth_list_value_rev<'r>(
+    head: &'r RequestHead,
+    name: &'r str,
+    number: usize,
+) -> Option<&'r [u8]> {
     list_values_rev(head, name).take(number.saturating_add(1)).last()
 }
 
@@ -180,7 +189,10 @@ fn parse_value(text: &str) -> Option<(ForwardedValue<'_>, &str)> {
             _ if is_escaped => is_escaped = false,
             b'\\' => (is_escaped, has_escapes) = (true, true),
             b'"' => {
-                return Some((ForwardedValue { raw: &inside[..at], has_escapes }, &inside[at + 1..]));
+                return Some((
+                    ForwardedValue { raw: &inside[..at], has_escapes },
+                    &inside[at + 1..],
+                ));
             }
             _ => {}
         }

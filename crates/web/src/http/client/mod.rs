@@ -8,7 +8,10 @@ mod trusted_proxies;
 
 pub use trusted_proxies::{Networks, TrustedProxies};
 
-use self::forwarded::{ForwardedElement, forwarded_elements_rev, list_values_rev, nth_list_value_rev, parse_x_forwarded_for};
+use self::forwarded::{
+    ForwardedElement, forwarded_elements_rev, list_values_rev, nth_list_value_rev,
+    parse_x_forwarded_for,
+};
 use self::trusted_proxies::ForwardedHeader;
 use crate::http::connection::ConnectionInfo;
 use crate::http::head::RequestHead;
@@ -194,9 +197,9 @@ impl<'r> ClientInfo<'r> {
     #[must_use]
     pub fn parse_prefix(&self) -> &'r str {
         let proxies = self.connection.trusted_proxies.as_deref();
-        if !proxies
-            .is_some_and(|proxies| matches!(proxies.header, ForwardedHeader::XForwarded { prefix: true, .. }))
-        {
+        if !proxies.is_some_and(|proxies| {
+            matches!(proxies.header, ForwardedHeader::XForwarded { prefix: true, .. })
+        }) {
             return "";
         }
         let said = self.entry("x-forwarded-prefix");
@@ -206,7 +209,8 @@ impl<'r> ClientInfo<'r> {
     /// The entry of the hop that was reached, or the leftmost if there are fewer entries. A proxy
     /// that replaces the field leaves only one.
     fn entry(&self, name: &'r str) -> Option<&'r [u8]> {
-        nth_list_value_rev(self.head, name, self.hops.saturating_sub(1)).filter(|entry| !entry.is_empty())
+        nth_list_value_rev(self.head, name, self.hops.saturating_sub(1))
+            .filter(|entry| !entry.is_empty())
     }
 }
 

@@ -84,9 +84,10 @@ fn the_first_address_from_the_right_that_is_not_trusted_is_the_client_s() {
 #[test]
 fn nobody_is_believed_whose_address_is_not_trusted() {
     let all = [(FOR, "192.0.2.1"), ("X-Forwarded-Proto", "https"), ("Forwarded", "for=192.0.2.1")];
-    for proxies in
-        [TrustedProxies::from_networks(["10.0.0.2", "127.0.0.0/8", "unix:"]), TrustedProxies::from_networks([""; 0])]
-    {
+    for proxies in [
+        TrustedProxies::from_networks(["10.0.0.2", "127.0.0.0/8", "unix:"]),
+        TrustedProxies::from_networks([""; 0]),
+    ] {
         assert_eq!(address(proxies.clone(), &all), "10.0.0.1:999");
         let (head, connection) = (head(&all), connection(proxies));
         let client = ClientInfo::new(&head, &connection);
@@ -192,7 +193,10 @@ fn only_the_fields_that_were_chosen_are_read() {
     assert_eq!(said(ten()), "https://own.example ");
     assert_eq!(said(ten().x_forwarded_host()), "https://a.example:8443 ");
     assert_eq!(said(ten().x_forwarded_prefix()), "https://own.example /shop");
-    assert_eq!(said(ten().forwarded_header().x_forwarded_host().x_forwarded_prefix()), "http://own.example ");
+    assert_eq!(
+        said(ten().forwarded_header().x_forwarded_host().x_forwarded_prefix()),
+        "http://own.example "
+    );
 }
 
 #[test]
@@ -239,7 +243,8 @@ fn forwarded_tells_scheme_and_host_of_the_outermost_proxy_that_is_trusted() {
         ("for=192.0.2.1;host=\"a/b\"", "http://own.example"),
         ("for=192.0.2.1;host=\"user@b\"", "http://own.example"),
     ] {
-        let (head, connection) = (head(&[("Forwarded", line)]), connection(ten().forwarded_header()));
+        let (head, connection) =
+            (head(&[("Forwarded", line)]), connection(ten().forwarded_header()));
         assert_eq!(ClientInfo::new(&head, &connection).origin(), expected, "{line}");
     }
 }
@@ -302,6 +307,8 @@ fn texts_that_are_no_networks_are_told_and_those_that_are_one_are_found() {
     assert!(has("10.0.0.0/8", "::ffff:10.0.0.1") && has("::ffff:10.0.0.0/104", "10.0.0.1"));
     assert!(has("::1", "::1") && !has("::1", "127.0.0.1") && !has("0.0.0.0/0", "::1"));
     let unix = ConnectionAddr::Unix { path: None, credentials: None };
-    assert!(Networks::private().contains(&unix) && !Networks::parse(["10.0.0.0/8"]).contains(&unix));
+    assert!(
+        Networks::private().contains(&unix) && !Networks::parse(["10.0.0.0/8"]).contains(&unix)
+    );
     assert!(!Networks::private().contains_ip([8, 8, 8, 8].into()));
 }

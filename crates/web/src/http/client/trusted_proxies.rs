@@ -141,7 +141,11 @@ impl TrustedProxies {
     /// Proxies at these addresses (`10.0.0.7`) and networks (`10.0.0.0/8`); `unix:` stands for
     /// every peer on a Unix domain socket. Any other text is an error when the server starts.
     pub fn from_networks(networks: impl IntoIterator<Item: AsRef<str>>) -> Self {
-        Self { networks: Some(Networks::parse(networks)), hops_max: None, header: ForwardedHeader::DEFAULT }
+        Self {
+            networks: Some(Networks::parse(networks)),
+            hops_max: None,
+            header: ForwardedHeader::DEFAULT,
+        }
     }
 
     /// Exactly `count` proxies, at any addresses: the connection's peer and `count - 1` before it.

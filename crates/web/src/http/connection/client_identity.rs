@@ -141,7 +141,8 @@ mod tests {
 
     #[test]
     fn numbers_are_written_in_hexadecimal() {
-        let mut identity = ClientIdentity { serial_number: vec![0, 0xab], ..ClientIdentity::default() };
+        let mut identity =
+            ClientIdentity { serial_number: vec![0, 0xab], ..ClientIdentity::default() };
         identity.fingerprint[31] = 7;
         assert_eq!(identity.serial_hex(), "00ab");
         assert_eq!(identity.fingerprint_hex(), format!("{}07", "00".repeat(31)));

@@ -91,7 +91,11 @@ mod tests {
             ProxyProtocolTls { is_verified: false, ..ada.clone() },
             ProxyProtocolTls { common_name: Some("bob".to_owned()), ..ada.clone() },
             ProxyProtocolTls { tlvs: vec![(0x28, b"other".to_vec())], ..ada.clone() },
-            ProxyProtocolTls { common_name: Some("adader".to_owned()), tlvs: vec![], ..ada.clone() },
+            ProxyProtocolTls {
+                common_name: Some("adader".to_owned()),
+                tlvs: vec![],
+                ..ada.clone()
+            },
         ] {
             assert_ne!(other.client_bytes(), ada.client_bytes(), "{other:?}");
         }

@@ -295,7 +295,8 @@ mod tests {
 
     #[test]
     fn an_old_key_opens_and_the_new_one_seals() {
-        let (old, both) = (app(CookieKeys::new(&OLD)), app(CookieKeys::new(&NEW).with_previous(&OLD)));
+        let (old, both) =
+            (app(CookieKeys::new(&OLD)), app(CookieKeys::new(&NEW).with_previous(&OLD)));
         let new = app(CookieKeys::new(&NEW));
         for kind in ["signed", "private"] {
             let (make, path) = (format!("/{kind}"), format!("/read/{kind}"));

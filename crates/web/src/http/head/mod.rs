@@ -10,7 +10,8 @@ use bytes::Bytes;
 use convert::uri_of;
 use http::Uri;
 use peregrine_proto::{
-    FieldIndex, HeadBuilder, HeadIndex, KnownField, Limits, Method, RequestError, RequestLine, Span, Version,
+    FieldIndex, HeadBuilder, HeadIndex, KnownField, Limits, Method, RequestError, RequestLine,
+    Span, Version,
 };
 use peregrine_router::Parameters;
 use peregrine_slot::{Pool, Recycle};

@@ -50,7 +50,9 @@ impl RequestHead {
     pub(super) fn remove_connection_options(&mut self, names: &[&str]) {
         let HeadBlock { bytes, index, .. } = self.block_mut();
         let is_named = |option: &[u8]| {
-            names.iter().any(|name| !is_protected(name) && option.eq_ignore_ascii_case(name.as_bytes()))
+            names
+                .iter()
+                .any(|name| !is_protected(name) && option.eq_ignore_ascii_case(name.as_bytes()))
         };
         let mut kept = Vec::with_capacity(index.fields.len());
         for field in &index.fields {

@@ -128,9 +128,7 @@ impl RequestHead {
     #[must_use]
     pub fn depends_on_selection(&self) -> bool {
         let looked = self.selection().guards.0.borrow();
-        self.selection().mount.as_ref().is_some()
-            || looked.is_unknown
-            || !looked.names.is_empty()
+        self.selection().mount.as_ref().is_some() || looked.is_unknown || !looked.names.is_empty()
     }
 
     /// The path as the client sent it, even in an application that is mounted below a prefix.

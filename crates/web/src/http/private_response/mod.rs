@@ -1,7 +1,7 @@
 //! Tracks which responses depend on the identity of the client.
 
 use crate::http::connection::{ConnectionInfo, ProxyProtocolTls};
-use crate::http::head::{RequestHead, IdentityReads};
+use crate::http::head::{IdentityReads, RequestHead};
 use crate::http::request::Parts;
 use crate::http::response::Response;
 use http::header::CACHE_CONTROL;
@@ -216,7 +216,11 @@ impl PrivateResponse {
     /// Marks the request of an application inside a mounted service. The code around it may have
     /// read an identity, and may have removed or replaced it afterwards.
     #[doc(hidden)]
-    pub fn import_marks(head: &RequestHead, connection: &ConnectionInfo, extensions: &http::Extensions) {
+    pub fn import_marks(
+        head: &RequestHead,
+        connection: &ConnectionInfo,
+        extensions: &http::Extensions,
+    ) {
         head.identity_reads().mark(UNMARKED_SOURCE_BITS);
         if let Some(outer) = extensions.get::<ExportedMarks>() {
             head.identity_reads().mark(outer.marks);
@@ -244,7 +248,9 @@ impl PrivateResponse {
     /// does not mark the request.
     #[must_use]
     pub fn carries_identity(parts: &Parts) -> bool {
-        UNMARKED_SOURCES.iter().any(|source| source.is_present(&parts.head, parts.peek_connection()))
+        UNMARKED_SOURCES
+            .iter()
+            .any(|source| source.is_present(&parts.head, parts.peek_connection()))
     }
 
     /// Whether the response is marked, so far, as dependent on an identity of the request.
@@ -331,7 +337,9 @@ impl IdentitySources {
     /// made for a client without an identity is not valid for this request.
     #[must_use]
     pub fn are_present(self, head: &RequestHead, connection: &ConnectionInfo) -> bool {
-        UNMARKED_SOURCES.iter().any(|source| self.has(*source) && source.is_present(head, connection))
+        UNMARKED_SOURCES
+            .iter()
+            .any(|source| self.has(*source) && source.is_present(head, connection))
     }
 
     /// Applies these marks to another request, which a cache answers with the same response.

@@ -37,12 +37,14 @@ fn credentials_identify_a_client_wherever_they_are() {
 #[test]
 fn the_marks_of_one_request_do_not_reach_the_next_that_has_its_memory() {
     for keeps_watch in [false, true] {
-        let first = Request::new(RequestHead::from_pool(), Body::empty(), Rc::default(), Rc::default());
+        let first =
+            Request::new(RequestHead::from_pool(), Body::empty(), Rc::default(), Rc::default());
         PrivateResponse::mark(&first.parts);
         let watch = keeps_watch.then(|| PrivateResponse::watch(&first.parts));
         drop(first);
         assert!(!is_marked(
-            &Request::new(RequestHead::from_pool(), Body::empty(), Rc::default(), Rc::default()).parts
+            &Request::new(RequestHead::from_pool(), Body::empty(), Rc::default(), Rc::default())
+                .parts
         ));
         drop(watch);
     }
@@ -82,7 +84,11 @@ fn every_way_to_read_an_identity_from_a_request_marks_it() {
         assert!(!PrivateResponse::is_marked(&request), "{name}: the request has no identity");
     }
     let other = parts();
-    let _ = (other.head.header_bytes("accept"), other.head.peek_header_bytes("cookie"), other.peek_connection());
+    let _ = (
+        other.head.header_bytes("accept"),
+        other.head.peek_header_bytes("cookie"),
+        other.peek_connection(),
+    );
     let _ = (other.head.peek_headers().next(), other.head.peek_header_values("cookie").next());
     assert!(!is_marked(&other));
 }
@@ -95,9 +101,11 @@ fn with_certificate() -> ConnectionInfo {
 
 #[test]
 fn a_certificate_that_the_proxy_saw_identifies_the_client_too() {
-    let tls = ProxyProtocolTls { common_name: Some("alice".to_owned()), ..ProxyProtocolTls::default() };
+    let tls =
+        ProxyProtocolTls { common_name: Some("alice".to_owned()), ..ProxyProtocolTls::default() };
     let proxied = crate::http::connection::ProxyProtocolInfo { tls: Some(tls), ..<_>::default() };
-    let proxied = ConnectionInfo { proxy_protocol: Some(Arc::new(proxied)), ..ConnectionInfo::default() };
+    let proxied =
+        ConnectionInfo { proxy_protocol: Some(Arc::new(proxied)), ..ConnectionInfo::default() };
     assert!(identifies_client(&proxied) && identifies_client(&with_certificate()));
     assert!(!identifies_client(&ConnectionInfo::default()));
 }
@@ -216,7 +224,8 @@ fn only_the_listed_code_reads_identities_without_a_mark() {
         "web/src/http/request.rs",
     ];
     // All heads are read through `Head`: reading the index directly would bypass the marks.
-    let around = ["KnownField::Cookie", "KnownField::Authorization", "KnownField::ProxyAuthorization"];
+    let around =
+        ["KnownField::Cookie", "KnownField::Authorization", "KnownField::ProxyAuthorization"];
     for path in all {
         let name = path
             .strip_prefix(&crates)

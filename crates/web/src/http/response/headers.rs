@@ -1,6 +1,8 @@
 //! Header fields as parts of a response, and a marker that prevents compression.
 
-use super::into_response::{IntoResponse, IntoResponseParts, response_error_from, is_response_error};
+use super::into_response::{
+    IntoResponse, IntoResponseParts, is_response_error, response_error_from,
+};
 use crate::http::panic::catch_log_panic;
 use crate::http::problem::Problem;
 use crate::http::response::{Headers, Response};
@@ -23,7 +25,9 @@ use std::fmt::Display;
 pub struct AppendHeaders<I>(pub I);
 
 /// The name-value pairs of `map`, whose own iterator yields each name only with its first value.
-pub(super) fn flatten_header_map(map: HeaderMap) -> impl Iterator<Item = (HeaderName, HeaderValue)> {
+pub(super) fn flatten_header_map(
+    map: HeaderMap,
+) -> impl Iterator<Item = (HeaderName, HeaderValue)> {
     let mut last = None;
     map.into_iter().filter_map(move |(name, value)| {
         last = name.or(last.take());

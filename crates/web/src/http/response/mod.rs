@@ -10,7 +10,6 @@ pub use headers::{AppendHeaders, NoCompression};
 pub use into_response::{IntoResponse, IntoResponseParts};
 pub use redirect::Redirect;
 
-
 use crate::http::body::Body;
 use crate::http::panic::catch_panic;
 use crate::http::upgrade::UpgradeHandler;

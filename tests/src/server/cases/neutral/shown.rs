@@ -10,7 +10,7 @@ use crate::server::told;
 use bytes::Bytes;
 use http::HeaderValue;
 use http::header::X_FRAME_OPTIONS;
-use peregrine::middleware::{AccessLog, CatchPanic, SetRequestId, ResponseHeaders, Timeout};
+use peregrine::middleware::{AccessLog, CatchPanic, ResponseHeaders, SetRequestId, Timeout};
 use peregrine::prelude::*;
 use peregrine::tower::{AppService, Mount, tower};
 use peregrine::web::HandlerExt;
@@ -69,7 +69,8 @@ pub async fn problems_have_the_application_s_form<B: Bench>(bench: &B, way: Way)
 /// middleware fields are added too, whatever the response.
 pub async fn middleware_is_around_every_exchange<B: Bench>(bench: &B, way: Way) {
     let site = begin_app(bench, way, limits(), || {
-        let headers = ResponseHeaders::new().insert(X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
+        let headers =
+            ResponseHeaders::new().insert(X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
         App::new()
             .wrap(SetRequestId::new())
             .wrap(headers)
