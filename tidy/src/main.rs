@@ -3,8 +3,8 @@
 //! A check is a function from the [`Tree`] to a list of complaints. A complaint names the file, the
 //! fault and the fix.
 //!
-//! `cargo tidy` runs all checks, `cargo tidy layers` one of them, and `cargo tidy -clippy -docs` all
-//! except these two. `cargo tidy --bless` first rewrites the files that are generated from the
+//! `cargo tidy` runs all checks, `cargo tidy layers` one of them, and `cargo tidy -clippy -docs`
+//! all except these two. `cargo tidy --bless` first rewrites the files that are generated from the
 //! source: `docs/conformance.md` and `tidy/long-comments.txt`.
 #![forbid(unsafe_code)]
 

@@ -134,7 +134,8 @@ mod tests {
     fn only_examples_must_not_name_inner_crates() {
         let text = "//! From `peregrine_web`.\n//! ```\n//! use peregrine::App;\n\
                     //! # use peregrine_web::Scope;\n//! ```\nuse peregrine_web::App;\n\
-                    //! See [`peregrine_web`].\n    /// ```\n    /// use peregrine_tls::Tls;\n    /// ```\n";
+                    //! See [`peregrine_web`].\n    /// ```\n    /// use peregrine_tls::Tls;\n
+                    //! /// ```\n";
         assert_eq!(inner_names(text).collect::<Vec<_>>(), [4, 9]);
         assert_eq!(check_examples(&Tree::of(&[("crates/a/src/lib.rs", text)])).len(), 2);
     }

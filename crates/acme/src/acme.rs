@@ -82,8 +82,8 @@ pub struct Acme {
 }
 
 impl Acme {
-    /// Certificates for these DNS names, from [`LETS_ENCRYPT`]. Clients that send no name get the
-    /// certificate of the first one.
+    /// Certificates for these DNS names, from [`LETS_ENCRYPT_PRODUCTION`]. Clients that send no
+    /// name get the certificate of the first one.
     pub fn new<N: Into<String>>(names: impl IntoIterator<Item = N>) -> Self {
         Self {
             domains: names.into_iter().map(Into::into).collect(),
@@ -133,7 +133,7 @@ impl Acme {
     }
 
     /// Stores account and certificates in this directory, which is created if it is missing; see
-    /// [`Folder`]. Instances that share it share the certificates, and answer each other's
+    /// [`DirStorage`]. Instances that share it share the certificates, and answer each other's
     /// challenges.
     pub fn state_dir(mut self, path: impl Into<PathBuf>) -> Self {
         let path = path.into();
@@ -177,10 +177,10 @@ impl Acme {
         self.build_with_handle().map(|(tls, _)| tls)
     }
 
-    /// Like [`Acme::tls`], with a handle that adds and removes names while the server runs.
+    /// Like [`Acme::build`], with a handle that adds and removes names while the server runs.
     ///
     /// # Errors
-    /// As for [`Acme::tls`].
+    /// As for [`Acme::build`].
     pub fn build_with_handle(self) -> Result<(TlsConfig, AcmeHandle), AcmeSetupError> {
         if self.domains.is_empty() {
             return Err(AcmeSetupError::NoDomain);

@@ -7,7 +7,7 @@ use std::io;
 use std::time::{Instant, SystemTime};
 
 /// Why a certificate could not be obtained, for metrics; the details are in
-/// [`NameStatus::last_error`](crate::NameStatus::last_error).
+/// [`DomainStatus::last_error`](crate::DomainStatus::last_error).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum FailureReason {

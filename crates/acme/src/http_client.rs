@@ -34,8 +34,8 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(86_400);
 // RFC 9773 §4.3.3: six hours.
 const ARI_INTERVAL_DEFAULT: Duration = Duration::from_secs(6 * 3_600);
 
-/// The trusted roots, and the delays requested by the server. Each [`Client::http`] opens new
-/// connections.
+/// The trusted roots, and the delays requested by the server. Each [`AcmeHttpClient::http`] opens
+/// new connections.
 #[derive(Clone)]
 pub(crate) struct AcmeHttpClient {
     config: ClientConfig,

@@ -1,6 +1,6 @@
 //! Obtains and renews certificates by ACME (RFC 8555) while the server runs.
 //!
-//! [`Acme`] is the configuration; [`Acme::tls`] creates a [`Tls`](peregrine_tls::Tls) from it. A
+//! [`Acme`] is the configuration; [`Acme::build`] creates a [`Tls`](peregrine_tls::Tls) from it. A
 //! server with that `Tls` does the rest on a separate thread:
 //!
 //! ```no_run

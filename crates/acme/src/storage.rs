@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 /// Stores account, certificates and orders, across restarts and for all instances of a server. Use
-/// a [`Folder`], or implement it for a database or secret store.
+/// a [`DirStorage`], or implement it for a database or secret store.
 ///
 /// All methods may block: they are called on dedicated threads, and by
-/// [`Acme::tls`](crate::Acme::tls). The values are secrets. Keys consist of letters, digits, dots,
-/// hyphens and a slash, and have no meaning for the storage. Instances that share a storage answer
-/// each other's challenges, so a value stored by one must be visible to loads by all others at
-/// once. A panic of a method counts as a failure and is logged.
+/// [`Acme::build`](crate::Acme::tls). The values are secrets. Keys consist of letters, digits,
+/// dots, hyphens and a slash, and have no meaning for the storage. Instances that share a storage
+/// answer each other's challenges, so a value stored by one must be visible to loads by all others
+/// at once. A panic of a method counts as a failure and is logged.
 pub trait Storage: Send + Sync + 'static {
     /// Loads the value of this key; `None` if there is none.
     ///

@@ -42,7 +42,7 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 /// use peregrine::{Admin, admin, prelude::*};
 ///
 /// fn main() -> peregrine::Result<()> {
-///     Server::bind("0.0.0.0:8080").admin(Admin::mounted()).serve(|| {
+///     Server::bind("0.0.0.0:8080").admin(Admin::without_listener()).serve(|| {
 ///         App::new().get("/", || "hello").scope("/internal", |scope| scope.merge(admin::app()))
 ///     })
 /// }

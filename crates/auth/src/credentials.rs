@@ -291,7 +291,7 @@ impl BearerToken {
     /// use peregrine::prelude::*;
     ///
     /// async fn token(mut request: Request) -> Result<String, Problem> {
-    ///     let token = BearerToken::behind("Token", &mut request.parts)?;
+    ///     let token = BearerToken::with_scheme("Token", &mut request.parts)?;
     ///     Ok(token.map_or("none".to_owned(), |BearerToken(token)| token))
     /// }
     ///

@@ -48,7 +48,7 @@ pub(crate) const DIGEST_FIELDS: [&str; 3] = ["content-digest", "repr-digest", "c
 ///   If the client rejects all of these and also unencoded content, it gets a 406 before the
 ///   handler runs.
 /// - **Media types**: text, JSON, XML, scripts and other compressible types
-///   ([`Compression::types`]).
+///   ([`Compression::content_types`]).
 /// - **Length**: 1 KiB or more, or unknown ([`Compression::bytes_min`]).
 /// - **Never compressed**: content that has a coding, ranges (206), responses with
 ///   `Cache-Control: no-transform` or [`Uncompressed`], and requests selected by

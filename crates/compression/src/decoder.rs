@@ -88,7 +88,7 @@ impl Decoder {
         Ok(Self { kind, sink, is_new: true })
     }
 
-    /// Decodes `input` to at most `room` bytes.
+    /// Decodes `input` to at most `remaining` bytes.
     pub(crate) fn write(&mut self, input: &[u8], room: usize) -> Result<Vec<u8>, DecompressError> {
         self.sink.0.borrow_mut().remaining = room;
         #[cfg_attr(not(feature = "br"), expect(unused_variables, reason = "only Brotli asks"))]

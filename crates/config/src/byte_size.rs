@@ -4,9 +4,9 @@ use crate::duration::{TextVisitor, is_off, parse_scaled};
 use serde::de::Deserializer;
 use serde::ser::{Error as _, Serializer};
 
-/// A human-readable size, for `#[serde(with = "ByteSize")]` on any integer: `64 KiB`, `2 MB`, `512 B`,
-/// `512`. `KiB` is 1,024 bytes and `kB` 1,000; `k`, `m` and `g` alone mean `KiB`, `MiB` and `GiB`,
-/// as in nginx.
+/// A human-readable size, for `#[serde(with = "ByteSize")]` on any integer: `64 KiB`, `2 MB`, `512
+/// B`, `512`. `KiB` is 1,024 bytes and `kB` 1,000; `k`, `m` and `g` alone mean `KiB`, `MiB` and
+/// `GiB`, as in nginx.
 #[derive(Clone, Copy, Debug)]
 pub enum ByteSize {}
 
@@ -14,8 +14,8 @@ pub enum ByteSize {}
 #[derive(Clone, Copy, Debug)]
 pub enum OptionalByteSize {}
 
-/// A size, or `auto`, or `off`, for `#[serde(with = "AutoByteSize")]` on a type that distinguishes the
-/// three.
+/// A size, or `auto`, or `off`, for `#[serde(with = "AutoByteSize")]` on a type that distinguishes
+/// the three.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AutoByteSize {
     /// `auto`

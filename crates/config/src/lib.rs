@@ -1,13 +1,15 @@
 //! Reads and prints human-readable settings.
 //!
-//! Settings are a serde type. [`Layers`] reads it from the program's values, then from a TOML file,
-//! then from environment variables; later layers override earlier ones. Errors contain the position
-//! (the file and line, or the variable), the key, the expected value, and the most similar known
-//! key. [`print()`] prints complete settings in a form that parses to the same values.
+//! Settings are a serde type. [`ConfigLoader`] reads it from the program's values, then from a TOML
+//! file, then from environment variables; later layers override earlier ones. Errors contain the
+//! position (the file and line, or the variable), the key, the expected value, and the most similar
+//! known key. [`to_toml_string()`] prints complete settings in a form that parses to the same
+//! values.
 //!
-//! [`Time`] and [`Size`] are formats for durations and sizes, for `#[serde(with = "HumanDuration")]`;
-//! [`MaybeTime`], [`MaybeSize`] and [`MaybeCount`] also accept `off`, [`Automatic`] accepts `auto`,
-//! and [`AutoSize`] both. A [`Secret`] is never printed.
+//! [`HumanDuration`] and [`ByteSize`] are formats for durations and sizes, for `#[serde(with =
+//! "HumanDuration")]`; [`OptionalDuration`], [`OptionalByteSize`] and [`OptionalCount`] also accept
+//! `off`, [`AutoCount`] accepts `auto`, and [`AutoByteSize`] both. A [`SecretString`] is never
+//! printed.
 //!
 //! `value.rs` is a tree with positions, `read.rs` builds it from the layers, and `de.rs`
 //! deserialises it.

@@ -14,11 +14,11 @@ pub fn to_toml_string<T: Serialize>(tree: &T) -> Result<String, ConfigError> {
     to_toml_string_with_comments(tree, &|_| None)
 }
 
-/// Like [`print()`], with comments: `comment` is called with the full name of each setting and
-/// table.
+/// Like [`to_toml_string()`], with comments: `comment` is called with the full name of each setting
+/// and table.
 ///
 /// # Errors
-/// As [`print()`].
+/// As [`to_toml_string()`].
 pub fn to_toml_string_with_comments<T: Serialize>(
     tree: &T,
     comment: &dyn Fn(&str) -> Option<String>,

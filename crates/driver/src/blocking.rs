@@ -57,9 +57,9 @@ impl BlockingThreads {
         *self.alive()
     }
 
-    /// Blocks until no thread is left, or until `is_patient` returns false and the number has
-    /// stopped falling: threads that are about to end do not count as left behind. `is_patient`
-    /// gets their number repeatedly, at least once.
+    /// Blocks until no thread is left, or until `should_keep_waiting` returns false and the number
+    /// has stopped falling: threads that are about to end do not count as left behind.
+    /// `should_keep_waiting` gets their number repeatedly, at least once.
     pub fn wait_while(&self, is_patient: &mut dyn FnMut(usize) -> bool) {
         let mut alive = self.alive();
         loop {
@@ -81,7 +81,8 @@ impl BlockingThreads {
     }
 }
 
-/// A worker's blocking functions when it ends: [`Driver::outlast`] for drivers that host tokio.
+/// A worker's blocking functions when it ends: [`Driver::wait_for_blocking_tasks_while`] for
+/// drivers that host tokio.
 #[derive(Default)]
 pub struct BlockingTasks {
     threads: BlockingThreads,
@@ -98,7 +99,7 @@ impl BlockingTasks {
         self.threads.clone()
     }
 
-    /// Makes the end wait while `is_patient` returns true.
+    /// Makes the end wait while `should_keep_waiting` returns true.
     pub fn wait_while(&self, is_patient: impl FnMut(usize) -> bool + 'static) {
         self.keep_waiting.replace(Some(Box::new(is_patient)));
     }
@@ -134,7 +135,7 @@ impl BlockingTasks {
     }
 
     fn should_keep_waiting(&self) -> bool {
-        // `is_patient` may call `outlast` again.
+        // `should_keep_waiting` may call `wait_while` again.
         let Some(mut is_patient) = self.keep_waiting.take() else { return false };
         let waits = is_patient(self.threads.count());
         self.keep_waiting.borrow_mut().get_or_insert(is_patient);
@@ -142,8 +143,8 @@ impl BlockingTasks {
     }
 
     /// Calls `end`, which shuts the runtime down and waits for its threads for at most the given
-    /// time. Then waits for functions that are still running while `is_patient` returns true.
-    /// Without an `is_patient` it waits for none.
+    /// time. Then waits for functions that are still running while `should_keep_waiting` returns
+    /// true. Without an `should_keep_waiting` it waits for none.
     pub fn shut_down(&self, end: impl FnOnce(Duration)) {
         match self.keep_waiting.take() {
             None => end(Duration::ZERO),
@@ -210,7 +211,7 @@ mod tests {
         let mut told = Vec::new();
         threads.clone().wait_while(&mut |left| {
             told.push(left);
-            // Functions end while `is_patient` has already returned false.
+            // Functions end while `should_keep_waiting` has already returned false.
             if left > 1 {
                 let threads = threads.clone();
                 thread::spawn(move || threads.on_stop());

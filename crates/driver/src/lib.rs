@@ -54,14 +54,14 @@ pub trait Driver: Clone + 'static {
     type Stream: Stream;
     /// A connection being passed from one worker to another. Dropping it closes the connection.
     type Handoff: Send + 'static;
-    /// See [`Driver::hold`].
+    /// See [`Driver::keep_awake`].
     type KeepAwake;
 
     /// Runs `main` and all tasks it spawns on the calling thread until `main` completes.
     ///
     /// Tasks that are still alive then are dropped, and functions on tokio's blocking threads are
-    /// waited for as set by [`Driver::outlast`]. A tokio runtime is entered for the whole time:
-    /// `tokio::spawn`, timers and sockets work in every task.
+    /// waited for as set by [`Driver::wait_for_blocking_tasks_while`]. A tokio runtime is entered
+    /// for the whole time: `tokio::spawn`, timers and sockets work in every task.
     ///
     /// # Errors
     /// The kernel rejected a resource that the driver needs, such as descriptors or locked memory.
@@ -77,15 +77,16 @@ pub trait Driver: Clone + 'static {
     fn listen(&self, socket: Self::Socket) -> io::Result<Self::Listener>;
 
     /// Detaches a connection that was just accepted from this worker, so that another one can
-    /// [`adopt`](Self::adopt) it. Nothing may have been received, sent or awaited on it; only its
-    /// addresses and credentials may have been read. Data from the peer stays in the kernel.
+    /// [`accept_handoff`](Self::accept_handoff) it. Nothing may have been received, sent or awaited
+    /// on it; only its addresses and credentials may have been read. Data from the peer stays in
+    /// the kernel.
     ///
     /// # Errors
     /// The kernel rejected the call, or the connection was used. The connection is closed.
     fn hand_off(&self, stream: Self::Stream) -> io::Result<Self::Handoff>;
 
     /// Attaches a connection to this worker that another worker of the same driver has
-    /// [passed](Self::pass).
+    /// [passed](Self::hand_off).
     ///
     /// # Errors
     /// The kernel rejected the call. The connection is closed.
@@ -109,7 +110,7 @@ pub trait Driver: Clone + 'static {
         self.now()
     }
 
-    /// Like [`read_clock`](Self::read_clock), but may be slightly old: at most by the rest of the
+    /// Like [`precise_now`](Self::precise_now), but may be slightly old: at most by the rest of the
     /// poll of one other task, or by a few polls if the previous ones were quick. Reading a clock
     /// is noticeable in a small request. The default reads it.
     fn coarse_now(&self) -> Duration {
@@ -117,7 +118,7 @@ pub trait Driver: Clone + 'static {
     }
 
     /// When the worker last polled the kernel for its current work, by the clock of
-    /// [`read_clock`](Self::read_clock): sockets that were ready then have waited since for their
+    /// [`precise_now`](Self::precise_now): sockets that were ready then have waited since for their
     /// turn on the thread. Sockets that became ready later are found by the next poll of the
     /// kernel, so they may have waited, in addition, for as long as the previous turn took. Right
     /// after a sleep it is the current time. May be called for each request. The default, for
@@ -148,7 +149,7 @@ pub trait Driver: Clone + 'static {
 
     /// Yields: polls the task of `context`, which has more to do, again after all other ready tasks
     /// were polled and the driver has polled the kernel. The default wakes the task, which is
-    /// correct if [`Self::IS_FAIR_TO_OTHERS`].
+    /// correct if [`Self::SELF_WAKE_YIELDS`].
     fn yield_now(&self, context: &mut Context<'_>) {
         context.waker().wake_by_ref();
     }
@@ -258,7 +259,7 @@ pub trait Stream: 'static {
 
     /// Starts sending the bytes of `out`, after those of earlier calls. Leaves `out` empty, with
     /// the memory of an earlier send if the driver has some. Sending continues in the background
-    /// while the stream lives, and wakes only tasks that wait in [`poll_sent`](Self::poll_sent).
+    /// while the stream lives, and wakes only tasks that wait in [`poll_sent`](Self::poll_flush).
     ///
     /// Callers must limit how much they pass: a driver's queue is unlimited. After a failure, and
     /// after [`finish`](Self::finish), bytes are dropped.
@@ -286,7 +287,7 @@ pub trait Stream: 'static {
     ///
     /// The caller must ensure that the part is in the page cache: reading from a disk blocks the
     /// worker. If the file ends before the part does, or cannot be read, sending ends after the
-    /// preceding data, and [`poll_sent`](Self::poll_sent) fails with `UnexpectedEof`, which has no
+    /// preceding data, and [`poll_sent`](Self::poll_flush) fails with `UnexpectedEof`, which has no
     /// other meaning there.
     ///
     /// The default sends `out` and shuts down sending, because it cannot send the part.
@@ -305,7 +306,7 @@ pub trait Stream: 'static {
     /// or a file was shorter than expected. Every later call returns the error again.
     fn poll_flush(&self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
 
-    /// Returns whether [`poll_sent`](Self::poll_sent) would be ready, without arranging a wake-up.
+    /// Returns whether [`poll_sent`](Self::poll_flush) would be ready, without arranging a wake-up.
     fn is_flushed(&self) -> bool;
 
     /// Returns whether, as far as is known, no data waits for the peer. Data that the driver passes
@@ -314,7 +315,7 @@ pub trait Stream: 'static {
     /// [`poll_recv`](Self::poll_recv) is woken.
     ///
     /// This is for callers that only decide whether to continue. Before dropping the stream, and
-    /// before reporting bytes as sent, use [`is_sent`](Self::is_sent).
+    /// before reporting bytes as sent, use [`is_flushed`](Self::is_flushed).
     fn is_writable(&self) -> bool {
         self.is_flushed()
     }
@@ -322,7 +323,7 @@ pub trait Stream: 'static {
     /// The progress of sending: a count that grows whenever the kernel takes bytes. Drivers limit
     /// how much the kernel takes beyond the room of the peer's kernel. So if the count does not
     /// change while bytes are unsent, the peer does not read, or has read less than a lump since:
-    /// half of [`SocketOptions::unsent_bytes_max`], or the step in which the peer's kernel opens
+    /// half of [`SocketOptions::notsent_lowat_bytes`], or the step in which the peer's kernel opens
     /// its window.
     fn bytes_written(&self) -> u64;
 
@@ -364,7 +365,7 @@ pub trait Stream: 'static {
         poll_fn(|context| self.poll_recv(context))
     }
 
-    /// [`poll_sent`](Self::poll_sent) as a future. Dropping it loses no data.
+    /// [`poll_sent`](Self::poll_flush) as a future. Dropping it loses no data.
     fn flush(&self) -> impl Future<Output = io::Result<()>> {
         poll_fn(|context| self.poll_flush(context))
     }
@@ -452,8 +453,8 @@ pub struct Options {
     /// idle CPU time to lower latency. Default 0: sleep at once.
     pub spin_us: u32,
     /// The CPU to pin the worker's thread to, as an index into those that the process may use,
-    /// modulo their number. They are ordered by NUMA node ([`by_node`]), so that consecutive
-    /// workers are near each other. Default none.
+    /// modulo their number. They are ordered by NUMA node ([`order_by_numa_node`]), so that
+    /// consecutive workers are near each other. Default none.
     pub cpu: Option<usize>,
     /// Options of sockets.
     pub socket_options: SocketOptions,

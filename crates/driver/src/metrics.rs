@@ -31,11 +31,11 @@ pub const ITERATION_BOUNDS: [u64; 13] = [
 // Two workers must not write to the same cache line, or to one that is prefetched with it.
 #[repr(C, align(128))]
 pub struct DriverMetrics {
-    /// See [`Counters::enters`](crate::Counters::enters).
+    /// See [`DriverStats::enters`](crate::DriverStats::enters).
     pub enters: Counter,
-    /// See [`Counters::buffers_exhausted`](crate::Counters::buffers_exhausted).
+    /// See [`DriverStats::buffers_exhausted`](crate::DriverStats::buffers_exhausted).
     pub buffers_exhausted: Counter,
-    /// See [`Counters::in_flight`](crate::Counters::in_flight).
+    /// See [`DriverStats::in_flight`](crate::DriverStats::in_flight).
     pub in_flight: Gauge,
     /// How often completions did not fit into the kernel's completion queue.
     pub cq_overflows: Counter,

@@ -5,10 +5,10 @@ use std::time::Duration;
 /// Options of the sockets that a server listens on, and of their connections. Options that a system
 /// does not support are ignored there.
 ///
-/// `backlog`, `receive_buffer_bytes`, `send_buffer_bytes`, `ipv6_only` and `one_queue` apply to
-/// addresses that the server binds itself. For a socket passed to the server, its creator has
-/// decided about them, as has the previous process for addresses inherited in an in-place upgrade.
-/// `backlog` also applies to Unix domain sockets, all others only to TCP.
+/// `backlog`, `receive_buffer_bytes`, `send_buffer_bytes`, `ipv6_only` and `shared_accept_queue`
+/// apply to addresses that the server binds itself. For a socket passed to the server, its creator
+/// has decided about them, as has the previous process for addresses inherited in an in-place
+/// upgrade. `backlog` also applies to Unix domain sockets, all others only to TCP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SocketOptions {
     /// The number of connections that may wait in the kernel before they are accepted. Default

@@ -53,7 +53,7 @@ const ALLOWED_METHODS: &str = "GET, HEAD, OPTIONS";
 /// let folder = tempfile::tempdir().unwrap();
 /// std::fs::write(folder.path().join("hello.txt"), "hello").unwrap();
 ///
-/// let client = App::new().subtree("/files", Files::folder(folder.path())).test();
+/// let client = App::new().subtree("/files", Files::dir(folder.path())).test();
 /// let response = client.get("/files/hello.txt").header("range", "bytes=1-").send_now();
 /// assert_eq!((response.status().as_u16(), response.text().as_str()), (206, "ello"));
 /// assert_eq!(client.get("/files/../Cargo.toml").send_now().status(), 400);
@@ -116,8 +116,8 @@ impl Files {
 
     /// Serves a tree embedded in the program: a type with `#[derive(rust_embed::Embed)]`. Files
     /// with the extensions `.br`, `.zst` and `.gz` are compressed variants of others, as with
-    /// [`Files::precompressed`]. In debug builds, `rust-embed` reads the files from disk for each
-    /// request, on the worker's thread.
+    /// [`Files::serve_precompressed`]. In debug builds, `rust-embed` reads the files from disk for
+    /// each request, on the worker's thread.
     #[cfg(feature = "embed")]
     #[must_use]
     pub fn embedded<T: rust_embed::RustEmbed>() -> Self {
@@ -223,7 +223,8 @@ impl Files {
     /// Sets how much content of small files each worker caches, in bytes, and how long cached files
     /// count as fresh. Up to 64 larger files are kept open for the same time. A change is noticed
     /// after that time at the latest, and at once if a larger file is modified in place. With a
-    /// time of zero, nothing is cached. The defaults are [`CACHE_BYTES`] and [`CACHE_FRESH_FOR`].
+    /// time of zero, nothing is cached. The defaults are [`CACHE_BYTES_DEFAULT`] and
+    /// [`CACHE_TTL_DEFAULT`].
     #[must_use]
     pub fn memory_cache(self, bytes_max: usize, fresh_for: Duration) -> Self {
         let cache = RefCell::new(FileCache::new(bytes_max, fresh_for));
@@ -247,7 +248,7 @@ impl Files {
     ///     response.with_header(CONTENT_DISPOSITION, attachment("report.pdf"))
     /// }
     ///
-    /// let client = App::new().state(Files::folder(root)).get("/reports/{id}", report).test();
+    /// let client = App::new().state(Files::dir(root)).get("/reports/{id}", report).test();
     /// assert_eq!(client.get("/reports/7").send_now().text(), "PDF");
     /// assert_eq!(client.get("/reports/8").send_now().status(), 404);
     /// ```

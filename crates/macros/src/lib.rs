@@ -1,5 +1,5 @@
 //! Attribute macros that register handlers as routes: `#[get("/users/{id}")]` and similar, for
-//! [`App::add`](https://docs.rs/peregrine/latest/peregrine/struct.App.html).
+//! [`App::register`](https://docs.rs/peregrine/latest/peregrine/struct.App.html).
 //!
 //! A function with such an attribute becomes a function from scope to scope, which adds the route
 //! to an application. The handler itself can then no longer be called; to route a function that is
@@ -7,7 +7,7 @@
 //!
 //! In addition to the pattern, an attribute takes `name = "..."`, a name for URLs
 //! (`HandlerExt::named`), and any number of `guard = ...`, which restrict the requests that the
-//! route handles (`HandlerExt::when`). With the feature `openapi` it takes `described`, or
+//! route handles (`HandlerExt::guard`). With the feature `openapi` it takes `described`, or
 //! `describe = |it| ...` for more detail; the doc comment becomes part of the description.
 //! `describe = |it| ...` to say more; the doc comment is part of the description.
 #![forbid(unsafe_code)]

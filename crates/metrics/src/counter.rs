@@ -36,7 +36,7 @@ impl Counter {
     }
 }
 
-/// A gauge: the current number of something. The rule for writers of a [`Count`] applies here as
+/// A gauge: the current number of something. The rule for writers of a [`Counter`] applies here as
 /// well.
 #[derive(Debug, Default)]
 pub struct Gauge(AtomicI64);

@@ -4,7 +4,7 @@ use crate::counter::Counter;
 use std::sync::OnceLock;
 
 /// A counter for each of up to `MAX` kinds; all further kinds share one counter. Only one thread
-/// may write, as for a [`Count`].
+/// may write, as for a [`Counter`].
 ///
 /// Meant for rare events: a kind is found by comparing it with all previous ones.
 #[derive(Debug)]

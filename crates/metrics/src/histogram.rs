@@ -3,7 +3,7 @@
 use crate::counter::Counter;
 
 /// A histogram with fixed ranges, and the sum of its values. Only one thread may write, as for a
-/// [`Count`].
+/// [`Counter`].
 ///
 /// Values are integers in a small unit, such as nanoseconds or bytes. The last range, for values
 /// above all bounds, is unbounded.

@@ -32,7 +32,7 @@ pub const ACCESS_LOG_TARGET: &str = "peregrine::access";
 /// | `client` | the address of the client, if reported by a trusted proxy |
 /// | `request_id` | the ID set by a [`crate::RequestId`] around this middleware |
 ///
-/// The message is `answered`, `panicked` or `cancelled`. After a panic, the response is created
+/// The message is `response`, `panicked` or `cancelled`. After a panic, the response is created
 /// outside of this middleware: a 500, unless a [`CatchPanic`](crate::CatchPanic) around it returns
 /// something else.
 ///

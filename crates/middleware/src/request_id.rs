@@ -17,7 +17,7 @@ pub const REQUEST_ID_BYTES_MAX: usize = 128;
 /// one.
 ///
 /// The ID is in the response's `X-Request-Id`, in events of [`crate::AccessLog`] inside this
-/// middleware, and in the handler argument [`RequestIdValue`]. It is also recorded as `request_id`
+/// middleware, and in the handler argument [`RequestId`]. It is also recorded as `request_id`
 /// in the current `tracing` span: a server runs each request in a span with this field, so all of a
 /// handler's events contain the ID.
 ///
@@ -27,10 +27,10 @@ pub const REQUEST_ID_BYTES_MAX: usize = 128;
 /// order. IDs are unique, but not secret.
 ///
 /// ```
-/// use peregrine::middleware::{RequestId, RequestIdValue};
+/// use peregrine::middleware::{RequestId, RequestId};
 /// use peregrine::App;
 ///
-/// async fn show(id: RequestIdValue) -> String {
+/// async fn show(id: RequestId) -> String {
 ///     id.to_string()
 /// }
 ///
@@ -105,8 +105,8 @@ impl Middleware for SetRequestId {
     }
 }
 
-/// The ID of a request. As a handler argument it requires [`RequestId`] around the handler;
-/// otherwise the problem has status 500, and `Option<RequestIdValue>` is `None`.
+/// The ID of a request. As a handler argument it requires [`SetRequestId`] around the handler;
+/// otherwise the problem has status 500, and `Option<RequestId>` is `None`.
 #[derive(Clone, Copy)]
 pub struct RequestId {
     bytes: [u8; REQUEST_ID_BYTES_MAX],
@@ -121,7 +121,7 @@ impl RequestId {
         std::str::from_utf8(bytes).expect("an ID is ASCII")
     }
 
-    /// Parses an ID from a client, if it is well-formed (see [`RequestId`]).
+    /// Parses an ID from a client, if it is well-formed (see [`SetRequestId`]).
     #[must_use]
     pub fn parse(text: &[u8]) -> Option<Self> {
         let well_formed = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.:/+=@".contains(byte);
@@ -197,7 +197,7 @@ impl FromRequestParts for RequestId {
     }
 }
 
-/// The ID that [`RequestId`] assigned to a request.
+/// The ID that [`SetRequestId`] assigned to a request.
 pub(crate) fn from_parts(parts: &Parts) -> Option<RequestId> {
     parts.extensions().get().copied()
 }

@@ -48,7 +48,7 @@ use std::time::Duration;
 ///
 /// # Differences from the Peregrine server
 ///
-/// The body limit of a route (default 2 MiB, see [`LocalService::body_limit`]) and its time limit
+/// The body limit of a route (default 2 MiB, see [`AppService::body_limit`]) and its time limit
 /// apply. Under another server, the time limit needs a tokio runtime with time enabled. The
 /// surrounding server handles the connection, including time limits on slow peers. It also handles
 /// the panics that the `CatchPanic` middleware does not catch. An upgrade needs two things: hyper's
@@ -238,7 +238,7 @@ where
     }
 }
 
-/// The future of [`LocalService`]. It is not `Send`.
+/// The future of [`AppService`]. It is not `Send`.
 pub struct AppFuture(Pin<Box<dyn Future<Output = http::Response<Body>>>>);
 
 impl Future for AppFuture {

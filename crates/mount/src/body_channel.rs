@@ -1,7 +1,7 @@
 //! A body that crosses threads, one frame at a time.
 //!
-//! A [`Pump`] owns the body on the body's thread and moves a frame to the reader's end
-//! ([`Bridged`]) when the reader requests one. A pump is an [`Errand`]: work that is polled
+//! A [`BodyForwarder`] owns the body on the body's thread and moves a frame to the reader's end
+//! ([`ForwardedBody`]) when the reader requests one. A pump is a [`LocalTask`]: work that is polled
 //! together with the code that may wait for it.
 
 use bytes::Bytes;
@@ -117,7 +117,7 @@ pub(crate) struct BodyForwarder {
     channel: Arc<Mutex<BodyChannel>>,
 }
 
-/// The result of polling a [`Pump`].
+/// The result of polling a [`BodyForwarder`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
     /// Nothing was moved: the reader requested no frame, or the body has none yet.
@@ -139,7 +139,7 @@ pub(crate) trait LocalTask {
 }
 
 impl BodyForwarder {
-    /// Moves `body` over `bridge`.
+    /// Moves `body` over `channel`.
     pub(crate) fn new(body: Body, bridge: Arc<Mutex<BodyChannel>>) -> Self {
         Self { body: Some(body), channel: bridge }
     }
@@ -229,7 +229,7 @@ pub(crate) fn poll_with_task<T>(
     poll_with(serve, context, work)
 }
 
-/// Like [`poll_with_errand`], with a function `serve` in place of the errand.
+/// Like [`poll_with_task`], with a function `serve` in place of the errand.
 pub(crate) fn poll_with<T>(
     mut serve: impl FnMut(&mut Context<'_>) -> Progress,
     context: &mut Context<'_>,

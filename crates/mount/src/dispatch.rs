@@ -34,7 +34,7 @@ pub enum TowerError {
 pub type OneshotFuture<'r, B> =
     Pin<Box<dyn Future<Output = Result<http::Response<B>, TowerError>> + 'r>>;
 
-/// How a request reaches a service. Implemented by [`Direct`] and [`PerPeer`] only.
+/// How a request reaches a service. Implemented by [`SharedService`] and [`PerConnection`] only.
 pub trait Dispatch: Clone + 'static + sealed::Sealed {
     /// The body of responses.
     type Body: HttpBody<Error: Into<BoxError>> + 'static;
@@ -48,11 +48,11 @@ pub trait Dispatch: Clone + 'static + sealed::Sealed {
     /// Polls whether a request can be passed to the service now.
     fn poll_ready(&self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>>;
 
-    /// Calls the service, which [`Reach::poll_ready`] just reported as ready.
+    /// Calls the service, which [`Dispatch::poll_ready`] just reported as ready.
     fn call(&self, request: http::Request<SendBody>) -> Self::Future;
 
     /// Calls the service once it is ready; `polled` is the result of the last
-    /// [`Reach::poll_ready`].
+    /// [`Dispatch::poll_ready`].
     fn oneshot(
         &self,
         polled: Poll<Result<(), Self::Error>>,
@@ -76,8 +76,8 @@ impl<S> SharedService<S> {
         Self(RefCell::new(service))
     }
 
-    /// Polls the instance that all requests share. If it is ready, [`Direct::call_shared`] can call
-    /// it without a clone.
+    /// Polls the instance that all requests share. If it is ready, [`SharedService::call_shared`]
+    /// can call it without a clone.
     pub(crate) fn poll_shared<T>(&self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>>
     where
         S: Service<T>,
@@ -157,19 +157,20 @@ where
 /// address of the request's client.
 pub struct PerConnection<M> {
     make: RefCell<M>,
-    /// Distinguishes the services of this `PerPeer` from those of others on the same thread.
+    /// Distinguishes the services of this `PerConnection` from those of others on the same thread.
     id: u64,
 }
 
 thread_local! {
-    /// The services of each connection. They cannot be in [`PerPeer`], which is passed to the
+    /// The services of each connection. They cannot be in [`PerConnection`], which is passed to the
     /// workers and must be `Send`. They cannot be in [`ConnectionInfo`] either, because its copies
     /// may move to other threads.
     static CONNECTION_SERVICES: RefCell<HashMap<u64, ConnectionServices>> = RefCell::default();
 }
 
-/// The services of one connection, each with the number of its [`PerPeer`]. No service is called or
-/// dropped while `CONNECTION_SERVICES` is borrowed, because the service's code may borrow `CONNECTION_SERVICES` too.
+/// The services of one connection, each with the number of its [`PerConnection`]. No service is
+/// called or dropped while `CONNECTION_SERVICES` is borrowed, because the service's code may borrow
+/// `CONNECTION_SERVICES` too.
 type ConnectionServices = Vec<(u64, Rc<dyn Any>)>;
 
 /// A connection's number on its thread. Dropping it drops the connection's services.

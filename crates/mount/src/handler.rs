@@ -43,9 +43,9 @@ use std::time::Duration;
 ///   task.
 /// - Each request polls the service's `poll_ready`. While the service is not ready, the request
 ///   waits until its route's time limit expires or its peer disconnects. If `poll_ready` fails, the
-///   response is a 503. If the call fails, it is a 500. [`Tower::on_error`] changes both.
+///   response is a 503. If the call fails, it is a 500. [`TowerHandler::on_error`] changes both.
 /// - Peregrine's limit on request bodies does not apply, because axum has its own; see
-///   [`Tower::body_limit`].
+///   [`TowerHandler::body_limit`].
 /// - The deadline of a gRPC call (`grpc-timeout`) applies, as in tonic's own server: a call whose
 ///   response has not begun by the deadline is dropped, and the response is `DEADLINE_EXCEEDED`.
 /// - If the service panics, the response is a 500 and the connection is closed. The worker
@@ -79,7 +79,7 @@ pub fn tower<Via, T: IntoTowerHandler<Via>>(service: T) -> TowerHandler<T::Dispa
 }
 
 /// Types that can be mounted: tower services, make-services that take a peer's address, and a
-/// [`Tower`] that is already configured. `Via` distinguishes these; it is always inferred.
+/// [`TowerHandler`] that is already configured. `Via` distinguishes these; it is always inferred.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be mounted",
     label = "not a tower service that can be mounted",
@@ -104,7 +104,7 @@ pub enum ViaService {}
 #[derive(Debug)]
 pub enum ViaMake {}
 
-/// Marks [`Tower`] itself, here and as a handler.
+/// Marks [`TowerHandler`] itself, here and as a handler.
 #[derive(Debug)]
 pub enum ViaTowerHandler {}
 
@@ -183,7 +183,7 @@ impl<R> TowerHandler<R> {
     /// no value is inserted.
     ///
     /// Requests from a trusted proxy also have a
-    /// [`ClientAddress`](peregrine_web::extract::ClientAddress) in their extensions. For axum's
+    /// [`ClientIp`](peregrine_web::extract::ClientIp) in their extensions. For axum's
     /// `ConnectInfo` extractor, use `.connect_info(ConnectInfo)`.
     ///
     /// ```

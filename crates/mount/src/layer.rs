@@ -42,8 +42,8 @@ use tower_layer::Layer;
 /// a worker, and by all workers if each of them gets a clone of the layer.
 ///
 /// The layer, its service and the handlers need not be `Send`. The inner service that the layer
-/// wraps ([`Inner`]) *is* `Send`, and so are its futures and bodies. So layers that require `Send`
-/// work, such as those of tower-sessions and axum-login. The handler's future stays on the
+/// wraps ([`NextService`]) *is* `Send`, and so are its futures and bodies. So layers that require
+/// `Send` work, such as those of tower-sessions and axum-login. The handler's future stays on the
 /// request's thread, even if the layer polls the inner service's future or reads a body on another
 /// thread. Channels are used only for work that the layer moves to another thread. Layers made for
 /// axum's bodies work with [`layer_with_body`](crate::layer_with_body).
@@ -147,7 +147,7 @@ where
     B: HttpBody<Error: Into<BoxError>> + 'static,
 {
     /// Creates the layer's service for this request only, because `next` is borrowed for one
-    /// request. [`Middleware::around`] creates it once for each route.
+    /// request. [`Middleware::wrap_service`] creates it once for each route.
     async fn run<N: Service>(&self, request: Request, next: &N) -> Response {
         let service = SharedService::new(self.layer.layer(NextService(())));
         // A layer may call its inner service several times, in sequence or concurrently.
@@ -362,7 +362,7 @@ fn request_gone() -> http::Response<SendBody> {
     to_http(response, |body| SendBody::into_forwarded(body).0)
 }
 
-/// The future of [`Inner`]. The call begins when the future is first polled.
+/// The future of [`NextService`]. The call begins when the future is first polled.
 pub struct NextFuture<B>(NextState<B>);
 
 enum NextState<B> {
@@ -371,7 +371,7 @@ enum NextState<B> {
     NotStarted(Box<http::Request<B>>),
     /// The call is stored in its request's row (module `passage`).
     Local(LocalHandle),
-    /// The request's [`Home`] makes the call.
+    /// The request's [`RequestOwner`] makes the call.
     Remote(oneshot::Receiver<CallOutcome>),
     /// The call is over, or cannot be made.
     Done,

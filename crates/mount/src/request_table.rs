@@ -1,11 +1,12 @@
 //! Keeps a request's values on its thread while a tower layer may move to other threads.
 //!
 //! Many layers require `Send`, but our bodies and calls are not `Send`. So a layer gets
-//! [`Handle`]s. The calls and bodies that they refer to ([`Thing`]s) stay in a thread-local table,
-//! in the row of their request. On the request's thread, a handle finds its value in the table, and
-//! most requests need nothing else. On another thread, a handle sends a message to the request's
-//! [`Home`], which owns the row. The home is polled on the request's thread for as long as messages
-//! can arrive: first with the layer, then with the response's body, and then after the response.
+//! [`LocalHandle`]s. The calls and bodies that they refer to ([`LocalValue`]s) stay in a
+//! thread-local table, in the row of their request. On the request's thread, a handle finds its
+//! value in the table, and most requests need nothing else. On another thread, a handle sends a
+//! message to the request's [`RequestOwner`], which owns the row. The home is polled on the
+//! request's thread for as long as messages can arrive: first with the layer, then with the
+//! response's body, and then after the response.
 
 use crate::body::SendBoxBody;
 use crate::body_channel::{BodyChannel, BodyForwarder, LocalTask, Progress};
@@ -492,7 +493,7 @@ impl LocalTask for RequestOwner {
                 let left = self.request.with_row(|row| std::mem::take(&mut row.after_response));
                 self.after_response.extend(left.into_iter().flatten());
                 self.after_response.retain_mut(|rest| rest.as_mut().poll(context).is_pending());
-                // A future in `rests` may wait for work that `poll` does.
+                // A future in `after_response` may wait for work that `poll` does.
                 if self.poll(context) == Progress::Idle {
                     break;
                 }

@@ -1,7 +1,8 @@
 //! Restores our request from the one that a tower layer passes to its inner service.
 //!
-//! The extensions of the layer's request contain a [`Pass`] that refers to the original request. If
-//! the layer did not change the head, as is usual, the original head is used again.
+//! The extensions of the layer's request contain a [`RequestRefExtension`] that refers to the
+//! original request. If the layer did not change the head, as is usual, the original head is used
+//! again.
 
 use crate::original::OriginalRequest;
 use crate::request::to_head;
@@ -14,8 +15,8 @@ use peregrine_web::service::ErasedService;
 use peregrine_web::{Body, Parts, Problem, Request, RequestHead};
 use std::sync::Arc;
 
-/// Stores `parts` on this thread until the request is over. Adds a [`Pass`] that refers to them to
-/// the extensions of `request`, which was created from `parts`.
+/// Stores `parts` on this thread until the request is over. Adds a [`RequestRefExtension`] that
+/// refers to them to the extensions of `request`, which was created from `parts`.
 pub(crate) fn store_request<B>(
     parts: Parts,
     next: Option<ErasedService>,
@@ -27,7 +28,7 @@ pub(crate) fn store_request<B>(
     home
 }
 
-/// Returns our request with the layer's changes, and the [`Passage`] of the original request.
+/// Returns our request with the layer's changes, and the [`RequestRef`] of the original request.
 ///
 /// # Errors
 /// The layer used the request after its end or removed its extensions, or made the head invalid

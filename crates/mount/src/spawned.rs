@@ -94,8 +94,8 @@ where
     Ok(SpawnedService { requests: calls, permit: None })
 }
 
-/// Handles each call in its own task, until the last [`RemoteService`] is dropped and the last call
-/// has completed.
+/// Handles each call in its own task, until the last [`SpawnedService`] is dropped and the last
+/// call has completed.
 async fn run_app(service: AppService, mut calls: mpsc::Receiver<RemoteRequest>) {
     let mut tasks = JoinSet::new();
     while let Some(RemoteRequest { request, reply }) = calls.recv().await {
@@ -204,7 +204,7 @@ where
     }
 }
 
-/// The future of [`RemoteService`]. Dropping it drops the handler's future.
+/// The future of [`SpawnedService`]. Dropping it drops the handler's future.
 #[derive(Debug)]
 pub struct SpawnedFuture(oneshot::Receiver<http::Response<SendBody>>);
 

@@ -1,9 +1,10 @@
-//! Upgrades in the form that mounted services use: hyper's `OnUpgrade` in the request's extensions.
+//! Upgrades in the form that mounted services use: hyper's `OnUpgrade` in the request's
+//! extensions.
 //!
 //! Only hyper can create that type, and only for a connection that it serves. So for each request
 //! that asks for an upgrade, hyper serves an in-memory connection. On it, hyper reads a fixed
-//! request, and the real request gets the `OnUpgrade` of the fixed one. When the mounted service
-//! responds with 101, the fixed request's handler also responds with 101. hyper writes this
+//! request, and the real request gets the `OnUpgrade` of the fixed one. When the mounted
+//! service responds with 101, the fixed request's handler also responds with 101. hyper writes this
 //! response, which is discarded, and treats the in-memory connection as upgraded. From then on, the
 //! in-memory connection carries the bytes of the real connection, through our [`Upgraded`].
 
@@ -40,8 +41,8 @@ pub(crate) struct PendingUpgrade {
 }
 
 impl PendingUpgrade {
-    /// Creates an `OnUpgrade` for the request's extensions, and the ticket that fulfils it. Returns
-    /// `None` if hyper does not create an `OnUpgrade`.
+    /// Creates an `OnUpgrade` for the request's extensions, and the ticket that fulfils it.
+    /// Returns `None` if hyper does not create an `OnUpgrade`.
     pub(crate) fn new(context: &mut Context<'_>) -> Option<(hyper::upgrade::OnUpgrade, Box<Self>)> {
         let carrier = UpgradeIo::default();
         let (agree, agreed) = oneshot::channel();
@@ -181,7 +182,7 @@ struct SharedIo {
     is_write_closed: bool,
     read_waker: Option<Waker>,
     write_waker: Option<Waker>,
-    /// The waker of the task that polls [`Carrier::carry`].
+    /// The waker of the task that polls [`UpgradeIo::run`].
     io_waker: Waker,
 }
 

@@ -98,7 +98,7 @@ impl<S: Service<http::Request<B>>, B> Service<http::Request<SendBody>> for Servi
     }
 }
 
-/// [`Inner`], with its response bodies converted to `B`.
+/// [`NextService`], with its response bodies converted to `B`.
 pub struct NextServiceWithBody<B> {
     body: fn(SendBody) -> B,
     inner: NextService,
@@ -127,7 +127,7 @@ where
     }
 }
 
-/// The future of [`InnerWithBody`].
+/// The future of [`NextServiceWithBody`].
 pub struct NextFutureWithBody<T, B> {
     body: fn(SendBody) -> B,
     call: NextFuture<T>,

@@ -78,7 +78,7 @@ impl Drop for UploadRegistry {
 /// The prefix of a token. Its first byte does not occur in UTF-8.
 const TOKEN_PREFIX: &[u8] = b"\xffperegrine-upload";
 
-/// The newtype name by which [`Upload`] requests a file from a deserializer.
+/// The newtype name by which [`UploadedFile`] requests a file from a deserializer.
 const UPLOAD_NEWTYPE_NAME: &str = "$peregrine::multipart::Upload";
 
 /// Works only inside a form: [`MultipartForm`](crate::MultipartForm).

@@ -15,11 +15,11 @@ const FIELD_OVERHEAD_BYTES: usize = size_of::<(String, FieldValue)>();
 ///
 /// Fields of `T` are matched by name, including serde's `rename`. A field may be text, a number, a
 /// `bool` (`true`, `false`, or `on` as sent by a check box), a unit enum, an
-/// [`Upload`](crate::Upload), an `Option`, or a `Vec` of these for a name that is sent several
-/// times. If nothing was entered or chosen (empty text, or a file without name and content), an
-/// `Option` is `None` and a list is empty. Fields that `T` does not have are read and dropped.
-/// Nested structs are not supported; `#[serde(flatten)]` works for text and files, but not for
-/// numbers, since serde then does not request them as such.
+/// [`UploadedFile`](crate::UploadedFile), an `Option`, or a `Vec` of these for a name that is sent
+/// several times. If nothing was entered or chosen (empty text, or a file without name and
+/// content), an `Option` is `None` and a list is empty. Fields that `T` does not have are read and
+/// dropped. Nested structs are not supported; `#[serde(flatten)]` works for text and files, but not
+/// for numbers, since serde then does not request them as such.
 ///
 /// It fails like [`Multipart`], and with 422 for a form that is not a `T`, with the `path` of the
 /// field.

@@ -22,9 +22,9 @@
 //! # drop(app);
 //! ```
 //!
-//! Everything has a limit ([`Limits`]), and file names are not paths ([`safe_name`]). Nested parts
-//! (`multipart/mixed`, deprecated by RFC 7578, section 4.3) are treated as ordinary content, and so
-//! is a field named `_charset_`.
+//! Everything has a limit ([`MultipartLimits`]), and file names are not paths
+//! ([`sanitize_file_name`]). Nested parts (`multipart/mixed`, deprecated by RFC 7578, section 4.3)
+//! are treated as ordinary content, and so is a field named `_charset_`.
 //!
 //! Start reading at `parser.rs`, which does no I/O, then `multipart.rs`.
 #![forbid(unsafe_code)]

@@ -19,9 +19,9 @@ use std::task::{Context, Poll, ready};
 
 /// A multipart form, read as it arrives: the last argument of a handler.
 ///
-/// Slow handlers apply backpressure to the client. For limits, see [`Limits`]. It fails with 415
-/// for a `Content-Type` other than `multipart/form-data`, 400 for a form that is malformed or
-/// incomplete, 413 for one that exceeds a limit, and like any body that cannot be read.
+/// Slow handlers apply backpressure to the client. For limits, see [`MultipartLimits`]. It fails
+/// with 415 for a `Content-Type` other than `multipart/form-data`, 400 for a form that is malformed
+/// or incomplete, 413 for one that exceeds a limit, and like any body that cannot be read.
 /// `Option<Multipart>` is `None` for a request with neither body nor `Content-Type`.
 ///
 /// ```
@@ -140,8 +140,8 @@ impl Multipart {
         Self { parser: parser.expect("the boundary was validated before"), limits, ..self }
     }
 
-    /// Calls `watcher` for each received piece with the progress so far. The next piece waits until
-    /// it returns.
+    /// Calls `on_progress` for each received piece with the progress so far. The next piece waits
+    /// until it returns.
     #[must_use]
     pub fn on_progress(self, watcher: impl FnMut(MultipartProgress) + 'static) -> Self {
         Self { on_progress: Some(Box::new(watcher)), ..self }
@@ -271,7 +271,7 @@ impl Field<'_> {
         self.head.name()
     }
 
-    /// The file name sent by the client, see [`PartHead::file_name`].
+    /// The file name sent by the client, see [`PartHeaders::file_name`].
     #[must_use]
     pub fn file_name(&self) -> Option<&str> {
         self.head.file_name()
@@ -308,7 +308,7 @@ impl Field<'_> {
     }
 
     /// Reads the rest of the field into memory, up to the limit for files or other fields in
-    /// [`Limits`].
+    /// [`MultipartLimits`].
     ///
     /// # Errors
     /// As for [`Multipart::next_field`], or if the worker's memory is full.
@@ -343,7 +343,7 @@ impl Field<'_> {
     }
 
     /// Reads the rest of the field as a file: in memory, or in a temporary file if it exceeds
-    /// [`Limits::memory_bytes_max`].
+    /// [`MultipartLimits::in_memory_bytes_max`].
     ///
     /// # Errors
     /// As for [`Field::bytes`]; status 500 or 507 if it cannot be stored.

@@ -7,7 +7,7 @@ use std::str;
 /// The head of a part.
 ///
 /// All of it is sent by the client. A file name must not be used as a path;
-/// [`safe_name`](crate::safe_name) turns it into a safe name.
+/// [`sanitize_file_name`](crate::sanitize_file_name) turns it into a safe name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PartHeaders {
     name: String,
@@ -30,7 +30,7 @@ impl PartHeaders {
                 {
                     return Err(MultipartError::MissingContentDisposition);
                 }
-                // The first one counts, as in `PartHead::header`.
+                // The first one counts, as in `PartHeaders::header`.
                 "content-type" if head.parse_header("content-type").is_none() => {
                     head.content_type = str::from_utf8(value).ok().map(str::to_owned);
                 }

@@ -16,9 +16,10 @@ use std::sync::Arc;
 /// A complete file from a form.
 ///
 /// It is in memory, or in a temporary file if it exceeds
-/// [`Limits::memory_bytes_max`](crate::Limits::memory_bytes_max). The temporary file is in
-/// [`std::env::temp_dir`] (`TMPDIR` on Unix) and has no name; it disappears when the last clone is
-/// dropped or the process ends in any way. It is read and written on threads that may block.
+/// [`MultipartLimits::in_memory_bytes_max`](crate::MultipartLimits::memory_bytes_max). The
+/// temporary file is in [`std::env::temp_dir`] (`TMPDIR` on Unix) and has no name; it disappears
+/// when the last clone is dropped or the process ends in any way. It is read and written on threads
+/// that may block.
 ///
 /// In a [`MultipartForm`](crate::MultipartForm), a field can have the type `Upload`,
 /// `Option<Upload>` or `Vec<Upload>`.
@@ -62,13 +63,15 @@ impl schemars::JsonSchema for UploadedFile {
 }
 
 impl UploadedFile {
-    /// The file name sent by the client. Do not use it as a path; see [`Upload::safe_name`].
+    /// The file name sent by the client. Do not use it as a path; see
+    /// [`UploadedFile::sanitized_file_name`].
     #[must_use]
     pub fn file_name(&self) -> Option<&str> {
         self.file_name.as_deref()
     }
 
-    /// The file's name, safe as the last component of a path: [`safe_name`](crate::safe_name).
+    /// The file's name, safe as the last component of a path:
+    /// [`sanitize_file_name`](crate::sanitize_file_name).
     #[must_use]
     pub fn sanitized_file_name(&self) -> Option<String> {
         sanitize_file_name(self.file_name()?)

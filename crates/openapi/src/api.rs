@@ -10,14 +10,14 @@ use peregrine_web::middleware::{IntoMiddleware, Middleware};
 use std::fmt;
 
 /// A scope in which every route describes itself; other handlers do not compile. Created by
-/// [`describe`].
+/// [`api_scope`].
 pub struct ApiScope(Scope);
 
 /// Describes all routes that `build` adds. Use it with [`App::scope`](peregrine_web::App::scope),
-/// or without a prefix with [`App::add`](peregrine_web::App::add).
+/// or without a prefix with [`App::register`](peregrine_web::App::add).
 ///
 /// ```
-/// use peregrine::openapi::{Api, DescribeExt, HasOpenApi, OpenApi, describe};
+/// use peregrine::openapi::{Api, DescribeExt, OpenApiExt, OpenApi, describe};
 /// use peregrine::prelude::*;
 ///
 /// fn birds(api: Api) -> Api {
@@ -86,7 +86,7 @@ impl ApiScope {
     /// routes and its middleware apply only within it.
     ///
     /// ```
-    /// # use peregrine::openapi::{Api, HasOpenApi, OpenApi, describe};
+    /// # use peregrine::openapi::{Api, OpenApiExt, OpenApi, describe};
     /// # use peregrine::prelude::*;
     /// fn birds(api: Api) -> Api {
     ///     api.tag("birds").get("/birds", || "all of them")
@@ -116,7 +116,7 @@ impl ApiScope {
         Self(build(self.0))
     }
 
-    /// Runs `middleware` around subsequent routes ([`Scope::with`]).
+    /// Runs `middleware` around subsequent routes ([`Scope::wrap`]).
     #[track_caller]
     #[must_use]
     pub fn wrap<Args, M>(self, middleware: M) -> Self

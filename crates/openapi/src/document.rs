@@ -61,7 +61,7 @@ impl Serialize for Document {
 /// Returns the documents of applications, for tests and for programs that write them to files.
 ///
 /// ```
-/// use peregrine::openapi::{DescribeExt, HasOpenApi, OpenApi};
+/// use peregrine::openapi::{DescribeExt, OpenApiExt, OpenApi};
 /// use peregrine::prelude::*;
 ///
 /// fn app() -> App {

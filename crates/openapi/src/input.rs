@@ -27,7 +27,7 @@ pub(crate) const VALIDATION_FAILED: &str =
 /// cannot be described automatically.
 ///
 /// ```
-/// use peregrine::openapi::{DescribeArgument, Operation, Parameter};
+/// use peregrine::openapi::{OperationInput, Operation, Parameter};
 /// use peregrine::prelude::*;
 ///
 /// struct ApiVersion(u32);
@@ -42,7 +42,7 @@ pub(crate) const VALIDATION_FAILED: &str =
 ///     }
 /// }
 ///
-/// impl DescribeArgument for ApiVersion {
+/// impl OperationInput for ApiVersion {
 ///     fn describe(operation: &mut Operation) {
 ///         let version = Parameter::header("X-Api-Version").required().of::<u32>();
 ///         operation.parameter(version).problems(&[400]);

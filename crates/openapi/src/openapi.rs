@@ -22,8 +22,9 @@ use std::rc::Rc;
 /// The OpenAPI version of the documents.
 pub const OPENAPI_VERSION: &str = "3.1.0";
 
-/// The description of an application as a whole. Pass it to [`App::add`](peregrine_web::App::add)
-/// to add a route that serves the document, and a page that displays it.
+/// The description of an application as a whole. Pass it to
+/// [`App::register`](peregrine_web::App::add) to add a route that serves the document, and a page
+/// that displays it.
 ///
 /// ```
 /// use peregrine::openapi::{DescribeExt, OpenApi, SecurityScheme};
@@ -170,8 +171,8 @@ impl OpenApi {
     ///
     /// # Errors
     /// All errors at once: operations that require an unknown security scheme or share an ID and,
-    /// with [`OpenApi::all_described`], undescribed routes. Each error contains the location of the
-    /// route and the fix.
+    /// with [`OpenApi::require_descriptions`], undescribed routes. Each error contains the location
+    /// of the route and the fix.
     pub fn build_document(&self, application: &BuiltApp) -> Result<Document, Vec<String>> {
         let mut plan = DocumentBuilder::default();
         for route in application.routes().filter(|route| !route.is_slash_variant()) {

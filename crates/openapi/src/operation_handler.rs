@@ -41,9 +41,9 @@ impl fmt::Debug for OperationMetadata {
     }
 }
 
-/// A note for all routes of a scope, including those not added through [`Api`](crate::Api):
-/// `.noted(openapi::for_all(|it| it.tag("birds").security("token")))`. The descriptions of the
-/// routes themselves take precedence.
+/// A note for all routes of a scope, including those not added through
+/// [`ApiScope`](crate::ApiScope): `.noted(openapi::operation_defaults(|it|
+/// it.tag("birds").security("token")))`. The descriptions of the routes themselves take precedence.
 pub fn operation_defaults(
     edit: impl for<'a> Fn(&'a mut Operation) -> &'a mut Operation + 'static,
 ) -> OperationMetadata {
@@ -202,7 +202,7 @@ where
     }
 }
 
-/// Implements [`Describe`] for one number of arguments and one kind of return.
+/// Implements [`OperationHandler`] for one number of arguments and one kind of return.
 macro_rules! handler {
     ($Marker:ident, $Fn:ident, [$($result:tt)*], $($Argument:ident)*) => {
         impl<F, R, $($Argument,)*> OperationHandler<($Marker, $($Argument,)*)> for F

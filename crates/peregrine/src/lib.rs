@@ -40,7 +40,7 @@
 //! | `cookies-signed` | signed cookies, which clients cannot forge |
 //! | `cors` | `Cors`: cross-origin requests |
 //! | `csrf` | `Csrf`: protection against cross-site request forgery |
-//! | `fast-json` | JSON through the crate `simd-json`: `peregrine::web::extract::FastJson` |
+//! | `fast-json` | JSON through the crate `simd-json`: `peregrine::web::extract::SimdJson` |
 //! | `files` | static files from a directory: `peregrine::files` |
 //! | `files-embed` | static files embedded in the program |
 //! | `macros` | attribute macros that register handlers as routes: `peregrine::macros` |
@@ -57,7 +57,7 @@
 //! | `restart` | upgrades in place and socket activation, on Linux: `peregrine::restart` |
 //! | `security-headers` | `SecurityHeaders`: header fields that browsers enforce |
 //! | `sessions` | sessions in stores or in cookies: `peregrine::session` |
-//! | `tls` | HTTPS: `Server::tls`. Its cryptography takes most of the time of a clean build |
+//! | `tls` | HTTPS: `Server::listen_tls`. Its cryptography takes most of the time of a clean build |
 //! | `tls-watch` | reloads certificates when files change: `Server::watch_certificates` |
 //! | `tower` | tower services and layers, including axum routers: `peregrine::tower` |
 //! | `typed-headers` | typed header fields: `peregrine::web::extract::TypedHeader` |

@@ -149,8 +149,8 @@ impl From<tokio::net::UnixListener> for ServeListener {
 ///
 /// The workers have their own threads; the caller's runtime only waits. As with `axum::serve`, no
 /// signal handlers are installed: unless the program has its own, SIGTERM and Ctrl-C end the
-/// process immediately. [`Serving::with_graceful_shutdown`] shuts down gracefully when a future
-/// completes, and [`Serving::shut_down_on_signals`] handles these signals like [`Server::serve`].
+/// process immediately. [`Serve::with_graceful_shutdown`] shuts down gracefully when a future
+/// completes, and [`Serve::shut_down_on_signals`] handles these signals like [`Server::serve`].
 /// Dropping the future cuts all connections.
 ///
 /// ```no_run

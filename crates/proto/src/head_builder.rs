@@ -40,7 +40,7 @@ pub struct RequestLine<'a> {
 ///     target: b"/a?b",
 ///     version: Version::Http2,
 /// };
-/// let mut builder = HeadBuilder::begin(&limits, &line, &mut bytes, &mut head)?;
+/// let mut builder = HeadBuilder::new(&limits, &line, &mut bytes, &mut head)?;
 /// builder.field(b"accept", b"*/*")?;
 /// builder.finish()?;
 /// assert_eq!(head.authority.of(&bytes), b"example.org");
@@ -140,7 +140,7 @@ impl<'head> HeadBuilder<'head> {
 
     /// Starts a head whose parts are known to be valid: `method` is the line's method, the line has
     /// a scheme and an authority, and its target is a path that begins with a slash, possibly with
-    /// a query. The result is that of [`begin`](Self::begin), without parsing.
+    /// a query. The result is that of [`begin`](Self::new), without parsing.
     #[inline]
     pub(crate) fn begin_unchecked(
         limits: &Limits,

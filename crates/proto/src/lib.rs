@@ -5,8 +5,8 @@
 //! sends the bytes that the connection wrote. Waiting, buffering and deadlines are elsewhere.
 //!
 //! The parser is strict (RFC 9110, RFC 9112, RFC 9113, RFC 6455). Input that two readers could
-//! interpret differently is rejected; each reason is a variant of [`RequestError`], [`h2::Http2Error`] or
-//! [`ws::WebSocketError`] that names the rule.
+//! interpret differently is rejected; each reason is a variant of [`RequestError`],
+//! [`h2::Http2Error`] or [`ws::WebSocketError`] that names the rule.
 //!
 //! Start reading at [`h1::Connection`], which combines the two directions of an HTTP/1.1
 //! connection; then `h1/receive.rs` (bytes to events) and `h1/send.rs` (responses to bytes).

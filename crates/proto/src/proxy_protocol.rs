@@ -1,7 +1,7 @@
 //! The PROXY protocol, versions 1 and 2: a header in which a proxy describes the connection that it
 //! passes on.
 //!
-//! The rules are those of HAProxy's `proxy-protocol.txt` (2020/03/05). [`receive`] takes all bytes
+//! The rules are those of HAProxy's `proxy-protocol.txt` (2020/03/05). [`parse`] takes all bytes
 //! received so far and classifies them; no state is kept between two calls. Which peers to trust is
 //! decided by the owner.
 
@@ -94,7 +94,7 @@ pub enum ProxyProtocolError {
     ChecksumInvalid,
 }
 
-/// Types of values, as returned by [`Header::values`].
+/// Types of values, as returned by [`ProxyProtocolHeader::tlvs`].
 pub mod tlv_type {
     /// The application protocol negotiated by client and proxy (ALPN).
     pub const ALPN: u8 = 0x01;

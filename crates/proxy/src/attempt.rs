@@ -219,7 +219,11 @@ pub(crate) async fn send(
                     return Err(failed(AttemptError::RequestBody, None, false));
                 }
                 None => {
-                    return Err(failed(AttemptError::from_hyper(error.into_error()), None, !is_new));
+                    return Err(failed(
+                        AttemptError::from_hyper(error.into_error()),
+                        None,
+                        !is_new,
+                    ));
                 }
             },
             None => {

@@ -1,8 +1,9 @@
 //! A reverse proxy: a handler that forwards requests to other servers.
 //!
-//! [`Proxy`] is the handler, and [`Upstreams`] are the servers. hyper speaks HTTP/1.1 and HTTP/2
-//! with them. The connections are pooled here and not by hyper-util's client, which requires `Send`
-//! bodies: our bodies are sent to the upstream unchanged, on the thread on which they arrived.
+//! [`ReverseProxy`] is the handler, and [`Upstreams`] are the servers. hyper speaks HTTP/1.1 and
+//! HTTP/2 with them. The connections are pooled here and not by hyper-util's client, which requires
+//! `Send` bodies: our bodies are sent to the upstream unchanged, on the thread on which they
+//! arrived.
 //!
 //! Start with the module `proxy`; `fields` decides which header fields are forwarded.
 #![forbid(unsafe_code)]

@@ -27,7 +27,7 @@ enum FirstFrame {
     Other,
 }
 
-/// Receives the server's settings from [`Listened`].
+/// Receives the server's settings from [`SettingsSniffer`].
 pub(crate) struct SettingsWatcher {
     first_frame: Cell<FirstFrame>,
     waiter: RefCell<Option<Waker>>,

@@ -24,7 +24,7 @@ const FAIL_TIMEOUT: Duration = Duration::from_secs(10);
 /// use std::time::Duration;
 ///
 /// let upstreams = Upstreams::new(["http://10.0.0.7:8080", "http://10.0.0.8:8080"])?
-///     .balance(Balance::LeastConnections)
+///     .balance(Balance::LeastRequests)
 ///     .check("/health", Duration::from_secs(5));
 /// # let _ = upstreams;
 /// # Ok::<(), peregrine::proxy::UpstreamError>(())
@@ -171,7 +171,7 @@ impl Upstreams {
         self
     }
 
-    /// Sets how the next upstream is chosen. Default: [`Balance::RoundRobin`].
+    /// Sets how the next upstream is chosen. Default: [`LoadBalancing::RoundRobin`].
     ///
     /// # Panics
     /// The set was already cloned.
@@ -203,7 +203,7 @@ impl Upstreams {
 
     /// Checks the health of each upstream with a GET of `path`. A status below 400 is healthy. An
     /// upstream that fails as many consecutive checks as [`Upstreams::failures_max`] is skipped
-    /// until it passes one. Checks run beside requests, at most once in `every`, which is also
+    /// until it passes one. Checks run beside requests, at most once in `interval`, which is also
     /// their time limit. Without requests, no checks are sent.
     ///
     /// # Panics

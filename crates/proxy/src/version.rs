@@ -36,7 +36,7 @@ pub(crate) fn convert_to_version(
 }
 
 impl Http1Form {
-    /// Undoes [`shape`] for a request that was not sent.
+    /// Undoes [`convert_to_version`] for a request that was not sent.
     pub(crate) fn restore(self, request: &mut Request<UpstreamRequestBody>) {
         let Some((uri, fields)) = self.0 else { return };
         *request.uri_mut() = uri;

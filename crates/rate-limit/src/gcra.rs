@@ -65,8 +65,9 @@ impl Quota {
     }
 
     /// Corrects a stored TAT, which rarely changes it. No key owes more than a whole burst: a later
-    /// TAT was written before the clock was set back, and clients must not wait for that. [`SLACK`]
-    /// allows for threads that read the clock in one order and count in the other.
+    /// TAT was written before the clock was set back, and clients must not wait for that.
+    /// [`CLOCK_SKEW_TOLERANCE`] allows for threads that read the clock in one order and count in
+    /// the other.
     pub(crate) fn clamp_tat(&self, kept: u64, now: u64) -> u64 {
         let latest = now.saturating_add(self.burst_tolerance_or_max());
         if kept > latest.saturating_add(CLOCK_SKEW_TOLERANCE) { latest } else { kept }

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 /// Which requests share a limit: the result of the function passed to
-/// [`RateLimit::by`](crate::RateLimit::by).
+/// [`RateLimit::key_by`](crate::RateLimit::by).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RateLimitKey(KeyKind);
 

@@ -53,23 +53,23 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// | [`burst`](Self::burst): requests allowed at once | the rate's count |
 /// | the key | the client's address |
 /// | [`ipv6_prefix`](Self::ipv6_prefix), [`ipv4_prefix`](Self::ipv4_prefix) | 64 bits, 32 bits |
-/// | [`named`](Self::named) | `default` |
+/// | [`named`](Self::name) | `default` |
 /// | [`keys_max`](Self::keys_max): number of keys | 65,536, which takes 1 MiB per limit |
 ///
-/// Set the key with [`by`](Self::by), [`by_header`](Self::by_header),
-/// [`by_cookie`](Self::by_cookie) or [`for_everybody`](Self::for_everybody). Behind trusted
+/// Set the key with [`by`](Self::key_by), [`key_by_header`](Self::key_by_header),
+/// [`by_cookie`](Self::key_by_cookie) or [`global`](Self::global). Behind trusted
 /// proxies, the client's address is the one that they report. All settings but `keys_max` apply to
 /// the most recently added limit; [`and`](Self::and) adds another one. A request must conform to
 /// all limits, and a rejected request is charged to none of them.
 ///
 /// A request over a limit gets a problem of status 429 with `Retry-After`. Responses describe all
 /// limits in `RateLimit-Policy` and `RateLimit` (draft-ietf-httpapi-ratelimit-headers-10), unless
-/// [`without_fields`](Self::without_fields) is set.
+/// [`without_headers`](Self::without_headers) is set.
 ///
 /// **When the table is full** of recently active keys, a new key replaces the one with the least
 /// debt in its set and inherits that debt. A key is therefore never let through because it was
 /// forgotten, but during a flood of keys, new clients may be rejected although they have sent
-/// nothing before. [`counts`](Self::counts) reports how often this happens.
+/// nothing before. [`counts`](Self::stats) reports how often this happens.
 #[derive(Clone)]
 #[must_use = "a middleware does nothing until it is added to an application or a scope"]
 pub struct RateLimit(Arc<Inner>);
@@ -184,7 +184,7 @@ impl RateLimit {
     /// // Users by ID, all other clients by address.
     /// let limit = RateLimit::per_minute(100).by(|request| {
     ///     let user = request.extensions().get::<UserId>();
-    ///     user.map_or_else(Key::client, |user| Key::of(user.0.to_be_bytes()))
+    ///     user.map_or_else(Key::client_ip, |user| Key::from_value(user.0.to_be_bytes()))
     /// });
     /// # let _ = limit;
     /// ```
@@ -200,7 +200,7 @@ impl RateLimit {
     }
 
     /// Sets the key to a cookie, or the client's address if it is absent. The warning of
-    /// [`RateLimit::by_header`] applies here too.
+    /// [`RateLimit::key_by_header`] applies here too.
     pub fn key_by_cookie(self, name: impl Into<String>) -> Self {
         self.configure_limit(|rule| rule.key = KeyExtractor::Cookie(name.into()))
     }

@@ -82,7 +82,7 @@ pub enum OnStoreFailure {
 /// use peregrine::rate_limit::{RateLimit, RedisStore};
 ///
 /// fn main() -> peregrine::Result<()> {
-///     let store = RedisStore::open("redis://127.0.0.1/");
+///     let store = RedisStore::from_url("redis://127.0.0.1/");
 ///     let limit = RateLimit::per_minute(100).in_redis(store);
 ///     let make = move || App::new().with(limit.clone()).get("/", || "hello");
 ///     Server::bind("127.0.0.1:8080").serve(make)
@@ -91,9 +91,9 @@ pub enum OnStoreFailure {
 ///
 /// | setting | default |
 /// |---|---|
-/// | [`prefix`](Self::prefix) of key names | `peregrine:limit:` |
+/// | [`key_prefix`](Self::key_prefix) of key names | `peregrine:limit:` |
 /// | [`timeout`](Self::timeout) of a request to Redis | 100 ms |
-/// | [`when_down`](Self::when_down) | each process counts for itself |
+/// | [`on_failure`](Self::on_failure) | each process counts for itself |
 ///
 /// After a failure or timeout, Redis is skipped for a second, so that not every request waits.
 #[derive(Clone)]

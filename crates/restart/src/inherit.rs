@@ -61,7 +61,7 @@ enum InheritedAddr {
 /// The result of the first search for a predecessor, until a server takes it.
 static INHERITED: Mutex<Option<Option<InheritedListeners>>> = Mutex::new(None);
 
-/// The value of [`VARIABLE`] for a process with this standard input.
+/// The value of [`ENV_VAR`] for a process with this standard input.
 pub(crate) fn env_value(input: &UnixStream) -> io::Result<String> {
     Ok(format!("{PROTOCOL_VERSION}:{}", socket_inode(input.as_fd().try_clone_to_owned()?)?))
 }

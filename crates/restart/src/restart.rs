@@ -85,8 +85,8 @@ impl RestartState {
     /// Records a reload request, so that a successor that is starting also reloads. Returns whether
     /// another process has taken over: the request must then be sent to that process.
     pub fn record_reload_request(&self, host: &dyn UpgradeHost) -> bool {
-        // The order matters: an upgrade gives `Order::Leave` before it reads this flag, so the
-        // request is seen by at least one process.
+        // The order matters: an upgrade gives `Lifecycle::HandingOver` before it reads this flag,
+        // so the request is seen by at least one process.
         self.is_reload_requested.store(true, Ordering::SeqCst);
         host.lifecycle() == Lifecycle::HandingOver
     }

@@ -121,7 +121,7 @@ impl HandoverState {
     }
 
     /// Sets whether the taken sockets are shared with the successor. It has not taken those in
-    /// `untaken`.
+    /// `unused`.
     fn set_shared(&self, untaken: &[String], is_so: bool) {
         let taken = self.listener_fds.iter().filter(|holding| !untaken.contains(&holding.key));
         taken.filter(|holding| !holding.is_external).for_each(|holding| holding.sharing.set(is_so));
@@ -321,7 +321,7 @@ fn borrow_fd(socket: &Socket) -> BorrowedFd<'_> {
     }
 }
 
-/// The successor's process. It is killed when this is dropped, unless [`leave`](Self::leave) was
+/// The successor's process. It is killed when this is dropped, unless [`leave`](Self::release) was
 /// called.
 struct ChildGuard(Option<Child>);
 

@@ -33,7 +33,7 @@ pub enum TrailingSlash {
 /// const GET: u8 = 0;
 ///
 /// let mut builder = Builder::new();
-/// builder.insert("/users/{id}", Methods::of(GET), 7);
+/// builder.insert("/users/{id}", Methods::single(GET), 7);
 /// let router = builder.build()?;
 ///
 /// let mut parameters = Parameters::default();
@@ -64,7 +64,7 @@ impl InsertedRoute {
 }
 
 impl RouterBuilder {
-    /// Creates a builder without routes and with [`SlashPolicy::Strict`].
+    /// Creates a builder without routes and with [`TrailingSlash::Strict`].
     pub fn new() -> Self {
         Self::default()
     }
@@ -76,7 +76,7 @@ impl RouterBuilder {
     }
 
     /// Adds a route: a pattern, its methods, and an id that [`Router::find`] returns. Ids are
-    /// unique and at most [`ROUTE_ID_MAX`]. [`Builder::build`] reports errors in the route.
+    /// unique and at most [`ROUTE_ID_MAX`]. [`RouterBuilder::build`] reports errors in the route.
     ///
     /// A pattern begins with `/`; each part between slashes is one of these:
     ///
@@ -101,8 +101,8 @@ impl RouterBuilder {
         self.insert_labelled(pattern, methods, id, "")
     }
 
-    /// Like [`Builder::insert`], with a label that errors and the route table contain, such as the
-    /// position in the source.
+    /// Like [`RouterBuilder::insert`], with a label that errors and the route table contain, such
+    /// as the position in the source.
     pub fn insert_labelled(
         &mut self,
         pattern: &str,
@@ -113,7 +113,7 @@ impl RouterBuilder {
         self.add(pattern, methods, id, label, false)
     }
 
-    /// Like [`Builder::insert_labelled`], for a route that handles only some requests for its
+    /// Like [`RouterBuilder::insert_labelled`], for a route that handles only some requests for its
     /// pattern: those accepted by the caller of [`Router::find_where`]. Any number of guarded
     /// routes may have the same shape and method. They are tried in the order of insertion, before
     /// the route without a guard.

@@ -1,14 +1,14 @@
 //! Maps a path to a route and its parameters.
 //!
-//! A [`Builder`] takes patterns, sets of methods and route ids; [`Builder::build`] creates an
-//! immutable [`Router`], or reports all errors in the table at once. A lookup takes a few
-//! nanoseconds and does not allocate.
+//! A [`RouterBuilder`] takes patterns, sets of methods and route ids; [`RouterBuilder::build`]
+//! creates an immutable [`Router`], or reports all errors in the table at once. A lookup takes a
+//! few nanoseconds and does not allocate.
 //!
 //! This crate is independent of HTTP: a method is a number below 32 that the caller assigns, a path
 //! is bytes, and the result is a [`Match`]. It does no I/O and has no dependencies.
 //!
-//! Start reading at [`Builder::insert`] for patterns and [`Router::find`] for matching; the way
-//! down the tree is in `descend.rs` and, with its alternatives, in `walk.rs`; `reference.rs`
+//! Start reading at [`RouterBuilder::insert`] for patterns and [`Router::find`] for matching; the
+//! way down the tree is in `descend.rs` and, with its alternatives, in `walk.rs`; `reference.rs`
 //! implements the same rules in a simple, slow way.
 #![forbid(unsafe_code)]
 

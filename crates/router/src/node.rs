@@ -124,7 +124,7 @@ pub(crate) struct Affix {
 pub(crate) struct Leaf {
     /// The union of the methods of all routes.
     pub(crate) methods: u32,
-    /// Added to a method of this leaf, gives the index of its choice in [`Tree::choices`].
+    /// Added to a method of this leaf, gives the index of its choice in [`Tree::leaf_routes`].
     pub(crate) base: u32,
 }
 

@@ -11,7 +11,7 @@ use crate::slashes::{
 };
 use crate::static_paths::StaticPaths;
 
-/// An immutable table of routes. Created by [`Builder`](crate::Builder).
+/// An immutable table of routes. Created by [`RouterBuilder`](crate::RouterBuilder).
 #[derive(Clone, Debug)]
 pub struct Router {
     pub(crate) static_paths: StaticPaths,
@@ -95,8 +95,8 @@ pub enum Match {
         /// The methods that they have.
         allow: MethodSet,
     },
-    /// Only with [`SlashPolicy::Redirect`]: no route matches, but one does if a slash at the end is
-    /// added or removed.
+    /// Only with [`TrailingSlash::Redirect`]: no route matches, but one does if a slash at the end
+    /// is added or removed.
     Redirect {
         /// Whether the slash is to be added; otherwise it is to be removed.
         add_slash: bool,
@@ -129,7 +129,7 @@ impl Router {
     ///
     /// For each pattern that matches the path, its guarded routes are tried first, in the order of
     /// insertion. Routes that are not accepted are ignored: the next route is tried, then the next
-    /// pattern, and [`Match::MethodMissing`] does not contain their methods. The same applies to
+    /// pattern, and [`Match::MethodNotAllowed`] does not contain their methods. The same applies to
     /// the target of a redirect.
     pub fn find_where(
         &self,
@@ -196,7 +196,7 @@ impl Router {
     }
 
     /// The methods of all routes that match a path, guarded or not, for a response to OPTIONS;
-    /// empty if it has no route. With [`SlashPolicy::Redirect`] only the path as written counts.
+    /// empty if it has no route. With [`TrailingSlash::Redirect`] only the path as written counts.
     pub fn allowed_methods(&self, path: &[u8]) -> MethodSet {
         let mut allow = 0;
         if path.first() == Some(&b'/') {

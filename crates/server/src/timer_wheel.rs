@@ -96,15 +96,15 @@ impl TimerWheel {
         }
     }
 
-    /// Returns when [`Wheel::turn`] must be called next.
+    /// Returns when [`TimerWheel::advance`] must be called next.
     pub(crate) fn next_expiration(&self) -> Option<Duration> {
         let mut inner = self.0.borrow_mut();
         inner.sleeping_until = inner.next_tick();
         (inner.sleeping_until != NEVER).then(|| tick_end(inner.sleeping_until))
     }
 
-    /// Ready when the wheel must be turned before the time that [`Wheel::next`] last returned, or
-    /// was stopped.
+    /// Ready when the wheel must be turned before the time that [`TimerWheel::next_expiration`]
+    /// last returned, or was stopped.
     pub(crate) fn poll_earlier(&self, context: &mut Context<'_>) -> Poll<()> {
         let mut inner = self.0.borrow_mut();
         if inner.is_stopped || inner.next_tick() < inner.sleeping_until {
@@ -245,7 +245,7 @@ impl Timer {
     }
 
     /// Ready when the alarm fires. Otherwise, the task is woken when the alarm fires, by
-    /// [`Wheel::wake`] and by [`Wheel::wake_all`].
+    /// [`TimerWheel::wake`] and by [`TimerWheel::wake_all`].
     pub(crate) fn poll(&self, context: &mut Context<'_>) -> Poll<()> {
         let mut inner = self.wheel.0.borrow_mut();
         let passed = inner.current_tick;

@@ -38,7 +38,7 @@ const BYTES_MAX: usize = 64 * 1024;
 ///     Ok(format!("visit number {visits}"))
 /// }
 /// let keys = CookieKeys::new(&[7; 32]); // from the configuration
-/// let client = App::new().with(Sessions::in_cookies(keys)).get("/", visit).test();
+/// let client = App::new().with(Sessions::cookie_store(keys)).get("/", visit).test();
 /// let first = client.get("/").send_now();
 /// let cookie = first.header("set-cookie").unwrap().split(';').next().unwrap();
 /// assert_eq!(client.get("/").header("cookie", cookie).send_now().text(), "visit number 2");
@@ -48,8 +48,8 @@ const BYTES_MAX: usize = 64 * 1024;
 /// |---|---|
 /// | [`cookie_name`](Self::cookie_name) | `session` |
 /// | cookie attributes | `HttpOnly`, `SameSite=Lax`, `Path=/`, and `Secure` over TLS |
-/// | [`idle`](Self::idle): lifetime since the last use | 1 day |
-/// | [`absolute`](Self::absolute): total lifetime | 30 days |
+/// | [`idle`](Self::idle_timeout): lifetime since the last use | 1 day |
+/// | [`absolute`](Self::absolute_timeout): total lifetime | 30 days |
 /// | [`bytes_max`](Self::bytes_max) | 64 KiB of JSON; a cookie holds somewhat less than 3 KiB |
 ///
 /// `Secure` is also set if a trusted proxy reports that the client uses TLS.
@@ -81,7 +81,7 @@ pub(crate) struct SessionSettings {
 }
 
 impl SessionManager {
-    /// Keeps sessions in a `tower-sessions` store (version 0.15), such as `MemoryStore`,
+    /// Keeps sessions in a `tower-sessions` store (version 0.15), such as `MemoryIdempotencyStore`,
     /// `PostgresStore` or `RedisStore`. All workers share the store: create one `Sessions` outside
     /// the closure passed to `serve` and clone it in there.
     pub fn new(store: impl SessionStore) -> Self {
@@ -123,8 +123,8 @@ impl SessionManager {
         self
     }
 
-    /// Sets the cookie's name. Over TLS, prefer `__Host-session` with [`Sessions::always_secure`]:
-    /// no other host can set such a cookie.
+    /// Sets the cookie's name. Over TLS, prefer `__Host-session` with
+    /// [`SessionManager::always_secure`]: no other host can set such a cookie.
     pub fn cookie_name(self, name: impl Into<String>) -> Self {
         self.configure(|settings| settings.cookie.name = name.into())
     }

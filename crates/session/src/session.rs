@@ -25,10 +25,10 @@ const FLASHES_MAX: usize = 16;
 
 /// The data that the server keeps about a client.
 ///
-/// As a handler's argument it needs [`Sessions`](crate::Sessions) around the handler; otherwise the
-/// problem has status 500, and `Option<Session>` is `None`. The session is loaded when it is first
-/// extracted and saved before the response is sent; later changes are lost. A client with an empty
-/// session has no cookie and no entry in the store.
+/// As a handler's argument it needs [`SessionManager`](crate::SessionManager) around the handler;
+/// otherwise the problem has status 500, and `Option<Session>` is `Unchanged`. The session is
+/// loaded when it is first extracted and saved before the response is sent; later changes are lost.
+/// A client with an empty session has no cookie and no entry in the store.
 ///
 /// If two concurrent requests change the same session, the one that finishes last wins.
 #[derive(Clone)]

@@ -14,7 +14,7 @@ use std::rc::Rc;
 /// of them are in use. This is a handle: clones share connections.
 ///
 /// The client never retries: if the connection of a request breaks, the request is
-/// [lost](super::Lost).
+/// [lost](super::SimRequestError).
 #[derive(Clone)]
 pub struct SimClient(Rc<ClientInner>);
 

@@ -1,4 +1,4 @@
-//! [`Lost`]: a simulated request that got no complete response.
+//! [`SimRequestError`]: a simulated request that got no complete response.
 
 use std::fmt;
 use std::io;
@@ -15,8 +15,8 @@ pub struct SimRequestError {
     pub kind: SimErrorKind,
 }
 
-/// Why a request got no response. In all cases except [`Refused`](Self::Refused), the server may
-/// have executed the request.
+/// Why a request got no response. In all cases except
+/// [`ConnectionRefused`](Self::ConnectionRefused), the server may have executed the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SimErrorKind {

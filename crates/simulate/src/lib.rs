@@ -57,10 +57,10 @@
 //!
 //! A seed only determines the decisions of the simulator. It does not determine what an application
 //! gets from elsewhere: the order of `HashMap` and `HashSet` (use `BTreeMap` or a fixed hasher),
-//! random numbers (use [`Sim::random`] in tests), the branch that `tokio::select!` polls first
-//! (write `biased;`), threads, real clocks, and state that outlives a run, such as statics. When a
-//! test has failed, its seed runs a second time, and the message says whether that run failed in
-//! the same way. [`Simulation::twice`] does this for all seeds.
+//! random numbers (use [`Sim::random_below`] in tests), the branch that `tokio::select!` polls
+//! first (write `biased;`), threads, real clocks, and state that outlives a run, such as statics.
+//! When a test has failed, its seed runs a second time, and the message says whether that run
+//! failed in the same way. [`Simulation::twice`] does this for all seeds.
 #![forbid(unsafe_code)]
 
 // A unit test contains code from the guide, which refers to this crate as `peregrine_simulate`.

@@ -94,7 +94,7 @@ impl SimRequest {
     /// connection, like a client that disconnects.
     ///
     /// # Errors
-    /// If there is no complete response; see [`Why`].
+    /// If there is no complete response; see [`SimErrorKind`].
     pub async fn send(self) -> Result<TestResponse, SimRequestError> {
         self.record_outcome(async |request| {
             let (mut reading, mut head) = request.send_head().await?;
@@ -120,7 +120,7 @@ impl SimRequest {
     /// which the network runs.
     ///
     /// # Errors
-    /// If there is no response; see [`Why`].
+    /// If there is no response; see [`SimErrorKind`].
     pub async fn send_streaming(self) -> Result<TestResponse, SimRequestError> {
         self.record_outcome(async |request| {
             let (reading, mut head) = request.send_head().await?;

@@ -81,8 +81,8 @@ impl Sim {
     }
 
     /// Starts a task that runs concurrently with the test, such as a client. If it panics, the run
-    /// fails. The task keeps running when the returned [`Task`] is dropped, and is dropped when the
-    /// test ends.
+    /// fails. The task keeps running when the returned [`JoinHandle`] is dropped, and is dropped
+    /// when the test ends.
     pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
     where
         F: Future + 'static,

@@ -1,6 +1,6 @@
 //! Reusable memory: a slot for one future of any type, a pool of values, and an index table.
 //!
-//! [`Pool`] keeps used values for reuse, and [`Table`] stores entries under numbers without ever
+//! [`Pool`] keeps used values for reuse, and [`Slab`] stores entries under numbers without ever
 //! moving them. Both are safe code. The third is the reason for this crate:
 //!
 //! A route table contains handlers of different types, so the types of their futures must be
@@ -11,7 +11,7 @@
 //! [`boxed`] is a safe equivalent with the same interface; a test compares the two.
 //!
 //! This crate is one of the few places that may contain `unsafe`; STYLE.md lists them. Start with
-//! [`FutureSlot::hold`].
+//! [`FutureSlot::pin`].
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::fmt;
@@ -61,7 +61,7 @@ impl FutureSlot {
     }
 
     /// Moves `future` into the slot, and the slot into the guard. The guard may be moved while the
-    /// future is being polled, and [`Held::into_slot`] gives the slot back.
+    /// future is being polled, and [`PinnedFuture::into_slot`] gives the slot back.
     ///
     /// Allocates only if the future is larger than all before it.
     ///
@@ -79,7 +79,7 @@ impl FutureSlot {
     pub fn pin<'f, F: Future + 'f>(mut self, future: F) -> PinnedFuture<'f, F::Output> {
         let need = const { BlockLayout::of::<F>() };
         let block = self.reserve(need);
-        // SAFETY: `block_for` returned a block that is larger than `need.offset`.
+        // SAFETY: `reserve` returned a block that is larger than `need.offset`.
         let target = unsafe { block.byte_add(need.offset) }.cast::<F>();
         // SAFETY: the block has room for an `F` at this offset, aligned, and contains no future;
         // `Held` owns the slot for as long as this one lives there.
@@ -106,7 +106,7 @@ impl FutureSlot {
         let size = need.size.next_multiple_of(BLOCK_SIZE_STEP);
         let layout = Layout::from_size_align(size, need.align)
             .expect("a future's size is far below isize::MAX");
-        // SAFETY: the size is at least `BYTES_STEP`, so not zero.
+        // SAFETY: the size is at least `BLOCK_SIZE_STEP`, so not zero.
         let memory = unsafe { alloc(layout) };
         let Some(block) = NonNull::new(memory.cast::<BlockHeader>()) else {
             handle_alloc_error(layout)

@@ -16,10 +16,10 @@ pub trait Recycle: Sized {
 
 /// A limited stock of used values.
 ///
-/// Values are added only after [`Reuse::clean`], so that no user sees the data of another one. An
-/// empty pool takes no memory. A pool belongs to one thread: either as a field of something that
+/// Values are added only after [`Recycle::recycle`], so that no user sees the data of another one.
+/// An empty pool takes no memory. A pool belongs to one thread: either as a field of something that
 /// the thread owns, or as a thread-local, for values that may be dropped on any thread
-/// ([`Pool::take_local`]).
+/// ([`Pool::get_local`]).
 pub struct Pool<T> {
     idle: RefCell<Vec<T>>,
     idle_max: usize,

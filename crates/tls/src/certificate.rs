@@ -65,7 +65,7 @@ impl Certificate {
 
     /// Staples the OCSP response in this file (DER, as written by `openssl ocsp -respout`) to the
     /// certificate. A response that is missing, too old, for another certificate or not "good" is
-    /// not sent; this is reported as a [`Warning`], not as an error.
+    /// not sent; this is reported as a [`TlsWarning`], not as an error.
     pub fn ocsp_response_file(mut self, path: impl AsRef<Path>) -> Self {
         self.ocsp_response = Some(PemSource::file(path));
         self

@@ -50,9 +50,9 @@ struct RemoteLookup {
 /// Looks up the challenges of other instances.
 #[doc(hidden)]
 pub trait RemoteChallengeLookup: Send + Sync {
-    /// Completes after [`Challenges::find`] was called with the state of the storage at some time
-    /// after this call. It is called from threads that must not block, and remote hosts decide how
-    /// often.
+    /// Completes after [`ChallengeResponses::replace_remote`] was called with the state of the
+    /// storage at some time after this call. It is called from threads that must not block, and
+    /// remote hosts decide how often.
     fn lookup(&self) -> LookupFuture;
 }
 
@@ -164,7 +164,7 @@ impl ChallengeResponses {
         }))
     }
 
-    /// Presents this certificate for `name` until [`forget_name`](Self::forget_name).
+    /// Presents this certificate for `name` until [`remove_tls_alpn`](Self::remove_tls_alpn).
     ///
     /// # Errors
     ///
@@ -194,7 +194,7 @@ impl ChallengeResponses {
         self.tls_alpn.local.remove(&name.to_ascii_lowercase());
     }
 
-    /// Answers requests for `token` with `answer` until [`forget_token`](Self::forget_token).
+    /// Answers requests for `token` with `answer` until [`remove_http01`](Self::remove_http01).
     pub fn set_http01(&self, token: &str, answer: &str) {
         self.http01.insert(token, answer.into());
     }
@@ -340,12 +340,12 @@ pub(crate) struct CertificateProvider {
 }
 
 impl TlsConfig {
-    /// Creates a `Tls` without a certificate, whose handshakes fail until one is added. `owner`
+    /// Creates a `Tls` without a certificate, whose handshakes fail until one is added. `provider`
     /// obtains the certificates; it is kept alive by this value and its clones.
     ///
     /// # Errors
     ///
-    /// [`TlsError::NoRandomness`] if the system returns no random bytes.
+    /// [`TlsSetupError::RngFailed`] if the system returns no random bytes.
     #[doc(hidden)]
     pub fn with_provider(
         challenges: Arc<ChallengeResponses>,

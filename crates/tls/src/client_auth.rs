@@ -28,9 +28,9 @@ use std::sync::Arc;
 ///   served, and a route may require a certificate (`ClientIdentity` as an argument, or the
 ///   middleware `RequireClientIdentity`). A certificate that is sent must be valid in both cases.
 /// - With revocation lists, each certificate of a client's chain must be covered by one, as with
-///   nginx; [`ClientAuth::revocation_of_clients_only`] requires that only for the client's own
-///   certificate. After a list's `nextUpdate` its clients are rejected until there is a newer list:
-///   install it in time, and reload.
+///   nginx; [`ClientAuth::only_check_end_entity_revocation`] requires that only for the client's
+///   own certificate. After a list's `nextUpdate` its clients are rejected until there is a newer
+///   list: install it in time, and reload.
 /// - Files are read again when [`Tls`](crate::Tls) is reloaded. A session is resumed only while the
 ///   same roots and lists are in use and the certificate is valid, so clients whose certificate was
 ///   revoked are rejected from then on. Open connections stay open.

@@ -23,17 +23,17 @@ use std::time::Duration;
 /// - Sessions are resumed with tickets, one per handshake, whose keys change every six hours. The
 ///   server stores no session state.
 /// - No early data, because it can be replayed.
-/// - ALPN offers `h2`, `http/1.1` and `http/1.0`; see [`Tls::with_alpn`].
-/// - The certificate is chosen by the client's SNI; see [`Tls::with_certificate`].
+/// - ALPN offers `h2`, `http/1.1` and `http/1.0`; see [`TlsConfig::with_alpn`].
+/// - The certificate is chosen by the client's SNI; see [`TlsConfig::with_certificate_pem`].
 ///
 /// # While the server runs
 ///
-/// A clone is a handle to the configuration that the server uses: [`Tls::reload`] reads all files
-/// again, [`Tls::put_certificate`] and [`Tls::remove_certificate`] change the certificates, and
-/// [`Tls::status`] reports the results. Each change is atomic and applies to handshakes that start
-/// after it; if it fails, nothing changes. Open connections and running handshakes keep the
-/// configuration they started with. The `with_...` methods create a new value that shares only its
-/// ticket keys with the old one, so clone the handle after calling them.
+/// A clone is a handle to the configuration that the server uses: [`TlsConfig::reload`] reads all
+/// files again, [`TlsConfig::upsert_certificate`] and [`TlsConfig::remove_certificate`] change the
+/// certificates, and [`TlsConfig::status`] reports the results. Each change is atomic and applies
+/// to handshakes that start after it; if it fails, nothing changes. Open connections and running
+/// handshakes keep the configuration they started with. The `with_...` methods create a new value
+/// that shares only its ticket keys with the old one, so clone the handle after calling them.
 #[derive(Clone)]
 pub struct TlsConfig {
     shared: Arc<ConfigShared>,
@@ -42,7 +42,7 @@ pub struct TlsConfig {
     pub(crate) provider: Option<CertificateProvider>,
 }
 
-/// A self-signed certificate for development, created by [`Tls::self_signed`].
+/// A self-signed certificate for development, created by [`TlsConfig::self_signed`].
 #[derive(Clone, Debug)]
 pub struct SelfSigned {
     /// The configuration that presents the certificate.
@@ -72,7 +72,7 @@ impl TlsConfig {
         Self::from_certificate(Certificate::from_files(certificate, key))
     }
 
-    /// Like [`Tls::from_pem_files`], with PEM text in memory.
+    /// Like [`TlsConfig::from_pem_files`], with PEM text in memory.
     ///
     /// # Errors
     ///
@@ -81,7 +81,7 @@ impl TlsConfig {
         Self::from_certificate(Certificate::from_pem(certificate, key))
     }
 
-    /// Like [`Tls::from_pem_files`], with the further options of [`Certificate`].
+    /// Like [`TlsConfig::from_pem_files`], with the further options of [`Certificate`].
     ///
     /// # Errors
     ///
@@ -98,7 +98,7 @@ impl TlsConfig {
     ///
     /// # Errors
     ///
-    /// [`TlsError::NotMade`] if a name is neither a DNS name nor an IP address.
+    /// [`TlsSetupError::SelfSignedFailed`] if a name is neither a DNS name nor an IP address.
     pub fn self_signed(names: &[&str]) -> Result<SelfSigned, TlsSetupError> {
         let (certificate_pem, key_pem) =
             generate_self_signed(names).map_err(|error| TlsSetupError::SelfSignedFailed {
@@ -115,8 +115,8 @@ impl TlsConfig {
     ///
     /// # Errors
     ///
-    /// [`TlsError::EarlyData`] if it accepts early data, and [`TlsError::BadConfig`] if rustls
-    /// cannot make a connection from it.
+    /// [`TlsSetupError::EarlyDataEnabled`] if it accepts early data, and [`TlsError::BadConfig`] if
+    /// rustls cannot make a connection from it.
     pub fn from_config(config: Arc<ServerConfig>) -> Result<Self, TlsSetupError> {
         if config.max_early_data_size > 0 {
             return Err(TlsSetupError::EarlyDataEnabled);
@@ -147,7 +147,8 @@ impl TlsConfig {
     ///
     /// # Errors
     ///
-    /// As [`Tls::from_pem`], and [`TlsError::ForeignConfig`] after [`Tls::from_config`].
+    /// As [`TlsConfig::from_pem`], and [`TlsSetupError::ExternalConfig`] after
+    /// [`TlsConfig::from_config`].
     pub fn with_certificate_pem(
         self,
         certificate: &[u8],
@@ -156,11 +157,12 @@ impl TlsConfig {
         self.with_certificate(Certificate::from_pem(certificate, key))
     }
 
-    /// Like [`Tls::with_certificate`], with files.
+    /// Like [`TlsConfig::with_certificate_pem`], with files.
     ///
     /// # Errors
     ///
-    /// As [`Tls::from_pem_files`], and [`TlsError::ForeignConfig`] after [`Tls::from_config`].
+    /// As [`TlsConfig::from_pem_files`], and [`TlsSetupError::ExternalConfig`] after
+    /// [`TlsConfig::from_config`].
     pub fn with_certificate_files(
         self,
         certificate: impl AsRef<Path>,
@@ -169,11 +171,12 @@ impl TlsConfig {
         self.with_certificate(Certificate::from_files(certificate, key))
     }
 
-    /// Like [`Tls::with_certificate`], with the further options of [`Certificate`].
+    /// Like [`TlsConfig::with_certificate_pem`], with the further options of [`Certificate`].
     ///
     /// # Errors
     ///
-    /// As [`Tls::from_pem_files`], and [`TlsError::ForeignConfig`] after [`Tls::from_config`].
+    /// As [`TlsConfig::from_pem_files`], and [`TlsSetupError::ExternalConfig`] after
+    /// [`TlsConfig::from_config`].
     pub fn with_certificate(self, certificate: Certificate) -> Result<Self, TlsSetupError> {
         self.rebuild(|plan| plan.managed_mut()?.add(certificate))
     }
@@ -182,15 +185,16 @@ impl TlsConfig {
     ///
     /// # Errors
     ///
-    /// A [`TlsError`] with the file, the cause and the remedy; [`TlsError::ForeignConfig`] after
-    /// [`Tls::from_config`].
+    /// A [`TlsError`] with the file, the cause and the remedy; [`TlsSetupError::ExternalConfig`]
+    /// after [`TlsConfig::from_config`].
     pub fn with_client_auth(self, clients: ClientAuth) -> Result<Self, TlsSetupError> {
         self.rebuild(|plan| plan.managed_mut()?.set_client_auth(clients))
     }
 
     /// Uses these keys for session tickets instead of random ones.
     ///
-    /// Has no effect after [`Tls::from_config`], because that configuration has its own ticketer.
+    /// Has no effect after [`TlsConfig::from_config`], because that configuration has its own
+    /// ticketer.
     #[must_use]
     pub fn with_ticket_keys(self, keys: TicketKeys) -> Self {
         self.rebuild_infallible(|plan| {
@@ -200,12 +204,12 @@ impl TlsConfig {
         })
     }
 
-    /// Sets the oldest version to accept. The default is [`Version::Tls12`].
+    /// Sets the oldest version to accept. The default is [`TlsVersion::Tls12`].
     ///
     /// # Errors
     ///
     /// [`TlsError::NoCipherSuite`] if none of the enabled cipher suites is for this version;
-    /// [`TlsError::ForeignConfig`] after [`Tls::from_config`].
+    /// [`TlsSetupError::ExternalConfig`] after [`TlsConfig::from_config`].
     pub fn with_min_version(self, minimum: TlsVersion) -> Result<Self, TlsSetupError> {
         self.rebuild(|plan| {
             plan.managed_mut()?.protocol.minimum = minimum;
@@ -230,8 +234,9 @@ impl TlsConfig {
     ///
     /// # Errors
     ///
-    /// [`TlsError::UnknownName`], which lists the known names; [`TlsError::NoCipherSuite`] if none
-    /// is for the minimum version; [`TlsError::ForeignConfig`] after [`Tls::from_config`].
+    /// [`TlsSetupError::UnknownAlgorithm`], which lists the known names;
+    /// [`TlsError::NoCipherSuite`] if none is for the minimum version;
+    /// [`TlsSetupError::ExternalConfig`] after [`TlsConfig::from_config`].
     pub fn with_cipher_suites(self, names: &[&str]) -> Result<Self, TlsSetupError> {
         self.rebuild(|plan| {
             let own = plan.managed_mut()?;
@@ -246,8 +251,8 @@ impl TlsConfig {
     ///
     /// # Errors
     ///
-    /// [`TlsError::UnknownName`], which lists the known names; [`TlsError::ForeignConfig`] after
-    /// [`Tls::from_config`].
+    /// [`TlsSetupError::UnknownAlgorithm`], which lists the known names;
+    /// [`TlsSetupError::ExternalConfig`] after [`TlsConfig::from_config`].
     pub fn with_key_exchange_groups(self, names: &[&str]) -> Result<Self, TlsSetupError> {
         self.rebuild(|plan| {
             let own = plan.managed_mut()?;
@@ -264,7 +269,7 @@ impl TlsConfig {
     ///
     /// # Errors
     ///
-    /// [`TlsError::ForeignConfig`] after [`Tls::from_config`].
+    /// [`TlsSetupError::ExternalConfig`] after [`TlsConfig::from_config`].
     pub fn with_key_log(self) -> Result<Self, TlsSetupError> {
         self.rebuild(|plan| {
             plan.managed_mut()?.key_log = Some(Arc::new(KeyLogFile::new()));
@@ -326,7 +331,8 @@ impl TlsConfig {
     /// Reads all files again: certificates, keys, staples, roots and revocation lists for clients,
     /// ticket keys. The new contents apply from the next handshake on. If anything is wrong with
     /// them, such as a truncated file, a key that does not match, or a new certificate that has
-    /// expired or is not valid yet, nothing changes; the log and [`Tls::status`] report the reason.
+    /// expired or is not valid yet, nothing changes; the log and [`TlsConfig::status`] report the
+    /// reason.
     ///
     /// Reads files and may therefore block: in a handler, call it through `peregrine::offload`.
     ///
@@ -352,21 +358,22 @@ impl TlsConfig {
     }
 
     /// Adds a certificate while the server runs, or replaces the one with the same label
-    /// ([`Certificate::labelled`]).
+    /// ([`Certificate::label`]).
     ///
     /// # Errors
     ///
-    /// As [`Tls::reload`]; [`TlsError::ForeignConfig`] after [`Tls::from_config`]. On an error,
-    /// nothing changes.
+    /// As [`TlsConfig::reload`]; [`TlsSetupError::ExternalConfig`] after
+    /// [`TlsConfig::from_config`]. On an error, nothing changes.
     pub fn upsert_certificate(&self, certificate: Certificate) -> Result<(), TlsSetupError> {
         self.upsert_certificate_before(certificate, &[])
     }
 
-    /// Like [`Tls::put_certificate`]; a new certificate is inserted before those with these labels.
+    /// Like [`TlsConfig::upsert_certificate`]; a new certificate is inserted before those with
+    /// these labels.
     ///
     /// # Errors
     ///
-    /// As [`Tls::put_certificate`].
+    /// As [`TlsConfig::upsert_certificate`].
     #[doc(hidden)]
     pub fn upsert_certificate_before(
         &self,
@@ -383,8 +390,8 @@ impl TlsConfig {
     ///
     /// # Errors
     ///
-    /// [`TlsError::LastCertificate`] if it is the only one; [`TlsError::ForeignConfig`] after
-    /// [`Tls::from_config`].
+    /// [`TlsError::LastCertificate`] if it is the only one; [`TlsSetupError::ExternalConfig`] after
+    /// [`TlsConfig::from_config`].
     pub fn remove_certificate(&self, label: &str) -> Result<bool, TlsSetupError> {
         self.update_running(|plan| plan.managed_mut()?.remove(label))
     }
@@ -438,7 +445,7 @@ impl TlsConfig {
     }
 
     /// The keys for session tickets, for handing them over to other instances and to the next
-    /// process; `None` after [`Tls::from_config`].
+    /// process; `None` after [`TlsConfig::from_config`].
     pub fn ticket_keys(&self) -> Option<TicketKeys> {
         match &self.plan().base {
             ConfigBase::Managed(own) => Some(own.tickets.clone()),
@@ -458,7 +465,7 @@ impl TlsConfig {
     }
 
     /// The warnings found when this value was created, such as an expired certificate. The server
-    /// logs them at startup, and those of [`Tls::status`] daily.
+    /// logs them at startup, and those of [`TlsConfig::status`] daily.
     pub fn warnings(&self) -> &[TlsWarning] {
         &self.warnings
     }

@@ -26,12 +26,12 @@ thread_local! {
     static SCRATCH: Pool<Vec<u8>> = const { Pool::new(1) };
 }
 
-/// The TLS state of one connection; created by [`Tls::session`](crate::Tls::session).
+/// The TLS state of one connection; created by [`TlsConfig::new_connection`](crate::Tls::session).
 ///
 /// Its two directions are independent. The server passes bytes from the peer to
-/// [`Session::receive`], and data for the peer to [`Session::send`] and [`Session::close`]. All
-/// three append to the caller's buffers; always send the bytes in `out`, in order, whatever the
-/// result is.
+/// [`TlsConnection::receive`], and data for the peer to [`TlsConnection::send`] and
+/// [`TlsConnection::close`]. All three append to the caller's buffers; always send the bytes in
+/// `out`, in order, whatever the result is.
 ///
 /// Receiving only moves forward through these stages:
 ///
@@ -149,8 +149,9 @@ impl TlsConnection {
         sent
     }
 
-    /// Appends a `close_notify` to `out`: nothing more will be sent. Receiving is still possible.
-    /// Appends nothing before the handshake is complete, after an error, or when called again.
+    /// Appends a `close_notify` to `out`: nothing more will be sent. Receiving is still
+    /// possible. Appends nothing before the handshake is complete, after an error, or when called
+    /// again.
     // RFC 8446 §6.1: each party MUST send a "close_notify" before closing its write side, unless it
     // has already sent some error alert.
     pub fn close(&mut self, out: &mut Vec<u8>) {
@@ -217,14 +218,14 @@ impl TlsConnection {
     }
 
     /// Returns whether the handshake waits for the lookup of another instance's ACME challenge. If
-    /// so, [`Session::poll_look`] reports when to continue.
+    /// so, [`TlsConnection::poll_lookup`] reports when to continue.
     #[inline]
     pub fn is_lookup_pending(&self) -> bool {
         matches!(&self.stage, TlsConnectionState::DetectingChallenge(examined) if examined.is_lookup_pending())
     }
 
-    /// Ready when the handshake is not waiting. [`Session::receive`] then continues, even without
-    /// new bytes.
+    /// Ready when the handshake is not waiting. [`TlsConnection::receive`] then continues, even
+    /// without new bytes.
     pub fn poll_lookup(&mut self, context: &mut Context<'_>) -> Poll<()> {
         match &mut self.stage {
             TlsConnectionState::DetectingChallenge(examined) => examined.poll_lookup(context),

@@ -8,7 +8,7 @@ use std::fmt;
 /// The response to a clear-text HTTP request on a TLS port.
 ///
 /// [`Session::receive`](crate::Session::receive) appends it to its output together with
-/// [`Reject::PlainHttp`].
+/// [`TlsConnectionError::PlainHttp`].
 // RFC 9110 §15.5.1: 400 says that the server will not process the request because of something that
 // is perceived to be a client error.
 pub const PLAIN_HTTP_REPLY: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\
@@ -54,7 +54,8 @@ pub enum TlsConnectionError {
     /// A record was altered in transit, or encrypted with a wrong key.
     // RFC 8446 §5.2: if the decryption fails, the receiver MUST send "bad_record_mac".
     DecryptError,
-    /// A record contains more than [`RECORD_PLAIN_BYTES_MAX`](crate::RECORD_PLAIN_BYTES_MAX).
+    /// A record contains more than
+    /// [`RECORD_PLAINTEXT_BYTES_MAX`](crate::RECORD_PLAINTEXT_BYTES_MAX).
     // RFC 8446 §5.2: an endpoint that receives one MUST send "record_overflow".
     RecordTooLarge,
     /// A client certificate is required, and the peer sent none.
@@ -169,8 +170,8 @@ impl fmt::Display for TlsConnectionError {
 
 impl std::error::Error for TlsConnectionError {}
 
-/// Why data cannot be sent. Except for [`SendError::KeysExhausted`], the call was made in the wrong
-/// state.
+/// Why data cannot be sent. Except for [`TlsSendError::KeysExhausted`], the call was made in the
+/// wrong state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TlsSendError {

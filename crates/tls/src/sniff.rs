@@ -8,7 +8,7 @@ use crate::limits::SNIFFED_METHOD_BYTES_MAX;
 /// The recognised protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SniffedProtocol {
-    /// More bytes are needed; there are fewer than [`METHOD_BYTES_MAX`] so far.
+    /// More bytes are needed; there are fewer than [`SNIFFED_METHOD_BYTES_MAX`] so far.
     NeedMore,
     /// A TLS record.
     Tls,

@@ -100,7 +100,7 @@ impl TicketKeys {
     /// Creates a random key, which is rotated every six hours.
     ///
     /// # Errors
-    /// [`TlsError::NoRandomness`].
+    /// [`TlsSetupError::RngFailed`].
     pub fn random() -> Result<Self, TlsSetupError> {
         Ok(Self::from_keys(
             vec![TicketKey::random()?],
@@ -137,7 +137,7 @@ impl TicketKeys {
     /// eight.
     ///
     /// # Errors
-    /// [`TlsError::NoRandomness`].
+    /// [`TlsSetupError::RngFailed`].
     pub fn rotate(&self) -> Result<(), TlsSetupError> {
         let key = TicketKey::random()?;
         let mut ring = self.ring.write().unwrap_or_else(PoisonError::into_inner);

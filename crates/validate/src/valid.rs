@@ -19,7 +19,8 @@ use std::rc::Rc;
 /// `Form`, `Query`, `Path` and `MultipartForm`.
 ///
 /// It fails like the inner extractor, and with 422 `validation-failed` for a value that breaks a
-/// rule; see [`Invalid`]. `Option<Valid<_>>` is `None` where the inner extractor finds nothing.
+/// rule; see [`ValidationErrors`]. `Option<Valid<_>>` is `None` where the inner extractor finds
+/// nothing.
 ///
 /// Rules may need a context (`#[garde(context(Words))]`) whose type implements `Default`. The
 /// context is the application's state of that type, set with `.state(value)`, or else the default.

@@ -1,8 +1,8 @@
 //! Runs beside the handler: turns frames into messages, answers pings, and enforces the timeouts.
 //!
-//! The server polls one future per WebSocket, [`converse`]. It contains the handler's future, which
-//! the [`Conversation`] polls. The peer is therefore served whatever the handler waits for, without
-//! a separate task.
+//! The server polls one future per WebSocket, [`run_websocket`]. It contains the handler's future,
+//! which the [`Dispatcher`] polls. The peer is therefore served whatever the handler waits for,
+//! without a separate task.
 
 use crate::error::RecvError;
 use crate::limits::WebSocketTimeouts;

@@ -9,14 +9,15 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RecvError {
-    /// The peer broke a rule or exceeded a limit; it was sent a Close frame with [`WebSocketError::code`].
+    /// The peer broke a rule or exceeded a limit; it was sent a Close frame with
+    /// [`WebSocketError::code`].
     Protocol(WebSocketError),
     /// The connection ended without a Close frame.
     ConnectionLost,
     /// The peer did not answer a ping in time.
     PongTimeout,
     /// The worker has reached its memory limit (`overload.memory_max`), and this peer needed more.
-    /// It was sent [`CloseCode::TRY_LATER`](crate::CloseCode::TRY_LATER).
+    /// It was sent [`CloseCode::TRY_AGAIN_LATER`](crate::CloseCode::TRY_LATER).
     Overloaded,
 }
 

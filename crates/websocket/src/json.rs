@@ -74,7 +74,7 @@ pub struct JsonSender<Out> {
 }
 
 impl<Out: Serialize> JsonSender<Out> {
-    /// Sends a value; see [`Sender::send`].
+    /// Sends a value; see [`WebSocketSender::send`].
     ///
     /// # Errors
     /// The value cannot be serialised as JSON, or the WebSocket is closed.

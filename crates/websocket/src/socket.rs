@@ -41,12 +41,12 @@ impl WebSocket {
         self.protocol.as_deref()
     }
 
-    /// Receives the next message; see [`Receiver::recv`].
+    /// Receives the next message; see [`WebSocketReceiver::recv`].
     pub fn recv(&mut self) -> impl Future<Output = Option<Result<Message, RecvError>>> {
         self.receiver.recv()
     }
 
-    /// Sends a message; see [`Sender::send`].
+    /// Sends a message; see [`WebSocketSender::send`].
     ///
     /// # Errors
     /// The WebSocket is closed, or the message is not allowed.
@@ -54,7 +54,7 @@ impl WebSocket {
         self.sender.send(message)
     }
 
-    /// Sends a message if there is room for it, without waiting; see [`Sender::try_send`].
+    /// Sends a message if there is room for it, without waiting; see [`WebSocketSender::try_send`].
     ///
     /// # Errors
     /// The send queue is full, the WebSocket is closed, or the message is not allowed.
@@ -74,7 +74,7 @@ impl WebSocket {
         sender.close(code, reason).await
     }
 
-    /// Waits until the WebSocket closes or is about to; see [`Sender::closing`].
+    /// Waits until the WebSocket closes or is about to; see [`WebSocketSender::wait_closing`].
     pub async fn wait_closing(&self) {
         self.sender.wait_closing().await;
     }
@@ -100,7 +100,7 @@ impl Stream for WebSocket {
     }
 }
 
-/// See the implementation for [`Sender`].
+/// See the implementation for [`WebSocketSender`].
 impl Sink<Message> for WebSocket {
     type Error = SendError;
 
@@ -194,7 +194,7 @@ impl WebSocketSender {
     /// slow peer must not delay the others.
     ///
     /// # Errors
-    /// The send queue is full; otherwise as [`Sender::send`].
+    /// The send queue is full; otherwise as [`WebSocketSender::send`].
     pub fn try_send(&self, message: impl Into<Message>) -> Result<(), TrySendError> {
         self.shared.with(|state| state.try_send(message.into()))
     }
@@ -225,7 +225,7 @@ impl WebSocketSender {
 }
 
 /// Messages are sent without a flush. Closing the sink closes the WebSocket with code 1000 and
-/// waits for the peer's Close frame, as [`Sender::close`] does.
+/// waits for the peer's Close frame, as [`WebSocketSender::close`] does.
 impl Sink<Message> for WebSocketSender {
     type Error = SendError;
 

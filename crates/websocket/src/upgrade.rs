@@ -133,7 +133,7 @@ impl WebSocketUpgrade {
     }
 
     /// Sets how long a peer may take to answer that ping. Any byte counts as an answer. The default
-    /// is [`IDLE_TIMEOUT`](crate::IDLE_TIMEOUT).
+    /// is [`PONG_TIMEOUT`](crate::PONG_TIMEOUT).
     #[must_use]
     pub fn pong_timeout(mut self, patience: Duration) -> Self {
         self.timeouts.pong_timeout = patience;
@@ -151,8 +151,8 @@ impl WebSocketUpgrade {
 
     /// Sets how long a handler may still send while the server drains, before the peer is sent
     /// close code
-    /// 1001. The default is [`GOODBYE`](crate::GOODBYE). The wait ends early when the handler
-    ///       returns.
+    /// 1001. The default is [`DRAIN_TIMEOUT`](crate::DRAIN_TIMEOUT). The wait ends early when the
+    ///       handler returns.
     #[must_use]
     pub fn drain_timeout(mut self, patience: Duration) -> Self {
         self.timeouts.drain_timeout = patience;

@@ -52,7 +52,8 @@ impl Client {
         self.endpoint.poll_recv(context, bytes_max.max(1))
     }
 
-    /// Queues bytes. They are sent when [`poll_sent`](Self::poll_sent) is ready for the result.
+    /// Queues bytes. They are sent when [`poll_sent`](Self::poll_flushed_to) is ready for the
+    /// result.
     ///
     /// # Errors
     /// As [`send`](Self::send).

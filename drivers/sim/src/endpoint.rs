@@ -71,8 +71,8 @@ impl SimEndpoint {
         })
     }
 
-    /// Returns whether [`Link::poll_recv`] would complete immediately with bytes, without arranging
-    /// a wake-up.
+    /// Returns whether [`SimEndpoint::poll_recv`] would complete immediately with bytes, without
+    /// arranging a wake-up.
     pub(crate) fn has_data(&self) -> bool {
         self.with(|state, id, end| {
             let pipe = connection(&mut state.connections, id).pipe(end.peer());
@@ -80,7 +80,7 @@ impl SimEndpoint {
         })
     }
 
-    /// Returns whether [`Link::poll_recv`] would be ready.
+    /// Returns whether [`SimEndpoint::poll_recv`] would be ready.
     pub(crate) fn is_readable(&self) -> bool {
         self.with(|state, id, end| {
             let pipe = connection(&mut state.connections, id).pipe(end.peer());
@@ -149,7 +149,7 @@ impl SimEndpoint {
         })
     }
 
-    /// Returns whether `poll_all_sent` would be ready.
+    /// Returns whether `poll_flushed` would be ready.
     pub(crate) fn is_flushed(&self) -> bool {
         self.with(|state, id, end| {
             let pipe = connection(&mut state.connections, id).pipe(end);

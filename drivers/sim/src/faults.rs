@@ -45,7 +45,7 @@ pub struct Faults {
 /// Socket buffers, which accept and release bytes in lumps.
 ///
 /// A full send buffer accepts nothing until a third of it is free. A full receive buffer stays
-/// closed until `window_lump_bytes` of it are free. Bytes leave the send buffer when they arrive,
+/// closed until `window_update_bytes` of it are free. Bytes leave the send buffer when they arrive,
 /// whether read or not. After a stream is closed, the bytes accepted by the kernel are still
 /// delivered.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,8 +2,8 @@
 //!
 //! [`Sim`] is a driver like the others, so a complete server runs on it unchanged. Every decision
 //! (which task runs next, where bytes are cut, which faults occur) comes from one seed. The same
-//! seed repeats a run exactly; [`Network::trace`] proves it. The simulation does not model TCP's
-//! performance, and never looks at the contents of the data.
+//! seed repeats a run exactly; [`Network::trace_digest`] proves it. The simulation does not model
+//! TCP's performance, and never looks at the contents of the data.
 //!
 //! Time is virtual. If no task can run, time jumps to the next event. If there is none while `main`
 //! waits, the run panics with the word *deadlock*, the seed, and a list of the waiting tasks.
@@ -15,10 +15,10 @@
 //! offers no way to choose their order. Not covered: threads, real sockets, and `tokio::select!`
 //! without `biased`, whose choice is made by tokio.
 //!
-//! A direction is a pipe that moves byte by byte, or has the buffers of [`Sockets`], which accept
-//! and release bytes in lumps. Closing, resetting and refusing behave as in TCP: data accepted by a
-//! kernel is delivered after the stream is gone, unless it was reset, and a reset discards data
-//! that the client has not read.
+//! A direction is a pipe that moves byte by byte, or has the buffers of [`SocketBuffers`], which
+//! accept and release bytes in lumps. Closing, resetting and refusing behave as in TCP: data
+//! accepted by a kernel is delivered after the stream is gone, unless it was reset, and a reset
+//! discards data that the client has not read.
 //!
 //! Start with [`Network`], then read `run.rs` (the loop) and `pipe.rs` (one direction).
 #![forbid(unsafe_code)]

@@ -174,7 +174,7 @@ impl Network {
     }
 
     /// Makes a stuck run unwind silently: the caller that catches the panic reports it with
-    /// [`Network::stuck`].
+    /// [`Network::failure`].
     pub fn suppress_panic_message(&self) {
         self.with(|state| state.suppress_panic_message = true);
     }
@@ -185,8 +185,8 @@ impl Network {
         self.with(|state| state.failure.clone())
     }
 
-    /// Ends the [story](Self::story) and the [trace](Self::trace): later events only clean up a
-    /// failed run. A stuck run does this by itself.
+    /// Ends the [story](Self::event_log) and the [trace](Self::trace_digest): later events only
+    /// clean up a failed run. A stuck run does this by itself.
     pub fn stop_recording(&self) {
         self.with(|state| state.trace.stop_recording());
     }
@@ -197,8 +197,8 @@ impl Network {
         self.with(|state| state.trace.is_recording_stopped())
     }
 
-    /// Adds a line to the [story](Self::story), which is included in the [trace](Self::trace) as
-    /// well.
+    /// Adds a line to the [story](Self::event_log), which is included in the
+    /// [trace](Self::trace_digest) as well.
     pub fn log(&self, text: impl Into<String>) {
         let text = text.into();
         self.with(|state| state.trace.log(state.now, text));

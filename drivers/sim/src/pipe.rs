@@ -1,11 +1,11 @@
 //! One direction of a connection.
 //!
-//! Bytes move in one direction through these stages: the sender's call puts them into `outgoing`;
+//! Bytes move in one direction through these stages: the sender's call puts them into `pending`;
 //! the sender's kernel moves them to `held` as far as its send buffer has room; pieces of that move
-//! to `flying` as far as the receiver's window is open; after their delay they land in `arrived`,
-//! where the receiver takes them. Invariant: `flying + arrived <= window`.
+//! to `in_flight` as far as the receiver's window is open; after their delay they land in
+//! `receive_buffer`, where the receiver takes them. Invariant: `flying + arrived <= window`.
 //!
-//! Without [`Sockets`], send buffers do not exist: accepted bytes fly at once, as far as
+//! Without [`SocketBuffers`], send buffers do not exist: accepted bytes fly at once, as far as
 //! there is room.
 
 use std::collections::VecDeque;
@@ -19,7 +19,7 @@ use crate::state::Side;
 /// One direction, from its sender's calls to its receiver's.
 #[derive(Debug)]
 pub(crate) struct Pipe {
-    /// Limits `flying` and `arrived`.
+    /// Limits `in_flight` and `receive_buffer`.
     window: BoundedBuffer,
     /// `None`: accepted bytes fly at once.
     send_buffer_limits: Option<SendBufferLimits>,
@@ -69,7 +69,7 @@ impl BoundedBuffer {
 /// The limits of `held`.
 #[derive(Debug)]
 struct SendBufferLimits {
-    /// Limits all unacknowledged bytes: `held` and `flying`.
+    /// Limits all unacknowledged bytes: `held` and `in_flight`.
     total: BoundedBuffer,
     /// Limits `held` alone.
     unsent: BoundedBuffer,
@@ -94,7 +94,7 @@ impl SendBufferLimits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SenderState {
     Open,
-    /// It ends once `outgoing` is empty.
+    /// It ends once `pending` is empty.
     FinQueued,
     FinSent,
     /// The connection is broken, as far as the sender knows.

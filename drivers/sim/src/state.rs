@@ -221,7 +221,7 @@ impl NetworkState {
         key
     }
 
-    /// Wakes `waker` at `at`. The key is for [`State::cancel`].
+    /// Wakes `waker` at `at`. The key is for [`NetworkState::cancel`].
     pub(crate) fn wake_at(&mut self, at: Duration, waker: Waker) -> (Duration, u64) {
         self.schedule(at, ScheduledEvent::Wake(waker))
     }

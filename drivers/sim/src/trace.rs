@@ -42,7 +42,7 @@ pub struct RunFailure {
 }
 
 impl Trace {
-    /// Adds an event. The meaning of the figures depends on `what`.
+    /// Adds an event. The meaning of the figures depends on `cause`.
     pub(crate) fn record(&mut self, now: Duration, what: &'static str, figures: [u64; 3]) {
         if self.is_frozen {
             return;

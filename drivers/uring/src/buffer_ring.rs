@@ -1,6 +1,6 @@
 //! The ring of receive buffers shared by all connections of a worker.
 //!
-//! The kernel picks a buffer when bytes arrive. From that completion until [`Buffers::give_back`]
+//! The kernel picks a buffer when bytes arrive. From that completion until [`BufferRing::provide`]
 //! the driver owns the buffer. Unread buffers are linked through a side table, so a connection's
 //! queue of unread chunks needs no extra memory.
 
@@ -27,7 +27,7 @@ const BUFFER_BYTES_RANGE: std::ops::RangeInclusive<usize> = 512..=65_536;
 /// All receive buffers of one worker.
 ///
 /// Each buffer is in one of four places: not in use yet, in the kernel's ring, in a connection's
-/// [`Unread`], or in a chunk held by the user. `lent` counts the last two.
+/// [`ChunkQueue`], or in a chunk held by the user. `lent` counts the last two.
 ///
 /// The kernel cycles through all buffers it has, so each of them soon takes up physical memory. It
 /// is given more only when few are left.

@@ -20,8 +20,8 @@ use crate::worker::UringWorker;
 /// One worker's io_uring driver.
 ///
 /// Tasks that wait for tokio's timers or sockets directly should hold the driver (see
-/// [`Driver::hold`]); otherwise they may be woken up to 100 ms late. This is not necessary for
-/// tasks spawned on tokio from this thread, which the driver notices.
+/// [`Driver::keep_awake`]); otherwise they may be woken up to 100 ms late. This is not necessary
+/// for tasks spawned on tokio from this thread, which the driver notices.
 ///
 /// ```
 /// use peregrine_driver::{Driver, Options};
@@ -46,7 +46,7 @@ pub struct Uring {
 }
 
 /// Keeps the thread from sleeping in the ring, where it does not see tokio's events. See
-/// [`Driver::hold`].
+/// [`Driver::keep_awake`].
 pub struct KeepAwake {
     worker: Rc<UringWorker>,
 }

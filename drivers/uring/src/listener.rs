@@ -31,7 +31,7 @@ use crate::worker::UringWorker;
 const PREEXISTING_MAX: u32 = 65_536;
 
 /// For this many tasks polled in a turn, one more connection is taken in the next one; see
-/// [`Shared::share`].
+/// [`UringWorker::accept_batch_size`].
 const POLLS_PER_ACCEPT: usize = 8;
 
 /// The minimum number of connections taken after a long turn.
@@ -82,7 +82,7 @@ pub(crate) struct ListenerSlot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AcceptState {
     Idle,
-    /// With the kind of the armed operation: [`Kind::Accept`] or [`Kind::Connection`].
+    /// With the kind of the armed operation: [`OpKind::Accept`] or [`OpKind::AcceptReady`].
     Armed(OpKind),
     Cancelling,
 }

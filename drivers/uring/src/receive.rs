@@ -55,9 +55,9 @@ pub(crate) enum ReceiveMode {
     Multishot,
     /// One operation for one chunk in a shared buffer.
     Single,
-    /// One operation for one chunk of up to [`Shared::large_bytes`] in separate memory, submitted
-    /// only when a reader waits for it. It takes what the socket has and never waits for more, so a
-    /// connection whose peer pauses holds no such memory.
+    /// One operation for one chunk of up to [`UringWorker::large_receive_bytes`] in separate
+    /// memory, submitted only when a reader waits for it. It takes what the socket has and never
+    /// waits for more, so a connection whose peer pauses holds no such memory.
     Large,
     /// One operation that waits until the socket is readable, before a large chunk. Otherwise an
     /// upload that is faster than its peer would arrive in two pieces each time: a small one that

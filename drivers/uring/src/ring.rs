@@ -74,8 +74,8 @@ pub(crate) const OPTIONAL_SETUP_FLAGS: [SetupFlag; 4] = [
 pub(crate) enum EnterWait {
     /// Submit, run the kernel's deferred work, and return.
     DontWait,
-    /// Until something completes that is not expected (see [`Ring::expect_completion`]), at most
-    /// for the given time, if any.
+    /// Until something completes that is not expected (see [`Ring::expect_inline_completion`]), at
+    /// most for the given time, if any.
     Completion(Option<Duration>),
 }
 
@@ -283,7 +283,8 @@ impl Ring {
         submission.taskrun() || submission.cq_overflow()
     }
 
-    /// Registers `event` to be signalled on completions, initially disabled: see [`Ring::notify`].
+    /// Registers `event` to be signalled on completions, initially disabled: see
+    /// [`Ring::set_eventfd_enabled`].
     ///
     /// # Errors
     /// The ring is closed, or the kernel rejected the call.

@@ -25,7 +25,7 @@ use crate::worker::UringWorker;
 /// A connection of a [`Uring`](crate::Uring) worker.
 pub struct UringStream {
     pub(crate) worker: Rc<UringWorker>,
-    /// The index of its slot, or [`PASSED`].
+    /// The index of its slot, or [`HANDED_OFF`].
     pub(crate) index: u32,
 }
 

@@ -61,8 +61,8 @@ impl LoopClock {
         }
     }
 
-    /// Forgets the reading. Between turns (`in_turn` false), other code of the thread runs for an
-    /// unknown time, so nothing is cached.
+    /// Forgets the reading. Between turns (`in_iteration` false), other code of the thread runs for
+    /// an unknown time, so nothing is cached.
     pub(crate) fn invalidate(&self, in_turn: bool) {
         self.in_iteration.set(in_turn);
         self.now.set(None);

@@ -296,7 +296,7 @@ impl StartedAccessLog {
         &self.flush.metrics
     }
 
-    /// Distributes the log to the workers. The returned [`Ending`] ends it.
+    /// Distributes the log to the workers. The returned [`AccessLogFlush`] ends it.
     #[must_use]
     pub fn distribute(
         logging: Option<Self>,
@@ -337,7 +337,7 @@ pub struct AccessLogFlush {
 }
 
 impl AccessLogFlush {
-    /// Waits until everything is written, for up to `end_timeout`.
+    /// Waits until everything is written, for up to `flush_timeout`.
     pub fn wait(self) {
         self.signal.flush();
         if let Err(mpsc::RecvTimeoutError::Timeout) = self.done.recv_timeout(self.flush_timeout) {

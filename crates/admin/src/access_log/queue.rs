@@ -21,7 +21,7 @@ pub(super) struct LineQueue {
     bytes_max: usize,
     /// The writer thread locks one slot at a time, and only to take its contents. So one of the two
     /// slots is always free, and a worker never waits, not even if the writer thread is preempted
-    /// while it holds a lock; see [`TRIES`].
+    /// while it holds a lock; see [`LOCK_ATTEMPTS`].
     slots: [Mutex<Vec<u8>>; 2],
     signal: Arc<WriterSignal>,
     metrics: Arc<AccessLogMetrics>,
@@ -99,7 +99,7 @@ pub(super) struct WriterSignal {
     is_reopen_requested: AtomicBool,
     /// The output to switch to.
     next_sink: Mutex<Option<Sink>>,
-    /// A [`Life`].
+    /// A [`WriterState`].
     state: AtomicU8,
     thread: OnceLock<Thread>,
 }

@@ -114,7 +114,7 @@ impl Sink {
         (written, Ok(()))
     }
 
-    /// Waits for [`PAUSE`], or for less if the system reports that there is room.
+    /// Waits for [`RETRY_INTERVAL`], or for less if the system reports that there is room.
     fn wait_writable(&self) {
         #[cfg(unix)]
         {

@@ -55,7 +55,7 @@ impl AccessLogWriter {
         let _ = self.done.send(Ok(()));
     }
 
-    /// Waits until there is something to do, and then for up to [`GATHER`] for more lines.
+    /// Waits until there is something to do, and then for up to [`BATCH_DELAY`] for more lines.
     fn wait(&self) {
         while self.signal.state() == WriterState::Running && !self.signal.is_set() {
             thread::park();

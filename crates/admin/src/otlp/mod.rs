@@ -72,7 +72,7 @@ const EXCLUDED_TARGETS: [&str; 2] = ["opentelemetry", "rustls"];
 ///
 /// A separate thread sends spans in batches. If its queue is full (2,048 spans), spans are dropped;
 /// no worker waits. The shutdown of a server waits for up to 5 s
-/// ([`end_timeout`](Self::end_timeout)) until the queue is empty. The admin listener's metrics
+/// ([`flush_timeout`](Self::flush_timeout)) until the queue is empty. The admin listener's metrics
 /// count sent and lost spans.
 ///
 /// The thread has a small built-in HTTP/1.1 client, which supports HTTPS with the feature `tls`. No

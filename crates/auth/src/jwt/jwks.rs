@@ -39,16 +39,16 @@ type FetchFuture = Pin<Box<dyn Future<Output = Result<Bytes, String>> + Send>>;
 ///     // For example: client.get("https://id.example/jwks.json").send().await?.bytes().await
 ///     Ok::<_, std::io::Error>(r#"{"keys":[]}"#)
 /// });
-/// let verifier = JwtVerifier::new(JwtKeys::published(keys), "https://id.example", "my-api");
+/// let verifier = JwtVerifier::new(JwtKeys::remote(keys), "https://id.example", "my-api");
 /// # let _ = verifier;
 /// ```
 ///
 /// | setting | default |
 /// |---|---|
-/// | [`fresh_for`](Self::fresh_for): after this time, the next request fetches again | 10 minutes |
-/// | [`stale_for`](Self::stale_for): extra time while the issuer does not answer | 1 hour |
-/// | [`pause`](Self::pause) between two attempts | 30 s |
-/// | [`timeout`](Self::timeout) of one attempt | 5 s |
+/// | [`max_age`](Self::max_age): after this time, the next request fetches again | 10 minutes |
+/// | [`stale_if_error`](Self::stale_if_error): extra time while the issuer does not answer | 1 hour |
+/// | [`pause`](Self::cooldown) between two attempts | 30 s |
+/// | [`timeout`](Self::fetch_timeout) of one attempt | 5 s |
 ///
 /// While one request refreshes stale keys, concurrent requests use the stale ones.
 ///
@@ -145,7 +145,7 @@ impl RemoteJwks {
     }
 
     /// Sets how long stale keys are still used while the issuer does not answer, in addition to
-    /// [`fresh_for`](Self::fresh_for). The default is 1 hour. A withdrawn key is accepted for just
+    /// [`max_age`](Self::max_age). The default is 1 hour. A withdrawn key is accepted for just
     /// as long.
     #[must_use]
     pub fn stale_if_error(self, time: Duration) -> Self {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 const KEYS_MAX: usize = 100;
 
 /// The keys that verify token signatures: a shared secret, an issuer's public keys, or the keys
-/// that an issuer publishes ([`Jwks`]).
+/// that an issuer publishes ([`RemoteJwks`]).
 #[derive(Clone, Debug)]
 pub struct JwtKeys(pub(super) KeySource);
 

@@ -67,7 +67,7 @@ pub enum ClaimRule {
 /// let token = encode(&Header::default(), &claims, &EncodingKey::from_secret(&secret)).unwrap();
 /// let response = client.get("/").header("authorization", format!("Bearer {token}")).send_now();
 /// assert_eq!(response.text(), "alice");
-/// # Ok::<_, peregrine::auth::KeyError>(())
+/// # Ok::<_, peregrine::auth::JwtKeyError>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct JwtVerifier(Arc<VerifierSettings>);

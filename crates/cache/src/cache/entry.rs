@@ -86,7 +86,7 @@ pub(crate) enum Freshness {
 }
 
 impl CacheEntry {
-    /// The response to this request, generated at `since`.
+    /// The response to this request, generated at `stored_at`.
     pub(crate) fn new(
         response: &Response,
         content: &Bytes,

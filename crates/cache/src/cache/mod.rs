@@ -73,12 +73,13 @@ const BYPASS_FIELDS: [&str; 5] =
 /// # Stored responses
 ///
 /// Responses to GET with a lifetime (`s-maxage`, `max-age` or `Expires`), or without one if
-/// [`Cache::ttl`] is set, and with status 200, 203, 204, 300, 301, 302, 307, 308, 404, 405, 410 or
-/// 414.
+/// [`Cache::default_ttl`] is set, and with status 200, 203, 204, 300, 301, 302, 307, 308, 404, 405,
+/// 410 or 414.
 ///
 /// Not stored are responses with `no-store`, `no-cache`, `private`, `Vary: *` or `Set-Cookie` (but
-/// see [`Cache::with_cookies`]), ranges, responses with trailers, with more than 1 MiB of content
-/// or a stream that takes longer than 5 s, and personal responses without `public` or `s-maxage`.
+/// see [`Cache::allow_set_cookie`]), ranges, responses with trailers, with more than 1 MiB of
+/// content or a stream that takes longer than 5 s, and personal responses without `public` or
+/// `s-maxage`.
 ///
 /// # Personal responses
 ///
@@ -90,7 +91,8 @@ const BYPASS_FIELDS: [&str; 5] =
 ///   the request's head, or by a mounted tower service or upstream server, which may read
 ///   everything;
 /// - is from a client that `Authenticate` identified; or
-/// - was marked by [`Personal::note`](peregrine_web::private_response::Personal::note).
+/// - was marked by
+///   [`PrivateResponse::mark`](peregrine_web::private_response::PrivateResponse::mark).
 ///
 /// All personal responses except those of upstream servers are sent with `Cache-Control: private`.
 /// If a handler looked for an identity and found none, its response is reused only for other
@@ -107,8 +109,8 @@ const BYPASS_FIELDS: [&str; 5] =
 ///
 /// `If-None-Match` and `If-Modified-Since` are answered from the store, and the handler does not
 /// see them. Of the client's directives, `no-store` and `only-if-cached` are honored; `no-cache`
-/// and `max-age` only with [`Cache::obey_clients`], because they would let any client keep the
-/// handlers busy. Responses from the store have an `Age`.
+/// and `max-age` only with [`Cache::honor_request_directives`], because they would let any client
+/// keep the handlers busy. Responses from the store have an `Age`.
 ///
 /// # Concurrent requests
 ///
@@ -236,7 +238,7 @@ impl Cache {
 
 impl Middleware for Cache {
     /// Stores nothing: a fetch must be able to outlive the request, and `next` cannot. Applications
-    /// call [`Middleware::around`].
+    /// call [`Middleware::wrap_service`].
     async fn run<S: Service>(&self, request: Request, next: &S) -> Response {
         next.call(request).await
     }

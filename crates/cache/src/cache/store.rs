@@ -29,8 +29,8 @@ const HIT_FOR_PASS_TTL: Duration = Duration::from_secs(5);
 /// each worker has its own, which needs more memory but avoids lock contention. Applications that
 /// answer the same host and path differently need stores of their own.
 ///
-/// When it exceeds 64 MiB, or [`CacheStore::with_bytes_max`], it evicts the least recently used
-/// responses.
+/// When it exceeds 64 MiB, or [`CacheStore::with_capacity_bytes`], it evicts the least recently
+/// used responses.
 #[derive(Clone)]
 pub struct CacheStore(Arc<Inner>);
 

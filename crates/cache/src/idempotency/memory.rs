@@ -24,11 +24,11 @@ const ANONYMOUS_SHARE_DIVISOR: usize = 4;
 /// differently need stores of their own.
 ///
 /// Keys are never evicted before they expire, since a request could then be executed twice. When
-/// the store is full (64 MiB, or [`MemoryStore::bytes_max`]), it first evicts the responses of
-/// finished requests, oldest first; repeating such a request gets a 409. When it is full of keys
-/// alone, requests with new keys get a 503 with a `Retry-After` at which the next key expires, and
-/// this is logged once. Requests without an identity may use a quarter of the store, so that they
-/// cannot lock other clients out.
+/// the store is full (64 MiB, or [`MemoryIdempotencyStore::bytes_max`]), it first evicts the
+/// responses of finished requests, oldest first; repeating such a request gets a 409. When it is
+/// full of keys alone, requests with new keys get a 503 with a `Retry-After` at which the next key
+/// expires, and this is logged once. Requests without an identity may use a quarter of the store,
+/// so that they cannot lock other clients out.
 #[derive(Clone)]
 pub struct MemoryIdempotencyStore(Arc<Mutex<MemoryStoreInner>>);
 

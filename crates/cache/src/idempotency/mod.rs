@@ -55,10 +55,10 @@ const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 ///
 /// ```
 /// use peregrine::App;
-/// use peregrine::cache::{Idempotency, MemoryStore};
+/// use peregrine::cache::{Idempotency, MemoryIdempotencyStore};
 /// use std::cell::Cell;
 ///
-/// let (store, orders) = (MemoryStore::new(), Cell::new(0));
+/// let (store, orders) = (MemoryIdempotencyStore::new(), Cell::new(0));
 /// let order = move || {
 ///     orders.set(orders.get() + 1);
 ///     format!("order {}", orders.get())
@@ -84,7 +84,7 @@ const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 /// - 422, if method, host, target, `Content-Type`, `Content-Encoding`, content, or a field that a
 ///   guard of the route reads differs.
 ///
-/// Outcomes are kept for a day ([`Idempotency::keep_for`]).
+/// Outcomes are kept for a day ([`Idempotency::retention`]).
 ///
 /// # Clients
 ///
@@ -94,16 +94,16 @@ const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 /// - Cookies and client certificates count as identities too. A request with others than the first
 ///   one gets a 409, never the first response.
 /// - If clients are identified in another way, by a session or a field marked by
-///   [`Personal::note`](peregrine_web::private_response::Personal::note), their responses are not stored,
-///   the repeated request gets a 409, and the log says that [`Idempotency::scope`] must be set. The
-///   same applies to responses with `Set-Cookie` to requests without `Authorization` and
-///   `X-Api-Key`.
+///   [`PrivateResponse::mark`](peregrine_web::private_response::PrivateResponse::mark), their
+///   responses are not stored, the repeated request gets a 409, and the log says that
+///   [`Idempotency::scope`] must be set. The same applies to responses with `Set-Cookie` to
+///   requests without `Authorization` and `X-Api-Key`.
 ///
 /// # Outcomes
 ///
 /// All outcomes count, including errors and the 500 of a handler or stream that panicked, since
 /// what it did before is unknown. Exceptions are 401, 408, 425, 429, and 503 with `Retry-After`,
-/// which mean that nothing was done and free the key ([`Idempotency::forget_if`]).
+/// which mean that nothing was done and free the key ([`Idempotency::release_if`]).
 ///
 /// If the client disconnects or the route's `timeout` expires, the client, if still connected, gets
 /// a 503. The handler continues in a task of the worker, **up to the lease**, and the outcome is
@@ -120,7 +120,7 @@ const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 /// # The store
 ///
 /// If the store fails or is full, requests get a 503 before the handler runs. Requests without an
-/// identity can fill only a part of it ([`IdempotencyStore::begin_anonymous`]). Such requests have
+/// identity can fill only a part of it ([`IdempotencyStore::claim_anonymous`]). Such requests have
 /// no cookies, credentials or certificate, or go to a route whose handler reads none of them; with
 /// [`Idempotency::scope`], their scope is empty.
 ///

@@ -14,8 +14,8 @@ use std::time::Duration;
 pub type Fingerprint = [u8; 32];
 
 /// Stores the outcomes of requests for [`Idempotency`](super::Idempotency). Implementations are
-/// [`MemoryStore`](super::MemoryStore), or your own, such as a database that several machines
-/// share.
+/// [`MemoryIdempotencyStore`](super::MemoryIdempotencyStore), or your own, such as a database that
+/// several machines share.
 ///
 /// `begin` must be atomic across all users of the store: of two concurrent calls with the same key,
 /// one gets the claim. In Redis, use `SET key value NX PX lease`; in SQL,
@@ -158,7 +158,7 @@ impl IdempotentOutcome {
         bytes
     }
 
-    /// Parses the output of [`Outcome::to_bytes`]; `None` for anything else.
+    /// Parses the output of [`IdempotentOutcome::to_bytes`]; `None` for anything else.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (form, mut rest) = bytes.split_first()?;

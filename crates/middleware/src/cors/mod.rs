@@ -51,16 +51,16 @@ const REQUEST_PRIVATE_NETWORK: &str = "access-control-request-private-network";
 /// | setting | default |
 /// |---|---|
 /// | origins | none: an application with a `Cors` without origins fails to build |
-/// | [`Cors::methods`], [`Cors::headers`] | those that a page of an allowed origin requests |
-/// | [`Cors::expose`] | none except those that every page may read |
-/// | [`Cors::credentials`] | no |
+/// | [`Cors::allow_methods`], [`Cors::allow_headers`] | those that a page of an allowed origin requests |
+/// | [`Cors::expose_headers`] | none except those that every page may read |
+/// | [`Cors::allow_credentials`] | no |
 /// | [`Cors::max_age`] | 10 minutes |
-/// | [`Cors::private_network`] | no |
+/// | [`Cors::allow_private_network`] | no |
 ///
 /// A rejected preflight is a problem of status 403 with the reason, which the developer tools show
 /// (`cors-origin-refused`, `cors-method-refused`, `cors-header-refused`). Responses have the right
-/// `Vary`: none for [`Cors::any_origin`], and `Origin` otherwise, whether or not the request has an
-/// origin.
+/// `Vary`: none for [`Cors::allow_any_origin`], and `Origin` otherwise, whether or not the request
+/// has an origin.
 ///
 /// Add it outside of middleware that responds by itself, such as authentication: preflights carry
 /// no credentials, and pages cannot read a 401 that did not pass through this middleware. Responses
@@ -117,7 +117,7 @@ impl Cors {
     }
 
     /// Allows all origins, for public data. Cookies and other credentials are not sent then: in
-    /// combination with [`Cors::credentials`], the application fails to build.
+    /// combination with [`Cors::allow_credentials`], the application fails to build.
     pub fn allow_any_origin(mut self) -> Self {
         self.origins.allows_any = true;
         self
@@ -149,8 +149,8 @@ impl Cors {
         self
     }
 
-    /// Allows pages to read every header field. Not with [`Cors::credentials`], for which browsers
-    /// treat `*` as a name.
+    /// Allows pages to read every header field. Not with [`Cors::allow_credentials`], for which
+    /// browsers treat `*` as a name.
     pub fn expose_any_header(mut self) -> Self {
         self.exposed = Some(ANY);
         self

@@ -29,7 +29,7 @@ pub const FORM_BYTES_MAX: u64 = 1 << 20;
 ///
 /// 1. Its method is safe: GET, HEAD, OPTIONS, TRACE, QUERY. So handlers of these must not change
 ///    anything.
-/// 2. Its `Origin` is [trusted](Csrf::trust).
+/// 2. Its `Origin` is [trusted](Csrf::trust_origin).
 /// 3. Its `Sec-Fetch-Site` is `same-origin`, or `none`, which means that the visitor started it.
 ///    With any other value it is rejected.
 /// 4. It has no such field, and its `Origin` is this server's own as seen by the client, also
@@ -78,7 +78,7 @@ impl Csrf {
     }
 
     /// Trusts requests of this origin, such as `https://app.example.com`; `*` as in
-    /// [`Cors::origin`](crate::Cors::origin).
+    /// [`Cors::allow_origin`](crate::Cors::origin).
     pub fn trust_origin(mut self, origin: impl AsRef<str>) -> Self {
         self.trusted_origins.add(origin.as_ref());
         self
@@ -86,7 +86,7 @@ impl Csrf {
 
     /// Trusts requests of all hosts of the same site (`Sec-Fetch-Site: same-site`), that is, of
     /// every host below the registered domain, whoever controls it. It is better to
-    /// [trust](Csrf::trust) individual origins.
+    /// [trust](Csrf::trust_origin) individual origins.
     pub fn trust_same_site(mut self) -> Self {
         self.is_same_site_trusted = true;
         self

@@ -43,9 +43,11 @@ const YEAR: Duration = Duration::from_secs(31_536_000);
 /// | `Strict-Transport-Security` | `max-age=31536000` (a year) |
 ///
 /// The methods [`csp`](Self::csp), [`frame_ancestors`](Self::frame_ancestors),
-/// [`referrer_policy`](Self::referrer_policy), [`opener_policy`](Self::opener_policy),
-/// [`resource_policy`](Self::resource_policy), [`embedder_policy`](Self::embedder_policy),
-/// [`permissions`](Self::permissions) and [`hsts`](Self::hsts) change them.
+/// [`referrer_policy`](Self::referrer_policy),
+/// [`cross_origin_opener_policy`](Self::cross_origin_opener_policy),
+/// [`cross_origin_resource_policy`](Self::cross_origin_resource_policy),
+/// [`cross_origin_embedder_policy`](Self::cross_origin_embedder_policy),
+/// [`permissions`](Self::permissions_policy) and [`hsts`](Self::hsts) change them.
 ///
 /// The last one is sent only if the client uses TLS (RFC 6797 §7.2), with this server or with a
 /// [trusted proxy](peregrine_web::TrustedProxies).

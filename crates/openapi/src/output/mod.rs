@@ -35,7 +35,7 @@ impl fmt::Display for ResponseStatus {
 /// cannot be described automatically.
 ///
 /// ```
-/// use peregrine::openapi::{DescribeResponse, Responses};
+/// use peregrine::openapi::{OperationOutput, Responses};
 /// use peregrine::prelude::*;
 ///
 /// struct Csv(String);
@@ -46,7 +46,7 @@ impl fmt::Display for ResponseStatus {
 ///     }
 /// }
 ///
-/// impl DescribeResponse for Csv {
+/// impl OperationOutput for Csv {
 ///     fn describe(responses: &mut Responses) {
 ///         responses.text(200, "text/csv");
 ///     }
@@ -102,7 +102,7 @@ impl ResponsesBuilder {
     }
 
     /// Adds a response with this status and content of a media type, with a schema from
-    /// [`Responses::schemas`].
+    /// [`ResponsesBuilder::schemas`].
     pub fn content(&mut self, status: u16, media_type: &str, schema: Value) -> &mut Self {
         self.add(ResponseSpec::new(ResponseStatus::Code(status)).content(media_type, Some(schema)))
     }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch as watched;
 
-/// The default of [`Admin::live_within`].
+/// The default of [`Admin::liveness_threshold`].
 pub(crate) const DEFAULT_LIVENESS_THRESHOLD: Duration = Duration::from_secs(30);
 
 /// Configures the admin listener ([`Server::admin`](crate::Server::admin)). Its pages are:
@@ -21,7 +21,7 @@ pub(crate) const DEFAULT_LIVENESS_THRESHOLD: Duration = Duration::from_secs(30);
 /// - `/metrics`: metrics for Prometheus, in OpenMetrics 1.0 if the client accepts it, otherwise in
 ///   the classic text format.
 /// - `/livez`: 200; 503 if a handler has blocked a worker's thread for longer than
-///   [`live_within`](Self::live_within).
+///   [`liveness_threshold`](Self::liveness_threshold).
 /// - `/readyz`: 200 while the server serves; 503 before that, and once it is ordered to shut down.
 ///   `/readyz?overload=unready` also responds with 503 while all workers refuse requests because
 ///   memory is short.
@@ -39,7 +39,7 @@ pub(crate) const DEFAULT_LIVENESS_THRESHOLD: Duration = Duration::from_secs(30);
 /// use std::time::Duration;
 ///
 /// fn main() -> peregrine::Result<()> {
-///     let admin = Admin::at("127.0.0.1:9000").live_within(Duration::from_secs(60));
+///     let admin = Admin::bind("127.0.0.1:9000").live_within(Duration::from_secs(60));
 ///     Server::bind("0.0.0.0:8080").admin(admin).serve(|| App::new().get("/", || "hello"))
 /// }
 /// ```
@@ -53,7 +53,8 @@ pub struct Admin {
 
 impl Admin {
     /// Listens at `address`, such as `127.0.0.1:9000` or `unix:/run/app/admin.sock`. Port 0 takes
-    /// any free port; [`Running::admin_place`](crate::Running::admin_place) returns it.
+    /// any free port; [`RunningServer::admin_address`](crate::RunningServer::admin_place) returns
+    /// it.
     pub fn bind(address: impl Into<String>) -> Self {
         Self::from_source(ListenSource::Address(address.into()))
     }
@@ -64,7 +65,7 @@ impl Admin {
     }
 
     /// Listens on the sockets called `name` from a service manager; see
-    /// [`Server::activated`](crate::Server::activated).
+    /// [`Server::listen_activated`](crate::Server::activated).
     #[cfg(all(target_os = "linux", feature = "restart"))]
     pub fn activated(name: impl Into<String>) -> Self {
         Self::from_source(ListenSource::Activated(name.into(), None))

@@ -23,9 +23,9 @@ use tokio::sync::watch;
 ///
 /// let open = Limits { connections_max: 1000, ..Limits::default() };
 /// let server = Server::bind("0.0.0.0:80")
-///     .listen(Listener::at("0.0.0.0:8080").limits(open))
-///     .listen(Listener::at("10.0.0.1:81").proxy_protocol(ProxyProtocol::required()))
-///     .listen(Listener::at("unix:/run/app.sock").trusted_proxies(["unix:"]));
+///     .listen(Listener::bind("0.0.0.0:8080").limits(open))
+///     .listen(Listener::bind("10.0.0.1:81").proxy_protocol(ProxyProtocol::required()))
+///     .listen(Listener::bind("unix:/run/app.sock").trusted_proxies(["unix:"]));
 /// # let _ = server;
 /// ```
 #[derive(Debug)]
@@ -72,7 +72,7 @@ impl Listener {
     }
 
     /// Listens on the sockets called `name` that a service manager created; see
-    /// [`Server::activated`](crate::Server::activated).
+    /// [`Server::listen_activated`](crate::Server::activated).
     #[cfg(all(target_os = "linux", feature = "restart"))]
     pub fn activated(name: impl Into<String>) -> Self {
         Self::new(ListenSource::Activated(name.into(), None))

@@ -182,7 +182,7 @@ impl CertificateReloader {
         }
     }
 
-    /// Logs each warning, unless it was logged within [`WARNING_PAUSE`].
+    /// Logs each warning, unless it was logged within [`WARNING_INTERVAL`].
     fn warn(&mut self, now: Instant) {
         self.warned_at.retain(|_, told| now.saturating_duration_since(*told) < WARNING_INTERVAL);
         for warning in self.tls_configs.iter().flat_map(|tls| tls.status().warnings) {
@@ -194,8 +194,8 @@ impl CertificateReloader {
     }
 }
 
-/// Waits until the files have not changed for [`QUIET`]. Returns the reloads that were requested in
-/// the meantime, or `None` if the server has ended.
+/// Waits until the files have not changed for [`DEBOUNCE`]. Returns the reloads that were requested
+/// in the meantime, or `None` if the server has ended.
 #[cfg(feature = "tls-watch")]
 fn debounce(wakes: &mpsc::Receiver<ReloaderEvent>) -> Option<Vec<ReloadGuard>> {
     let (began, mut asked) = (Instant::now(), Vec::new());

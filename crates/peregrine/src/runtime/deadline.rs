@@ -18,7 +18,7 @@ pub(crate) struct ShutdownDeadline {
     abandon_at: Option<Instant>,
     /// When connections are cut.
     force_close_at: Option<Instant>,
-    /// Whether there was an order to cut before `cut_at`.
+    /// Whether there was an order to cut before `force_close_at`.
     pub(crate) is_force_close_requested: bool,
     /// When to print what the shutdown is waiting for; `None` if there is no need.
     report_at: Option<Instant>,

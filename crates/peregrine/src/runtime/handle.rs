@@ -1,5 +1,5 @@
-//! [`Handle`], which gives orders to a running server, and the events that the server's threads
-//! send to the thread that waits for the server to end.
+//! [`ServerHandle`], which gives orders to a running server, and the events that the server's
+//! threads send to the thread that waits for the server to end.
 
 use crate::error::Error;
 use crate::runtime::console::report;
@@ -157,8 +157,8 @@ impl ServerHandle {
         }
     }
 
-    /// Makes new workers wait for [`open`](UpgradeHost::open) before they accept connections. Call
-    /// this before they start.
+    /// Makes new workers wait for [`open`](UpgradeHost::start_serving) before they accept
+    /// connections. Call this before they start.
     pub(crate) fn stand_by(&self) {
         self.replace_lifecycle(Lifecycle::Serving, Lifecycle::Standby);
     }

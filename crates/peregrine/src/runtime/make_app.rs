@@ -1,4 +1,4 @@
-//! [`MakeApplication`]: the functions, synchronous or `async`, that build the workers'
+//! [`MakeApp`]: the functions, synchronous or `async`, that build the workers'
 //! applications.
 
 use peregrine_web::built::BuiltApp;
@@ -52,11 +52,11 @@ pub trait MakeApp<Via>: Clone + Send + 'static {
 /// An application that is being built.
 pub(crate) type BuildFuture = Pin<Box<dyn Future<Output = Result<BuiltApp, BuildError>>>>;
 
-/// Marks synchronous functions in [`MakeApplication`].
+/// Marks synchronous functions in [`MakeApp`].
 #[derive(Debug)]
 pub enum ViaSync {}
 
-/// Marks `async` functions in [`MakeApplication`].
+/// Marks `async` functions in [`MakeApp`].
 #[derive(Debug)]
 pub enum ViaAsync {}
 

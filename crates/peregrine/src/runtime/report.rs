@@ -1,4 +1,4 @@
-//! [`Stopped`]: the final report of a server.
+//! [`ShutdownReport`]: the final report of a server.
 
 use peregrine_server::{ForceClosed, WorkerStats};
 use std::fmt;

@@ -1,5 +1,5 @@
-//! [`Running`], a server that has started: starts its workers, lists its addresses, and waits for
-//! it to end.
+//! [`RunningServer`], a server that has started: starts its workers, lists its addresses, and waits
+//! for it to end.
 
 use crate::error::Error;
 use crate::listen::bind::{ListenAddr, UnixSocketFiles};
@@ -228,7 +228,7 @@ impl RunningServer {
         self.wait()
     }
 
-    /// Waits until the server has ended, because of a [`Handle`] or an error.
+    /// Waits until the server has ended, because of a [`ServerHandle`] or an error.
     ///
     /// # Errors
     /// A worker failed or panicked; the other workers are then shut down.

@@ -54,7 +54,8 @@ static USE_DEFAULT_ACTION: LazyLock<Arc<AtomicBool>> =
 
 struct Registrations {
     active: usize,
-    /// The signals whose conditional default handler has been installed; see [`prepare`].
+    /// The signals whose conditional default handler has been installed; see
+    /// [`register_default_action`].
     #[cfg(unix)]
     with_default_action: Vec<i32>,
     /// Whether SIGUSR2 and SIGUSR1 had no handlers of the program when they were first checked.

@@ -1,4 +1,4 @@
-//! [`offload`] runs blocking work on another thread.
+//! [`spawn_blocking`] runs blocking work on another thread.
 
 use std::future::pending;
 use std::panic::resume_unwind;

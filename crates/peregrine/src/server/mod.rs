@@ -212,17 +212,17 @@ impl Server {
     /// A single socket without a name is given to the first caller, whatever `name` is: watchexec
     /// and systemfd set no name, and systemd sets that of the unit. Several sockets need names.
     ///
-    /// It is an error if there are no such sockets; [`activated_or`](Self::activated_or) has a
-    /// fallback.
+    /// It is an error if there are no such sockets; [`activated_or`](Self::listen_activated_or) has
+    /// a fallback.
     #[cfg(all(target_os = "linux", feature = "restart"))]
     pub fn listen_activated(mut self, name: impl Into<String>) -> Self {
         self.listeners.push(Listener::activated(name));
         self
     }
 
-    /// Like [`activated`](Self::activated), but listens at `address` if no sockets at all were
-    /// passed to this process, so one program runs under a service manager and by hand. If there
-    /// are sockets, but none with this name, it is an error.
+    /// Like [`activated`](Self::listen_activated), but listens at `address` if no sockets at all
+    /// were passed to this process, so one program runs under a service manager and by hand. If
+    /// there are sockets, but none with this name, it is an error.
     #[cfg(all(target_os = "linux", feature = "restart"))]
     pub fn listen_activated_or(
         mut self,
@@ -240,8 +240,8 @@ impl Server {
         self
     }
 
-    /// Like [`tls_activated`](Self::tls_activated), but listens at `address` if no sockets at all
-    /// were passed to this process.
+    /// Like [`listen_tls_activated`](Self::listen_tls_activated), but listens at `address` if no
+    /// sockets at all were passed to this process.
     #[cfg(all(target_os = "linux", feature = "restart", feature = "tls"))]
     pub fn listen_tls_activated_or(
         mut self,
@@ -331,7 +331,7 @@ impl Server {
     ///
     /// When the server has stopped, signals have their previous effect again. A program that
     /// continues after that, and only then installs its own handlers, should use [`Server::start`]
-    /// and a [`Handle`](crate::Handle) instead.
+    /// and a [`ServerHandle`](crate::ServerHandle) instead.
     ///
     /// On SIGHUP, a server built from a configuration (the feature `config`) reads it again, and
     /// TLS listeners reload their certificates. The log contains what changed, or why the old

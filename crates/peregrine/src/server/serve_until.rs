@@ -55,7 +55,7 @@ impl RunningServer {
     }
 }
 
-/// Why the receiver that [`beside`] returns never fails.
+/// Why the receiver that [`run_on_thread`] returns never fails.
 const SENT: &str = "the thread sends before it ends";
 
 /// Serves until `end` completes or, if `end` is `None`, until a signal.

@@ -89,9 +89,9 @@ impl Server {
         }
     }
 
-    /// `SocketOptions::user_timeout`, raised above `rate_slack`: the kernel's timeout also counts
-    /// the time in which a client keeps its receive window closed, so it would close connections of
-    /// slow readers that the server's own limit tolerates.
+    /// `SocketOptions::tcp_user_timeout`, raised above `rate_slack`: the kernel's timeout also
+    /// counts the time in which a client keeps its receive window closed, so it would close
+    /// connections of slow readers that the server's own limit tolerates.
     fn user_timeout(&self) -> Option<Duration> {
         let own = self.listeners.iter().filter_map(Listener::rate_slack);
         let slack = own.fold(self.limits.rate_slack, Duration::max);

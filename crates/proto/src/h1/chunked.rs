@@ -7,21 +7,21 @@ use crate::field::{QUOTED, TOKEN, VALUE, has_class};
 ///
 /// | phase | next byte, and the phase it leads to |
 /// |---|---|
-/// | `Size` | hex digit: `SizeMore` |
-/// | `SizeMore` | hex digit: the same; `;`: `Name`; space: `BeforeSemicolon`; CR: `LineFeed` |
-/// | `BeforeSemicolon` | space: the same; `;`: `Name` |
-/// | `Name` | space: the same; token: `NameMore` |
-/// | `NameMore` | token: the same; `=`: `Value`; `;`: `Name`; space: `AfterName`; CR: `LineFeed` |
-/// | `AfterName` | space: the same; `=`: `Value`; `;`: `Name` |
-/// | `Value` | space: the same; token: `ValueMore`; `"`: `Quoted` |
-/// | `ValueMore` | token: the same; `;`: `Name`; space: `BeforeSemicolon`; CR: `LineFeed` |
-/// | `Quoted` | `"`: `AfterQuoted`; `\`: `Escaped`; another of a quoted string: the same |
-/// | `Escaped` | a byte of a field value: `Quoted` |
-/// | `AfterQuoted` | `;`: `Name`; space: `BeforeSemicolon`; CR: `LineFeed` |
-/// | `LineFeed` | LF: `Data`, or `Trailer` if the size was 0 |
-/// | `Data` | not inspected; after the last: `DataReturn` |
-/// | `DataReturn` | CR: `DataFeed` |
-/// | `DataFeed` | LF: `Size` |
+/// | `Size` | hex digit: `Size` |
+/// | `Size` | hex digit: the same; `;`: `Name`; space: `SizeWs`; CR: `SizeLf` |
+/// | `SizeWs` | space: the same; `;`: `Name` |
+/// | `Name` | space: the same; token: `ExtNameMore` |
+/// | `ExtNameMore` | token: the same; `=`: `Value`; `;`: `Name`; space: `ExtNameWs`; CR: `SizeLf` |
+/// | `ExtNameWs` | space: the same; `=`: `Value`; `;`: `Name` |
+/// | `Value` | space: the same; token: `ExtValueMore`; `"`: `ExtQuoted` |
+/// | `ExtValueMore` | token: the same; `;`: `Name`; space: `SizeWs`; CR: `SizeLf` |
+/// | `ExtQuoted` | `"`: `ExtQuotedEnd`; `\`: `Escaped`; another of a quoted string: the same |
+/// | `Escaped` | a byte of a field value: `ExtQuoted` |
+/// | `ExtQuotedEnd` | `;`: `Name`; space: `SizeWs`; CR: `SizeLf` |
+/// | `SizeLf` | LF: `Data`, or `Trailer` if the size was 0 |
+/// | `Data` | not inspected; after the last: `DataCr` |
+/// | `DataCr` | CR: `DataLf` |
+/// | `DataLf` | LF: `Size` |
 /// | `Trailer` | parsed line by line; the empty line ends the content |
 ///
 /// Any other byte is rejected. A space is SP or HTAB.

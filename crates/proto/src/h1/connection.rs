@@ -24,8 +24,8 @@ pub enum Event {
     /// The connection was switched to another protocol: all unread bytes belong to it.
     Upgraded,
     /// The peer violated a rule. Respond with its status, unless a response has begun;
-    /// [`Connection::next`] returns the next step. After [`Reject::ExpectationUnknown`] the head is
-    /// complete and the connection can continue; after all others it closes.
+    /// [`Connection::next_action`] returns the next step. After [`Reject::ExpectationUnknown`] the
+    /// head is complete and the connection can continue; after all others it closes.
     RequestError(RequestError),
     /// The connection is over; nothing more is read.
     Closed,
@@ -66,13 +66,15 @@ pub enum NextAction {
 ///
 /// Four kinds of methods, in the order of use:
 ///
-/// - bytes in: [`receive`](Self::receive), [`close_receive`](Self::close_receive);
-/// - bytes out: optionally [`send_interim`](Self::send_interim), then [`respond`](Self::respond),
-///   then [`send_data`](Self::send_data) any number of times, then always [`finish`](Self::finish);
-///   or [`switch_protocols`](Self::switch_protocols) instead of all that;
-/// - queries: [`next`](Self::next), [`waiting`](Self::waiting), [`trailers`](Self::trailers);
+/// - bytes in: [`receive`](Self::receive), [`close_receive`](Self::receive_eof);
+/// - bytes out: optionally [`send_interim`](Self::send_interim), then
+///   [`respond`](Self::send_response), then [`send_data`](Self::send_data) any number of times,
+///   then always [`finish`](Self::finish); or [`switch_protocols`](Self::switch_protocols) instead
+///   of all that;
+/// - queries: [`next`](Self::next_action), [`waiting`](Self::waiting_for),
+///   [`trailers`](Self::trailers);
 /// - settings: [`drain`](Self::drain), [`discard_body`](Self::discard_body),
-///   [`keep_body`](Self::keep_body).
+///   [`keep_reading_body`](Self::keep_reading_body).
 ///
 /// ```
 /// use peregrine_proto::{Date, HeadIndex, Limits};
@@ -303,8 +305,8 @@ impl Connection {
 
     /// Ends the response. Must be called for every response, even one without content.
     ///
-    /// Trailers are written only with chunked content; fields that [`respond`](Self::respond) would
-    /// omit, or that must not be trailers, are omitted. If less content was sent than
+    /// Trailers are written only with chunked content; fields that [`respond`](Self::send_response)
+    /// would omit, or that must not be trailers, are omitted. If less content was sent than
     /// Content-Length announced, the connection closes. Panics if no response has begun.
     #[inline]
     pub fn finish<'a>(
@@ -362,7 +364,7 @@ impl Connection {
     /// Writes an interim response: 100, 102, 103 or another 1xx, but not 101. Writes nothing if
     /// none is allowed: to an HTTP/1.0 client, before a head is complete, after the final response
     /// has begun; nor a 100 that the client does not wait for. Fields are handled as by
-    /// [`respond`](Self::respond).
+    /// [`respond`](Self::send_response).
     pub fn send_interim<'a>(
         &mut self,
         status: u16,
@@ -407,7 +409,7 @@ impl Connection {
     /// Must be called when the peer has closed its direction, after all earlier bytes were passed
     /// to [`receive`](Self::receive), which returned [`Event::NeedInput`].
     ///
-    /// Returns `Closed` between requests, `Reject` within one, and `NeedRespond` if one waits for
+    /// Returns `Closed` between requests, `Reject` within one, and `Paused` if one waits for
     /// its response, which can still be sent: the peer may have closed only its own direction.
     pub fn receive_eof(&mut self) -> Event {
         use receive::State;
@@ -443,13 +445,14 @@ impl Connection {
     }
 
     /// Makes the current request the last one; its response contains `connection: close`. Between
-    /// requests, [`next`](Self::next) is `Close`; requests that have arrived can still be answered.
+    /// requests, [`next`](Self::next_action) is `Close`; requests that have arrived can still be
+    /// answered.
     pub fn drain(&mut self) {
         self.draining = true;
     }
 
     /// Declares that the rest of the current request's content is unwanted. Call it as soon as that
-    /// is known, at the latest before [`respond`](Self::respond), whose head then contains
+    /// is known, at the latest before [`respond`](Self::send_response), whose head then contains
     /// `connection: close` unless the rest is known to be short enough to be discarded. Content
     /// received after the call counts like any other.
     ///
@@ -457,8 +460,8 @@ impl Connection {
     /// the response is sent. If it turns out later that more is left than may be discarded, the
     /// connection closes without notice, and a request that the client has already sent is lost.
     ///
-    /// After [`keep_body`](Self::keep_body) and a complete response, this call may change
-    /// [`next`](Self::next).
+    /// After [`keep_reading_body`](Self::keep_reading_body) and a complete response, this call may
+    /// change [`next`](Self::next_action).
     pub fn discard_body(&mut self) {
         self.body_demand = BodyDemand::Discard;
         self.join_directions();

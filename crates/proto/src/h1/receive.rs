@@ -8,7 +8,7 @@ use crate::limits::HEAD_BYTES_CEILING;
 use crate::trailers::Trailers;
 use crate::{BodyLength, HeadIndex, Limits, RequestError};
 
-/// The state of the receiving machine. [`State::after`] lists the legal moves.
+/// The state of the receiving machine. [`State::on`] lists the legal moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum State {

@@ -36,7 +36,7 @@ pub struct ExternalData {
     pub suffix: &'static [u8],
 }
 
-/// The state of the sending machine. [`State::after`] lists the legal moves.
+/// The state of the sending machine. [`State::on`] lists the legal moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum State {

@@ -19,18 +19,19 @@ use crate::trailers::Trailers;
 ///
 /// Kinds of methods, in the order of use:
 ///
-/// - bytes in: [`receive`](Self::receive) until it needs input, [`consumed`](Self::consumed) for
-///   content that was consumed, [`close_receive`](Self::close_receive);
+/// - bytes in: [`receive`](Self::receive) until it needs input,
+///   [`consumed`](Self::release_capacity) for content that was consumed,
+///   [`close_receive`](Self::receive_eof);
 /// - bytes out: optionally [`send_interim`](Self::send_interim), then [`respond`](Self::respond),
 ///   then content and its end, by [`send_data`](Self::send_data) and [`finish`](Self::finish); or
 ///   [`reset`](Self::reset) instead of the rest;
-/// - the end of a turn: [`settle`](Self::settle);
-/// - queries: [`next`](Self::next), [`waiting`](Self::waiting), [`is_stalled`](Self::is_stalled),
-///   [`trailers`](Self::trailers);
-/// - settings: [`drain`](Self::drain), [`drain_at_once`](Self::drain_at_once),
+/// - the end of a turn: [`settle`](Self::close_answered_streams);
+/// - queries: [`next`](Self::next_action), [`waiting`](Self::waiting_for),
+///   [`is_stalled`](Self::is_stalled), [`trailers`](Self::trailers);
+/// - settings: [`drain`](Self::drain), [`go_away_now`](Self::go_away_now),
 ///   [`close`](Self::close), [`discard_body`](Self::discard_body), [`trim`](Self::trim),
 ///   [`shrink`](Self::shrink);
-/// - notifications: [`tick`](Self::tick), [`output_sent`](Self::output_sent).
+/// - notifications: [`tick`](Self::tick), [`output_flushed`](Self::output_flushed).
 ///
 /// The connection decides which content is sent when; the bytes stay with the caller. A response
 /// that is available and not longer than [`room`](Self::room) is sent at once. Others are
@@ -322,7 +323,7 @@ impl Connection {
     /// Stops accepting requests, in two steps: GOAWAY is sent, and requests that the client sent
     /// before receiving it are still served; when it answers the PING that follows, the last stream
     /// is fixed. If the answer does not arrive in time, call
-    /// [`drain_at_once`](Self::drain_at_once).
+    /// [`go_away_now`](Self::go_away_now).
     // RFC 9113 §6.8: a server that shuts down gracefully sends GOAWAY with the largest identifier,
     // and after a round trip another one with the last stream that it serves.
     pub fn drain(&mut self, out: &mut Vec<u8>) {

@@ -16,8 +16,8 @@ macro_rules! rejects {
     ($($variant:ident: $scope:ident $code:ident $section:literal, $cause:literal;)*) => {
         /// A rule of HTTP/2 that the peer violated, or a limit that it exceeded.
         ///
-        /// Violations that apply to every HTTP version are a [`crate::Http2Error`] instead, which is
-        /// answered with its status.
+        /// Violations that apply to every HTTP version are a [`crate::Http2Error`] instead, which
+        /// is answered with its status.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
         pub enum Http2Error {

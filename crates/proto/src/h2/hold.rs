@@ -19,7 +19,7 @@ const HOLD_MS: u64 = 50;
 /// A fragment of this size is worth a frame, and is not held back.
 const FRAGMENT_BYTES_MIN: u32 = 1024;
 
-/// [`Stream::room_min`] of a stream whose fragment was held back long enough.
+/// [`Stream::capacity_min`] of a stream whose fragment was held back long enough.
 const RELEASED: u16 = 1;
 
 /// The part of the available content that goes into one DATA frame.
@@ -71,14 +71,14 @@ impl HeldFragments {
 impl Connection {
     /// Sets the time, in milliseconds of a monotonic clock: the budget grows with time, and content
     /// that is held back is sent. Call it once per turn or once per minute, and at
-    /// [`Self::held_until`].
+    /// [`Self::next_release_at`].
     pub fn refill_budget(&mut self, limits: &Limits, now_ms: u64) {
         self.budget.refill(limits, now_ms);
         self.release_due(now_ms);
     }
 
-    /// When [`tick`](Self::tick) must be called because content is held back, by the clock of that
-    /// call. `None` if nothing is held back.
+    /// When [`tick`](Self::refill_budget) must be called because content is held back, by the clock
+    /// of that call. `None` if nothing is held back.
     #[must_use]
     pub fn next_release_at(&self) -> Option<u64> {
         (self.held_fragments.count > 0).then_some(self.held_fragments.release_at_ms)
@@ -86,7 +86,7 @@ impl Connection {
 
     /// Returns whether a stream has content for which its own window has no room, or so little room
     /// that the content is held back. For the connection's window, see
-    /// [`is_blocked`](Self::is_blocked).
+    /// [`is_connection_window_exhausted`](Self::is_connection_window_exhausted).
     #[must_use]
     pub fn is_stream_window_exhausted(&self, stream: StreamKey) -> bool {
         self.streams.get(stream).is_some_and(|state| state.has_data && !state.may_send())

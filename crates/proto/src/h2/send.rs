@@ -20,7 +20,7 @@ impl Connection {
     /// Names are written in lower case.
     ///
     /// Panics if a response has begun. If the stream is closed, writes nothing and returns
-    /// [`BodyMode::None`].
+    /// [`BodyFraming::None`].
     #[expect(clippy::too_many_arguments, reason = "a response has so many parts")]
     pub fn send_response<'a>(
         &mut self,
@@ -156,13 +156,14 @@ impl Connection {
     }
 
     /// Writes one DATA frame; `after` is what follows `data`. Returns how many bytes of `data` were
-    /// taken: as many as a frame and the windows have [`room`](Self::room) for, and as belong to
-    /// the response. If not all, the rest counts as [`After::More`], unless the response is
-    /// complete. None are taken if the content is held back for a moment, because the window has
-    /// room only for a small part of it; [`next_ready`](Self::next_ready) returns the stream again.
+    /// taken: as many as a frame and the windows have [`send_capacity`](Self::send_capacity) for,
+    /// and as belong to the response. If not all, the rest counts as [`MoreData::Buffered`], unless
+    /// the response is complete. None are taken if the content is held back for a moment, because
+    /// the window has room only for a small part of it; [`next_ready`](Self::next_ready) returns
+    /// the stream again.
     ///
-    /// A response of known length is complete with its last byte, unless [`After::Wait`] announces
-    /// possible trailers; with [`After::End`] before that, the stream is reset.
+    /// A response of known length is complete with its last byte, unless [`MoreData::Pending`]
+    /// announces possible trailers; with [`MoreData::End`] before that, the stream is reset.
     #[inline]
     pub fn send_data(
         &mut self,
@@ -286,8 +287,8 @@ impl Connection {
     }
 
     /// Ends a response, unless it is complete: with trailers if there are any. Fields that
-    /// [`respond`](Self::respond) would omit, or that must not be trailers, are omitted. If less
-    /// content was sent than Content-Length announced, or no response has begun, the stream is
+    /// [`respond`](Self::send_response) would omit, or that must not be trailers, are omitted. If
+    /// less content was sent than Content-Length announced, or no response has begun, the stream is
     /// reset.
     pub fn finish<'a>(
         &mut self,

@@ -48,7 +48,7 @@ impl CloseCode {
 /// The contents of a Close frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Close<'a> {
-    /// The code; [`CloseCode::NO_CODE`] if the frame has none.
+    /// The code; [`CloseCode::NO_STATUS_RECEIVED`] if the frame has none.
     pub code: CloseCode,
     /// The reason, for debugging; at most 123 bytes.
     pub reason: &'a str,

@@ -1,8 +1,8 @@
 //! The negotiation of permessage-deflate (RFC 7692), as a function from an offer to an answer.
 //!
 //! A server calls [`negotiate`] with the values of Sec-WebSocket-Extensions and, if the result is
-//! [`Agreed`], answers with its text. A client writes an [`Offer`], and reads the answer with
-//! [`Offer::read_answer`].
+//! [`DeflateParams`], answers with its text. A client writes an [`Offer`], and reads the answer
+//! with [`Offer::parse_response`].
 
 use crate::field;
 use std::fmt;

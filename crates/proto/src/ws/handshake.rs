@@ -61,8 +61,8 @@ impl fmt::Display for HandshakeError {
 
 impl std::error::Error for HandshakeError {}
 
-/// Checks a handshake over HTTP/1.1, whose answer is a 101 with [`Key::accept`]. `fields` are all
-/// fields of the request.
+/// Checks a handshake over HTTP/1.1, whose answer is a 101 with [`HandshakeKey::derive_accept`].
+/// `fields` are all fields of the request.
 ///
 /// # Errors
 ///

@@ -40,7 +40,7 @@ pub(super) struct IncomingMessage {
 pub(super) struct InflateState {
     /// There was not enough room for all output of the input.
     pub(super) is_full: bool,
-    /// How many bytes of [`FLUSH_END`] were decompressed.
+    /// How many bytes of [`DEFLATE_TAIL`] were decompressed.
     pub(super) end: usize,
 }
 

@@ -8,7 +8,7 @@
 //!
 //! Before the first frame there is a handshake over HTTP: [`handshake`] checks its fields,
 //! [`accept`] answers its key, and [`deflate`] negotiates the parameters of the compression. The
-//! compression itself is provided by the owner, through [`Compression`].
+//! compression itself is provided by the owner, through [`DeflateCodec`].
 
 mod budget;
 mod close;

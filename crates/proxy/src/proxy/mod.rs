@@ -54,17 +54,18 @@ const ALLOWED_METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 ///
 /// # Forwarding
 ///
-/// - Path and query: unchanged, after the path of the upstream's URL; see [`Proxy::strip_prefix`].
-///   A path that the upstream may read as the path of another route gets a 400
-///   ([`allow_ambiguous_paths`](peregrine_web::HandlerExt::allow_ambiguous_paths)). If the URL has
-///   a path or a prefix is stripped, `.` and `..` segments always get a 400.
-/// - `Host`: the client's; see [`Proxy::upstream_host`] and [`Proxy::host`].
+/// - Path and query: unchanged, after the path of the upstream's URL; see
+///   [`ReverseProxy::strip_prefix`]. A path that the upstream may read as the path of another route
+///   gets a 400 ([`allow_ambiguous_paths`](peregrine_web::HandlerExt::allow_ambiguous_paths)). If
+///   the URL has a path or a prefix is stripped, `.` and `..` segments always get a 400.
+/// - `Host`: the client's; see [`ReverseProxy::use_upstream_host`] and
+///   [`ReverseProxy::override_host`].
 /// - Fields: all except those of one connection (RFC 9110 §7.6.1): `Connection` and the fields that
 ///   it names, `Keep-Alive`, `TE`, `Transfer-Encoding`, `Upgrade`, `Proxy-*`. `TE: trailers` is
 ///   forwarded.
-/// - Client address: in `X-Forwarded-For`, `-Proto` and `-Host`; see [`Proxy::forwarded`]. Values
-///   that the client sent in these fields, in other `X-Forwarded-*` or in `X_Forwarded_For` are
-///   removed, unless the client is a trusted proxy.
+/// - Client address: in `X-Forwarded-For`, `-Proto` and `-Host`; see
+///   [`ReverseProxy::use_forwarded_header`]. Values that the client sent in these fields, in other
+///   `X-Forwarded-*` or in `X_Forwarded_For` are removed, unless the client is a trusted proxy.
 /// - `Via`: added in both directions. A request that has passed 16 proxies gets a 508.
 /// - Content: streamed in both directions with back-pressure, including trailers. The route's body
 ///   limit applies: 2 MiB unless [`body_limit`](peregrine_web::HandlerExt::body_limit) sets
@@ -91,8 +92,8 @@ const ALLOWED_METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 /// - Health: see [`Upstreams`].
 /// - Connections: HTTP/1.1; with the feature `proxy-tls` also TLS and HTTP/2. Each worker keeps 32
 ///   idle connections to each upstream for 30 s. At most 256 are in use
-///   ([`connections_max`](Proxy::connections_max)); a request that waits longer than 500 ms for one
-///   gets a 503 ([`queue`](Proxy::queue)).
+///   ([`connections_max`](ReverseProxy::connections_max)); a request that waits longer than 500 ms
+///   for one gets a 503 ([`queue`](ReverseProxy::queue)).
 pub struct ReverseProxy {
     pub(crate) upstreams: Upstreams,
     pools: Vec<Rc<ConnectionPool>>,

@@ -7,11 +7,11 @@
 //! So if a worker has clearly more connections than another, it hands over connections that it has
 //! just accepted, before it receives anything on them.
 //!
-//! The other worker takes the connection in its next turn. If it has not done so after [`MOMENT`],
-//! the worker that accepted the connection takes it back and serves it. It then hands over nothing
-//! to the other worker until that worker takes connections again. A worker that is blocked, full,
-//! shutting down or gone therefore delays a connection only briefly, and these cases need not be
-//! distinguished.
+//! The other worker takes the connection in its next turn. If it has not done so after
+//! [`HANDOFF_TIMEOUT`], the worker that accepted the connection takes it back and serves it. It
+//! then hands over nothing to the other worker until that worker takes connections again. A worker
+//! that is blocked, full, shutting down or gone therefore delays a connection only briefly, and
+//! these cases need not be distinguished.
 
 use peregrine_metrics::Gauge;
 use std::cell::{Cell, RefCell};
@@ -25,9 +25,10 @@ use std::time::Duration;
 /// but on an overloaded machine a thread may have to wait this long for a CPU.
 pub(crate) const HANDOFF_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// The maximum number of connections that a worker hands over per [`WINDOW`]. This is enough to
-/// balance connections that live for seconds. If thousands of connections open and close each
-/// second, the kernel spreads them evenly, and the limit keeps the cost of handing over negligible.
+/// The maximum number of connections that a worker hands over per [`HANDOFF_WINDOW`]. This is
+/// enough to balance connections that live for seconds. If thousands of connections open and close
+/// each second, the kernel spreads them evenly, and the limit keeps the cost of handing over
+/// negligible.
 const HANDOFFS_PER_WINDOW: u32 = 64;
 const HANDOFF_WINDOW: Duration = Duration::from_millis(100);
 
@@ -166,7 +167,7 @@ impl<P> Balancer<P> {
         taken.map_or(Poll::Pending, |(_, passed)| Poll::Ready(passed))
     }
 
-    /// Closes this worker's mailbox of `listener` until [`Member::poll_taken`] is called again.
+    /// Closes this worker's mailbox of `listener` until [`Balancer::poll_handoff`] is called again.
     pub(crate) fn pause(&self, listener: usize) {
         let mailbox = &self.own_load().queues[listener];
         if mailbox.is_open.load(Ordering::Relaxed) {

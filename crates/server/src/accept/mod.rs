@@ -292,8 +292,8 @@ impl<D: Driver> Acceptor<D> {
         }
     }
 
-    /// Takes the connection back if the other worker has not taken it after [`MOMENT`]. Keeps its
-    /// slot until then.
+    /// Takes the connection back if the other worker has not taken it after [`HANDOFF_TIMEOUT`].
+    /// Keeps its slot until then.
     fn reclaim_after_timeout(&self, given: PendingHandoff<D::Handoff>, room: ConnectionPermit) {
         let way = Self {
             worker: Rc::clone(&self.worker),

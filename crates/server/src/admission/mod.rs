@@ -1,7 +1,7 @@
 //! Decides whether a worker admits a request or rejects it because of overload. The decision is
 //! made before the request's body is read and before any application code runs for the request.
 //!
-//! Start with [`Overload::admit`], which performs the cheapest checks first.
+//! Start with [`AdmissionController::admit`], which performs the cheapest checks first.
 
 mod clients;
 pub(crate) mod connections;

@@ -41,9 +41,9 @@ impl QueueDelayMonitor {
         }
     }
 
-    /// A fast check. True means that [`refuses`](Self::refuses) would return false and need not be
-    /// called. This is the case for most requests: the poll that found them is that of the previous
-    /// request, they are not late, and no requests are being rejected.
+    /// A fast check. True means that [`refuses`](Self::should_shed) would return false and need not
+    /// be called. This is the case for most requests: the poll that found them is that of the
+    /// previous request, they are not late, and no requests are being rejected.
     #[inline]
     pub(crate) fn is_below_target(&self, look: Duration, now: Duration) -> bool {
         let is_short = self.polled_at.get() == look

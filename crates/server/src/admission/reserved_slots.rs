@@ -43,7 +43,7 @@ pub(crate) struct ReservedSlot {
 
 impl ReservedSlots {
     /// Returns whether one more connection may be accepted. If all slots are taken and the oldest
-    /// connection has had its slot for [`GRACE`], that connection must close.
+    /// connection has had its slot for [`EVICTION_GRACE`], that connection must close.
     pub(crate) fn make_room(&self, wheel: &TimerWheel, now: Duration) -> bool {
         let oldest = {
             let mut all = self.all.borrow_mut();

@@ -1,6 +1,6 @@
 //! Limits how much work one connection may do before the worker polls other tasks.
 //!
-//! A connection has a budget of [`EVENTS_PER_POLL`] events. Each turn of the protocol counts as one
+//! A connection has a budget of [`BUDGET_PER_POLL`] events. Each turn of the protocol counts as one
 //! event, every 4 KiB received counts as one more, and a large zero-copy write counts as a third of
 //! the budget. When the budget is used up, the connection yields until the driver has polled the
 //! kernel. Before it yields, it still receives bytes, so a response that never ends cannot hide a
@@ -132,7 +132,7 @@ impl<D: Driver> Connection<D> {
         self.budget_used > BUDGET_PER_POLL
     }
 
-    /// Waits until something happens. If the connection must yield (`is_enough`), it waits until
+    /// Waits until something happens. If the connection must yield (`satisfies`), it waits until
     /// other tasks have been polled.
     fn wait_with_budget(
         &mut self,

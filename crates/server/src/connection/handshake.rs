@@ -184,7 +184,7 @@ pub(super) fn detect_protocol<D: Driver>(link: &mut ConnectionContext<'_, D>) ->
     }
 }
 
-/// Continues a handshake. [`Turn::Again`] means that it is complete.
+/// Continues a handshake. [`Action::Continue`] means that it is complete.
 pub(super) fn advance_tls_handshake<D: Driver>(
     handshake: &HandshakePermit,
     link: &mut ConnectionContext<'_, D>,

@@ -48,7 +48,7 @@ impl<D: Driver> Connection<D> {
         let (end_of_life, drained) = match &self.http2 {
             None => (end_of_life, drained),
             // Before its first request, an HTTP/2 connection is closed like an HTTP/1 connection.
-            // `Order::Cut` sends no GOAWAY.
+            // `Lifecycle::ForceClosing` sends no GOAWAY.
             Some(core) if core.is_new() || worker.lifecycle() == Lifecycle::ForceClosing => {
                 (end_of_life, drained)
             }

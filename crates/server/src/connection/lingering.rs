@@ -116,8 +116,8 @@ impl Closing {
     }
 
     fn send_close_notify<D: Driver>(&self, link: &mut ConnectionContext<'_, D>) {
-        // Nothing may be sent after a TLS alert, and `close_notify` would make a truncated response
-        // look complete.
+        // Nothing may be sent after a TLS alert, and `close_notify` would make a truncated
+        // response look complete.
         let is_cut_short = self.is_cut_short
             || matches!(
                 self.reason,

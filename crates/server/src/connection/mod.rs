@@ -1,10 +1,10 @@
 //! Drives one connection from accept to close.
 //!
 //! A [`Connection`] is a hand-written future. While it waits for a request, it is idle and holds no
-//! buffers. When bytes arrive, it borrows a [`Session`] from the worker's pool and alternates two
-//! steps. [`Connection::turn`] runs the protocol as far as it can. [`Connection::wait`] passes
+//! buffers. When bytes arrive, it borrows an [`ActiveState`] from the worker's pool and alternates
+//! two steps. [`Connection::turn`] runs the protocol as far as it can. [`Connection::wait`] passes
 //! output to the driver and suspends until bytes arrive, the driver has room for output, a deadline
-//! expires, or the worker receives an [`Order`]. `wait` is the only place that suspends a busy
+//! expires, or the worker receives a [`Lifecycle`]. `wait` is the only place that suspends a busy
 //! connection.
 
 mod active_state;
@@ -68,7 +68,7 @@ enum WakeReason {
     Io(io::ErrorKind),
     /// The TLS session did not accept the received bytes.
     Tls(TlsReject),
-    /// The worker received [`Order::Cut`], so the connection must end at once.
+    /// The worker received [`Lifecycle::ForceClosing`], so the connection must end at once.
     ForceClose,
 }
 
@@ -95,7 +95,8 @@ pub(crate) struct Connection<D: Driver> {
     /// When the connection was accepted, its handshake ended, or its last exchange ended, whichever
     /// is latest. In milliseconds of the driver's clock.
     idle_since: u64,
-    /// Whether `since` is only an estimate: the kernel may not have sent the last response yet.
+    /// Whether `idle_since` is only an estimate: the kernel may not have sent the last response
+    /// yet.
     is_flush_time_unknown: bool,
     /// The HTTP/2 state of an idle connection. An HTTP/2 connection does not use `protocol`.
     http2: Option<Box<Http2Core>>,
@@ -415,8 +416,8 @@ impl<D: Driver> Connection<D> {
         }
     }
 
-    /// Returns [`Event::Late`], unless the peer's data has arrived and the worker was only too busy
-    /// to receive it.
+    /// Returns [`WakeReason::Timeout`], unless the peer's data has arrived and the worker was only
+    /// too busy to receive it.
     fn timed_out_unless_readable(
         &mut self,
         session: &mut ActiveState<D>,

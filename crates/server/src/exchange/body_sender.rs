@@ -96,8 +96,8 @@ impl RequestBodySender {
         }
     }
 
-    /// Like [`Upload::push`], for a task that is about to poll the reader. If that same task is
-    /// waiting for content, it is not woken, and the method returns true.
+    /// Like [`RequestBodySender::push`], for a task that is about to poll the reader. If that same
+    /// task is waiting for content, it is not woken, and the method returns true.
     pub(crate) fn push_without_wake(&mut self, bytes: Bytes, context: &Context<'_>) -> bool {
         match self {
             Self::Open { pipe, .. } => pipe.send_without_wake(bytes, context),

@@ -2,9 +2,9 @@
 //!
 //! An [`Exchange`] takes a request and produces interim responses, a response head and body frames.
 //! The connection passes the request's body to the handler through an
-//! [`Upload`](body_sender::Upload). All application code (handlers, bodies, upgraded protocols)
-//! runs here, inside the request's span, and panics of that code are caught here. The exchange
-//! reuses the memory of a handler's future for the next request.
+//! [`RequestBodySender`](body_sender::RequestBodySender). All application code (handlers, bodies,
+//! upgraded protocols) runs here, inside the request's span, and panics of that code are caught
+//! here. The exchange reuses the memory of a handler's future for the next request.
 
 pub(crate) mod body_sender;
 pub(crate) mod fields;
@@ -170,12 +170,12 @@ impl Exchange {
         })
     }
 
-    /// The request's name, from [`Exchange::begin`] to [`Exchange::clear`].
+    /// The request's name, from [`Exchange::begin`] to [`Exchange::reset`].
     pub(crate) fn request_name(&self) -> Option<&RequestName> {
         self.name.as_ref()
     }
 
-    /// The request's head, from [`Exchange::begin`] to [`Exchange::clear`].
+    /// The request's head, from [`Exchange::begin`] to [`Exchange::reset`].
     pub(crate) fn head(&self) -> Option<&RequestHead> {
         self.head.as_ref()
     }
@@ -195,7 +195,7 @@ impl Exchange {
         });
     }
 
-    /// The route's pattern, from [`Exchange::begin`] to [`Exchange::clear`].
+    /// The route's pattern, from [`Exchange::begin`] to [`Exchange::reset`].
     pub(crate) fn route(&self) -> Option<Cow<'_, str>> {
         self.name.as_ref()?.pattern.as_deref().map(display_pattern)
     }
@@ -298,7 +298,7 @@ impl Exchange {
         self.after_response = rest;
     }
 
-    /// Takes the future that [`Exchange::keep_rest`] stored.
+    /// Takes the future that [`Exchange::set_after_response`] stored.
     pub(crate) fn take_after_response(&mut self) -> Option<AfterResponse> {
         self.after_response.take()
     }

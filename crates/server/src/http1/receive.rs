@@ -29,7 +29,7 @@ pub(super) enum BodyEvent {
     Reject(RequestError),
 }
 
-/// How far [`Http1::feed`] has passed on a body.
+/// How far [`Http1::forward_body`] has passed on a body.
 pub(super) enum ForwardResult {
     /// Must be called again when the handler reads and, if `true`, also when more bytes arrive.
     Pending(bool),

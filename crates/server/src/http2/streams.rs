@@ -208,10 +208,10 @@ pub(super) struct Streams {
     free: Vec<u32>,
     /// Numbers of streams, indexed by the streams' places in the protocol core.
     by_key: Vec<u32>,
-    /// How many streams are `Unread`.
+    /// How many streams are `DrainingBody`.
     pub(super) draining: usize,
     pub(super) ready: Arc<ReadySet>,
-    /// Whether `woken` may hold a connection's waker.
+    /// Whether `ready` may hold a connection's waker.
     is_armed: bool,
 }
 

@@ -74,7 +74,7 @@ impl<C: Deref<Target = [u8]>> InputBuffer<C> {
     /// Passes unread bytes, which arrived before the TLS session began, to the session.
     ///
     /// # Errors
-    /// As [`Reader::take`].
+    /// As [`InputBuffer::push`].
     pub(crate) fn start_tls(
         &mut self,
         stage: &mut Transport,
@@ -91,7 +91,7 @@ impl<C: Deref<Target = [u8]>> InputBuffer<C> {
     /// Lets the TLS session process the bytes that it already has.
     ///
     /// # Errors
-    /// As [`Reader::take`].
+    /// As [`InputBuffer::push`].
     pub(crate) fn resume_tls(
         &mut self,
         stage: &mut Transport,

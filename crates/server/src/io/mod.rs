@@ -1,9 +1,10 @@
 //! The I/O state that HTTP/1 and HTTP/2 use: the buffers of a busy connection, TLS, and timeouts.
 //!
-//! Received bytes pass through the [`Stage`](transport::Stage), which decrypts them if the
-//! connection uses TLS, to the [`Reader`]. A protocol writes output to the [`Writer`], which passes
-//! it through the stage to the driver. A [`Link`](context::Link) lends all of this to a protocol
-//! for one turn, together with the state of the listener and the worker.
+//! Received bytes pass through the [`Transport`](transport::Transport), which decrypts them if the
+//! connection uses TLS, to the [`InputBuffer`]. A protocol writes output to the [`OutputBuffer`],
+//! which passes it through the stage to the driver. A
+//! [`ConnectionContext`](context::ConnectionContext) lends all of this to a protocol for one turn,
+//! together with the state of the listener and the worker.
 
 mod chunk_buffer;
 pub(crate) mod context;
@@ -34,7 +35,7 @@ pub(crate) struct ConnectionIo<D: Driver> {
     pub(crate) input: InputBuffer<<D::Stream as Stream>::Chunk>,
     pub(crate) output: OutputBuffer,
     pub(crate) deadlines: Deadlines,
-    /// Whether the connection has had its last turn, after `Order::Cut`.
+    /// Whether the connection has had its last turn, after `Lifecycle::ForceClosing`.
     pub(crate) had_final_turn: bool,
     /// Measures how fast the peer sends while the server waits for content.
     pub(crate) receive_rate: TransferRate,

@@ -29,7 +29,7 @@ pub(crate) fn accounted_bytes(content: &Bytes) -> usize {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Flushed {
     pub(crate) bytes: usize,
-    /// How many of them count as memory of the connection ([`held_of`]).
+    /// How many of them count as memory of the connection ([`accounted_bytes`]).
     pub(crate) accounted_bytes: usize,
 }
 
@@ -42,12 +42,12 @@ impl Flushed {
 /// The sending half of a busy connection.
 ///
 /// Protocols write plaintext to `plain`, and pass large content of the application to
-/// [`Writer::share`]. When the driver has sent the previous output, [`Writer::flush`] passes the
-/// next output to it.
+/// [`OutputBuffer::write_shared`]. When the driver has sent the previous output,
+/// [`OutputBuffer::flush`] passes the next output to it.
 ///
 /// There is at most one shared piece at a time, which may be part of a file. The order on the wire
-/// is `ahead`, then `shared` or `file`, then `plain`. If there is no shared piece, `ahead` is
-/// empty.
+/// is `before_shared`, then `shared` or `file`, then `plain`. If there is no shared piece,
+/// `before_shared` is empty.
 #[derive(Debug, Default)]
 pub(crate) struct OutputBuffer {
     pub(crate) plaintext: Vec<u8>,
@@ -83,7 +83,7 @@ impl OutputBuffer {
         if content.len() < ZERO_COPY_BYTES_MIN || self.has_shared() {
             self.plaintext.extend_from_slice(&content);
         } else {
-            // `ahead` is empty without a shared piece, so `plain` becomes an empty buffer.
+            // `before_shared` is empty without a shared piece, so `plain` becomes an empty buffer.
             std::mem::swap(&mut self.before_shared, &mut self.plaintext);
             self.is_shared_accounted = accounted_bytes(&content) > 0;
             self.shared = content;

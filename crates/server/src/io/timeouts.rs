@@ -1,7 +1,7 @@
 //! The deadlines of a busy connection: one for each kind of event that it may wait for.
 //!
-//! [`Probes`] schedules one of them: while the server does not receive, it checks the socket from
-//! time to time to see whether the peer is still connected.
+//! [`ProbeSchedule`] schedules one of them: while the server does not receive, it checks the socket
+//! from time to time to see whether the peer is still connected.
 
 use std::time::Duration;
 
@@ -63,7 +63,7 @@ const TIMEOUTS: [TimeoutKind; 13] = [
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Deadlines {
-    /// Which deadlines are set: one bit for each [`Wait`].
+    /// Which deadlines are set: one bit for each [`TimeoutKind`].
     set: u16,
     at: [Duration; TIMEOUTS.len()],
 }

@@ -130,7 +130,7 @@ impl TlsState {
         }
     }
 
-    /// Processes received bytes; see [`Session::receive`].
+    /// Processes received bytes; see [`ActiveState::receive`].
     pub(crate) fn receive(
         &mut self,
         input: &[u8],

@@ -72,11 +72,11 @@ pub struct Limits {
     /// read, does not count.
     ///
     /// The server's kernel accepts response bytes in lumps, and the server can only measure those.
-    /// One lump is half of `SocketOptions::unsent_bytes_max`, or a sixteenth of the receive buffer
-    /// of the peer's kernel, whichever is more. If a peer reads less than one lump in `rate_slack`,
-    /// it may be disconnected although it reads. With the defaults, this happens below about 1.1
-    /// kB/s. If the peer's kernel has a large receive buffer, it happens at higher rates: on
-    /// loopback, clients that read 4 to 6 kB/s were disconnected.
+    /// One lump is half of `SocketOptions::notsent_lowat_bytes`, or a sixteenth of the receive
+    /// buffer of the peer's kernel, whichever is more. If a peer reads less than one lump in
+    /// `rate_slack`, it may be disconnected although it reads. With the defaults, this happens
+    /// below about 1.1 kB/s. If the peer's kernel has a large receive buffer, it happens at higher
+    /// rates: on loopback, clients that read 4 to 6 kB/s were disconnected.
     ///
     /// *Conversations* have no minimum rate. A conversation is a request with content of unknown
     /// length whose response has begun, or a gRPC call to a mounted service. Both sides of a
@@ -162,23 +162,23 @@ pub struct Limits {
     /// How long one poll of a handler, or of a stream that it returned, may take: the time between
     /// two `await`s that suspend it. Default 100 ms; `None` disables the check. While a handler
     /// blocks its thread, all other connections of its worker wait. If a poll takes 1.5 times the
-    /// budget, [`Snapshot::blocked`] counts it, and the server logs a warning that names the route,
-    /// at most one per minute and route. The warning is logged while the handler still blocks. If
-    /// the handler is inside a mounted service, the warning names only the mount, and a second
-    /// warning names the request when the handler returns. To fix a blocking handler, use
+    /// budget, [`WorkerStats::blocking_polls`] counts it, and the server logs a warning that names
+    /// the route, at most one per minute and route. The warning is logged while the handler still
+    /// blocks. If the handler is inside a mounted service, the warning names only the mount, and a
+    /// second warning names the request when the handler returns. To fix a blocking handler, use
     /// `peregrine::offload` or `tokio::task::spawn_blocking`. The check costs three stores and two
     /// loads to one cache line in each poll of a handler. A separate thread checks twice per
     /// budget, and sleeps while no handler is polled.
     ///
-    /// [`Snapshot::blocked`]: crate::Snapshot::blocked
+    /// [`WorkerStats::blocking_polls`]: crate::WorkerStats::blocked
     #[cfg_attr(feature = "config", serde(with = "OptionalDuration"))]
     pub poll_budget: Option<Duration>,
     /// The lame-duck time: after the order to shut down, the server continues to accept connections
     /// and to answer requests for this long, but it closes each connection after its next response.
-    /// Default zero. During this time [`Shutdown::is_ordered`] is true, so a readiness probe can
+    /// Default zero. During this time [`Shutdown::is_requested`] is true, so a readiness probe can
     /// fail and make the load balancer use other instances.
     ///
-    /// [`Shutdown::is_ordered`]: crate::Shutdown::is_ordered
+    /// [`Shutdown::is_requested`]: crate::Shutdown::is_ordered
     #[cfg_attr(feature = "config", serde(with = "HumanDuration"))]
     pub lame_duck: Duration,
     /// How long an idle connection stays open after the lame-duck time, because a request may be on
@@ -192,13 +192,14 @@ pub struct Limits {
     pub shutdown_timeout: Duration,
     /// After its last connection has ended, the server waits this long, within `shutdown_timeout`,
     /// for tasks of the worker's runtime and for functions on its blocking threads. Default 10 s;
-    /// at zero, it does not wait. [`Snapshot::tasks_cut`] counts the tasks that are then dropped.
+    /// at zero, it does not wait. [`WorkerStats::aborted_tasks`] counts the tasks that are then
+    /// dropped.
     ///
     /// The application is dropped before this wait, so that the tasks of its connection pools and
     /// clients end by themselves. The tasks of a client in a `static` do not end. A task that never
-    /// ends by itself should await [`Shutdown::ordered`](crate::Shutdown::ordered).
+    /// ends by itself should await [`Shutdown::requested`](crate::Shutdown::ordered).
     ///
-    /// [`Snapshot::tasks_cut`]: crate::Snapshot::tasks_cut
+    /// [`WorkerStats::aborted_tasks`]: crate::WorkerStats::tasks_cut
     #[cfg_attr(feature = "config", serde(with = "HumanDuration"))]
     pub background_timeout: Duration,
     /// Whether all plain connections come from a trusted gateway that terminates TLS. If true,
@@ -320,7 +321,7 @@ impl Limits {
 pub(crate) struct MinRate {
     /// Bytes per second; at 0, any byte is enough.
     pub(crate) bytes_per_second: u64,
-    /// How long the peer may take beyond the time that `min` allows.
+    /// How long the peer may take beyond the time that `bytes_per_second` allows.
     pub(crate) grace: Duration,
 }
 
@@ -338,13 +339,13 @@ pub(crate) struct MinRate {
 #[cfg_attr(feature = "config", serde(default, deny_unknown_fields))]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 pub struct Http1Limits {
-    /// Whether a client may shut down its sending side (FIN, or `close_notify` over TLS) and still
-    /// wait for responses. Default false: when the client's sending side ends, the server assumes
-    /// that the client has closed the connection, which is nearly always true. The server still
-    /// calls the handlers of requests that were received completely, once and in order, and sends
-    /// responses that are ready at once. It sends a body to its end if the length is known. It
-    /// cancels a handler that waits, unless the handler's route has `run_to_end`, and a stream of
-    /// unknown length that has nothing to send.
+    /// Whether a client may shut down its sending side (FIN, or `close_notify` over TLS) and
+    /// still wait for responses. Default false: when the client's sending side ends, the server
+    /// assumes that the client has closed the connection, which is nearly always true. The server
+    /// still calls the handlers of requests that were received completely, once and in order, and
+    /// sends responses that are ready at once. It sends a body to its end if the length is known.
+    /// It cancels a handler that waits, unless the handler's route has `run_to_end`, and a stream
+    /// of unknown length that has nothing to send.
     ///
     /// Set it to true for clients that half-close and then wait, such as scripts that use `nc`. The
     /// server then notices later that a client has closed its connection. While a handler waits,

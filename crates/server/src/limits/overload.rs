@@ -16,8 +16,8 @@ const MEMORY_MAX_FALLBACK: u64 = 1 << 30;
 /// A request over a limit is rejected at once, before its body is read and before any application
 /// code runs. The response is a 503, or a 429 if the client exceeded its own limit, with
 /// `Retry-After`. Requests for routes with `never_shed()` and all requests on the admin listener
-/// are never rejected. Requests in progress are completed. [`Snapshot`](crate::Snapshot) and the
-/// admin listener count rejected requests.
+/// are never rejected. Requests in progress are completed. [`WorkerStats`](crate::WorkerStats) and
+/// the admin listener count rejected requests.
 ///
 /// These limits apply to a worker as a whole, so `overload` in a listener's own limits is ignored.
 ///
@@ -45,7 +45,7 @@ pub struct OverloadLimits {
     #[cfg_attr(feature = "config", serde(with = "OptionalCount"))]
     pub requests_max: Option<usize>,
     /// Requests in progress at a time for each client address, per worker. The address is that of
-    /// `ClientAddress`: behind trusted proxies, it is the client's address and not the proxy's.
+    /// `ClientIp`: behind trusted proxies, it is the client's address and not the proxy's.
     /// Default none, because many people may share an address. Clients without an address, as on
     /// Unix domain sockets, are not limited. Over the limit: 429.
     #[cfg_attr(feature = "config", serde(with = "OptionalCount"))]

@@ -26,7 +26,7 @@ pub(crate) struct ListenerContext {
     pub(crate) http2_protocol: h2::Limits,
     /// Limits the number of open connections. All listeners without their own limits share this.
     pub(crate) connection_limiter: Rc<ConnectionLimiter>,
-    /// Limits the number of handshakes in progress. Shared like `rooms`.
+    /// Limits the number of handshakes in progress. Shared like `connection_limiter`.
     pub(crate) handshake_limiter: Rc<HandshakeLimiter>,
     pub(crate) tls: Option<TlsConfig>,
     pub(crate) proxy_protocol: Option<ProxyProtocol>,

@@ -1,8 +1,8 @@
 //! The counters of a worker, which other threads may read.
 //!
-//! Each worker has its own [`Counts`], and no other thread writes them. Counters that cost almost
-//! nothing are always maintained. Counters with a noticeable cost per request are maintained only
-//! if metrics are enabled.
+//! Each worker has its own [`WorkerMetrics`], and no other thread writes them. Counters that cost
+//! almost nothing are always maintained. Counters with a noticeable cost per request are maintained
+//! only if metrics are enabled.
 
 use super::close_reason::{CloseReason, limit_name_for};
 use peregrine_driver::ITERATION_BOUNDS;
@@ -336,7 +336,7 @@ impl RequestKey {
             | self.route.map_or(0, |route| u64::from(route) + 1) << 32
     }
 
-    /// As [`Key::pack`], but with only the route and the method.
+    /// As [`RequestKey::pack`], but with only the route and the method.
     #[inline]
     pub(crate) fn pack_route(&self) -> u64 {
         let Self { method, route, .. } = *self;

@@ -1,8 +1,8 @@
 //! Metrics, access log, traces, and the detection of handlers that block.
 //!
-//! [`Observed`] contains all of this for one worker and stays on the worker's thread. This module
-//! decides nothing. In particular, `admission` decides what the worker accepts, and imports this
-//! module.
+//! [`Instrumentation`] contains all of this for one worker and stays on the worker's thread. This
+//! module decides nothing. In particular, `admission` decides what the worker accepts, and imports
+//! this module.
 
 pub(crate) mod access_log;
 pub(crate) mod close_reason;
@@ -29,7 +29,7 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 /// A worker's counters, log and traces. This value stays on the worker's thread, but any thread may
-/// read its [`Counts`].
+/// read its [`WorkerMetrics`].
 #[derive(Default)]
 pub struct Instrumentation {
     open_connections: Cell<usize>,
@@ -92,18 +92,18 @@ pub struct WorkerStats {
     /// Requests rejected because of overload, by the limit: `memory`, `requests`, `route`,
     /// `queue_delay` or `client`. See [`OverloadLimits`](crate::OverloadLimits).
     pub shed: BTreeMap<&'static str, u64>,
-    /// Connections that have ended, by reason ([`Ended::name`]).
+    /// Connections that have ended, by reason ([`CloseReason::label`]).
     pub closed: BTreeMap<&'static str, u64>,
 }
 
 impl Instrumentation {
-    /// Makes the state of a worker that records in `pulse` which handler it polls.
+    /// Makes the state of a worker that records in `heartbeat` which handler it polls.
     #[must_use]
     pub fn new(pulse: Arc<Heartbeat>) -> Self {
         Self { heartbeat: pulse, ..Self::default() }
     }
 
-    /// As [`Observed::new`], but with these counters, which other threads may read.
+    /// As [`Instrumentation::new`], but with these counters, which other threads may read.
     #[must_use]
     pub fn with_metrics(pulse: Arc<Heartbeat>, counts: Arc<WorkerMetrics>) -> Self {
         Self { heartbeat: pulse, metrics: counts, ..Self::default() }
@@ -260,8 +260,8 @@ impl Instrumentation {
         self.aborted_handlers.set(self.aborted_handlers.get() + 1);
     }
 
-    /// Wakes the task that waits for [`Observed::empty`], if no connection is open and nothing is
-    /// pending.
+    /// Wakes the task that waits for [`Instrumentation::wait_idle`], if no connection is open and
+    /// nothing is pending.
     pub(crate) fn wake_if_idle(&self) {
         if self.is_idle()
             && let Some(waker) = self.idle_waker.take()

@@ -177,7 +177,7 @@ const MEMORY_MAX: MetricFamily<'_> = family(
     "Limit of the memory that each worker uses for connections; 0 if there is none.",
 );
 
-/// The families that [`write()`] writes, in order.
+/// The families that [`write_metrics()`] writes, in order.
 pub const METRIC_FAMILIES: &[MetricFamily<'static>] = &[
     REQUEST_DURATION,
     REQUEST_SIZE,

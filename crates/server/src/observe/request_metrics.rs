@@ -25,7 +25,7 @@ pub(crate) struct RequestRecorder {
     clock: Box<dyn Fn() -> Duration>,
     log: Option<AccessLogger>,
     tracing: Option<Tracer>,
-    /// Whether [`Meters::end_turn`] is called at the end of each turn.
+    /// Whether [`RequestRecorder::flush_batch`] is called at the end of each turn.
     is_batching: Cell<bool>,
     /// Requests that ended in this turn. They are counted at the end of the turn, so that the clock
     /// is read once for all of them.
@@ -76,7 +76,7 @@ impl RequestRecorder {
         })
     }
 
-    /// Announces that [`end_turn`](Self::end_turn) will be called at the end of each turn.
+    /// Announces that [`end_turn`](Self::flush_batch) will be called at the end of each turn.
     pub(crate) fn enable_batching(&self) {
         self.is_batching.set(true);
     }

@@ -77,8 +77,8 @@ impl TraceConfig {
         self
     }
 
-    /// As [`Traces::ratio`], for the route with this pattern, such as `/birds/{id}`. At 0.0, no
-    /// request for the route is sampled, even if its `traceparent` says so.
+    /// As [`TraceConfig::sample_ratio`], for the route with this pattern, such as `/birds/{id}`. At
+    /// 0.0, no request for the route is sampled, even if its `traceparent` says so.
     #[must_use]
     pub fn route_sample_ratio(mut self, pattern: impl Into<String>, ratio: f64) -> Self {
         self.route_sample_ratios.insert(pattern.into(), ratio);

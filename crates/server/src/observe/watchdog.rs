@@ -1,11 +1,11 @@
 //! Detects handlers that block their thread, at almost no cost to other handlers.
 //!
-//! A worker records in its [`Pulse`] which route's handler it polls. Each poll costs three stores
-//! and a load (plain ones on x86), plus a load after the poll. The worker does not read a clock. A
-//! separate thread checks the pulses of all workers from time to time ([`Watch`]). If a pulse shows
-//! the same poll for too long, the handler blocks, and the thread logs a warning with its route
-//! while it still blocks. If nothing has happened between checks, the thread sleeps until the next
-//! poll wakes it.
+//! A worker records in its [`Heartbeat`] which route's handler it polls. Each poll costs three
+//! stores and a load (plain ones on x86), plus a load after the poll. The worker does not read a
+//! clock. A separate thread checks the pulses of all workers from time to time ([`PollWatchdog`]).
+//! If a pulse shows the same poll for too long, the handler blocks, and the thread logs a warning
+//! with its route while it still blocks. If nothing has happened between checks, the thread sleeps
+//! until the next poll wakes it.
 //!
 //! For a handler inside a mounted service, the warning can only name the mount. After such a poll,
 //! the worker sees that a warning was logged for it, and logs the request.
@@ -24,10 +24,10 @@ const NO_POLL: usize = 0;
 const NO_ROUTE: usize = 1;
 /// How many checks in a row must find nothing new before the watching thread may sleep.
 ///
-/// One check is not enough. To be woken by the next poll, the watching thread sets `is_unwatched`.
-/// Just before that, a worker may have read the flag as false, although its poll is not visible to
-/// the watching thread yet. The second check sees that poll, because stores become visible to other
-/// cores in much less time than the pause between two checks.
+/// One check is not enough. To be woken by the next poll, the watching thread sets
+/// `should_wake_watchdog`. Just before that, a worker may have read the flag as false, although its
+/// poll is not visible to the watching thread yet. The second check sees that poll, because stores
+/// become visible to other cores in much less time than the pause between two checks.
 const IDLE_CHECKS: u32 = 2;
 /// The time between two warnings for one route.
 const WARNING_INTERVAL: Duration = Duration::from_secs(60);
@@ -72,7 +72,7 @@ impl Heartbeat {
         let turn = self.poll_count.load(Ordering::Relaxed).wrapping_add(1);
         self.poll_count.store(turn, Ordering::Relaxed);
         self.route.store(address(pattern), Ordering::Release);
-        // The order of the accesses matters, see `QUIET_LOOKS`.
+        // The order of the accesses matters, see `IDLE_CHECKS`.
         compiler_fence(Ordering::SeqCst);
         if self.should_wake_watchdog.load(Ordering::Relaxed) {
             self.wake_watchdog();

@@ -11,7 +11,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 /// Runs the handler of `exchange` until it ends, its deadline `until` expires, or the worker gets
-/// `Order::Cut`. `peer` and `born` are for the shutdown report.
+/// `Lifecycle::ForceClosing`. `peer` and `born` are for the shutdown report.
 pub(crate) fn spawn_detached<D: Driver>(
     worker: &Rc<Worker<D>>,
     mut exchange: Exchange,

@@ -1,6 +1,6 @@
 //! The orders that move a worker through its life, and its report at the end.
 //!
-//! A task of the worker uses [`before`] and [`first_of`] to wait for an event or for a later order.
+//! A task of the worker uses [`run_until`] and [`race`] to wait for an event or for a later order.
 
 use crate::observe::WorkerStats;
 use crate::observe::close_reason::InFlightStage;
@@ -24,7 +24,7 @@ pub enum Lifecycle {
     /// order first.
     LameDuck,
     /// Drain without a lame-duck time, because another process serves at the same addresses from
-    /// now on. Otherwise the same as `Drain`.
+    /// now on. Otherwise the same as `Draining`.
     HandingOver,
     /// Stop accepting, close idle connections, and let busy ones finish until the shutdown timeout.
     Draining,

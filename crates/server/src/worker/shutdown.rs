@@ -74,7 +74,7 @@ pub(crate) fn install(orders: &watch::Receiver<Lifecycle>) {
     install_receiver(Some(orders.clone()));
 }
 
-/// As [`announce`]. `None` means that no orders will be given.
+/// As [`install`]. `None` means that no orders will be given.
 pub(crate) fn install_receiver(orders: Option<watch::Receiver<Lifecycle>>) {
     LIFECYCLE.set(orders);
 }
@@ -133,7 +133,7 @@ async fn next_lifecycle(orders: &mut watch::Receiver<Lifecycle>, present: Lifecy
     }
 }
 
-/// Completes when the worker gets `Order::Cut`.
+/// Completes when the worker gets `Lifecycle::ForceClosing`.
 async fn force_close_requested(orders: &mut watch::Receiver<Lifecycle>) {
     next_lifecycle(orders, Lifecycle::Draining).await;
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Sends `bytes` and receives until `is_enough`.
+/// Sends `bytes` and receives until `satisfies`.
 async fn talk(
     connection: &SimConnection,
     bytes: &[u8],

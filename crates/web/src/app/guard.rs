@@ -1,7 +1,7 @@
 //! Guards: conditions that let a route answer only some of the requests for its pattern.
 //!
-//! [`HandlerExt::when`](crate::HandlerExt::when) guards one handler;
-//! [`Scope::when`](crate::Scope::when) and [`App::when`](crate::App::when) guard the routes that
+//! [`HandlerExt::guard`](crate::HandlerExt::when) guards one handler;
+//! [`Scope::when`](crate::Scope::when) and [`App::guard`](crate::App::when) guard the routes that
 //! are added later. Several routes may have the same pattern and method if all but one are guarded.
 //! They are checked in the order in which they were added, the unguarded one last. If none of them
 //! accepts a request, the next pattern that matches its path is tried, as if the guarded routes did
@@ -73,7 +73,7 @@ fn fn_guard(
     fn_guard_with_headers(Some(Vec::new()), name, identity, accepts)
 }
 
-/// Like [`told`], but for a guard that also reads these header fields (`None`: unknown).
+/// Like [`fn_guard`], but for a guard that also reads these header fields (`None`: unknown).
 fn fn_guard_with_headers(
     fields: Option<Vec<HeaderName>>,
     name: String,
@@ -133,7 +133,7 @@ fn equality_key(kind: &str, of: impl fmt::Debug) -> Option<String> {
 }
 
 /// Accepts requests for this host, compared without regard to case. Behind trusted proxies, this is
-/// the host that the client requested ([`Client::host`](crate::Client::host)).
+/// the host that the client requested ([`ClientInfo::host`](crate::ClientInfo::host)).
 ///
 /// `example.org` matches this host on any port. `example.org:8080` matches only this port; a
 /// request without a port has the scheme's default port. `*.example.org` matches every subdomain,
@@ -231,7 +231,7 @@ pub(crate) fn query_pairs(
 }
 
 /// Accepts requests whose client uses TLS, also behind trusted proxies
-/// ([`Client::is_secure`](crate::Client::is_secure)).
+/// ([`ClientInfo::is_secure`](crate::ClientInfo::is_secure)).
 pub fn secure() -> impl Guard + fmt::Debug {
     let name = "the client speaks TLS".to_owned();
     fn_guard(name, equality_key("secure", ()), |asked| asked.client().is_secure())

@@ -203,7 +203,7 @@ pub trait HandlerExt<Args>: Signature<Args> + Sized {
     }
 
     /// Attaches `note` to the handler's route, for code that inspects routes
-    /// ([`RouteInfo::notes`](crate::built::RouteInfo::notes)).
+    /// ([`RouteInfo::metadata`](crate::built::RouteInfo::metadata)).
     fn with_metadata<T: 'static>(self, note: T) -> WithMetadata<Self> {
         WithMetadata { handler: self, metadata: Rc::new(note) }
     }
@@ -252,7 +252,7 @@ impl<Args, Via, H: Handler<Args, Via>> Handler<ViaOptions<Args>, Via> for WithOp
     }
 }
 
-/// A handler that answers only requests that a guard accepts. Made by [`HandlerExt::when`].
+/// A handler that answers only requests that a guard accepts. Made by [`HandlerExt::guard`].
 #[derive(Clone)]
 pub struct Guarded<H> {
     handler: H,
@@ -266,7 +266,7 @@ pub struct Named<H> {
     name: Rc<str>,
 }
 
-/// A handler whose route has a note. Made by [`HandlerExt::noted`].
+/// A handler whose route has a note. Made by [`HandlerExt::with_metadata`].
 #[derive(Clone, Debug)]
 pub struct WithMetadata<H> {
     handler: H,

@@ -70,7 +70,7 @@ pub use peregrine_router::TrailingSlash;
 ///
 /// # Middleware
 ///
-/// [`App::with`] wraps a middleware around everything that is added **after** it, in this scope and
+/// [`App::wrap`] wraps a middleware around everything that is added **after** it, in this scope and
 /// in nested scopes. Middleware that is added earlier runs outside middleware that is added later.
 /// (In axum, `layer` wraps the routes added before it.)
 ///
@@ -94,7 +94,7 @@ pub use peregrine_router::TrailingSlash;
 /// |---|---|
 /// | `.route("/x", get(a).post(b))` | the same, or `.get("/x", a).post("/x", b)` |
 /// | `.nest("/api", router)` | [`App::scope`], or `scope("/api", \|scope\| scope.merge(app))` |
-/// | `.layer(..)` wraps the routes above it | [`App::with`] wraps the routes below it |
+/// | `.layer(..)` wraps the routes above it | [`App::wrap`] wraps the routes below it |
 /// | one state type, `.with_state(..)` | any number of types, each given with [`App::state`] |
 /// | a conflict or a missing state panics or does not compile | [`App::build`] returns all faults |
 /// | a POST-only `/users/new` hides `GET /users/{id}` for that path | it does not hide it |
@@ -206,7 +206,7 @@ impl App {
         self
     }
 
-    /// Sets what a trailing slash in a path means. The default is [`SlashPolicy::Strict`]. A
+    /// Sets what a trailing slash in a path means. The default is [`TrailingSlash::Strict`]. A
     /// redirect has status 308 and keeps the query.
     #[must_use]
     pub fn trailing_slash(mut self, policy: TrailingSlash) -> Self {
@@ -352,7 +352,7 @@ impl fmt::Debug for App {
     }
 }
 
-/// Runs the checks of [`App::inspect`] on the built application.
+/// Runs the checks of [`App::on_build`] on the built application.
 fn run_build_hooks(
     built: BuiltApp,
     inspectors: Vec<Box<BuildHook>>,

@@ -8,7 +8,7 @@ use std::fmt;
 /// pattern with its conditions, the name, and the source line. See
 /// [`App::routes`](crate::App::routes).
 ///
-/// The table is for people, and its format may change. Programs use [`Application::routes`] or the
+/// The table is for people, and its format may change. Programs use [`BuiltApp::routes`] or the
 /// admin listener's `/routes`.
 #[derive(Clone, Debug)]
 pub struct RouteList {

@@ -166,7 +166,7 @@ macro_rules! route_methods {
         }
 
         /// Attaches `note` to the routes that are added later, here and in nested scopes, for code
-        /// that inspects routes ([`RouteInfo::notes`](crate::built::RouteInfo::notes)). It
+        /// that inspects routes ([`RouteInfo::metadata`](crate::built::RouteInfo::metadata)). It
         /// does not affect requests.
         #[must_use]
         pub fn noted<T: 'static>(mut self, note: T) -> Self {

@@ -29,7 +29,7 @@ pub use crate::app::pattern::CATCH_ALL;
 ///
 /// Patterns are relative to the prefix: in the scope `/users`, the pattern `/{id}` is
 /// `/users/{id}`, and both `/` and the empty pattern are `/users` itself. Middleware given to
-/// [`Scope::with`] applies to the routes that are added later in this scope. It runs inside the
+/// [`Scope::wrap`] applies to the routes that are added later in this scope. It runs inside the
 /// middleware of the enclosing scopes.
 ///
 /// A function may fill a scope, so that a module keeps its routes private:

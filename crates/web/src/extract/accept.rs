@@ -119,7 +119,7 @@ impl Accept {
     }
 }
 
-/// The available formats of a response. [`Offers::respond`] makes only the one that the client
+/// The available formats of a response. [`Negotiation::respond`] makes only the one that the client
 /// prefers.
 #[must_use = "a response is made by `respond`"]
 pub struct Negotiation<'m> {

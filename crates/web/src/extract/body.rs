@@ -28,7 +28,7 @@ fn limit(body: &Body) -> u64 {
     body.buffer_limit()
 }
 
-/// The whole body, up to its limit ([`BODY_BYTES_MAX`](super::BODY_BYTES_MAX)).
+/// The whole body, up to its limit ([`DEFAULT_BODY_BYTES_MAX`](super::DEFAULT_BODY_BYTES_MAX)).
 ///
 /// ```
 /// async fn count(bytes: peregrine::bytes::Bytes) -> String {
@@ -43,7 +43,7 @@ impl FromRequest for Bytes {
     }
 }
 
-/// The whole body, up to its limit ([`BODY_BYTES_MAX`](super::BODY_BYTES_MAX)).
+/// The whole body, up to its limit ([`DEFAULT_BODY_BYTES_MAX`](super::DEFAULT_BODY_BYTES_MAX)).
 impl FromRequest for Vec<u8> {
     async fn from_request(request: Request) -> Result<Self, Problem> {
         let limit = limit(&request.body);
@@ -51,8 +51,9 @@ impl FromRequest for Vec<u8> {
     }
 }
 
-/// The whole body as text, up to its limit ([`BODY_BYTES_MAX`](super::BODY_BYTES_MAX)). It must be
-/// UTF-8, regardless of the `Content-Type`.
+/// The whole body as text, up to its limit
+/// ([`DEFAULT_BODY_BYTES_MAX`](super::DEFAULT_BODY_BYTES_MAX)). It must be UTF-8, regardless of the
+/// `Content-Type`.
 impl FromRequest for String {
     async fn from_request(request: Request) -> Result<Self, Problem> {
         let limit = limit(&request.body);

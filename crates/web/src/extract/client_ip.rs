@@ -9,13 +9,13 @@ use std::net::IpAddr;
 /// address. Limits and logs identify clients by this address.
 ///
 /// In tests, and on a Unix domain socket whose peer is not trusted, there is no address: the
-/// extractor then responds 500, and `Option<ClientAddress>` is `None`. See
-/// [`Server::trusted_proxies`] and [`Client`](crate::Client).
+/// extractor then responds 500, and `Option<ClientIp>` is `None`. See
+/// [`Server::trusted_proxies`] and [`ClientInfo`](crate::ClientInfo).
 ///
 /// ```
-/// use peregrine::web::extract::ClientAddress;
+/// use peregrine::web::extract::ClientIp;
 ///
-/// async fn who(ClientAddress(address): ClientAddress) -> String {
+/// async fn who(ClientIp(address): ClientIp) -> String {
 ///     format!("you are {address}")
 /// }
 /// # let _ = who;

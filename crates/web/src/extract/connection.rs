@@ -11,12 +11,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 /// The address of the peer, which may be a proxy. In tests and on a Unix domain socket there is no
-/// address: the extractor then responds 500, and `Option<PeerAddress>` is `None`.
+/// address: the extractor then responds 500, and `Option<PeerAddr>` is `None`.
 ///
 /// ```
-/// use peregrine::web::extract::PeerAddress;
+/// use peregrine::web::extract::PeerAddr;
 ///
-/// async fn who(PeerAddress(address): PeerAddress) -> String {
+/// async fn who(PeerAddr(address): PeerAddr) -> String {
 ///     format!("you are {}", address.ip())
 /// }
 /// # let _ = who;

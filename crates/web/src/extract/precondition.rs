@@ -128,7 +128,7 @@ impl<'v> Validators<'v> {
 /// async fn rename(conditions: Preconditions, name: String) -> Result<String, Problem> {
 ///     conditions.demand()?;
 ///     // The current version in the database.
-///     conditions.check(Validators::tag("\"7\""))?;
+///     conditions.check(Validators::etag("\"7\""))?;
 ///     Ok(name)
 /// }
 ///
@@ -190,7 +190,7 @@ impl Preconditions {
     ///
     /// # Errors
     /// If a condition fails: 412, kind `precondition-failed`, with the tag as `ETag`. If no
-    /// condition applies, but [`demand`](Self::demand) was called: 428.
+    /// condition applies, but [`require_precondition`](Self::require_precondition) was called: 428.
     pub fn check(&self, current: Validators<'_>) -> Result<(), Problem> {
         let is_void =
             self.head.header_bytes("if-match").is_none() && current.last_modified.is_none();
@@ -202,8 +202,8 @@ impl Preconditions {
     }
 
     /// Checks the conditions against a resource that does not exist: `If-Match` fails,
-    /// `If-None-Match: *` holds. After [`demand`](Self::demand), this always fails, because a
-    /// client that changes a resource expects it to exist.
+    /// `If-None-Match: *` holds. After [`require_precondition`](Self::require_precondition), this
+    /// always fails, because a client that changes a resource expects it to exist.
     ///
     /// # Errors
     /// If a condition fails: 412, kind `precondition-failed`.

@@ -14,7 +14,7 @@ use std::rc::Rc;
 /// Building the application fails if the state is missing. `Option<State<T>>` is `None` if there is
 /// no such state.
 ///
-/// Use it for values that are cheap to clone: numbers, `&'static` references, an `Rc` of the
+/// Use it for values that are cheap to clone: numbers, `&'static` references, a `Rc` of the
 /// worker. Cloning an `Arc` is not cheap: all cores contend for the cache line of its reference
 /// count. [`StateRef`] does not change that count.
 ///

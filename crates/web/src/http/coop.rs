@@ -35,8 +35,8 @@ pub fn take_yield_request() -> bool {
     YIELD_REQUESTED.replace(false)
 }
 
-/// Whether a future has requested to yield since the last [`take_asked`]. Such a future is not
-/// waiting for an event, and is polled again.
+/// Whether a future has requested to yield since the last [`take_yield_request`]. Such a future is
+/// not waiting for an event, and is polled again.
 #[doc(hidden)]
 #[must_use]
 pub fn has_yield_request() -> bool {

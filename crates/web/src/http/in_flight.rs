@@ -2,7 +2,7 @@
 //!
 //! A worker counts its requests in progress and refuses those above a limit. Work that continues in
 //! a task after its client has disconnected, or that a request starts without waiting for it,
-//! counts too. Code with such work registers it through [`Counted`].
+//! counts too. Code with such work registers it through [`InFlightHandle`].
 //!
 //! A worker is normally a thread, but a simulation runs several workers on one thread. Therefore
 //! each connection has the number of its worker. Without a worker, as in most tests, nothing is

@@ -1,12 +1,12 @@
 //! Requests, responses, bodies and connections, and the per-thread services that they use.
 //!
 //! Nothing here depends on routes, handlers or extractors. A request enters an application as a
-//! [`Head`] and a [`Body`] on a connection ([`ConnectionInfo`]), and leaves it as a [`Response`].
-//! [`Service`] is the step between the two, and the other folders build on it.
+//! [`RequestHead`] and a [`Body`] on a connection ([`ConnectionInfo`]), and leaves it as a
+//! [`Response`]. [`Service`] is the step between the two, and the other folders build on it.
 //!
 //! [`Body`]: body::Body
 //! [`ConnectionInfo`]: connection::ConnectionInfo
-//! [`Head`]: head::Head
+//! [`RequestHead`]: head::RequestHead
 //! [`Response`]: response::Response
 //! [`Service`]: service::Service
 

@@ -45,7 +45,7 @@ pub struct Problem {
     /// The status of the response.
     pub status: StatusCode,
     /// A short, stable name for the kind of problem, such as `invalid-json`, unique in this
-    /// application. It becomes the `type` member, see [`Problem::type_reference`].
+    /// application. It becomes the `type` member, see [`Problem::type_uri`].
     pub kind: Cow<'static, str>,
     /// What is wrong with this request and how to fix it, in one or two sentences for the developer
     /// of the client. It must not contain secrets.

@@ -60,12 +60,12 @@ impl Request {
     }
 
     /// All header fields in order, with names and values as they were sent. For a map, use
-    /// [`Head::to_header_map`] or the extractor `HeaderMap`.
+    /// [`RequestHead::to_header_map`] or the extractor `HeaderMap`.
     pub fn headers(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         self.parts.head.headers()
     }
 
-    /// The same as [`Request::header`], under RFC 9110's name, which [`Head`] uses too.
+    /// The same as [`Request::header`], under RFC 9110's name, which [`RequestHead`] uses too.
     #[must_use]
     pub fn field(&self, name: &str) -> Option<&str> {
         self.header(name)
@@ -135,14 +135,15 @@ impl Parts {
     }
 
     /// The connection on which the request was received. If the client presented a certificate,
-    /// this marks the response as specific to this client ([`Personal`]).
+    /// this marks the response as specific to this client ([`PrivateResponse`]).
     #[must_use]
     pub fn connection(&self) -> &Rc<ConnectionInfo> {
         PrivateResponse::mark_connection(&self.head, &self.connection);
         &self.connection
     }
 
-    /// As [`Parts::connection`], but does not mark the response; see [`Head::peek_field`].
+    /// As [`Parts::connection`], but does not mark the response; see
+    /// [`RequestHead::peek_header_bytes`].
     #[doc(hidden)]
     #[must_use]
     pub fn peek_connection(&self) -> &Rc<ConnectionInfo> {

@@ -105,13 +105,13 @@ impl Requirements {
     }
 
     /// Attaches `note` to the route, for code that lists routes: see
-    /// [`RouteInfo::notes`](crate::built::RouteInfo::notes). It has no effect on requests.
+    /// [`RouteInfo::metadata`](crate::built::RouteInfo::metadata). It has no effect on requests.
     pub fn metadata<T: 'static>(&mut self, note: T) {
         self.add_metadata(Rc::new(note));
     }
 
-    /// Declares that this middleware may respond with a problem of this status; `why` is a sentence
-    /// that says when. See [`Refusal`].
+    /// Declares that this middleware may respond with a problem of this status; `description` is a
+    /// sentence that says when. See [`DeclaredProblem`].
     pub fn problem(&mut self, status: u16, why: &'static str) {
         self.metadata(DeclaredProblem { status, description: why });
     }

@@ -43,9 +43,10 @@ impl<S: Service> DynService for S {
     }
 }
 
-/// A [`Place`] whose futures can be stored, because they do not borrow it.
+/// A [`DynService`] whose futures can be stored, because they do not borrow it.
 pub(crate) trait Endpoint: DynService {
-    /// As [`Place::place`], but the service is called when the future is first polled.
+    /// As [`LazyTraceContext::call_dyn`], but the service is called when the future is first
+    /// polled.
     fn call_owned(
         self: Rc<Self>,
         slot: FutureSlot,

@@ -72,7 +72,7 @@ impl States {
         self.route_index.get()
     }
 
-    /// Sets the value of [`States::facts`]. Only the first call has an effect.
+    /// Sets the value of [`States::route_index`]. Only the first call has an effect.
     pub(crate) fn set_route_index(&self, facts: &Rc<RouteIndex>) {
         self.route_index.get_or_init(|| Rc::clone(facts));
     }

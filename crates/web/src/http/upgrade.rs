@@ -19,9 +19,9 @@ pub const SEND_BUFFER_BYTES_MAX: usize = 64 * 1024;
 ///
 /// ```
 /// use peregrine::http::StatusCode;
-/// use peregrine::web::{Response, upgrade::OnUpgrade};
+/// use peregrine::web::{Response, upgrade::UpgradeHandler};
 ///
-/// let echo = OnUpgrade::new(|mut io| async move {
+/// let echo = UpgradeHandler::new(|mut io| async move {
 ///     while let Ok(Some(bytes)) = io.recv().await {
 ///         if io.send(bytes).await.is_err() {
 ///             break;
@@ -55,7 +55,7 @@ impl UpgradeHandler {
 
 impl fmt::Debug for UpgradeHandler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("OnUpgrade")
+        f.write_str("UpgradeHandler")
     }
 }
 
@@ -110,7 +110,7 @@ impl Upgraded {
         self.send_buffer.poll_capacity(context)
     }
 
-    /// Queues bytes without waiting. Call it after [`Upgraded::poll_room`] was ready.
+    /// Queues bytes without waiting. Call it after [`Upgraded::poll_capacity`] was ready.
     pub fn start_send(&mut self, bytes: &[u8]) {
         self.send_buffer.push(bytes);
     }
@@ -127,7 +127,7 @@ impl Upgraded {
         self.send_buffer.0.borrow().bytes.len()
     }
 
-    /// A handle that reads [`Upgraded::unsent`], for code other than the sender.
+    /// A handle that reads [`Upgraded::unsent_bytes`], for code other than the sender.
     #[must_use]
     pub fn unsent_bytes_handle(&self) -> UnsentBytes {
         UnsentBytes(self.send_buffer.clone())

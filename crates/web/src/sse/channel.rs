@@ -11,11 +11,12 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// The number of events that may wait for a slow reader, unless [`channel_of`] sets another number.
+/// The number of events that may wait for a slow reader, unless [`channel_with_capacity`] sets
+/// another number.
 pub const DEFAULT_CHANNEL_CAPACITY: usize = 16;
 
-/// Creates a stream of events and its sender. Up to [`CHANNEL_EVENTS_MAX`] events may wait for the
-/// reader.
+/// Creates a stream of events and its sender. Up to [`DEFAULT_CHANNEL_CAPACITY`] events may wait
+/// for the reader.
 ///
 /// ```
 /// use peregrine::prelude::*;
@@ -40,7 +41,7 @@ pub fn channel() -> (Sender, Sse) {
     channel_with_capacity(DEFAULT_CHANNEL_CAPACITY)
 }
 
-/// As [`channel`], with room for `events_max` events, but at least one.
+/// As [`channel`], with room for `capacity` events, but at least one.
 pub fn channel_with_capacity(events_max: usize) -> (Sender, Sse) {
     let queue = EventQueue { capacity: events_max.max(1), senders: 1, ..EventQueue::default() };
     let queue = Arc::new(SharedQueue(Mutex::new(queue)));

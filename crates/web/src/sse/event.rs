@@ -10,7 +10,7 @@ use std::time::Duration;
 /// An event to send.
 ///
 /// It is serialised as it is built, so cloning it only copies bytes. If any part of it is invalid,
-/// the whole event is refused: [`Event::checked`] and [`Sender::send`](super::Sender::send) return
+/// the whole event is refused: [`Event::validate`] and [`Sender::send`](super::Sender::send) return
 /// the error, and in a stream the error ends the stream.
 ///
 /// ```

@@ -65,8 +65,8 @@ const COMMENT: &[u8] = b":\n\n";
 ///   keep the connection open. [`Sse::keep_alive`] changes this.
 /// - When the client disconnects, the stream is dropped, even if there is nothing to send.
 /// - When the server drains, the stream ends after the events that are ready, so that it does not
-///   delay the shutdown. Clients reconnect and reach another server. [`Sse::goodbye`] adds a last
-///   event; [`Sse::through_drain`] leaves the end to the producer.
+///   delay the shutdown. Clients reconnect and reach another server. [`Sse::final_event`] adds a
+///   last event; [`Sse::continue_during_drain`] leaves the end to the producer.
 ///
 /// Comments and the end on a drain need a server of this framework, or its test client, on the same
 /// thread. On the thread of `peregrine::tower::spawn_tower` comments are sent, but the stream does

@@ -2,9 +2,9 @@
 //!
 //! Each request is written as HTTP/1.1, read by the parser that the server uses, and answered by
 //! the same code; only the connection is missing. The server's body limit
-//! ([`TestClient::body_limit`]) and the timeouts of routes ([`TestClient::timer`]) apply as in the
-//! server. Other work of the server is not done: it does not add `Date`, for example, and a panic
-//! of a handler fails the test instead of becoming a 500.
+//! ([`TestClient::body_limit`]) and the timeouts of routes ([`TestClient::with_timer`]) apply as in
+//! the server. Other work of the server is not done: it does not add `Date`, for example, and a
+//! panic of a handler fails the test instead of becoming a 500.
 //!
 //! ```
 //! use peregrine::web::{App, Request};

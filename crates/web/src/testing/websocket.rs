@@ -146,7 +146,7 @@ impl TestWebSocket {
         self.send_raw(bytes.into()).await;
     }
 
-    /// As [`TestSocket::send`], but blocks this thread.
+    /// As [`TestWebSocket::send`], but blocks this thread.
     ///
     /// # Panics
     /// If the WebSocket is closed.
@@ -180,10 +180,10 @@ impl TestWebSocket {
         poll_fn(|context| self.poll_recv(context)).await
     }
 
-    /// As [`TestSocket::recv`], but blocks this thread.
+    /// As [`TestWebSocket::recv`], but blocks this thread.
     ///
     /// # Panics
-    /// As [`TestSocket::recv`].
+    /// As [`TestWebSocket::recv`].
     pub fn recv_blocking(&mut self) -> Option<TestMessage> {
         block_on(self.recv())
     }

@@ -1,4 +1,4 @@
-//! `FastJson` and `Json` accept the same documents and read the same values.
+//! `SimdJson` and `Json` accept the same documents and read the same values.
 
 use peregrine_web::App;
 use peregrine_web::extract::{Json, SimdJson};

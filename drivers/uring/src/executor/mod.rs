@@ -155,7 +155,7 @@ impl Executor {
         })
     }
 
-    /// Makes these the tasks of this thread until [`Tasks::leave`].
+    /// Makes these the tasks of this thread until [`Executor::leave`].
     pub(crate) fn enter(self: &Rc<Self>) {
         CURRENT.with(|current| current.replace(Some(Rc::clone(self))));
     }

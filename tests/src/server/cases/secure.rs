@@ -132,8 +132,8 @@ pub async fn close_notify_cancels_what_waits<B: Bench>(bench: &B) {
     assert_eq!(outcome.endings(), [("peer-left", count as u64)], "{outcome:?}");
 }
 
-/// A TLS connection that ends without `close_notify` in the middle of a body does not deliver half
-/// of it as complete.
+/// A TLS connection that ends without `close_notify` in the middle of a body does not
+/// deliver half of it as complete.
 pub async fn a_truncated_record_is_no_end<B: Bench>(bench: &B) {
     // The client does not read its session tickets, so the network must have room for them.
     bench.calm();

@@ -42,8 +42,8 @@ struct Seen {
 const SEEN_SETS: u16 = 16;
 
 impl Encoder {
-    /// Creates an encoder whose table has at most `size_wanted` bytes, and at most 4,096 before the
-    /// peer allows more.
+    /// Creates an encoder whose table has at most `own_size_limit` bytes, and at most 4,096 before
+    /// the peer allows more.
     #[must_use]
     pub const fn new(size_wanted: u32) -> Self {
         Self {

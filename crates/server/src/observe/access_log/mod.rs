@@ -1,8 +1,8 @@
 //! The access log: one line per request, written when the request's response is complete or the
 //! request has ended without a response.
 //!
-//! A worker formats a line in its own buffer and passes it to a [`Lines`], which never blocks the
-//! worker. `format.rs` contains the formats.
+//! A worker formats a line in its own buffer and passes it to an [`AccessLogSink`], which never
+//! blocks the worker. `format.rs` contains the formats.
 
 mod format;
 

@@ -27,7 +27,7 @@ use std::rc::Rc;
 /// An application that is checked and ready to run. Each worker builds its own: the type is neither
 /// `Send` nor `Sync` and contains no locks.
 ///
-/// A server calls [`Application::find`] with each head and then [`Target::call`] with the request.
+/// A server calls [`BuiltApp::find`] with each head and then [`Target::call`] with the request.
 pub struct BuiltApp {
     table: Rc<RouteTable>,
     routes: Rc<[BuiltRoute]>,
@@ -82,7 +82,7 @@ impl BuiltApp {
         Self { method_override, ..self }
     }
 
-    /// Makes a service answer the requests for which `claims` returns a [`Claim`], before all
+    /// Makes a service answer the requests for which `claims` returns an [`Intercept`], before all
     /// routes and without the application's middleware. `service` receives this application, so
     /// that it can pass on requests that it does not answer.
     #[doc(hidden)]
@@ -298,10 +298,10 @@ impl BuiltApp {
     /// The response for `problem`, rendered by the application's function
     /// ([`App::on_problem`](crate::App::on_problem)). The server uses this for its own responses.
     ///
-    /// `head` is the request's head as [`Application::find`] left it, so a merged application
+    /// `head` is the request's head as [`BuiltApp::find`] left it, so a merged application
     /// renders the problems of its own routes. If no request could be parsed, pass an empty head
-    /// ([`Head::take`]). If the rendering function panics, the panic is logged and the problem is
-    /// sent in its default form.
+    /// ([`RequestHead::from_pool`]). If the rendering function panics, the panic is logged and the
+    /// problem is sent in its default form.
     #[must_use]
     pub fn render_problem(&self, problem: Problem, head: &RequestHead) -> Response {
         let route = head.route_id().and_then(|route| self.routes.get(route as usize));

@@ -33,7 +33,7 @@ impl<'a> MatchedEndpoint<'a> {
     ///
     /// If a handler lifts the server's limit for itself ([`RouteOptions::lifts_body_limit`]),
     /// `call` removes the limit. The limit still applies to middleware that reads the whole body
-    /// into memory ([`Body::whole_limit`](crate::Body::whole_limit)).
+    /// into memory ([`Body::buffer_limit`](crate::Body::whole_limit)).
     #[must_use]
     pub fn body_limit(&self, server: u64) -> u64 {
         self.options.body_bytes_max.unwrap_or(server)
@@ -46,7 +46,7 @@ impl<'a> MatchedEndpoint<'a> {
     }
 
     /// Answers `request`, whose head must be the one that was passed to
-    /// [`Application::find`](crate::Application::find). The future lives in `slot`, so nothing is
+    /// [`BuiltApp::find`](crate::BuiltApp::find). The future lives in `slot`, so nothing is
     /// allocated once the slot has grown to the size of the application's futures. The future owns
     /// everything that it needs from the application, and runs no application code before the first
     /// poll.
@@ -100,7 +100,7 @@ impl<'a> RouteInfo<'a> {
 
     /// The notes of type `T` on the route, outermost first: those of the scopes and middleware
     /// around it ([`Scope::noted`](crate::Scope::noted)), then those of its handler
-    /// ([`HandlerExt::noted`](crate::HandlerExt::noted)).
+    /// ([`HandlerExt::with_metadata`](crate::HandlerExt::noted)).
     ///
     /// ```
     /// use peregrine::prelude::*;
@@ -217,11 +217,11 @@ pub(super) static UNMATCHED_OPTIONS: RouteOptions = RouteOptions {
     allows_ambiguous_paths: false,
 };
 
-/// Like [`UNROUTED_OPTIONS`], but for the path of a route that accepts ambiguous paths.
+/// Like [`UNMATCHED_OPTIONS`], but for the path of a route that accepts ambiguous paths.
 static UNMATCHED_AMBIGUOUS_OPTIONS: RouteOptions =
     RouteOptions { allows_ambiguous_paths: true, ..UNMATCHED_OPTIONS };
 
-/// Like [`UNROUTED_OPTIONS`], but for a service that answers before all routes, such as the
+/// Like [`UNMATCHED_OPTIONS`], but for a service that answers before all routes, such as the
 /// responder to certificate challenges. The server itself depends on these responses, so they are
 /// never shed.
 pub(super) static INTERCEPT_OPTIONS: RouteOptions =

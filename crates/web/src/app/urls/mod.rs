@@ -44,7 +44,7 @@ pub struct Urls {
 
 impl Urls {
     /// The path of the route called `name`. It starts with the prefix that a trusted proxy removed
-    /// from the path, if any ([`Client::prefix`](crate::Client::prefix)).
+    /// from the path, if any ([`ClientInfo::parse_prefix`](crate::ClientInfo::parse_prefix)).
     ///
     /// # Errors
     /// If no route has the name, or the values do not match the parameters of its pattern.

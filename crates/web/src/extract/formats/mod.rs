@@ -1,5 +1,5 @@
 //! Data formats besides JSON, each behind a feature: `MessagePack`, `Cbor` and `Protobuf`; and
-//! `FastJson`, a faster JSON reader.
+//! `SimdJson`, a faster JSON reader.
 
 #[cfg(feature = "cbor")]
 mod cbor;

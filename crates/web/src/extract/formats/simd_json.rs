@@ -26,10 +26,10 @@ use std::cell::RefCell;
 ///
 /// ```
 /// use peregrine::App;
-/// use peregrine::web::extract::FastJson;
+/// use peregrine::web::extract::SimdJson;
 ///
-/// async fn sum(FastJson(numbers): FastJson<Vec<u32>>) -> FastJson<u32> {
-///     FastJson(numbers.iter().sum())
+/// async fn sum(SimdJson(numbers): SimdJson<Vec<u32>>) -> SimdJson<u32> {
+///     SimdJson(numbers.iter().sum())
 /// }
 /// let client = App::new().post("/sum", sum).test();
 /// assert_eq!(client.post("/sum").json(&[1, 2, 3]).send_now().text(), "6");

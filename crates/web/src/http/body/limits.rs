@@ -50,7 +50,7 @@ impl Body {
     }
 
     /// Lifts the limit, except for readers that keep the whole body in memory
-    /// ([`Body::whole_limit`]).
+    /// ([`Body::buffer_limit`]).
     #[must_use]
     pub(crate) fn lifted(mut self) -> Self {
         self.limits.is_lifted = self.limits.max.is_some();

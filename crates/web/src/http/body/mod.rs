@@ -26,8 +26,8 @@ use std::task::{Context, Poll, ready};
 /// The body of a request or a response.
 ///
 /// A body implements [`http_body::Body`], so it works with tower services and axum, and
-/// [`futures_core::Stream`]. [`Body::new`] and [`Body::stream`] convert from those traits. A body
-/// that was complete before the handler ran costs no allocation and no copy.
+/// [`futures_core::Stream`]. [`Body::new`] and [`Body::from_stream`] convert from those traits. A
+/// body that was complete before the handler ran costs no allocation and no copy.
 ///
 /// # Limits
 ///
@@ -231,7 +231,7 @@ impl Body {
     }
 
     /// Reads the whole body into one buffer of the thread's pool. Return the buffer with
-    /// [`crate::pool::give`] when done, or keep it.
+    /// [`crate::pool::put`] when done, or keep it.
     ///
     /// # Errors
     /// The body could not be read to its end, it is larger than `limit` bytes or its own limit, or

@@ -1,7 +1,8 @@
 //! A bounded single-threaded channel that carries a request body from a connection to a handler.
 //!
-//! The connection holds the [`Writer`], and the handler's body holds the [`Reader`]. The connection
-//! reads from the network only while the pipe has room, so a slow handler slows down the peer.
+//! The connection holds the [`PipeWriter`], and the handler's body holds the [`PipeReader`]. The
+//! connection reads from the network only while the pipe has room, so a slow handler slows down the
+//! peer.
 
 use crate::http::body::BodyError;
 use crate::http::memory::MemoryReservation;
@@ -71,8 +72,8 @@ pub struct PipeWriter(Rc<RefCell<PipeState>>);
 /// The receiving half, which the handler's body holds.
 pub struct PipeReader(Rc<RefCell<PipeState>>);
 
-/// Reports how many bytes the reader of a pipe has taken. It can outlive the [`Writer`], with which
-/// it shares a waker.
+/// Reports how many bytes the reader of a pipe has taken. It can outlive the [`PipeWriter`], with
+/// which it shares a waker.
 pub struct ConsumedBytes(Rc<RefCell<PipeState>>);
 
 /// The reader was dropped, so the rest of the body is not needed.
@@ -131,8 +132,8 @@ impl PipeWriter {
         self.push_frame(piece, None);
     }
 
-    /// As [`Writer::push`], for a task that polls the reader next. If the reader's registered waker
-    /// is that of this task, it is not woken, and the result is true.
+    /// As [`PipeWriter::send`], for a task that polls the reader next. If the reader's registered
+    /// waker is that of this task, it is not woken, and the result is true.
     pub fn send_without_wake(&self, piece: Bytes, context: &Context<'_>) -> bool {
         self.push_frame(piece, Some(context))
     }
@@ -205,7 +206,7 @@ impl Drop for PipeWriter {
     }
 }
 
-/// An item that a [`Reader`] yields.
+/// An item that a [`PipeReader`] yields.
 #[derive(Debug)]
 pub enum PipeFrame {
     /// Some bytes, never empty.

@@ -1,7 +1,7 @@
 //! The client of a request, even behind proxies: its address, and the host and scheme that it used.
 //!
 //! `trusted_proxies.rs` configures which proxies are trusted, `forwarded.rs` parses the fields that
-//! they write, and [`Client`] combines the two.
+//! they write, and [`ClientInfo`] combines the two.
 
 mod forwarded;
 mod trusted_proxies;
@@ -193,7 +193,7 @@ impl<'r> ClientInfo<'r> {
     }
 
     /// The prefix that a proxy removed from the path, such as `/shop`, without a slash at its end;
-    /// empty if there is none. The redirects of routes (`SlashPolicy`) put it before their paths.
+    /// empty if there is none. The redirects of routes (`TrailingSlash`) put it before their paths.
     #[must_use]
     pub fn parse_prefix(&self) -> &'r str {
         let proxies = self.connection.trusted_proxies.as_deref();

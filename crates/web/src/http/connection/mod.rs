@@ -18,7 +18,7 @@ use std::sync::{Arc, OnceLock};
 #[derive(Clone, Debug, Default)]
 pub struct ConnectionInfo {
     /// The remote end. If there is a PROXY header, it is the client that the header names, and
-    /// [`ConnectionInfo::proxy`] describes the proxy.
+    /// [`ConnectionInfo::proxy_protocol`] describes the proxy.
     pub peer: ConnectionAddr,
     /// The address to which the peer connected, shared by connections with the same one.
     pub local: Arc<ConnectionAddr>,
@@ -30,21 +30,21 @@ pub struct ConnectionInfo {
     /// The content of the PROXY header; `None` without one.
     pub proxy_protocol: Option<Arc<ProxyProtocolInfo>>,
     /// The trusted proxies, if the peer is one of them. The information about clients in its
-    /// requests is then used. See [`Client`](crate::Client).
+    /// requests is then used. See [`ClientInfo`](crate::ClientInfo).
     pub trusted_proxies: Option<Arc<TrustedProxies>>,
     /// Space for a value that mounted services keep with a connection.
     #[doc(hidden)]
     pub data: ConnectionData,
-    /// The number of the worker that counts the connection's requests ([`crate::in_progress`]); 0
-    /// if there is none.
+    /// The number of the worker that counts the connection's requests
+    /// ([`crate::request_in_progress`]); 0 if there is none.
     #[doc(hidden)]
     pub worker_id: u64,
 }
 
 impl ConnectionInfo {
     /// Whether the client used TLS, with this server or with a gateway or proxy in front of it. For
-    /// a request, [`Client::is_secure`](crate::Client::is_secure) also considers what trusted
-    /// proxies report.
+    /// a request, [`ClientInfo::is_secure`](crate::ClientInfo::is_secure) also considers what
+    /// trusted proxies report.
     #[must_use]
     pub fn is_secure(&self) -> bool {
         let is_proxied_so = || self.proxy_protocol.as_ref().is_some_and(|proxy| proxy.is_secure());

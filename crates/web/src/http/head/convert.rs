@@ -37,7 +37,8 @@ impl RequestHead {
         request
     }
 
-    /// As [`Head::to_header_map`], but does not mark the response; see [`Head::peek_field`].
+    /// As [`RequestHead::to_header_map`], but does not mark the response; see
+    /// [`RequestHead::peek_header_bytes`].
     #[doc(hidden)]
     #[must_use]
     pub fn peek_header_map(&self) -> HeaderMap {

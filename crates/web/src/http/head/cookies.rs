@@ -22,7 +22,8 @@ impl RequestHead {
         self.cookies().find(|(other, _)| *other == name.as_bytes()).map(|(_, value)| value)
     }
 
-    /// As [`Head::cookie`], but does not mark the response; see [`Head::peek_field`].
+    /// As [`RequestHead::cookie`], but does not mark the response; see
+    /// [`RequestHead::peek_header_bytes`].
     #[doc(hidden)]
     #[must_use]
     pub fn peek_cookie(&self, name: &str) -> Option<&[u8]> {

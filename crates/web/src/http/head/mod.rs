@@ -110,9 +110,9 @@ impl Recycle for SharedBlock {
 }
 
 impl RequestHead {
-    /// An empty head from this thread's pool. The server fills [`Head::index_mut`] with the parser,
-    /// then calls [`Head::set_bytes`] with the bytes that the index refers to; or it fills both
-    /// with a [`HeadBuilder`] on [`Head::buffers_mut`].
+    /// An empty head from this thread's pool. The server fills [`RequestHead::index_mut`] with the
+    /// parser, then calls [`RequestHead::set_bytes`] with the bytes that the index refers to; or it
+    /// fills both with a [`HeadBuilder`] on [`RequestHead::buffers_mut`].
     #[must_use]
     pub fn from_pool() -> Self {
         Self(Some(Pool::get_local(&BLOCKS)))
@@ -315,9 +315,9 @@ impl RequestHead {
         uri_of(Bytes::copy_from_slice(self.slice(self.index().target)))
     }
 
-    /// As [`Head::field`], but does not mark the response. For code whose result does not affect
-    /// the response, such as logs, and for code that keeps clients apart itself, such as caches.
-    /// The tests of [`Personal`] list its callers.
+    /// As [`RequestHead::header_bytes`], but does not mark the response. For code whose result does
+    /// not affect the response, such as logs, and for code that keeps clients apart itself, such as
+    /// caches. The tests of [`PrivateResponse`] list its callers.
     #[doc(hidden)]
     #[must_use]
     pub fn peek_header_bytes<'h>(&'h self, name: &str) -> Option<&'h [u8]> {
@@ -347,7 +347,8 @@ impl RequestHead {
         std::str::from_utf8(self.header_bytes(name)?).ok()
     }
 
-    /// As [`Head::fields_named`], but does not mark the response; see [`Head::peek_field`].
+    /// As [`RequestHead::header_values`], but does not mark the response; see
+    /// [`RequestHead::peek_header_bytes`].
     #[doc(hidden)]
     pub fn peek_header_values<'h>(&'h self, name: &'h str) -> impl Iterator<Item = &'h [u8]> + 'h {
         let known = KnownField::from_name(name.as_bytes());
@@ -364,7 +365,7 @@ impl RequestHead {
             .map(|field| self.slice(field.value))
     }
 
-    /// As [`Head::remove_fields`], but does not mark the response.
+    /// As [`RequestHead::remove_fields`], but does not mark the response.
     pub(crate) fn omit_headers(&mut self, names: &[&str]) {
         let HeadBlock { bytes, index, .. } = self.block_mut();
         index.retain(|field| {
@@ -397,7 +398,8 @@ impl RequestHead {
         true
     }
 
-    /// As [`Head::fields`], but does not mark the response; see [`Head::peek_field`].
+    /// As [`RequestHead::fields`], but does not mark the response; see
+    /// [`RequestHead::peek_header_bytes`].
     #[doc(hidden)]
     pub fn peek_headers(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         let fields = self.index().fields.iter();

@@ -9,8 +9,8 @@ use peregrine_proto::{FieldIndex, KnownField, Span};
 impl RequestHead {
     /// Removes the fields that `Connection` names, and removes these names from `Connection`,
     /// whether or not such a field exists. Call it before code sets fields by other means than
-    /// [`Head::add_field`]. Fields that frame the request stay, and so do options that are not
-    /// field names. Returns whether any name was removed.
+    /// [`RequestHead::append_header`]. Fields that frame the request stay, and so do options that
+    /// are not field names. Returns whether any name was removed.
     #[doc(hidden)]
     pub fn remove_nominated_headers(&mut self) -> bool {
         let names = self.nominated_names(|_| true);

@@ -11,8 +11,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Marks responses that depend on the identity of the client.
 ///
-/// Framework code that reads an identity marks the request: the accessors of [`Head`], for the
-/// fields `Cookie`, `Authorization` and `X-Api-Key`, and the extractors and middleware that
+/// Framework code that reads an identity marks the request: the accessors of [`RequestHead`], for
+/// the fields `Cookie`, `Authorization` and `X-Api-Key`, and the extractors and middleware that
 /// identify the client by a session, an API key or a client certificate. A request with an identity
 /// that is passed to a mounted tower service is marked too. The response to a marked request is
 /// sent with `Cache-Control: private`, and `Cache` does not store it, unless the handler sends
@@ -29,7 +29,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 /// async fn find_customer(mut request: Request, next: Next<'_>) -> Response {
 ///     if let Some(name) = request.header("x-customer").map(str::to_owned) {
 ///         request.parts.extensions_mut().insert(Customer(name));
-///         Personal::note(&request.parts);
+///         Personal::mark(&request.parts);
 ///     }
 ///     next.run(request).await
 /// }
@@ -192,9 +192,9 @@ impl PrivateResponse {
         parts.head.identity_reads().mark(UNMARKED_SOURCE_BITS);
     }
 
-    /// As [`Personal::passed_on`], for a service that answers the request instead of a handler,
-    /// such as an axum `Router`. If the request carries an identity, the response is also sent as
-    /// private.
+    /// As [`PrivateResponse::mark_forwarded`], for a service that answers the request instead of a
+    /// handler, such as an axum `Router`. If the request carries an identity, the response is also
+    /// sent as private.
     pub fn mark_delegated(parts: &Parts) {
         Self::mark_forwarded(parts);
         if Self::carries_identity(parts) {
@@ -265,7 +265,7 @@ impl PrivateResponse {
         Self::watch_head(&parts.head)
     }
 
-    /// As [`Personal::watch`], for a head.
+    /// As [`PrivateResponse::watch`], for a head.
     #[must_use]
     pub fn watch_head(head: &RequestHead) -> PrivateResponseWatch {
         PrivateResponseWatch(head.identity_reads().clone())
@@ -357,7 +357,7 @@ impl IdentitySources {
 /// Accessors of fields that mark identity reads.
 impl RequestHead {
     /// The value of the first field called `name`, in any case. Reading `Cookie`, `Authorization`
-    /// or `X-Api-Key` marks the response as specific to this client ([`Personal`]).
+    /// or `X-Api-Key` marks the response as specific to this client ([`PrivateResponse`]).
     #[must_use]
     pub fn header_bytes<'h>(&'h self, name: &str) -> Option<&'h [u8]> {
         self.mark_identity(name);
@@ -365,21 +365,21 @@ impl RequestHead {
     }
 
     /// All values of fields called `name`, in any case, in order. Reading `Cookie`, `Authorization`
-    /// or `X-Api-Key` marks the response as specific to this client ([`Personal`]).
+    /// or `X-Api-Key` marks the response as specific to this client ([`PrivateResponse`]).
     pub fn header_values<'h>(&'h self, name: &'h str) -> impl Iterator<Item = &'h [u8]> + 'h {
         self.mark_identity(name);
         self.peek_header_values(name)
     }
 
     /// All fields in order, with names as they were sent. If the request has an identity field,
-    /// this marks the response as specific to this client ([`Personal`]).
+    /// this marks the response as specific to this client ([`PrivateResponse`]).
     pub fn headers(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         PrivateResponse::mark_all_headers(self);
         self.peek_headers()
     }
 
     /// All fields as a [`HeaderMap`]. Allocates; the other accessors do not. Marks the response as
-    /// [`Head::fields`] does.
+    /// [`RequestHead::fields`] does.
     #[must_use]
     pub fn to_header_map(&self) -> HeaderMap {
         PrivateResponse::mark_all_headers(self);
@@ -387,8 +387,8 @@ impl RequestHead {
     }
 
     /// Removes all fields with one of these names, in any case, as if they had not been sent; only
-    /// [`Head::as_bytes`] still contains them. If an identity in such a field was read before, the
-    /// response stays specific to this client ([`Personal`]).
+    /// [`RequestHead::as_bytes`] still contains them. If an identity in such a field was read
+    /// before, the response stays specific to this client ([`PrivateResponse`]).
     pub fn remove_fields(&mut self, names: &[&str]) {
         for name in names {
             if source_of(name).is_some_and(|source| self.is_identity_read(source))

@@ -88,13 +88,13 @@ impl Response {
         self.headers.get_str(name)
     }
 
-    /// The header fields: [`Response::fields`].
+    /// The header fields: [`Response::headers`].
     #[must_use]
     pub fn headers(&self) -> &Headers {
         &self.headers
     }
 
-    /// The header fields, for modification: [`Response::fields`].
+    /// The header fields, for modification: [`Response::headers`].
     pub fn headers_mut(&mut self) -> &mut Headers {
         &mut self.headers
     }
@@ -127,7 +127,7 @@ impl Response {
         self
     }
 
-    /// Takes out the future set by [`Response::with_rest`].
+    /// Takes out the future set by [`Response::with_after_response`].
     #[doc(hidden)]
     pub fn take_after_response(&mut self) -> Option<AfterResponse> {
         self.rare.as_deref_mut()?.after_response.take()
@@ -233,7 +233,7 @@ impl Headers {
         self.add_vary_name(&HeaderName::from_static(name));
     }
 
-    /// As [`Fields::vary`], for a name that is not known at compile time.
+    /// As [`Headers::add_vary`], for a name that is not known at compile time.
     pub(crate) fn add_vary_name(&mut self, name: &HeaderName) {
         let is_said = |value: &HeaderValue| {
             let mut names = value.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
