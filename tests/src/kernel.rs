@@ -235,12 +235,12 @@ struct Answer<T> {
 impl<T> Future for Answer<T> {
     type Output = T;
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
         let mut slot = self.slot.lock().expect("the mutex is not poisoned");
         match slot.0.take() {
             Some(result) => Poll::Ready(result),
             None => {
-                slot.1 = Some(context.waker().clone());
+                slot.1 = Some(cx.waker().clone());
                 Poll::Pending
             }
         }

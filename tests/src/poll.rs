@@ -8,14 +8,14 @@ use std::task::Poll;
 pub async fn both<A: Future, B: Future>(a: A, b: B) -> (A::Output, B::Output) {
     let (mut a, mut b) = (pin!(a), pin!(b));
     let (mut a_done, mut b_done) = (None, None);
-    poll_fn(|context| {
+    poll_fn(|cx| {
         if a_done.is_none()
-            && let Poll::Ready(output) = a.as_mut().poll(context)
+            && let Poll::Ready(output) = a.as_mut().poll(cx)
         {
             a_done = Some(output);
         }
         if b_done.is_none()
-            && let Poll::Ready(output) = b.as_mut().poll(context)
+            && let Poll::Ready(output) = b.as_mut().poll(cx)
         {
             b_done = Some(output);
         }
@@ -33,9 +33,9 @@ pub async fn both<A: Future, B: Future>(a: A, b: B) -> (A::Output, B::Output) {
 /// The output of `a`, or `None` if `b` completes first.
 pub async fn first_of<A: Future, B: Future>(a: A, b: B) -> Option<A::Output> {
     let (mut a, mut b) = (pin!(a), pin!(b));
-    poll_fn(|context| match a.as_mut().poll(context) {
+    poll_fn(|cx| match a.as_mut().poll(cx) {
         Poll::Ready(output) => Poll::Ready(Some(output)),
-        Poll::Pending => b.as_mut().poll(context).map(|_| None),
+        Poll::Pending => b.as_mut().poll(cx).map(|_| None),
     })
     .await
 }
@@ -43,7 +43,7 @@ pub async fn first_of<A: Future, B: Future>(a: A, b: B) -> Option<A::Output> {
 /// The output of `future` if its first poll completes it. Otherwise it is dropped.
 pub async fn polled_once<F: Future>(future: F) -> Option<F::Output> {
     let mut future = Box::pin(future);
-    poll_fn(move |context| match future.as_mut().poll(context) {
+    poll_fn(move |cx| match future.as_mut().poll(cx) {
         Poll::Ready(output) => Poll::Ready(Some(output)),
         Poll::Pending => Poll::Ready(None),
     })

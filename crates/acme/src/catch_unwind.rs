@@ -17,10 +17,10 @@ impl<F> CatchUnwind<F> {
 impl<F: Future> Future for CatchUnwind<F> {
     type Output = Result<F::Output, String>;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let future = self.0.as_mut();
         // The caller repairs the affected state, and the future is not polled again.
-        match catch_unwind(AssertUnwindSafe(|| future.poll(context))) {
+        match catch_unwind(AssertUnwindSafe(|| future.poll(cx))) {
             Ok(poll) => poll.map(Ok),
             Err(panic) => Poll::Ready(Err(panic_message(panic.as_ref()).to_owned())),
         }

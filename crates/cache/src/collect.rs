@@ -44,17 +44,17 @@ pub(crate) async fn collect_body(
     let mut alarm = pin!(time_max.map(tokio::time::sleep));
     let (mut is_over, mut unbroken) = (false, 0);
     let is_whole = loop {
-        let next = poll_fn(|context| {
+        let next = poll_fn(|cx| {
             // The timer must also stop a body that is always ready.
-            if alarm.as_mut().as_pin_mut().is_some_and(|alarm| alarm.poll(context).is_ready()) {
+            if alarm.as_mut().as_pin_mut().is_some_and(|alarm| alarm.poll(cx).is_ready()) {
                 return Poll::Ready(None);
             }
             if unbroken >= FRAMES_PER_POLL {
                 unbroken = 0;
-                yield_now(context);
+                yield_now(cx);
                 return Poll::Pending;
             }
-            let polled = Pin::new(&mut body).poll_frame(context);
+            let polled = Pin::new(&mut body).poll_frame(cx);
             unbroken = if polled.is_pending() { 0 } else { unbroken + 1 };
             polled.map(Some)
         });
@@ -149,7 +149,7 @@ impl HttpBody for ReplayBody {
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let read = std::mem::take(&mut self.buffered);
         if !read.is_empty() {
@@ -162,7 +162,7 @@ impl HttpBody for ReplayBody {
         if self.is_ended {
             return Poll::Ready(None);
         }
-        Pin::new(&mut self.rest).poll_frame(context)
+        Pin::new(&mut self.rest).poll_frame(cx)
     }
 
     fn size_hint(&self) -> SizeHint {

@@ -54,10 +54,10 @@ impl DetachOnDrop {
 impl Future for DetachOnDrop {
     type Output = Response;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Response> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Response> {
         let mut work = self.future.take().expect("the future is not polled after completion");
         self.is_started = true;
-        let polled = work.as_mut().poll(context);
+        let polled = work.as_mut().poll(cx);
         if polled.is_pending() {
             self.future = Some(work);
         }
@@ -103,9 +103,9 @@ impl TelemetryContext {
 
     async fn instrument(self, work: impl Future<Output = ()>) {
         let mut work = pin!(work);
-        poll_fn(|context| {
+        poll_fn(|cx| {
             let _present = self.trace.as_ref().map(trace::enter);
-            in_span(&self.span, || work.as_mut().poll(context))
+            in_span(&self.span, || work.as_mut().poll(cx))
         })
         .await;
     }

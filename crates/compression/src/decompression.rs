@@ -285,20 +285,20 @@ impl DecodedBody {
         Ok(made)
     }
 
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         loop {
             if matches!(self.state, DecoderState::Ended) {
                 return Poll::Ready(self.trailers.take().map(Ok));
             }
             if self.work_since_yield >= YIELD_BYTES {
                 self.work_since_yield = 0;
-                yield_now(context);
+                yield_now(cx);
                 return Poll::Pending;
             }
             let made = if self.input.has_remaining() {
                 self.advance()
             } else {
-                match Pin::new(&mut self.body).poll_frame(context) {
+                match Pin::new(&mut self.body).poll_frame(cx) {
                     Poll::Pending => {
                         self.work_since_yield = 0;
                         return Poll::Pending;
@@ -343,8 +343,8 @@ impl HttpBody for DecodedBody {
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        self.poll(context)
+        self.poll(cx)
     }
 }

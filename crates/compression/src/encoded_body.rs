@@ -87,7 +87,7 @@ impl EncodedBody {
         encoder.finish(&mut self.out)
     }
 
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         loop {
             if self.out.len() >= FRAME_BYTES || (self.encoder.is_none() && !self.out.is_empty()) {
                 return Poll::Ready(Some(Ok(self.frame())));
@@ -97,14 +97,14 @@ impl EncodedBody {
             }
             if self.work_since_yield >= YIELD_BYTES {
                 self.work_since_yield = 0;
-                yield_now(context);
+                yield_now(cx);
                 return Poll::Pending;
             }
             if !self.input.is_empty() {
                 self.advance().map_err(failed)?;
                 continue;
             }
-            match Pin::new(&mut self.body).poll_frame(context) {
+            match Pin::new(&mut self.body).poll_frame(cx) {
                 Poll::Ready(None) => self.finish().map_err(failed)?,
                 Poll::Ready(Some(Err(error))) => {
                     // The output so far is useless without its end.
@@ -151,9 +151,9 @@ impl HttpBody for EncodedBody {
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let polled = self.poll(context);
+        let polled = self.poll(cx);
         self.update_reservation();
         polled
     }

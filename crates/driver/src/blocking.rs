@@ -123,9 +123,9 @@ impl BlockingTasks {
         let mut last = pin!(last);
         loop {
             let mut timer = pin!(driver.sleep_until(driver.now() + IDLE_THREAD_EXIT_TIMEOUT));
-            let has_begun = poll_fn(|context| match last.as_mut().poll(context) {
+            let has_begun = poll_fn(|cx| match last.as_mut().poll(cx) {
                 Poll::Ready(_) => Poll::Ready(true),
-                Poll::Pending => timer.as_mut().poll(context).map(|()| false),
+                Poll::Pending => timer.as_mut().poll(cx).map(|()| false),
             });
             // If the maximum number of functions is running, no new one starts.
             if has_begun.await || !self.should_keep_waiting() {

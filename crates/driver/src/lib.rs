@@ -150,8 +150,8 @@ pub trait Driver: Clone + 'static {
     /// Yields: polls the task of `context`, which has more to do, again after all other ready tasks
     /// were polled and the driver has polled the kernel. The default wakes the task, which is
     /// correct if [`Self::SELF_WAKE_YIELDS`].
-    fn yield_now(&self, context: &mut Context<'_>) {
-        context.waker().wake_by_ref();
+    fn yield_now(&self, cx: &mut Context<'_>) {
+        cx.waker().wake_by_ref();
     }
 
     /// Time since the Unix epoch, for dates on the wire. May be cached for one turn of the loop.
@@ -243,7 +243,7 @@ pub trait Stream: 'static {
     /// # Errors
     /// The connection broke (`ECONNRESET` and similar), in either direction: a task that waits here
     /// is woken when a send fails, too. Bytes received before the error are returned first.
-    fn poll_recv(&self, context: &mut Context<'_>) -> Poll<io::Result<Self::Chunk>>;
+    fn poll_recv(&self, cx: &mut Context<'_>) -> Poll<io::Result<Self::Chunk>>;
 
     /// Returns a chunk's bytes in memory that the caller may keep, if that needs no copy and wastes
     /// at most as much memory as the bytes take.
@@ -304,7 +304,7 @@ pub trait Stream: 'static {
     /// # Errors
     /// The connection broke, and it is unknown how much was sent; or data was passed after the end;
     /// or a file was shorter than expected. Every later call returns the error again.
-    fn poll_flush(&self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
+    fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
     /// Returns whether [`poll_sent`](Self::poll_flush) would be ready, without arranging a wake-up.
     fn is_flushed(&self) -> bool;
@@ -362,12 +362,12 @@ pub trait Stream: 'static {
 
     /// [`poll_recv`](Self::poll_recv) as a future. Dropping it loses no data.
     fn recv(&self) -> impl Future<Output = io::Result<Self::Chunk>> {
-        poll_fn(|context| self.poll_recv(context))
+        poll_fn(|cx| self.poll_recv(cx))
     }
 
     /// [`poll_sent`](Self::poll_flush) as a future. Dropping it loses no data.
     fn flush(&self) -> impl Future<Output = io::Result<()>> {
-        poll_fn(|context| self.poll_flush(context))
+        poll_fn(|cx| self.poll_flush(cx))
     }
 }
 

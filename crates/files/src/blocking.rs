@@ -23,10 +23,10 @@ impl<T: Send + 'static> BlockingTask<T> {
     }
 
     /// Polls for the result, once. A panic of the work is resumed here.
-    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<T> {
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<T> {
         let error = match self {
             Self::Done(result) => return result.take().map_or(Poll::Pending, Poll::Ready),
-            Self::Spawned(task) => match ready!(Pin::new(task).poll(context)) {
+            Self::Spawned(task) => match ready!(Pin::new(task).poll(cx)) {
                 Ok(result) => return Poll::Ready(result),
                 Err(error) => error,
             },
@@ -43,6 +43,6 @@ impl<T: Send + 'static> BlockingTask<T> {
 
     /// Waits for the result.
     pub(crate) async fn join(mut self) -> T {
-        std::future::poll_fn(|context| self.poll(context)).await
+        std::future::poll_fn(|cx| self.poll(cx)).await
     }
 }

@@ -109,12 +109,7 @@ impl FileStream {
         Poll::Ready(Some(Err(BodyError::Stream(error.into()))))
     }
 
-    fn poll_read(
-        &mut self,
-        context: &mut Context<'_>,
-        at: u64,
-        length: u64,
-    ) -> Poll<io::Result<Bytes>> {
+    fn poll_read(&mut self, cx: &mut Context<'_>, at: u64, length: u64) -> Poll<io::Result<Bytes>> {
         let wanted = usize::try_from(CHUNK_BYTES.min(length)).unwrap_or(usize::MAX);
         self.reservation.resize(2 * wanted);
         if matches!(self.state, FileReadState::Idle) {
@@ -140,7 +135,7 @@ impl FileStream {
                 reading
             }
         };
-        let read = ready!(reading.poll(context));
+        let read = ready!(reading.poll(cx));
         self.state = FileReadState::Idle;
         Poll::Ready(read)
     }
@@ -149,7 +144,7 @@ impl FileStream {
     /// read.
     fn poll_prefetch(
         &mut self,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
         at: u64,
         length: u64,
     ) -> Poll<io::Result<Option<u64>>> {
@@ -160,7 +155,7 @@ impl FileStream {
                     return Poll::Ready(Ok(None));
                 }
                 FileReadState::Prefetching(work, warmed) => {
-                    let (result, warmed) = (ready!(work.poll(context)), *warmed);
+                    let (result, warmed) = (ready!(work.poll(cx)), *warmed);
                     self.state = FileReadState::Idle;
                     return Poll::Ready(result.map(|()| Some(warmed.min(length))));
                 }
@@ -185,13 +180,13 @@ impl HttpBody for FileStream {
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let (at, length) = match self.next_file_range() {
             Ok(bytes) => return Poll::Ready(bytes.map(|bytes| Ok(Frame::data(bytes)))),
             Err(first) => first,
         };
-        match ready!(self.poll_read(context, at, length)) {
+        match ready!(self.poll_read(cx, at, length)) {
             Ok(bytes) if bytes.is_empty() => self.fail(io::ErrorKind::UnexpectedEof.into()),
             Ok(bytes) => {
                 self.advance(bytes.len() as u64);
@@ -213,19 +208,19 @@ impl HttpBody for FileStream {
 impl FileBody for FileStream {
     fn poll_part(
         mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Poll<Option<Result<BodyPart, BodyError>>> {
         let (at, length) = match self.next_file_range() {
             Ok(bytes) => return Poll::Ready(bytes.map(|it| Ok(BodyPart::Frame(Frame::data(it))))),
             Err(first) => first,
         };
-        match ready!(self.poll_prefetch(context, at, length)) {
+        match ready!(self.poll_prefetch(cx, at, length)) {
             Ok(Some(length)) => {
                 self.advance(length);
                 let file = Arc::clone(&self.file);
                 Poll::Ready(Some(Ok(BodyPart::File { file, offset: at, len: length })))
             }
-            Ok(None) => self.poll_frame(context).map(|it| it.map(|it| it.map(BodyPart::Frame))),
+            Ok(None) => self.poll_frame(cx).map(|it| it.map(|it| it.map(BodyPart::Frame))),
             Err(error) => self.fail(error),
         }
     }

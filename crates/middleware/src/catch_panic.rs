@@ -95,12 +95,11 @@ impl Middleware for CatchPanic {
         // The call is inside the future, so a panic in it is caught as well.
         let mut answer = pin!(async { next.call(request).await });
         // After a panic the future is not polled again, only dropped.
-        let result = poll_fn(|context| {
-            match catch_unwind(AssertUnwindSafe(|| answer.as_mut().poll(context))) {
+        let result =
+            poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| answer.as_mut().poll(cx))) {
                 Ok(polled) => polled.map(Ok),
                 Err(payload) => Poll::Ready(Err(payload)),
-            }
-        });
+            });
         match result.await {
             Ok(response) => response,
             Err(payload) => {

@@ -58,15 +58,15 @@ impl Middleware for Timeout {
     async fn run<S: Service>(&self, request: Request, next: &S) -> Response {
         let mut answer = pin!(next.call(request));
         let mut alarm = pin!(None::<Sleep>);
-        let answered = poll_fn(|context| {
-            if let Poll::Ready(response) = answer.as_mut().poll(context) {
+        let answered = poll_fn(|cx| {
+            if let Poll::Ready(response) = answer.as_mut().poll(cx) {
                 return Poll::Ready(Some(response));
             }
             if alarm.is_none() {
                 alarm.set(Some(sleep(self.limit)));
             }
             let alarm = alarm.as_mut().as_pin_mut().expect("the alarm was set above");
-            alarm.poll(context).map(|()| None)
+            alarm.poll(cx).map(|()| None)
         });
         answered.await.unwrap_or_else(|| self.problem().into_response())
     }

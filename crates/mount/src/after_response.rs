@@ -47,9 +47,9 @@ pub(crate) async fn run_after_response(
     mut errand: Option<impl LocalTask>,
     mut rests: Vec<AfterResponse>,
 ) {
-    poll_fn(|context| {
-        poll_with_task(&mut errand, context, |context| {
-            rests.retain_mut(|rest| rest.as_mut().poll(context).is_pending());
+    poll_fn(|cx| {
+        poll_with_task(&mut errand, cx, |cx| {
+            rests.retain_mut(|rest| rest.as_mut().poll(cx).is_pending());
             if rests.is_empty() { Poll::Ready(()) } else { Poll::Pending }
         })
     })

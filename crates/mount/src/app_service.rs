@@ -179,9 +179,9 @@ async fn with_timeout(
 ) -> Option<Response> {
     let mut answer = pin!(Some(answer));
     let mut alarm = None;
-    let answered = poll_fn(|context| {
+    let answered = poll_fn(|cx| {
         let answering = answer.as_mut().as_pin_mut().expect("it is dropped only below");
-        if let Poll::Ready(response) = answering.poll(context) {
+        if let Poll::Ready(response) = answering.poll(cx) {
             return Poll::Ready(Some(response));
         }
         let Some(limit) = limit else { return Poll::Pending };
@@ -189,7 +189,7 @@ async fn with_timeout(
             alarm = new_timer(limit);
         }
         let Some(alarm) = &mut alarm else { return Poll::Pending };
-        alarm.poll_elapsed(context).map(|()| None)
+        alarm.poll_elapsed(cx).map(|()| None)
     })
     .await;
     catch_panic("the destructor of a handler's future", || answer.set(None));
@@ -244,8 +244,8 @@ pub struct AppFuture(Pin<Box<dyn Future<Output = http::Response<Body>>>>);
 impl Future for AppFuture {
     type Output = Result<http::Response<Body>, Infallible>;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.0.as_mut().poll(context).map(Ok)
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.as_mut().poll(cx).map(Ok)
     }
 }
 

@@ -147,20 +147,20 @@ fn full_body(length: usize, body: &mut Body) -> SendBodyKind {
     if length <= COPIED_BYTES_MAX {
         return SendBodyKind::Bytes(Bytes::copy_from_slice(body.as_slice().unwrap_or_default()));
     }
-    let mut context = Context::from_waker(Waker::noop());
-    match Pin::new(body).poll_frame(&mut context) {
+    let mut cx = Context::from_waker(Waker::noop());
+    match Pin::new(body).poll_frame(&mut cx) {
         Poll::Ready(Some(Ok(frame))) => SendBodyKind::Bytes(frame.into_data().unwrap_or_default()),
         _ => unreachable!("a body that is a slice yields it as one frame"),
     }
 }
 
 impl SendBody {
-    fn poll_inner(&mut self, context: &mut Context<'_>) -> Poll<FrameResult> {
+    fn poll_inner(&mut self, cx: &mut Context<'_>) -> Poll<FrameResult> {
         match std::mem::take(&mut self.0) {
             SendBodyKind::Empty => Poll::Ready(None),
             SendBodyKind::Bytes(bytes) => Poll::Ready(Some(Ok(Frame::data(bytes)))),
-            SendBodyKind::Full(whole) => Pin::new(&mut Body::from(whole)).poll_frame(context),
-            SendBodyKind::Local(mut kept) => match kept.poll_frame(context) {
+            SendBodyKind::Full(whole) => Pin::new(&mut Body::from(whole)).poll_frame(cx),
+            SendBodyKind::Local(mut kept) => match kept.poll_frame(cx) {
                 Some(polled) => {
                     self.0 = SendBodyKind::Local(kept);
                     polled
@@ -168,13 +168,13 @@ impl SendBody {
                 None => {
                     let (mut bridged, bridge) = ForwardedBody::new(kept.remaining);
                     kept.handle.forward_body(bridge);
-                    let polled = bridged.poll_frame(context);
+                    let polled = bridged.poll_frame(cx);
                     self.0 = SendBodyKind::Forwarded(bridged);
                     polled
                 }
             },
             SendBodyKind::Forwarded(mut bridged) => {
-                let polled = bridged.poll_frame(context);
+                let polled = bridged.poll_frame(cx);
                 self.0 = SendBodyKind::Forwarded(bridged);
                 polled
             }
@@ -188,9 +188,9 @@ impl HttpBody for SendBody {
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let frame = ready!(self.poll_inner(context));
+        let frame = ready!(self.poll_inner(cx));
         Poll::Ready(frame.map(|frame| frame.map_err(to_tower_error)))
     }
 
@@ -218,13 +218,13 @@ impl HttpBody for SendBody {
 
 impl LocalBody {
     /// Polls the next frame. Returns `None` if the body is on another thread.
-    fn poll_frame(&mut self, context: &mut Context<'_>) -> Option<Poll<FrameResult>> {
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Option<Poll<FrameResult>> {
         if self.is_ended {
             return Some(Poll::Ready(None));
         }
         let found = self.handle.with(|thing| match thing {
             LocalValue::Body(body) => {
-                let polled = Pin::new(&mut *body).poll_frame(context);
+                let polled = Pin::new(&mut *body).poll_frame(cx);
                 (polled, body.length(), body.is_end_stream())
             }
             LocalValue::Call(_) => unreachable!("the handle belongs to a body"),
@@ -267,9 +267,9 @@ impl<B: HttpBody<Error: Into<BoxError>>> HttpBody for BytesBody<B> {
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let frame = ready!(self.0.as_mut().poll_frame(context));
+        let frame = ready!(self.0.as_mut().poll_frame(cx));
         let bytes = |mut data: B::Data| data.copy_to_bytes(data.remaining());
         Poll::Ready(frame.map(|frame| frame.map(|frame| frame.map_data(bytes)).map_err(Into::into)))
     }
@@ -289,9 +289,9 @@ impl HttpBody for SendBoxBody {
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        self.0.as_mut().poll_frame(context)
+        self.0.as_mut().poll_frame(cx)
     }
 
     fn is_end_stream(&self) -> bool {

@@ -58,7 +58,7 @@ impl ForwardedBody {
         (Self { channel: Arc::clone(&bridge), remaining: left, is_ended: false }, bridge)
     }
 
-    pub(crate) fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<FrameResult> {
+    pub(crate) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<FrameResult> {
         if self.is_ended {
             return Poll::Ready(None);
         }
@@ -81,10 +81,10 @@ impl ForwardedBody {
             return Poll::Ready(is_broken.then_some(Err(BodyError::Disconnected)));
         }
         bridge.is_frame_requested = true;
-        register_waker(&mut bridge.reader_waker, context);
+        register_waker(&mut bridge.reader_waker, cx);
         let pump = bridge.forwarder_waker.take();
         drop(bridge);
-        if let Some(pump) = pump.filter(|pump| !pump.will_wake(context.waker())) {
+        if let Some(pump) = pump.filter(|pump| !pump.will_wake(cx.waker())) {
             pump.wake();
         }
         Poll::Pending
@@ -129,7 +129,7 @@ pub(crate) enum Progress {
 /// Work that must be polled on its thread for as long as another task can request it.
 pub(crate) trait LocalTask {
     /// Does the requested work that is possible now, and registers the waker for the rest.
-    fn poll(&mut self, context: &mut Context<'_>) -> Progress;
+    fn poll(&mut self, cx: &mut Context<'_>) -> Progress;
 
     /// Whether work can still be requested.
     fn is_active(&self) -> bool;
@@ -153,7 +153,7 @@ impl BodyForwarder {
 impl LocalTask for BodyForwarder {
     /// Moves a frame if the reader requested one and the body has one; otherwise registers the
     /// waker.
-    fn poll(&mut self, context: &mut Context<'_>) -> Progress {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Progress {
         let Some(body) = &mut self.body else { return Progress::Idle };
         let mut bridge = lock(&self.channel);
         if bridge.is_reader_gone {
@@ -161,13 +161,13 @@ impl LocalTask for BodyForwarder {
             self.body = None;
             return Progress::Idle;
         }
-        register_waker(&mut bridge.forwarder_waker, context);
+        register_waker(&mut bridge.forwarder_waker, cx);
         if !bridge.is_frame_requested {
             return Progress::Idle;
         }
         drop(bridge);
         // The lock must not be held here: polling the body may wake any task.
-        let Poll::Ready(frame) = Pin::new(body).poll_frame(context) else {
+        let Poll::Ready(frame) = Pin::new(body).poll_frame(cx) else {
             return Progress::Idle;
         };
         let mut bridge = lock(&self.channel);
@@ -180,7 +180,7 @@ impl LocalTask for BodyForwarder {
         let reader = bridge.reader_waker.take();
         drop(bridge);
         // A reader in the same task is polled again together with the pump.
-        if let Some(reader) = reader.filter(|reader| !reader.will_wake(context.waker())) {
+        if let Some(reader) = reader.filter(|reader| !reader.will_wake(cx.waker())) {
             reader.wake();
         }
         Progress::Advanced
@@ -193,8 +193,8 @@ impl LocalTask for BodyForwarder {
 
     /// Moves the body to its end, or until the reader is dropped.
     async fn run_to_completion(mut self) {
-        poll_fn(|context| {
-            while self.poll(context) == Progress::Advanced {}
+        poll_fn(|cx| {
+            while self.poll(cx) == Progress::Advanced {}
             if self.body.is_some() { Poll::Pending } else { Poll::Ready(()) }
         })
         .await;
@@ -220,30 +220,29 @@ impl Drop for BodyForwarder {
 /// may wait for `errand`.
 pub(crate) fn poll_with_task<T>(
     errand: &mut Option<impl LocalTask>,
-    context: &mut Context<'_>,
+    cx: &mut Context<'_>,
     work: impl FnMut(&mut Context<'_>) -> Poll<T>,
 ) -> Poll<T> {
-    let serve = |context: &mut Context<'_>| {
-        errand.as_mut().map_or(Progress::Idle, |errand| errand.poll(context))
-    };
-    poll_with(serve, context, work)
+    let serve =
+        |cx: &mut Context<'_>| errand.as_mut().map_or(Progress::Idle, |errand| errand.poll(cx));
+    poll_with(serve, cx, work)
 }
 
 /// Like [`poll_with_task`], with a function `serve` in place of the errand.
 pub(crate) fn poll_with<T>(
     mut serve: impl FnMut(&mut Context<'_>) -> Progress,
-    context: &mut Context<'_>,
+    cx: &mut Context<'_>,
     mut work: impl FnMut(&mut Context<'_>) -> Poll<T>,
 ) -> Poll<T> {
     for _ in 0..FRAMES_PER_POLL_MAX {
-        if let Poll::Ready(value) = work(context) {
+        if let Poll::Ready(value) = work(cx) {
             return Poll::Ready(value);
         }
-        if serve(context) == Progress::Idle {
+        if serve(cx) == Progress::Idle {
             return Poll::Pending;
         }
     }
-    yield_now(context);
+    yield_now(cx);
     Poll::Pending
 }
 

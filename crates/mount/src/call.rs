@@ -18,14 +18,14 @@ pub(crate) type LocalCall<'n> = Pin<Box<dyn Future<Output = http::Response<SendB
 pub(crate) fn poll_call(
     call: &mut LocalCall<'_>,
     reply: &mut Option<CallReply>,
-    context: &mut Context<'_>,
+    cx: &mut Context<'_>,
 ) -> bool {
     let Some(asker) = reply else { return false };
     // A call that the layer cancelled is dropped, as if the peer had disconnected.
-    if asker.poll_closed(context).is_ready() {
+    if asker.poll_closed(cx).is_ready() {
         return false;
     }
-    let outcome = match catch_unwind(AssertUnwindSafe(|| call.as_mut().poll(context))) {
+    let outcome = match catch_unwind(AssertUnwindSafe(|| call.as_mut().poll(cx))) {
         Ok(Poll::Pending) => return true,
         Ok(Poll::Ready(response)) => Ok(response),
         Err(panic) => Err(panic),

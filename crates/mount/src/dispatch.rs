@@ -46,7 +46,7 @@ pub trait Dispatch: Clone + 'static + sealed::Sealed {
     type Error: Into<BoxError>;
 
     /// Polls whether a request can be passed to the service now.
-    fn poll_ready(&self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>>;
+    fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>>;
 
     /// Calls the service, which [`Dispatch::poll_ready`] just reported as ready.
     fn call(&self, request: http::Request<SendBody>) -> Self::Future;
@@ -78,11 +78,11 @@ impl<S> SharedService<S> {
 
     /// Polls the instance that all requests share. If it is ready, [`SharedService::call_shared`]
     /// can call it without a clone.
-    pub(crate) fn poll_shared<T>(&self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>>
+    pub(crate) fn poll_shared<T>(&self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>>
     where
         S: Service<T>,
     {
-        self.0.borrow_mut().poll_ready(context)
+        self.0.borrow_mut().poll_ready(cx)
     }
 
     /// Calls the service, which was just ready.
@@ -133,8 +133,8 @@ where
     type Future = S::Future;
     type Error = S::Error;
 
-    fn poll_ready(&self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.poll_shared(context)
+    fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.poll_shared(cx)
     }
 
     fn call(&self, request: http::Request<SendBody>) -> S::Future {
@@ -323,7 +323,7 @@ async fn ready<S, T>(service: &mut S) -> Result<(), TowerError>
 where
     S: Service<T, Error: Into<BoxError>>,
 {
-    let ready = poll_fn(|context| service.poll_ready(context)).await;
+    let ready = poll_fn(|cx| service.poll_ready(cx)).await;
     ready.map_err(|error| TowerError::NotReady(error.into()))
 }
 

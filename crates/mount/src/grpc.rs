@@ -28,12 +28,12 @@ impl GrpcDeadline {
     }
 
     /// Waits for the deadline and returns the `DEADLINE_EXCEEDED` response.
-    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Response> {
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Response> {
         if self.timer.is_none() {
             self.timer = new_timer(self.timeout);
         }
         let Some(alarm) = &mut self.timer else { return Poll::Pending };
-        alarm.poll_elapsed(context).map(|()| self.deadline_exceeded())
+        alarm.poll_elapsed(cx).map(|()| self.deadline_exceeded())
     }
 
     // A response without content, which the gRPC protocol calls Trailers-Only.

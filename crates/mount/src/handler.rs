@@ -300,9 +300,9 @@ impl<R: Dispatch> TowerHandler<R> {
         async move {
             let head = &request.parts.head;
             let is_upgrade = head.index().wants_upgrade(head.as_bytes());
-            let (polled, promised) = poll_fn(|context| {
-                let promised = if is_upgrade { PendingUpgrade::new(context) } else { None };
-                Poll::Ready((self.dispatch.poll_ready(context), promised))
+            let (polled, promised) = poll_fn(|cx| {
+                let promised = if is_upgrade { PendingUpgrade::new(cx) } else { None };
+                Poll::Ready((self.dispatch.poll_ready(cx), promised))
             })
             .await;
             let (parts, body) = request.into_parts();
@@ -403,18 +403,18 @@ impl CallCleanup {
         B: HttpBody<Error: Into<BoxError>> + 'static,
     {
         let mut failed = Some(failed);
-        poll_fn(|context| {
+        poll_fn(|cx| {
             let Self { forwarder: pump, after_response: left, .. } = self;
-            let polled = poll_with_task(pump, context, |context| {
-                after_response::collect(left, || call.as_mut().poll(context))
+            let polled = poll_with_task(pump, cx, |cx| {
+                after_response::collect(left, || call.as_mut().poll(cx))
             });
             match polled {
-                Poll::Ready(Ok(response)) => Poll::Ready(self.finish_response(response, context)),
+                Poll::Ready(Ok(response)) => Poll::Ready(self.finish_response(response, cx)),
                 Poll::Ready(Err(error)) => {
                     Poll::Ready(failed.take().expect("a future completes only once")(error))
                 }
                 Poll::Pending => match &mut self.deadline {
-                    Some(deadline) => deadline.poll(context),
+                    Some(deadline) => deadline.poll(cx),
                     None => Poll::Pending,
                 },
             }
@@ -422,17 +422,13 @@ impl CallCleanup {
         .await
     }
 
-    fn finish_response<B>(
-        &mut self,
-        response: http::Response<B>,
-        context: &mut Context<'_>,
-    ) -> Response
+    fn finish_response<B>(&mut self, response: http::Response<B>, cx: &mut Context<'_>) -> Response
     where
         B: HttpBody<Error: Into<BoxError>> + 'static,
     {
         let is_switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
         let mut response =
-            from_http(response, self.forwarder.take(), take(&mut self.after_response), context);
+            from_http(response, self.forwarder.take(), take(&mut self.after_response), cx);
         // A nested application may have identified the client from state that only it can read.
         if let Some(sources) = response.extensions().and_then(|all| all.get()) {
             self.watch.mark(*sources);

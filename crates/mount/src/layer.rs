@@ -152,13 +152,13 @@ where
         let service = SharedService::new(self.layer.layer(NextService(())));
         // A layer may call its inner service several times, in sequence or concurrently.
         let mut calls: Vec<(LocalCall<'_>, _)> = Vec::new();
-        let serve = |home: &mut RequestOwner, context: &mut Context<'_>| {
-            let mut pumped = home.poll(context);
+        let serve = |home: &mut RequestOwner, cx: &mut Context<'_>| {
+            let mut pumped = home.poll(cx);
             for RemoteCall { request, reply } in home.take_remote_calls() {
                 calls.push((Box::pin(call_next(next, request)), Some(reply)));
             }
             let before = calls.len();
-            calls.retain_mut(|(call, reply)| poll_call(call, reply, context));
+            calls.retain_mut(|(call, reply)| poll_call(call, reply, cx));
             if calls.len() < before {
                 pumped = Progress::Advanced;
             }
@@ -219,7 +219,7 @@ where
     S::Error: Into<BoxError>,
     B: HttpBody<Error: Into<BoxError>> + 'static,
 {
-    let polled = poll_fn(|context| Poll::Ready(service.poll_shared(context))).await;
+    let polled = poll_fn(|cx| Poll::Ready(service.poll_shared(cx))).await;
     let (mut parts, body) = request.into_parts();
     // Drops the fields that `Connection` names. Otherwise a client could name a field in
     // `Connection` and so remove the value that a layer sets.
@@ -259,17 +259,16 @@ where
     B: HttpBody<Error: Into<BoxError>> + 'static,
 {
     let (mut home, mut left) = (Some(home), Vec::new());
-    poll_fn(|context| {
-        let serve = |context: &mut Context<'_>| {
-            home.as_mut().map_or(Progress::Idle, |home| serve(home, context))
-        };
-        let answered = ready!(poll_with(serve, context, |context| {
-            after_response::collect(&mut left, || call.as_mut().poll(context))
+    poll_fn(|cx| {
+        let serve =
+            |cx: &mut Context<'_>| home.as_mut().map_or(Progress::Idle, |home| serve(home, cx));
+        let answered = ready!(poll_with(serve, cx, |cx| {
+            after_response::collect(&mut left, || call.as_mut().poll(cx))
         }));
         let mut home = home.take().expect("a future completes only once");
         let origin = home.finish_request();
         let mut response = match answered.map_err(&failure) {
-            Ok(response) => from_http(response, Some(home), take(&mut left), context),
+            Ok(response) => from_http(response, Some(home), take(&mut left), cx),
             Err(TowerError::NotReady(error)) => {
                 internal_error(&error, StatusCode::SERVICE_UNAVAILABLE)
             }
@@ -388,17 +387,17 @@ where
     fn start(
         &mut self,
         request: Box<http::Request<B>>,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Poll<http::Response<SendBody>> {
         let Some(RequestRefExtension(passage)) = request.extensions().get().cloned() else {
             return Poll::Ready(request_gone());
         };
         let Some(next) = passage.with_original(|origin| origin.next_service()).flatten() else {
             self.0 = NextState::Remote(passage.send_call(request.map(SendBoxBody::new)));
-            return self.resume(context);
+            return self.resume(cx);
         };
         let mut call: LocalCall<'_> = Box::pin(async move { call_next(&next, *request).await });
-        if let Poll::Ready(response) = call.as_mut().poll(context) {
+        if let Poll::Ready(response) = call.as_mut().poll(cx) {
             return Poll::Ready(response);
         }
         match passage.store(LocalValue::Call(call)) {
@@ -409,10 +408,10 @@ where
     }
 
     /// Polls a call that has begun.
-    fn resume(&mut self, context: &mut Context<'_>) -> Poll<http::Response<SendBody>> {
+    fn resume(&mut self, cx: &mut Context<'_>) -> Poll<http::Response<SendBody>> {
         if let NextState::Local(handle) = &mut self.0 {
             let found = handle.with(|thing| match thing {
-                LocalValue::Call(call) => call.as_mut().poll(context),
+                LocalValue::Call(call) => call.as_mut().poll(cx),
                 LocalValue::Body(_) => unreachable!("the handle belongs to a call"),
             });
             match (found, std::mem::replace(&mut self.0, NextState::Done)) {
@@ -429,7 +428,7 @@ where
             }
         }
         let NextState::Remote(outcome) = &mut self.0 else { return Poll::Ready(request_gone()) };
-        match ready!(Pin::new(outcome).poll(context)) {
+        match ready!(Pin::new(outcome).poll(cx)) {
             Ok(Ok(response)) => Poll::Ready(response),
             Ok(Err(panic)) => resume_unwind(panic),
             Err(_) => Poll::Ready(request_gone()),
@@ -443,13 +442,13 @@ where
 {
     type Output = Result<http::Response<SendBody>, Infallible>;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         if matches!(self.0, NextState::NotStarted(_))
             && let NextState::NotStarted(request) = std::mem::replace(&mut self.0, NextState::Done)
         {
-            return self.start(request, context).map(Ok);
+            return self.start(request, cx).map(Ok);
         }
-        self.resume(context).map(Ok)
+        self.resume(cx).map(Ok)
     }
 }
 

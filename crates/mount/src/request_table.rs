@@ -449,13 +449,10 @@ impl RequestOwner {
 }
 
 impl LocalTask for RequestOwner {
-    fn poll(&mut self, context: &mut Context<'_>) -> Progress {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Progress {
         let mail = {
             let mut mailbox = lock(&self.request.queue);
-            mailbox
-                .owner_waker
-                .get_or_insert_with(|| Waker::noop().clone())
-                .clone_from(context.waker());
+            mailbox.owner_waker.get_or_insert_with(|| Waker::noop().clone()).clone_from(cx.waker());
             mailbox.queued_calls = 0;
             std::mem::take(&mut mailbox.commands)
         };
@@ -465,12 +462,12 @@ impl LocalTask for RequestOwner {
             return pumped;
         }
         let before = self.calls.len();
-        self.calls.retain_mut(|(call, reply)| poll_call(call, reply, context));
+        self.calls.retain_mut(|(call, reply)| poll_call(call, reply, cx));
         if self.calls.len() < before {
             pumped = Progress::Advanced;
         }
         self.forwarders.retain_mut(|pump| {
-            if pump.poll(context) == Progress::Advanced {
+            if pump.poll(cx) == Progress::Advanced {
                 pumped = Progress::Advanced;
             }
             pump.is_active()
@@ -488,20 +485,20 @@ impl LocalTask for RequestOwner {
 
     /// Runs until nothing is left.
     async fn run_to_completion(mut self) {
-        std::future::poll_fn(|context| {
+        std::future::poll_fn(|cx| {
             loop {
                 let left = self.request.with_row(|row| std::mem::take(&mut row.after_response));
                 self.after_response.extend(left.into_iter().flatten());
-                self.after_response.retain_mut(|rest| rest.as_mut().poll(context).is_pending());
+                self.after_response.retain_mut(|rest| rest.as_mut().poll(cx).is_pending());
                 // A future in `after_response` may wait for work that `poll` does.
-                if self.poll(context) == Progress::Idle {
+                if self.poll(cx) == Progress::Idle {
                     break;
                 }
             }
             if !self.is_active() {
                 return Poll::Ready(());
             }
-            let waker = context.waker().clone();
+            let waker = cx.waker().clone();
             // The old waker is dropped while the table is not borrowed.
             drop(self.request.with_row(|row| row.idle_waker.replace(waker)));
             Poll::Pending

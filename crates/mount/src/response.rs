@@ -26,7 +26,7 @@ pub(crate) fn from_http<B, E>(
     response: http::Response<B>,
     errand: Option<E>,
     left: Vec<peregrine_web::response::AfterResponse>,
-    context: &mut Context<'_>,
+    cx: &mut Context<'_>,
 ) -> Response
 where
     B: HttpBody + 'static,
@@ -39,7 +39,7 @@ where
     }
     let mut response = Response::new(parts.status);
     let mut rest = PendingTask::new(errand);
-    response.body = into_body(body, &parts.headers, &mut rest, context);
+    response.body = into_body(body, &parts.headers, &mut rest, cx);
     // A service may respond while a task of its own still reads the request.
     match rest {
         PendingTask::Own(errand) if errand.is_active() || !left.is_empty() => {
@@ -101,7 +101,7 @@ fn into_body<B, E>(
     body: B,
     fields: &HeaderMap,
     rest: &mut PendingTask<E>,
-    context: &mut Context<'_>,
+    cx: &mut Context<'_>,
 ) -> Body
 where
     B: HttpBody + 'static,
@@ -133,7 +133,7 @@ where
     // only after the head is sent.
     let (mut first, mut left) = (None, None);
     if body.size_hint().exact().is_some() {
-        match body.as_mut().poll_frame(context) {
+        match body.as_mut().poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) if body.is_end_stream() && frame.is_data() => {
                 return frame.into_data().map_or_else(|_| Body::empty(), |data| bytes(data).into());
             }
@@ -226,9 +226,9 @@ where
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, BoxError>>> {
-        let frame = ready!(self.0.as_mut().poll_frame(context));
+        let frame = ready!(self.0.as_mut().poll_frame(cx));
         Poll::Ready(frame.map(|frame| frame.map_err(|error| from_tower_error(error.into()))))
     }
 
@@ -296,18 +296,18 @@ where
     type Data = Bytes;
     type Error = BoxError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<FrameResult> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<FrameResult> {
         let this = &mut *self;
         if let Some(first) = this.first.take() {
             return Poll::Ready(first);
         }
         let body = &mut this.body;
-        let poll = |context: &mut Context<'_>| {
-            body.as_mut().poll_frame(context).map(|frame| frame.map(convert_frame))
+        let poll = |cx: &mut Context<'_>| {
+            body.as_mut().poll_frame(cx).map(|frame| frame.map(convert_frame))
         };
         let polled = match &this.task {
-            Some(errand) => poll_with_task(&mut errand.0.borrow_mut(), context, poll),
-            None => poll_with_task(&mut None::<BodyForwarder>, context, poll),
+            Some(errand) => poll_with_task(&mut errand.0.borrow_mut(), cx, poll),
+            None => poll_with_task(&mut None::<BodyForwarder>, cx, poll),
         };
         if let (Poll::Ready(Some(Ok(frame))), Some(left)) = (&polled, &mut this.remaining) {
             let bytes = frame.data_ref().map_or(0, Bytes::len);

@@ -173,12 +173,11 @@ where
     type Error = Infallible;
     type Future = SpawnedFuture;
 
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         loop {
             match &mut self.permit {
                 Some(PermitState::Acquired(_)) => return Poll::Ready(Ok(())),
-                Some(PermitState::Waiting(waiting)) => match ready!(waiting.as_mut().poll(context))
-                {
+                Some(PermitState::Waiting(waiting)) => match ready!(waiting.as_mut().poll(cx)) {
                     Ok(permit) => self.permit = Some(PermitState::Acquired(permit)),
                     // The call reports the error.
                     Err(_) => {
@@ -211,8 +210,8 @@ pub struct SpawnedFuture(oneshot::Receiver<http::Response<SendBody>>);
 impl Future for SpawnedFuture {
     type Output = Result<http::Response<SendBody>, Infallible>;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let response = ready!(Pin::new(&mut self.0).poll(context));
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let response = ready!(Pin::new(&mut self.0).poll(cx));
         // The handler panicked, or the thread has ended.
         Poll::Ready(Ok(response.unwrap_or_else(|_| {
             let mut response = http::Response::new(SendBody::default());

@@ -40,9 +40,9 @@ impl Timer for TokioTimer {
         self.sleep = Some(Box::pin(sleep(after)));
     }
 
-    fn poll_elapsed(&mut self, context: &mut Context<'_>) -> Poll<()> {
+    fn poll_elapsed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(sleeping) = &mut self.sleep else { return Poll::Pending };
-        let is_over = sleeping.as_mut().poll(context);
+        let is_over = sleeping.as_mut().poll(cx);
         if is_over.is_ready() {
             self.sleep = None;
         }

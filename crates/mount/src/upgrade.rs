@@ -43,7 +43,7 @@ pub(crate) struct PendingUpgrade {
 impl PendingUpgrade {
     /// Creates an `OnUpgrade` for the request's extensions, and the ticket that fulfils it.
     /// Returns `None` if hyper does not create an `OnUpgrade`.
-    pub(crate) fn new(context: &mut Context<'_>) -> Option<(hyper::upgrade::OnUpgrade, Box<Self>)> {
+    pub(crate) fn new(cx: &mut Context<'_>) -> Option<(hyper::upgrade::OnUpgrade, Box<Self>)> {
         let carrier = UpgradeIo::default();
         let (agree, agreed) = oneshot::channel();
         let agreed = Cell::new(Some(agreed));
@@ -68,7 +68,7 @@ impl PendingUpgrade {
             http1::Builder::new().max_buf_size(8192).serve_connection(io, service).with_upgrades();
         let mut connection = Box::pin(connection);
         // One poll reads the request and calls the service.
-        let _ = connection.as_mut().poll(context);
+        let _ = connection.as_mut().poll(cx);
         Some((issued.take()?, Box::new(Self { connection, accept: agree, io: carrier })))
     }
 
@@ -97,12 +97,12 @@ impl UpgradeIo {
     /// Moves bytes between the real connection and the upgraded protocol until either ends.
     async fn run(self, mut upgraded: Upgraded) {
         let mut outgoing = Vec::new();
-        poll_fn(|context| {
-            self.receive(&mut upgraded, context);
+        poll_fn(|cx| {
+            self.receive(&mut upgraded, cx);
             loop {
-                let room = upgraded.poll_capacity(context);
+                let room = upgraded.poll_capacity(cx);
                 let mut wire = lock(&self.0);
-                wire.io_waker.clone_from(context.waker());
+                wire.io_waker.clone_from(cx.waker());
                 if wire.outgoing.is_empty() && wire.is_write_closed
                     || matches!(room, Poll::Ready(Err(_)))
                 {
@@ -125,15 +125,15 @@ impl UpgradeIo {
     }
 
     /// Receives the next bytes once the previous ones are read.
-    fn receive(&self, upgraded: &mut Upgraded, context: &mut Context<'_>) {
+    fn receive(&self, upgraded: &mut Upgraded, cx: &mut Context<'_>) {
         {
             let mut wire = lock(&self.0);
-            wire.io_waker.clone_from(context.waker());
+            wire.io_waker.clone_from(cx.waker());
             if !wire.incoming.is_empty() || wire.is_read_closed || wire.is_aborted {
                 return;
             }
         }
-        let Poll::Ready(received) = upgraded.poll_recv(context) else { return };
+        let Poll::Ready(received) = upgraded.poll_recv(cx) else { return };
         let mut wire = lock(&self.0);
         match received {
             Ok(Some(bytes)) => wire.incoming = bytes,
@@ -221,7 +221,7 @@ struct HyperIo(Arc<Mutex<SharedIo>>);
 impl Read for HyperIo {
     fn poll_read(
         self: Pin<&mut Self>,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
         mut buffer: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
         let mut wire = lock(&self.0);
@@ -232,7 +232,7 @@ impl Read for HyperIo {
             if wire.is_read_closed {
                 return Poll::Ready(Ok(()));
             }
-            wire.read_waker = Some(context.waker().clone());
+            wire.read_waker = Some(cx.waker().clone());
             return Poll::Pending;
         }
         let count = wire.incoming.len().min(buffer.remaining());
@@ -250,7 +250,7 @@ impl Read for HyperIo {
 impl Write for HyperIo {
     fn poll_write(
         self: Pin<&mut Self>,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let mut wire = lock(&self.0);
@@ -265,7 +265,7 @@ impl Write for HyperIo {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
         if wire.outgoing.len() >= SEND_BUFFER_BYTES_MAX {
-            wire.write_waker = Some(context.waker().clone());
+            wire.write_waker = Some(cx.waker().clone());
             return Poll::Pending;
         }
         let count = bytes.len().min(SEND_BUFFER_BYTES_MAX - wire.outgoing.len());
@@ -338,10 +338,10 @@ pub(crate) fn spawn_upgrade(theirs: hyper::upgrade::OnUpgrade, ours: UpgradeHand
         let mut protocol = ours.run(Upgraded::new(reader, outgoing.clone()));
         let mut traffic = Tunnel { writer: Some(writer), outgoing, unsent: Vec::new(), sent: 0 };
         let mut is_over = false;
-        poll_fn(|context| {
-            is_over = is_over || protocol.as_mut().poll(context).is_ready();
-            traffic.poll_receive(&mut io, context);
-            match traffic.poll_send(&mut io, context) {
+        poll_fn(|cx| {
+            is_over = is_over || protocol.as_mut().poll(cx).is_ready();
+            traffic.poll_receive(&mut io, cx);
+            match traffic.poll_send(&mut io, cx) {
                 Poll::Ready(Err(_)) => Poll::Ready(()),
                 // The protocol's last bytes are sent before the connection ends.
                 Poll::Pending if traffic.is_idle() && is_over => Poll::Ready(()),
@@ -349,7 +349,7 @@ pub(crate) fn spawn_upgrade(theirs: hyper::upgrade::OnUpgrade, ours: UpgradeHand
             }
         })
         .await;
-        let _ = poll_fn(|context| Pin::new(&mut io).poll_shutdown(context)).await;
+        let _ = poll_fn(|cx| Pin::new(&mut io).poll_shutdown(cx)).await;
     });
 }
 
@@ -367,14 +367,14 @@ impl Tunnel {
         self.sent == self.unsent.len()
     }
 
-    fn poll_receive(&mut self, io: &mut hyper::upgrade::Upgraded, context: &mut Context<'_>) {
+    fn poll_receive(&mut self, io: &mut hyper::upgrade::Upgraded, cx: &mut Context<'_>) {
         while let Some(writer) = &self.writer {
-            if writer.poll_capacity(context) != Poll::Ready(Ok(())) {
+            if writer.poll_capacity(cx) != Poll::Ready(Ok(())) {
                 return;
             }
             let mut space = [MaybeUninit::uninit(); 8192];
             let mut buffer = ReadBuf::uninit(&mut space);
-            match Pin::new(&mut *io).poll_read(context, buffer.unfilled()) {
+            match Pin::new(&mut *io).poll_read(cx, buffer.unfilled()) {
                 Poll::Pending => return,
                 Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {
                     writer.send(Bytes::copy_from_slice(buffer.filled()));
@@ -394,20 +394,20 @@ impl Tunnel {
     fn poll_send(
         &mut self,
         io: &mut hyper::upgrade::Upgraded,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
         loop {
             if self.is_idle() {
                 self.unsent.clear();
                 self.sent = 0;
-                if self.outgoing.poll_drain(context, &mut self.unsent).is_pending() {
-                    return match ready!(Pin::new(&mut *io).poll_flush(context)) {
+                if self.outgoing.poll_drain(cx, &mut self.unsent).is_pending() {
+                    return match ready!(Pin::new(&mut *io).poll_flush(cx)) {
                         Ok(()) => Poll::Pending,
                         Err(error) => self.fail(error),
                     };
                 }
             }
-            match ready!(Pin::new(&mut *io).poll_write(context, &self.unsent[self.sent..])) {
+            match ready!(Pin::new(&mut *io).poll_write(cx, &self.unsent[self.sent..])) {
                 Ok(0) => return self.fail(io::ErrorKind::WriteZero.into()),
                 Ok(count) => self.sent += count,
                 Err(error) => return self.fail(error),

@@ -89,8 +89,8 @@ impl<S: Service<http::Request<B>>, B> Service<http::Request<SendBody>> for Servi
     type Error = S::Error;
     type Future = S::Future;
 
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.service.poll_ready(context)
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.service.poll_ready(cx)
     }
 
     fn call(&mut self, request: http::Request<SendBody>) -> S::Future {
@@ -139,8 +139,8 @@ where
 {
     type Output = Result<http::Response<B>, Infallible>;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let polled = Pin::new(&mut self.call).poll(context);
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let polled = Pin::new(&mut self.call).poll(cx);
         polled.map(|answered| answered.map(|response| response.map(self.body)))
     }
 }

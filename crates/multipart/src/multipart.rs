@@ -160,14 +160,14 @@ impl Multipart {
     /// the client. Later calls fail in the same way.
     pub async fn next_field(&mut self) -> Result<Option<Field<'_>>, Problem> {
         while matches!(self.state, MultipartState::InField) {
-            poll_fn(|context| self.poll_chunk(None, context)).await?;
+            poll_fn(|cx| self.poll_chunk(None, cx)).await?;
         }
         match self.state {
             MultipartState::BetweenFields => {}
             MultipartState::Failed(ref problem) => return Err(problem.clone()),
             MultipartState::InField | MultipartState::Ended => return Ok(None),
         }
-        match poll_fn(|context| self.poll_event(None, context)).await? {
+        match poll_fn(|cx| self.poll_event(None, cx)).await? {
             Event::PartStart(head) => {
                 self.state = MultipartState::InField;
                 Ok(Some(Field { form: self, head }))
@@ -185,7 +185,7 @@ impl Multipart {
         loop {
             let parsed = self.parser.receive(&mut self.input).map_err(Problem::from);
             parsed.or_else(|problem| self.fail(problem))?;
-            if !poll_fn(|context| self.poll_body(context)).await? {
+            if !poll_fn(|cx| self.poll_body(cx)).await? {
                 return Ok(());
             }
         }
@@ -195,14 +195,14 @@ impl Multipart {
     fn poll_chunk(
         &mut self,
         name: Option<&str>,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Poll<Result<Option<Bytes>, Problem>> {
         match &self.state {
             MultipartState::InField => {}
             MultipartState::Failed(problem) => return Poll::Ready(Err(problem.clone())),
             MultipartState::BetweenFields | MultipartState::Ended => return Poll::Ready(Ok(None)),
         }
-        match ready!(self.poll_event(name, context))? {
+        match ready!(self.poll_event(name, cx))? {
             Event::Data(bytes) => Poll::Ready(Ok(Some(bytes))),
             _ => {
                 self.state = MultipartState::BetweenFields;
@@ -215,7 +215,7 @@ impl Multipart {
     fn poll_event(
         &mut self,
         name: Option<&str>,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Poll<Result<Event, Problem>> {
         loop {
             match self.parser.receive(&mut self.input) {
@@ -223,16 +223,16 @@ impl Multipart {
                 Ok(None) => {}
                 Err(reject) => return Poll::Ready(self.fail(reject.to_problem(name))),
             }
-            if !ready!(self.poll_body(context))? {
+            if !ready!(self.poll_body(cx))? {
                 return Poll::Ready(self.fail(MultipartError::Incomplete.to_problem(name)));
             }
         }
     }
 
     /// Receives more of the body; `false` at its end.
-    fn poll_body(&mut self, context: &mut Context<'_>) -> Poll<Result<bool, Problem>> {
+    fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, Problem>> {
         loop {
-            let frame = match ready!(Pin::new(&mut self.body).poll_frame(context)) {
+            let frame = match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
                 None => return Poll::Ready(Ok(false)),
                 Some(Ok(frame)) => frame,
                 Some(Err(error)) => return Poll::Ready(self.fail(error.into())),
@@ -300,11 +300,11 @@ impl Field<'_> {
     /// # Errors
     /// As for [`Multipart::next_field`].
     pub async fn chunk(&mut self) -> Result<Option<Bytes>, Problem> {
-        poll_fn(|context| self.poll(context)).await
+        poll_fn(|cx| self.poll(cx)).await
     }
 
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Problem>> {
-        self.form.poll_chunk(Some(self.head.name()), context)
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Problem>> {
+        self.form.poll_chunk(Some(self.head.name()), cx)
     }
 
     /// Reads the rest of the field into memory, up to the limit for files or other fields in
@@ -359,12 +359,12 @@ impl Field<'_> {
 impl Stream for Field<'_> {
     type Item = Result<Bytes, Problem>;
 
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         // A failure is yielded once, so that code that collects the stream terminates.
         if matches!(self.form.state, MultipartState::Failed(_)) {
             return Poll::Ready(None);
         }
-        self.poll(context).map(Result::transpose)
+        self.poll(cx).map(Result::transpose)
     }
 }
 

@@ -246,15 +246,15 @@ async fn with_response_timeout<F: Future>(
     let mut answer = pin!(answer);
     let mut since = Instant::now();
     let mut alarm = pin!(sleep_until(saturating_add(since, limit)));
-    poll_fn(|context| {
-        let answered = answer.as_mut().poll(context);
+    poll_fn(|cx| {
+        let answered = answer.as_mut().poll(cx);
         // Interim responses may have arrived together with the response.
-        interims.forward(context);
+        interims.forward(cx);
         if let Poll::Ready(answer) = answered {
             return Poll::Ready(Some(answer));
         }
         loop {
-            if alarm.as_mut().poll(context).is_pending() {
+            if alarm.as_mut().poll(cx).is_pending() {
                 return Poll::Pending;
             }
             let moved = progress.last_activity.get().filter(|moved| *moved > since);

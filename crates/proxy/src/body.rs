@@ -67,11 +67,11 @@ impl HttpBody for UpstreamRequestBody {
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, RequestBodyError>>> {
         let progress = Rc::clone(&self.progress);
         progress.is_started.set(true);
-        let polled = Pin::new(&mut self.body).poll_frame(context);
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
         progress.awaiting_client.set(polled.is_pending());
         let frame = ready!(polled);
         progress.last_activity.set(Some(Instant::now()));
@@ -210,20 +210,20 @@ impl HttpBody for UpstreamResponseBody {
 
     fn poll_frame(
         self: Pin<&mut Self>,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = self.get_mut();
         let mut response = this.response.0.borrow_mut();
         let Some(unread) = &mut *response else {
             return Poll::Ready(Some(Err(BodyError::Stream(Aborted.into()))));
         };
-        let Poll::Ready(frame) = Pin::new(&mut unread.body).poll_frame(context) else {
+        let Poll::Ready(frame) = Pin::new(&mut unread.body).poll_frame(cx) else {
             unread.set_unread(false);
             // A timer is set only while the upstream is being waited for. Content that the client
             // does not read is not polled, so slow clients do not count.
             let until = saturating_add(Instant::now(), this.idle_timeout);
             let alarm = this.timer.get_or_insert_with(|| Box::pin(sleep_until(until)));
-            ready!(alarm.as_mut().poll(context));
+            ready!(alarm.as_mut().poll(cx));
             unread.drop_connection();
             return Poll::Ready(Some(Err(BodyError::TooSlow)));
         };

@@ -47,7 +47,7 @@ where
         // The request that waits for a response gets the error.
         let _ = connection.with_upgrades().await;
     }));
-    poll_fn(|context| sender.poll_ready(context)).await.map_err(io::Error::other)?;
+    poll_fn(|cx| sender.poll_ready(cx)).await.map_err(io::Error::other)?;
     Ok(UpstreamConnection::Http1(sender))
 }
 

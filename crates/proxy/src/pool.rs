@@ -118,8 +118,8 @@ impl ConnectionPool {
             let Some((mut sender, since)) = idle.pop() else { break None };
             // This does not report a close that the connection's task has not seen yet. In that
             // case the request is returned unsent.
-            let mut context = Context::from_waker(Waker::noop());
-            match sender.poll_ready(&mut context) {
+            let mut cx = Context::from_waker(Waker::noop());
+            match sender.poll_ready(&mut cx) {
                 Poll::Ready(Ok(())) => break Some(sender),
                 Poll::Ready(Err(_)) => {}
                 Poll::Pending => busy.push((sender, since)),

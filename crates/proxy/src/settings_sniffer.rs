@@ -44,14 +44,14 @@ impl SettingsWatcher {
     /// # Errors
     /// The server does not speak HTTP/2, or closed the connection.
     pub(crate) async fn max_concurrent_streams(&self) -> io::Result<Option<u32>> {
-        poll_fn(|context| match self.first_frame.get() {
+        poll_fn(|cx| match self.first_frame.get() {
             FirstFrame::Settings(most) => Poll::Ready(Ok(most)),
             FirstFrame::Other => Poll::Ready(Err(io::Error::new(
                 io::ErrorKind::InvalidData,
                 "the server does not speak HTTP/2",
             ))),
             FirstFrame::Pending => {
-                *self.waiter.borrow_mut() = Some(context.waker().clone());
+                *self.waiter.borrow_mut() = Some(cx.waker().clone());
                 Poll::Pending
             }
         })
@@ -118,11 +118,11 @@ fn parse_first_frame(bytes: &[u8]) -> FirstFrame {
 impl<T: AsyncRead + Unpin> AsyncRead for SettingsSniffer<T> {
     fn poll_read(
         mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
-        ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
+        ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
         self.inspect(&buffer.filled()[before..]);
         Poll::Ready(Ok(()))
     }
@@ -131,26 +131,26 @@ impl<T: AsyncRead + Unpin> AsyncRead for SettingsSniffer<T> {
 impl<T: AsyncWrite + Unpin> AsyncWrite for SettingsSniffer<T> {
     fn poll_write(
         mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
     }
 
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 
     fn poll_write_vectored(
         mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
     }
 
     fn is_write_vectored(&self) -> bool {

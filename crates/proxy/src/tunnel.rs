@@ -37,7 +37,7 @@ pub(crate) async fn copy_bidirectional(client: Ours, upstream: Theirs, idle_time
         idle_timer: None,
     };
     // The outcome is not needed.
-    let _ = poll_fn(|context| tunnel.poll(context)).await;
+    let _ = poll_fn(|cx| tunnel.poll(cx)).await;
 }
 
 struct Tunnel {
@@ -56,38 +56,38 @@ struct Tunnel {
 }
 
 impl Tunnel {
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         for _ in 0..COPIES_PER_POLL {
-            let up = self.poll_copy_to_upstream(context)?;
+            let up = self.poll_copy_to_upstream(cx)?;
             if self.is_upstream_done {
-                return self.client.poll_flush(context);
+                return self.client.poll_flush(cx);
             }
-            let down = self.poll_copy_to_client(context)?;
+            let down = self.poll_copy_to_client(cx)?;
             if up.is_pending() && down.is_pending() {
-                return self.poll_idle_timeout(context);
+                return self.poll_idle_timeout(cx);
             }
             self.idle_timer = None;
         }
-        yield_now(context);
+        yield_now(cx);
         Poll::Pending
     }
 
     /// Waits. If the client has closed its side, the wait is limited.
-    fn poll_idle_timeout(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_idle_timeout(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if !self.is_client_done {
             return Poll::Pending;
         }
         let until = saturating_add(Instant::now(), self.idle_timeout);
         let alarm = self.idle_timer.get_or_insert_with(|| Box::pin(sleep_until(until)));
-        ready!(alarm.as_mut().poll(context));
+        ready!(alarm.as_mut().poll(cx));
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 
     /// Moves bytes to the upstream once.
-    fn poll_copy_to_upstream(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_copy_to_upstream(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let upstream = Pin::new(&mut self.upstream);
         if !self.pending_to_upstream.is_empty() {
-            let written = ready!(upstream.poll_write(context, &self.pending_to_upstream))?;
+            let written = ready!(upstream.poll_write(cx, &self.pending_to_upstream))?;
             if written == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
@@ -96,7 +96,7 @@ impl Tunnel {
             return Poll::Ready(Ok(()));
         }
         if !self.is_client_done {
-            match self.client.poll_recv(context) {
+            match self.client.poll_recv(cx) {
                 Poll::Ready(received) => {
                     match received? {
                         Some(bytes) => self.pending_to_upstream = bytes,
@@ -109,22 +109,22 @@ impl Tunnel {
             }
         }
         if self.needs_flush {
-            ready!(Pin::new(&mut self.upstream).poll_flush(context))?;
+            ready!(Pin::new(&mut self.upstream).poll_flush(cx))?;
             self.needs_flush = false;
             return Poll::Ready(Ok(()));
         }
         if !self.upstream_shut_down {
-            ready!(Pin::new(&mut self.upstream).poll_shutdown(context))?;
+            ready!(Pin::new(&mut self.upstream).poll_shutdown(cx))?;
             self.upstream_shut_down = true;
         }
         Poll::Pending
     }
 
     /// Moves bytes to the client once.
-    fn poll_copy_to_client(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.client.poll_capacity(context))?;
+    fn poll_copy_to_client(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.client.poll_capacity(cx))?;
         let mut buffer = ReadBuf::new(&mut self.buffer);
-        ready!(Pin::new(&mut self.upstream).poll_read(context, &mut buffer))?;
+        ready!(Pin::new(&mut self.upstream).poll_read(cx, &mut buffer))?;
         match buffer.filled() {
             [] => self.is_upstream_done = true,
             bytes => self.client.start_send(bytes),

@@ -106,9 +106,9 @@ impl WatchdogResponder {
             }
         };
         let (mut ordered, mut answers) = (pin!(ordered), pin!(answers));
-        poll_fn(|context| match ordered.as_mut().poll(context) {
+        poll_fn(|cx| match ordered.as_mut().poll(cx) {
             Poll::Ready(()) => Poll::Ready(()),
-            Poll::Pending => answers.as_mut().poll(context),
+            Poll::Pending => answers.as_mut().poll(cx),
         })
         .await;
     }

@@ -97,7 +97,7 @@ async fn watch_overload_limits<D: Driver>(
 async fn drive_timers<D: Driver>(worker: Rc<Worker<D>>) {
     let mut told = None;
     while !worker.timers.is_stopped() {
-        let sooner = poll_fn(|context| worker.timers.poll_earlier(context));
+        let sooner = poll_fn(|cx| worker.timers.poll_earlier(cx));
         match worker.timers.next_expiration() {
             Some(at) => race(worker.driver.sleep_until(at), sooner).await,
             None => sooner.await,

@@ -105,12 +105,12 @@ impl TimerWheel {
 
     /// Ready when the wheel must be turned before the time that [`TimerWheel::next_expiration`]
     /// last returned, or was stopped.
-    pub(crate) fn poll_earlier(&self, context: &mut Context<'_>) -> Poll<()> {
+    pub(crate) fn poll_earlier(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut inner = self.0.borrow_mut();
         if inner.is_stopped || inner.next_tick() < inner.sleeping_until {
             return Poll::Ready(());
         }
-        inner.task_waker = Some(context.waker().clone());
+        inner.task_waker = Some(cx.waker().clone());
         Poll::Pending
     }
 
@@ -246,7 +246,7 @@ impl Timer {
 
     /// Ready when the alarm fires. Otherwise, the task is woken when the alarm fires, by
     /// [`TimerWheel::wake`] and by [`TimerWheel::wake_all`].
-    pub(crate) fn poll(&self, context: &mut Context<'_>) -> Poll<()> {
+    pub(crate) fn poll(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut inner = self.wheel.0.borrow_mut();
         let passed = inner.current_tick;
         let entry = &mut inner.timers[self.key as usize];
@@ -254,8 +254,8 @@ impl Timer {
             return Poll::Ready(());
         }
         match &entry.waker {
-            Some(waker) if waker.will_wake(context.waker()) => {}
-            _ => entry.waker = Some(context.waker().clone()),
+            Some(waker) if waker.will_wake(cx.waker()) => {}
+            _ => entry.waker = Some(cx.waker().clone()),
         }
         Poll::Pending
     }

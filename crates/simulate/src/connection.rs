@@ -71,10 +71,10 @@ impl SimConnection {
     pub async fn send(&self, bytes: &[u8]) -> io::Result<()> {
         let mut rest = bytes;
         while !rest.is_empty() {
-            let sent = poll_fn(|context| self.poll_send(context, rest)).await?;
+            let sent = poll_fn(|cx| self.poll_send(cx, rest)).await?;
             rest = &rest[sent..];
         }
-        poll_fn(|context| self.poll_sent(context)).await
+        poll_fn(|cx| self.poll_sent(cx)).await
     }
 
     /// Receives the next bytes from the server. Returns an empty vector once the server has closed
@@ -83,7 +83,7 @@ impl SimConnection {
     /// # Errors
     /// The connection was refused, broke, or was cut by the test.
     pub async fn recv(&self) -> io::Result<Vec<u8>> {
-        poll_fn(|context| self.poll_recv(context, CHUNK_BYTES_MAX)).await
+        poll_fn(|cx| self.poll_recv(cx, CHUNK_BYTES_MAX)).await
     }
 
     /// Receives everything until the server closes its side.
@@ -124,9 +124,9 @@ impl SimConnection {
         io::Error::new(io::ErrorKind::ConnectionReset, "the test cut the connection")
     }
 
-    fn poll_send(&self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_send(&self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         // Backpressure: queued bytes must be sent first.
-        ready!(self.poll_sent(context))?;
+        ready!(self.poll_sent(cx))?;
         let left = self.send_left.get();
         let most = left.map_or(usize::MAX, |left| usize::try_from(left).unwrap_or(usize::MAX));
         let size = bytes.len().min(CHUNK_BYTES_MAX).min(most);
@@ -137,8 +137,8 @@ impl SimConnection {
     }
 
     /// Ready when everything has been sent. Then performs a cut that is due.
-    fn poll_sent(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.client.poll_flushed_to(context, self.target.get()))?;
+    fn poll_sent(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.client.poll_flushed_to(cx, self.target.get()))?;
         if self.send_left.get() == Some(0) {
             self.send_left.set(None);
             return Poll::Ready(Err(self.cut("sending")));
@@ -146,14 +146,14 @@ impl SimConnection {
         Poll::Ready(Ok(()))
     }
 
-    fn poll_recv(&self, context: &mut Context<'_>, most: usize) -> Poll<io::Result<Vec<u8>>> {
+    fn poll_recv(&self, cx: &mut Context<'_>, most: usize) -> Poll<io::Result<Vec<u8>>> {
         let left = self.receive_left.get();
         if left == Some(0) {
             self.receive_left.set(None);
             return Poll::Ready(Err(self.cut("receiving")));
         }
         let left_here = left.map_or(most, |left| usize::try_from(left).unwrap_or(most).min(most));
-        let bytes = ready!(self.client.poll_recv(context, left_here))?;
+        let bytes = ready!(self.client.poll_recv(cx, left_here))?;
         let came = u64::try_from(bytes.len()).expect("a length has at most 64 bits");
         self.receive_left.set(left.map(|left| left - came));
         Poll::Ready(Ok(bytes))
@@ -163,11 +163,11 @@ impl SimConnection {
 impl AsyncRead for SimConnection {
     fn poll_read(
         self: Pin<&mut Self>,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         if buffer.remaining() > 0 {
-            let bytes = ready!(self.poll_recv(context, buffer.remaining()))?;
+            let bytes = ready!(self.poll_recv(cx, buffer.remaining()))?;
             buffer.put_slice(&bytes);
         }
         Poll::Ready(Ok(()))
@@ -177,19 +177,19 @@ impl AsyncRead for SimConnection {
 impl AsyncWrite for SimConnection {
     fn poll_write(
         self: Pin<&mut Self>,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        if bytes.is_empty() { Poll::Ready(Ok(0)) } else { self.poll_send(context, bytes) }
+        if bytes.is_empty() { Poll::Ready(Ok(0)) } else { self.poll_send(cx, bytes) }
     }
 
-    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_sent(context)
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_sent(cx)
     }
 
-    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.poll_sent(context))?;
-        self.client.poll_half_close(context)
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_sent(cx))?;
+        self.client.poll_half_close(cx)
     }
 }
 

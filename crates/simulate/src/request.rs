@@ -176,13 +176,13 @@ impl SimRequest {
         let head = {
             let mut sending = pin!(connection.send(&bytes));
             let mut receiving = pin!(reading.head(self.method == Method::HEAD));
-            poll_fn(|context| {
+            poll_fn(|cx| {
                 if let Some(Ok(())) = unsent
-                    && let Poll::Ready(sent) = sending.as_mut().poll(context)
+                    && let Poll::Ready(sent) = sending.as_mut().poll(cx)
                 {
                     unsent = sent.err().map(Err);
                 }
-                let head = receiving.as_mut().poll(context);
+                let head = receiving.as_mut().poll(cx);
                 match &mut unsent {
                     // Sending failed. There may still be a response: a server may answer without
                     // reading the whole request.
@@ -258,7 +258,7 @@ async fn forward_body(
     writer: PipeWriter,
 ) {
     loop {
-        if poll_fn(|context| writer.poll_capacity(context)).await.is_err() {
+        if poll_fn(|cx| writer.poll_capacity(cx)).await.is_err() {
             return;
         }
         match reading.chunk(&mut head.remaining).await {

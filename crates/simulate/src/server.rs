@@ -247,9 +247,9 @@ impl SimWorker {
             orders,
             member
         ));
-        let report = poll_fn(|context| {
+        let report = poll_fn(|cx| {
             announce();
-            let polled = running.as_mut().poll(context);
+            let polled = running.as_mut().poll(cx);
             locals.borrow_mut().get_or_insert_with(WorkerLocals::current);
             polled
         });

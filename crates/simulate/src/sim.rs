@@ -107,9 +107,9 @@ impl Sim {
     /// Awaits `future` for up to `time`. Returns `None`, and drops `future`, if it takes longer.
     pub async fn timeout<F: Future>(&self, time: Duration, future: F) -> Option<F::Output> {
         let (mut future, mut over) = (pin!(future), pin!(self.sleep(time)));
-        poll_fn(|context| match future.as_mut().poll(context) {
+        poll_fn(|cx| match future.as_mut().poll(cx) {
             Poll::Ready(output) => Poll::Ready(Some(output)),
-            Poll::Pending => over.as_mut().poll(context).map(|()| None),
+            Poll::Pending => over.as_mut().poll(cx).map(|()| None),
         })
         .await
     }
@@ -255,8 +255,8 @@ pub struct JoinHandle<T>(oneshot::Receiver<T>);
 impl<T> Future for JoinHandle<T> {
     type Output = T;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
-        match Pin::new(&mut self.0).poll(context) {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        match Pin::new(&mut self.0).poll(cx) {
             Poll::Ready(Ok(output)) => Poll::Ready(output),
             // An error means that the task panicked, and the run is about to fail because of that.
             Poll::Ready(Err(_)) | Poll::Pending => Poll::Pending,
@@ -267,11 +267,10 @@ impl<T> Future for JoinHandle<T> {
 /// Awaits `future`, and turns its panic into an error with the panic's message.
 pub(super) async fn catch_panic<F: Future>(future: F) -> Result<F::Output, String> {
     let mut future = pin!(future);
-    let polled =
-        poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
-            Ok(polled) => polled.map(Ok),
-            Err(panic) => Poll::Ready(Err(panic_message(&*panic))),
-        });
+    let polled = poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
+        Ok(polled) => polled.map(Ok),
+        Err(panic) => Poll::Ready(Err(panic_message(&*panic))),
+    });
     polled.await
 }
 

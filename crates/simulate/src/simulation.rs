@@ -212,12 +212,12 @@ impl Simulation {
 /// Runs the test and then shuts down its servers. Reports failures to `sim`.
 async fn run_test<V: TestOutcome>(sim: &Sim, test: impl AsyncFn(Sim) -> V) {
     let (mut failed, mut tested) = (pin!(sim.wait_for_failure()), pin!(test(sim.clone())));
-    let has_passed = poll_fn(|context| {
-        if failed.as_mut().poll(context).is_ready() {
+    let has_passed = poll_fn(|cx| {
+        if failed.as_mut().poll(cx).is_ready() {
             return Poll::Ready(false);
         }
         // Caught here, so that the report shows the state before unwinding dropped the servers.
-        let run = AssertUnwindSafe(|| tested.as_mut().poll(context));
+        let run = AssertUnwindSafe(|| tested.as_mut().poll(cx));
         let fault = match catch_unwind(run) {
             Ok(Poll::Pending) => return Poll::Pending,
             Ok(Poll::Ready(verdict)) => verdict.failure(),
@@ -234,9 +234,9 @@ async fn run_test<V: TestOutcome>(sim: &Sim, test: impl AsyncFn(Sim) -> V) {
     servers.iter().for_each(|server| server.advance_lifecycle(Lifecycle::Draining));
     for server in &servers {
         let mut ended = pin!(server.stopped());
-        let is_over = poll_fn(|context| match failed.as_mut().poll(context) {
+        let is_over = poll_fn(|cx| match failed.as_mut().poll(cx) {
             Poll::Ready(()) => Poll::Ready(false),
-            Poll::Pending => ended.as_mut().poll(context).map(|()| true),
+            Poll::Pending => ended.as_mut().poll(cx).map(|()| true),
         });
         if !is_over.await {
             return;

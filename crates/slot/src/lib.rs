@@ -201,14 +201,14 @@ impl<T> Future for PinnedFuture<'_, T> {
     type Output = T;
 
     #[inline]
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
         let future = self.future.as_mut().expect("polled after the slot was taken");
         // SAFETY: the future lives until `clear`, and this guard is borrowed mutably, so this is
         // the only reference.
         let future = unsafe { future.as_mut() };
         // SAFETY: the block is on the heap and does not move with the guard, and it is not reused
         // before the future has been dropped.
-        unsafe { Pin::new_unchecked(future) }.poll(context)
+        unsafe { Pin::new_unchecked(future) }.poll(cx)
     }
 }
 

@@ -10,9 +10,9 @@ use std::task::{Context, Poll, Waker};
 
 fn poll_to_end<T>(future: impl Future<Output = T>) -> (T, u32) {
     let mut future = pin!(future);
-    let mut context = Context::from_waker(Waker::noop());
+    let mut cx = Context::from_waker(Waker::noop());
     for polls in 1.. {
-        if let Poll::Ready(value) = future.as_mut().poll(&mut context) {
+        if let Poll::Ready(value) = future.as_mut().poll(&mut cx) {
             return (value, polls);
         }
     }
@@ -86,10 +86,10 @@ fn a_future_is_dropped_once_whether_finished_or_abandoned() {
             yield_times(1).await;
             drop(guard);
         });
-        let mut context = Context::from_waker(Waker::noop());
-        assert!(Pin::new(&mut held).poll(&mut context).is_pending());
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(Pin::new(&mut held).poll(&mut cx).is_pending());
         if finish {
-            assert!(Pin::new(&mut held).poll(&mut context).is_ready());
+            assert!(Pin::new(&mut held).poll(&mut cx).is_ready());
         }
         slot = held.into_slot();
     }
@@ -129,12 +129,12 @@ fn a_held_future_may_move_while_it_is_polled_and_gives_its_slot_back() {
             yield_times(2).await;
             round
         });
-        let mut context = Context::from_waker(Waker::noop());
-        assert!(Pin::new(&mut held).poll(&mut context).is_pending());
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(Pin::new(&mut held).poll(&mut cx).is_pending());
         let mut moved = Box::new(held);
-        assert!(Pin::new(&mut *moved).poll(&mut context).is_pending());
+        assert!(Pin::new(&mut *moved).poll(&mut cx).is_pending());
         if round < 3 {
-            assert_eq!(Pin::new(&mut *moved).poll(&mut context), Poll::Ready(round));
+            assert_eq!(Pin::new(&mut *moved).poll(&mut cx), Poll::Ready(round));
         }
         slot = moved.into_slot();
         assert_eq!(drops.get(), round);

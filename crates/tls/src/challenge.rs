@@ -317,9 +317,9 @@ impl ChallengeDetector {
     }
 
     /// Ready when no lookup is running.
-    pub(crate) fn poll_lookup(&mut self, context: &mut Context<'_>) -> Poll<()> {
+    pub(crate) fn poll_lookup(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if let LookupState::Pending(looking) = &mut self.lookup {
-            std::task::ready!(looking.as_mut().poll(context));
+            std::task::ready!(looking.as_mut().poll(cx));
             self.lookup = LookupState::Done;
         }
         Poll::Ready(())

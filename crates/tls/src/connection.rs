@@ -226,9 +226,9 @@ impl TlsConnection {
 
     /// Ready when the handshake is not waiting. [`TlsConnection::receive`] then continues, even
     /// without new bytes.
-    pub fn poll_lookup(&mut self, context: &mut Context<'_>) -> Poll<()> {
+    pub fn poll_lookup(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         match &mut self.stage {
-            TlsConnectionState::DetectingChallenge(examined) => examined.poll_lookup(context),
+            TlsConnectionState::DetectingChallenge(examined) => examined.poll_lookup(cx),
             _ => Poll::Ready(()),
         }
     }

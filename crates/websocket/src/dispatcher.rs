@@ -47,20 +47,20 @@ pub(crate) async fn run_websocket<F>(
     if let Some(panic) = panic {
         conversation.on_handler_panic(panic);
     }
-    poll_fn(|context| conversation.poll(&mut handler, context)).await;
+    poll_fn(|cx| conversation.poll(&mut handler, cx)).await;
 }
 
 /// A handler's future, type-erased.
 trait PollHandler {
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()>;
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()>;
     /// Drops the future, which must not be polled again.
     fn clear(&mut self);
     fn is_cleared(&self) -> bool;
 }
 
 impl<F: Future<Output = ()>> PollHandler for Pin<&mut Option<F>> {
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        self.as_mut().as_pin_mut().map_or(Poll::Ready(()), |handler| handler.poll(context))
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.as_mut().as_pin_mut().map_or(Poll::Ready(()), |handler| handler.poll(cx))
     }
 
     fn clear(&mut self) {
@@ -141,10 +141,10 @@ impl Dispatcher {
     }
 
     /// Checks whether the server drains and whether the alarm has expired.
-    fn poll_timers(&mut self, handler: &mut dyn PollHandler, context: &mut Context<'_>) {
+    fn poll_timers(&mut self, handler: &mut dyn PollHandler, cx: &mut Context<'_>) {
         let Some(alarm) = &mut self.timer else { return };
         self.timer_armed = false;
-        let is_rung = alarm.poll_elapsed(context).is_ready();
+        let is_rung = alarm.poll_elapsed(cx).is_ready();
         if alarm.is_draining() && self.phase < ClosePhase::Draining {
             self.shared.with(|state| state.drain());
             return self.enter_phase(ClosePhase::Draining, self.timeouts.drain_timeout);
@@ -196,11 +196,11 @@ impl Dispatcher {
     /// Parses received bytes until there is a message, no input is left, or the inbox is full.
     /// Returns whether there may be more. The handler is polled after each message, because it
     /// cannot answer any after a Close frame.
-    fn receive(&mut self, context: &mut Context<'_>) -> bool {
+    fn receive(&mut self, cx: &mut Context<'_>) -> bool {
         while !self.shared.with(|state| state.is_closed() || state.is_receive_queue_full()) {
             if self.shared.with(|state| state.is_pong_queue_full()) {
-                self.flush_output(context);
-                if self.io.poll_flush(context).is_pending() {
+                self.flush_output(cx);
+                if self.io.poll_flush(cx).is_pending() {
                     return false;
                 }
                 self.shared.with(|state| state.update_backlog());
@@ -222,7 +222,7 @@ impl Dispatcher {
             if self.shared.with(|state| state.is_closed()) {
                 return false;
             }
-            match self.io.poll_recv(context) {
+            match self.io.poll_recv(cx) {
                 Poll::Pending => return false,
                 Poll::Ready(Ok(Some(bytes))) if self.unread.is_empty() => {
                     self.unread = bytes.into();
@@ -250,11 +250,11 @@ impl Dispatcher {
         }
     }
 
-    fn run_handler(&mut self, handler: &mut dyn PollHandler, context: &mut Context<'_>) {
+    fn run_handler(&mut self, handler: &mut dyn PollHandler, cx: &mut Context<'_>) {
         if handler.is_cleared() {
             return;
         }
-        match catch_unwind(AssertUnwindSafe(|| handler.poll(context))) {
+        match catch_unwind(AssertUnwindSafe(|| handler.poll(cx))) {
             Ok(Poll::Pending) => return,
             Ok(Poll::Ready(())) => {}
             Err(panic) => self.on_handler_panic(panic),
@@ -292,7 +292,7 @@ impl Dispatcher {
     }
 
     /// Moves the protocol's output to the server.
-    fn flush_output(&mut self, context: &mut Context<'_>) {
+    fn flush_output(&mut self, cx: &mut Context<'_>) {
         let io = &mut self.io;
         let is_watched = self.shared.with(|state| {
             if !state.output.is_empty() {
@@ -301,24 +301,24 @@ impl Dispatcher {
             state.has_send_waiters()
         });
         // An I/O error is reported by `poll_recv`, or when the server drops this future.
-        if is_watched && io.poll_flush(context).is_ready() {
+        if is_watched && io.poll_flush(cx).is_ready() {
             self.shared.with(|state| state.update_backlog());
         }
     }
 
-    fn poll(&mut self, handler: &mut dyn PollHandler, context: &mut Context<'_>) -> Poll<()> {
-        let was_used_up = self.shared.with(|state| state.begin_poll(context));
+    fn poll(&mut self, handler: &mut dyn PollHandler, cx: &mut Context<'_>) -> Poll<()> {
+        let was_used_up = self.shared.with(|state| state.begin_poll(cx));
         for _ in 0..ITERATIONS_PER_POLL {
             self.shared.with(|state| state.update_backlog());
             // Read before checking the clock: bytes that are already here arrived in time.
-            let may_have_more = self.receive(context);
-            self.poll_timers(handler, context);
+            let may_have_more = self.receive(cx);
+            self.poll_timers(handler, cx);
             self.shared.with(|state| state.take_changed());
-            self.run_handler(handler, context);
+            self.run_handler(handler, cx);
             let unread = self.unread.capacity();
             self.shared.with(|state| state.update_reservation(unread));
             self.advance(handler);
-            self.flush_output(context);
+            self.flush_output(cx);
             if self.phase == ClosePhase::Done {
                 if let Some(panic) = self.panic.take() {
                     resume_unwind(panic);
@@ -337,7 +337,7 @@ impl Dispatcher {
             }
         }
         self.shared.with(|state| state.end_poll());
-        yield_now(context);
+        yield_now(cx);
         Poll::Pending
     }
 }

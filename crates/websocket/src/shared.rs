@@ -139,7 +139,7 @@ pub(crate) enum ReceivedKind {
 impl SocketState {
     pub(crate) fn poll_recv(
         &mut self,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Message, RecvError>>> {
         let was_full = self.is_receive_queue_full();
         if let Some(next) = self.receive_queue.pop() {
@@ -152,7 +152,7 @@ impl SocketState {
             self.end_delivered = true;
             return Poll::Ready(None);
         }
-        store_waker(&mut self.recv_waker, context);
+        store_waker(&mut self.recv_waker, cx);
         Poll::Pending
     }
 

@@ -95,8 +95,8 @@ impl WebSocket {
 impl Stream for WebSocket {
     type Item = Result<Message, RecvError>;
 
-    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.receiver.0.with(|state| state.poll_recv(context))
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.receiver.0.with(|state| state.poll_recv(cx))
     }
 }
 
@@ -104,29 +104,20 @@ impl Stream for WebSocket {
 impl Sink<Message> for WebSocket {
     type Error = SendError;
 
-    fn poll_ready(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Result<(), SendError>> {
-        Pin::new(&mut self.sender).poll_ready(context)
+    fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), SendError>> {
+        Pin::new(&mut self.sender).poll_ready(cx)
     }
 
     fn start_send(mut self: Pin<&mut Self>, message: Message) -> Result<(), SendError> {
         Pin::new(&mut self.sender).start_send(message)
     }
 
-    fn poll_flush(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Result<(), SendError>> {
-        Pin::new(&mut self.sender).poll_flush(context)
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), SendError>> {
+        Pin::new(&mut self.sender).poll_flush(cx)
     }
 
-    fn poll_close(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Result<(), SendError>> {
-        Pin::new(&mut self.sender).poll_close(context)
+    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), SendError>> {
+        Pin::new(&mut self.sender).poll_close(cx)
     }
 }
 
@@ -173,7 +164,7 @@ impl WebSocketSender {
             shared: &self.shared,
             waiter_id: self.shared.with(SocketState::next_waiter_id),
         };
-        poll_fn(|context| self.shared.with(|state| poll(state, place.waiter_id, context))).await
+        poll_fn(|cx| self.shared.with(|state| poll(state, place.waiter_id, cx))).await
     }
 
     /// Sends a message, after waiting for room in the send queue. When the future completes, the
@@ -184,10 +175,7 @@ impl WebSocketSender {
     /// The WebSocket is closed, or the message is not allowed.
     pub async fn send(&self, message: impl Into<Message>) -> Result<(), SendError> {
         let mut message = Some(message.into());
-        self.poll_with_waiter(|state, number, context| {
-            state.poll_send(&mut message, number, context)
-        })
-        .await
+        self.poll_with_waiter(|state, number, cx| state.poll_send(&mut message, number, cx)).await
     }
 
     /// Sends a message if there is room for it, without waiting. Use it for broadcasts, where one
@@ -206,15 +194,14 @@ impl WebSocketSender {
     /// The WebSocket is already closed, or the code is not allowed.
     pub async fn close(&self, code: CloseCode, reason: &str) -> Result<(), SendError> {
         self.send(Message::close(code, reason.to_owned())).await?;
-        self.poll_with_waiter(|state, number, context| state.poll_closed(number, context)).await;
+        self.poll_with_waiter(|state, number, cx| state.poll_closed(number, cx)).await;
         Ok(())
     }
 
     /// Waits until the WebSocket closes or the server drains. While it drains, messages can still
     /// be sent for the time set by [`goodbye`](crate::WebSocketUpgrade::goodbye).
     pub async fn wait_closing(&self) {
-        self.poll_with_waiter(|state, number, context| state.poll_close_started(number, context))
-            .await;
+        self.poll_with_waiter(|state, number, cx| state.poll_close_started(number, cx)).await;
     }
 
     /// Returns whether the WebSocket is closed or closing.
@@ -229,8 +216,8 @@ impl WebSocketSender {
 impl Sink<Message> for WebSocketSender {
     type Error = SendError;
 
-    fn poll_ready(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), SendError>> {
-        self.shared.with(|state| state.poll_ready(self.waiter_id, context))
+    fn poll_ready(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), SendError>> {
+        self.shared.with(|state| state.poll_ready(self.waiter_id, cx))
     }
 
     fn start_send(self: Pin<&mut Self>, message: Message) -> Result<(), SendError> {
@@ -241,12 +228,12 @@ impl Sink<Message> for WebSocketSender {
         Poll::Ready(Ok(()))
     }
 
-    fn poll_close(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), SendError>> {
+    fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), SendError>> {
         self.shared.with(|state| {
             if state.can_send() {
                 state.send_now(Message::close(CloseCode::NORMAL_CLOSURE, ""))?;
             }
-            state.poll_closed(self.waiter_id, context).map(Ok)
+            state.poll_closed(self.waiter_id, cx).map(Ok)
         })
     }
 }
@@ -292,15 +279,15 @@ impl WebSocketReceiver {
     pub fn recv(&mut self) -> impl Future<Output = Option<Result<Message, RecvError>>> {
         // Not an `async fn`: every nested future has its own state, which would be read for each
         // message.
-        poll_fn(|context| self.0.with(|state| state.poll_recv(context)))
+        poll_fn(|cx| self.0.with(|state| state.poll_recv(cx)))
     }
 }
 
 impl Stream for WebSocketReceiver {
     type Item = Result<Message, RecvError>;
 
-    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.0.with(|state| state.poll_recv(context))
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.0.with(|state| state.poll_recv(cx))
     }
 }
 

@@ -27,7 +27,7 @@ impl Client {
     /// The connection broke (`ConnectionReset`), or the sending side was shut down (`BrokenPipe`).
     pub async fn send(&self, bytes: &[u8]) -> io::Result<()> {
         let target = self.endpoint.queue(bytes)?;
-        poll_fn(|context| self.endpoint.poll_flushed_to(context, target)).await?;
+        poll_fn(|cx| self.endpoint.poll_flushed_to(cx, target)).await?;
         let network = &self.endpoint.network;
         if network.with(|state| state.random.chance(state.faults.half_close_per_mille)) {
             self.half_close().await?;
@@ -40,16 +40,12 @@ impl Client {
     /// # Errors
     /// The connection broke.
     pub async fn recv(&self) -> io::Result<Vec<u8>> {
-        poll_fn(|context| self.endpoint.poll_recv(context, RECEIVE_BYTES_MAX)).await
+        poll_fn(|cx| self.endpoint.poll_recv(cx, RECEIVE_BYTES_MAX)).await
     }
 
     /// Like [`recv`](Self::recv), as a poll function and for at most `bytes_max` bytes.
-    pub fn poll_recv(
-        &self,
-        context: &mut Context<'_>,
-        bytes_max: usize,
-    ) -> Poll<io::Result<Vec<u8>>> {
-        self.endpoint.poll_recv(context, bytes_max.max(1))
+    pub fn poll_recv(&self, cx: &mut Context<'_>, bytes_max: usize) -> Poll<io::Result<Vec<u8>>> {
+        self.endpoint.poll_recv(cx, bytes_max.max(1))
     }
 
     /// Queues bytes. They are sent when [`poll_sent`](Self::poll_flushed_to) is ready for the
@@ -62,13 +58,13 @@ impl Client {
     }
 
     /// Ready when everything up to `target` was sent.
-    pub fn poll_flushed_to(&self, context: &mut Context<'_>, target: u64) -> Poll<io::Result<()>> {
-        self.endpoint.poll_flushed_to(context, target)
+    pub fn poll_flushed_to(&self, cx: &mut Context<'_>, target: u64) -> Poll<io::Result<()>> {
+        self.endpoint.poll_flushed_to(cx, target)
     }
 
     /// Like [`half_close`](Self::half_close), as a poll function.
-    pub fn poll_half_close(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.endpoint.poll_finish(context)
+    pub fn poll_half_close(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.endpoint.poll_finish(cx)
     }
 
     /// Returns whether a receive would complete immediately with bytes, the end, or an error.
@@ -89,7 +85,7 @@ impl Client {
     /// # Errors
     /// The connection broke.
     pub async fn recv_at_most(&self, bytes_max: usize) -> io::Result<Vec<u8>> {
-        poll_fn(|context| self.endpoint.poll_recv(context, bytes_max.max(1))).await
+        poll_fn(|cx| self.endpoint.poll_recv(cx, bytes_max.max(1))).await
     }
 
     /// Receives everything until the server's end.
@@ -112,7 +108,7 @@ impl Client {
     /// # Errors
     /// The connection broke.
     pub async fn half_close(&self) -> io::Result<()> {
-        poll_fn(|context| self.endpoint.poll_finish(context)).await
+        poll_fn(|cx| self.endpoint.poll_finish(cx)).await
     }
 
     /// The address that the server sees as its peer.

@@ -29,7 +29,7 @@ impl<F: Future> Future for DropAt<F> {
     /// `None` if the future was dropped.
     type Output = Option<F::Output>;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let chance = self.per_mille;
         let drops = |network: &Network| network.with(|state| state.random.chance(chance));
         let mut future = match std::mem::replace(&mut self.state, DropState::Done) {
@@ -37,7 +37,7 @@ impl<F: Future> Future for DropAt<F> {
             DropState::New(future) | DropState::Started(future) => future,
             DropState::Done => panic!("a completed future was polled again"),
         };
-        match future.as_mut().poll(context) {
+        match future.as_mut().poll(cx) {
             Poll::Ready(output) => Poll::Ready(Some(output)),
             Poll::Pending if drops(&self.network) => Poll::Ready(None),
             Poll::Pending => {

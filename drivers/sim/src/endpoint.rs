@@ -43,7 +43,7 @@ impl SimEndpoint {
     /// Receives the next bytes, at most `bytes_max`; empty at the end.
     pub(crate) fn poll_recv(
         &self,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
         bytes_max: usize,
     ) -> Poll<io::Result<Vec<u8>>> {
         self.with(|state, id, end| {
@@ -62,7 +62,7 @@ impl SimEndpoint {
             }
             match pipe.receiver {
                 ReceiverState::Open => {
-                    pipe.recv_waker = Some(context.waker().clone());
+                    pipe.recv_waker = Some(cx.waker().clone());
                     Poll::Pending
                 }
                 ReceiverState::FinReceived => Poll::Ready(Ok(Vec::new())),
@@ -112,7 +112,7 @@ impl SimEndpoint {
     /// Ready when the pipe has accepted everything up to `target`.
     pub(crate) fn poll_flushed_to(
         &self,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
         target: u64,
     ) -> Poll<io::Result<()>> {
         self.with(|state, id, end| {
@@ -125,13 +125,13 @@ impl SimEndpoint {
             if pipe.sender == SenderState::Reset {
                 return Poll::Ready(Err(fault.into()));
             }
-            pipe.register_sender(context.waker());
+            pipe.register_sender(cx.waker());
             Poll::Pending
         })
     }
 
     /// Ready when the pipe has accepted everything and, if requested, the end.
-    pub(crate) fn poll_flushed(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(crate) fn poll_flushed(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.with(|state, id, end| {
             let connection = connection(&mut state.connections, id);
             let fault = connection.error_kind();
@@ -142,7 +142,7 @@ impl SimEndpoint {
             if pipe.bytes_written < pipe.queued || pipe.sender == SenderState::FinQueued {
                 // According to the driver contract, only the last caller is woken.
                 pipe.send_wakers.clear();
-                pipe.register_sender(context.waker());
+                pipe.register_sender(cx.waker());
                 return Poll::Pending;
             }
             Poll::Ready(Ok(()))
@@ -185,7 +185,7 @@ impl SimEndpoint {
     }
 
     /// Shuts down the sending side, and waits until everything before it was sent.
-    pub(crate) fn poll_finish(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(crate) fn poll_finish(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.finish();
         self.with(|state, id, end| {
             let connection = connection(&mut state.connections, id);
@@ -193,7 +193,7 @@ impl SimEndpoint {
             let pipe = connection.pipe(end);
             match pipe.sender {
                 SenderState::Open | SenderState::FinQueued => {
-                    pipe.register_sender(context.waker());
+                    pipe.register_sender(cx.waker());
                     Poll::Pending
                 }
                 SenderState::FinSent => Poll::Ready(Ok(())),

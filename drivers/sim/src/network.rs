@@ -354,13 +354,13 @@ pub(crate) struct Sleep {
 impl Future for Sleep {
     type Output = ();
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
         let due = this.at.saturating_add(this.late);
         let (done, _old) = this.network.with(|state| {
             let old = this.entry.take().and_then(|entry| state.cancel(entry));
             if state.now < due && due < TIME_HORIZON {
-                this.entry = Some(state.wake_at(due, context.waker().clone()));
+                this.entry = Some(state.wake_at(due, cx.waker().clone()));
             }
             (state.now >= due, old)
         });

@@ -112,9 +112,9 @@ impl Driver for Sim {
             return self.network.add_task(Box::pin(task), Some(number));
         };
         let mut task = Box::pin(task);
-        let task = poll_fn(move |context| {
+        let task = poll_fn(move |cx| {
             run();
-            task.as_mut().poll(context)
+            task.as_mut().poll(cx)
         });
         self.network.add_task(Box::pin(task), Some(number));
     }
@@ -263,8 +263,8 @@ impl<F: Future> SimLoop<F> {
         let Some(task) = self.tasks.get_mut(&id) else { return };
         task.waker.clear();
         let waker = Waker::from(Arc::clone(&task.waker));
-        let context = &mut Context::from_waker(&waker);
-        let future = AssertUnwindSafe(|| task.future.as_mut().poll(context));
+        let cx = &mut Context::from_waker(&waker);
+        let future = AssertUnwindSafe(|| task.future.as_mut().poll(cx));
         match catch_unwind(future) {
             Ok(Poll::Pending) => {
                 let polls_left = task.polls_left.map(|polls| polls - 1);
@@ -283,7 +283,7 @@ impl<F: Future> SimLoop<F> {
     }
 
     /// No task can run. Pending until the next event; tokio's own tasks may run in between.
-    fn poll_idle(&mut self, context: &mut Context<'_>) -> Poll<()> {
+    fn poll_idle(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let next = self.network.with(|state| {
             state.stats.idle_polls += 1;
             state.next_event()
@@ -314,7 +314,7 @@ impl<F: Future> SimLoop<F> {
             }
         };
         self.timer.as_mut().reset(at);
-        self.timer.as_mut().poll(context)
+        self.timer.as_mut().poll(cx)
     }
 
     /// Ends the run with a report.
@@ -347,9 +347,9 @@ impl<F: Future> SimLoop<F> {
 impl<F: Future> Future for SimLoop<F> {
     type Output = F::Output;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         let this = &mut *self;
-        this.ready.set_loop_waker(context.waker());
+        this.ready.set_loop_waker(cx.waker());
         for _ in 0..POLLS_PER_YIELD {
             let now = this.base + this.start.elapsed();
             // Whether any event is possible is determined below.
@@ -382,7 +382,7 @@ impl<F: Future> Future for SimLoop<F> {
                 Some(id) => this.poll_task(id),
                 None => {
                     this.batch_polls_left = 0;
-                    match this.poll_idle(context) {
+                    match this.poll_idle(cx) {
                         Poll::Ready(()) => continue,
                         Poll::Pending => return Poll::Pending,
                     }
@@ -391,7 +391,7 @@ impl<F: Future> Future for SimLoop<F> {
             this.idle_deadline = None;
             this.inject_spurious_wake();
         }
-        context.waker().wake_by_ref();
+        cx.waker().wake_by_ref();
         Poll::Pending
     }
 }

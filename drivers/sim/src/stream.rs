@@ -36,11 +36,11 @@ impl SimListener {
         }
     }
 
-    fn poll_accept(&self, context: &mut Context<'_>) -> Poll<io::Result<u64>> {
+    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<u64>> {
         self.network.with(|state| {
             let port = state.ports.get_mut(&self.port).expect("ports are never removed");
             if port.backlog.is_empty() {
-                port.acceptor = Some(context.waker().clone());
+                port.acceptor = Some(cx.waker().clone());
                 return Poll::Pending;
             }
             if state.random.chance(state.faults.accept_error_per_mille) {
@@ -60,7 +60,7 @@ impl peregrine_driver::Listener for SimListener {
     type Stream = SimStream;
 
     async fn accept(&self) -> io::Result<SimStream> {
-        let id = poll_fn(|context| self.poll_accept(context)).await?;
+        let id = poll_fn(|cx| self.poll_accept(cx)).await?;
         Ok(SimStream::new(&self.network, id, self.port))
     }
 
@@ -117,20 +117,20 @@ impl SimStream {
         SimHandoff { id: Some(id), port: self.port, dropped_handoffs: lost }
     }
 
-    fn poll_chunk(&self, context: &mut Context<'_>) -> Poll<io::Result<Chunk>> {
+    fn poll_chunk(&self, cx: &mut Context<'_>) -> Poll<io::Result<Chunk>> {
         let network = &self.endpoint.network;
         let hungry = self.endpoint.has_data();
         let bytes_max = network.with(|state| {
             let loans = &mut state.receive_buffers;
             if hungry && loans.in_use >= loans.chunks_max {
-                loans.waiters.push(context.waker().clone());
+                loans.waiters.push(cx.waker().clone());
                 state.stats.buffers_exhausted += 1;
                 return None;
             }
             Some(loans.chunk_bytes_max)
         });
         let Some(bytes_max) = bytes_max else { return Poll::Pending };
-        self.endpoint.poll_recv(context, bytes_max).map_ok(|bytes| {
+        self.endpoint.poll_recv(cx, bytes_max).map_ok(|bytes| {
             if bytes.is_empty() {
                 return Chunk { bytes, network: None };
             }
@@ -143,8 +143,8 @@ impl SimStream {
 impl peregrine_driver::Stream for SimStream {
     type Chunk = Chunk;
 
-    fn poll_recv(&self, context: &mut Context<'_>) -> Poll<io::Result<Chunk>> {
-        self.poll_chunk(context)
+    fn poll_recv(&self, cx: &mut Context<'_>) -> Poll<io::Result<Chunk>> {
+        self.poll_chunk(cx)
     }
 
     fn send(&self, out: &mut Vec<u8>) {
@@ -181,14 +181,14 @@ impl peregrine_driver::Stream for SimStream {
         }
     }
 
-    fn poll_flush(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.file_failed.get() {
             return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
         }
         if self.wrote_after_shutdown.get() {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
-        self.endpoint.poll_flushed(context)
+        self.endpoint.poll_flushed(cx)
     }
 
     fn is_flushed(&self) -> bool {

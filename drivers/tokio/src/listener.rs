@@ -77,10 +77,10 @@ impl TokioListener {
         })
     }
 
-    fn poll_accept(&self, context: &mut Context<'_>) -> Poll<io::Result<AsyncSocket>> {
+    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<AsyncSocket>> {
         let accepted = match &self.source {
             ListenSocket::Tcp(listener) => {
-                listener.poll_accept(context).map_ok(|(socket, _)| AsyncSocket::Tcp(socket))
+                listener.poll_accept(cx).map_ok(|(socket, _)| AsyncSocket::Tcp(socket))
             }
             #[cfg(unix)]
             ListenSocket::Unix(listener) if self.is_shut_down.get() => {
@@ -88,7 +88,7 @@ impl TokioListener {
             }
             #[cfg(unix)]
             ListenSocket::Unix(listener) => {
-                listener.poll_accept(context).map_ok(|(socket, _)| AsyncSocket::Unix(socket))
+                listener.poll_accept(cx).map_ok(|(socket, _)| AsyncSocket::Unix(socket))
             }
         };
         // A task without remaining budget is pending although there may be more.
@@ -111,7 +111,7 @@ impl peregrine_driver::Listener for TokioListener {
     type Stream = TokioStream;
 
     async fn accept(&self) -> io::Result<TokioStream> {
-        let connection = poll_fn(|context| self.poll_accept(context)).await?;
+        let connection = poll_fn(|cx| self.poll_accept(cx)).await?;
         if let AsyncSocket::Tcp(socket) = &connection
             && (!ACCEPT_INHERITS_OPTIONS || self.preexisting.get() != Preexisting::Drained)
         {

@@ -119,7 +119,7 @@ impl StreamShared {
     fn try_write(self: &Rc<Self>, out: &mut Vec<u8>, shared: Option<SendBuf>) {
         let mut written = 0;
         let shared = shared.unwrap_or_default();
-        let write = poll_fn(|context| self.poll_write(context, out, &shared, &mut written));
+        let write = poll_fn(|cx| self.poll_write(cx, out, &shared, &mut written));
         // Also send if the task has no budget left; otherwise the background task would be needed.
         let write = pin!(unconstrained(write));
         match write.poll(&mut Context::from_waker(Waker::noop())) {
@@ -142,7 +142,7 @@ impl StreamShared {
     /// Writes `first` and then `behind`, skipping the first `written` bytes, and updates `written`.
     fn poll_write(
         &self,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
         first: &[u8],
         behind: &SendBuf,
         written: &mut usize,
@@ -151,17 +151,17 @@ impl StreamShared {
         while *written < first.len() + behind.len() {
             let wrote = ready!(match (first.get(*written..), behind) {
                 (Some(rest @ [_, ..]), SendBuf::File(_)) => {
-                    connection.poll_write_more(context, rest)
+                    connection.poll_write_more(cx, rest)
                 }
                 (Some(rest @ [_, ..]), _) if !behind.is_empty() => {
                     let both = [IoSlice::new(rest), IoSlice::new(behind.as_bytes())];
-                    connection.poll_write_vectored(context, &both)
+                    connection.poll_write_vectored(cx, &both)
                 }
-                (Some(rest @ [_, ..]), _) => connection.poll_write(context, rest),
+                (Some(rest @ [_, ..]), _) => connection.poll_write(cx, rest),
                 (_, SendBuf::File(part)) => {
-                    connection.poll_sendfile(context, part, *written - first.len())
+                    connection.poll_sendfile(cx, part, *written - first.len())
                 }
-                _ => connection.poll_write(context, &behind.as_bytes()[*written - first.len()..]),
+                _ => connection.poll_write(cx, &behind.as_bytes()[*written - first.len()..]),
             });
             self.worker.stats.record_syscall();
             match wrote {
@@ -192,10 +192,10 @@ impl StreamShared {
     }
 
     /// Writes the remaining data, then shuts down sending if requested.
-    fn poll_pending_writes(&self, context: &mut Context<'_>) -> Poll<()> {
+    fn poll_pending_writes(&self, cx: &mut Context<'_>) -> Poll<()> {
         let output = &self.send_queue;
         let written = loop {
-            match ready!(self.poll_write_front(context)) {
+            match ready!(self.poll_write_front(cx)) {
                 // The piece is dropped while nothing is borrowed.
                 Ok(Some(_piece)) => {}
                 Ok(None) => break Ok(()),
@@ -216,19 +216,19 @@ impl StreamShared {
     }
 
     /// Writes the first piece of the remaining data and returns it; `None` if nothing remains.
-    fn poll_write_front(&self, context: &mut Context<'_>) -> Poll<io::Result<Option<SendBuf>>> {
+    fn poll_write_front(&self, cx: &mut Context<'_>) -> Poll<io::Result<Option<SendBuf>>> {
         let mut left = self.send_queue.pending.borrow_mut();
         let Some(PendingWrites { bufs: pieces, written, .. }) = left.as_deref_mut() else {
             return Poll::Ready(Ok(None));
         };
         let Some(first) = pieces.front() else { return Poll::Ready(Ok(None)) };
-        ready!(self.poll_write(context, &[], first, written))?;
+        ready!(self.poll_write(cx, &[], first, written))?;
         *written = 0;
         Poll::Ready(Ok(pieces.pop_front()))
     }
 
     /// Ready when everything is written and, if requested, sending was shut down.
-    pub(crate) fn poll_flush(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(crate) fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let output = &self.send_queue;
         if let Some(kind) = self.error.get() {
             return Poll::Ready(Err(kind.into()));
@@ -237,7 +237,7 @@ impl StreamShared {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
         if output.pending.borrow().is_some() {
-            store_waker(&output.flush_waker, context);
+            store_waker(&output.flush_waker, cx);
             return Poll::Pending;
         }
         Poll::Ready(Ok(()))
@@ -255,8 +255,8 @@ impl StreamShared {
 
     fn shutdown_write(&self) {
         if self.error.get().is_none() {
-            let mut context = Context::from_waker(Waker::noop());
-            let finished = self.socket.borrow_mut().poll_shutdown(&mut context);
+            let mut cx = Context::from_waker(Waker::noop());
+            let finished = self.socket.borrow_mut().poll_shutdown(&mut cx);
             if let Poll::Ready(Err(error)) = finished {
                 self.fail(error.kind());
             }
@@ -273,8 +273,8 @@ fn background_writer(shared: &Rc<StreamShared>) -> impl Future<Output = ()> + 's
     let counted = InFlightGuard::new(&shared.worker);
     async move {
         let _counted = counted;
-        poll_fn(|context| match connection.upgrade() {
-            Some(shared) => shared.poll_pending_writes(context),
+        poll_fn(|cx| match connection.upgrade() {
+            Some(shared) => shared.poll_pending_writes(cx),
             None => Poll::Ready(()),
         })
         .await;

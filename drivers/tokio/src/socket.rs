@@ -48,14 +48,14 @@ impl AsyncSocket {
     /// This saves a second read per message.
     pub(crate) fn poll_read(
         &mut self,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
         buffer: &mut [u8],
     ) -> Poll<io::Result<usize>> {
         let mut buffer = ReadBuf::new(buffer);
         let read = match self {
-            Self::Tcp(socket) => Pin::new(socket).poll_read(context, &mut buffer),
+            Self::Tcp(socket) => Pin::new(socket).poll_read(cx, &mut buffer),
             #[cfg(unix)]
-            Self::Unix(socket) => Pin::new(socket).poll_read(context, &mut buffer),
+            Self::Unix(socket) => Pin::new(socket).poll_read(cx, &mut buffer),
         };
         ready!(read)?;
         Poll::Ready(Ok(buffer.filled().len()))
@@ -64,14 +64,14 @@ impl AsyncSocket {
     /// Like `poll_read`, into the spare capacity of `bytes`.
     pub(crate) fn poll_read_buf(
         &mut self,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
         bytes: &mut Vec<u8>,
     ) -> Poll<io::Result<usize>> {
         // Dropping the future after one poll loses no data, and the wake-up stays arranged.
         match self {
-            Self::Tcp(socket) => pin!(socket.read_buf(bytes)).poll(context),
+            Self::Tcp(socket) => pin!(socket.read_buf(bytes)).poll(cx),
             #[cfg(unix)]
-            Self::Unix(socket) => pin!(socket.read_buf(bytes)).poll(context),
+            Self::Unix(socket) => pin!(socket.read_buf(bytes)).poll(cx),
         }
     }
 
@@ -81,37 +81,37 @@ impl AsyncSocket {
     }
 
     /// Waits until the socket may be readable.
-    pub(crate) fn poll_read_ready(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(crate) fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
-            Self::Tcp(socket) => socket.poll_read_ready(context),
+            Self::Tcp(socket) => socket.poll_read_ready(cx),
             #[cfg(unix)]
-            Self::Unix(socket) => socket.poll_read_ready(context),
+            Self::Unix(socket) => socket.poll_read_ready(cx),
         }
     }
 
     /// Writes once, or arranges a wake-up.
     pub(crate) fn poll_write(
         &mut self,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         match self {
-            Self::Tcp(socket) => Pin::new(socket).poll_write(context, bytes),
+            Self::Tcp(socket) => Pin::new(socket).poll_write(cx, bytes),
             #[cfg(unix)]
-            Self::Unix(socket) => Pin::new(socket).poll_write(context, bytes),
+            Self::Unix(socket) => Pin::new(socket).poll_write(cx, bytes),
         }
     }
 
     /// Like `poll_write`, with two pieces in one call.
     pub(crate) fn poll_write_vectored(
         &mut self,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
         pieces: &[IoSlice<'_>; 2],
     ) -> Poll<io::Result<usize>> {
         match self {
-            Self::Tcp(socket) => Pin::new(socket).poll_write_vectored(context, pieces),
+            Self::Tcp(socket) => Pin::new(socket).poll_write_vectored(cx, pieces),
             #[cfg(unix)]
-            Self::Unix(socket) => Pin::new(socket).poll_write_vectored(context, pieces),
+            Self::Unix(socket) => Pin::new(socket).poll_write_vectored(cx, pieces),
         }
     }
 
@@ -120,13 +120,11 @@ impl AsyncSocket {
     #[cfg(target_os = "linux")]
     pub(crate) fn poll_write_more(
         &mut self,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let flags = nix::libc::MSG_MORE | nix::libc::MSG_NOSIGNAL;
-        self.poll_when_writable(context, |socket| {
-            SockRef::from(&socket).send_with_flags(bytes, flags)
-        })
+        self.poll_when_writable(cx, |socket| SockRef::from(&socket).send_with_flags(bytes, flags))
     }
 
     /// Writes once from a file, beyond the first `from` bytes of its part, or arranges a wake-up.
@@ -139,13 +137,13 @@ impl AsyncSocket {
     #[cfg(target_os = "linux")]
     pub(crate) fn poll_sendfile(
         &mut self,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
         part: &FileRange,
         from: usize,
     ) -> Poll<io::Result<usize>> {
         let too_short = || io::Error::from(io::ErrorKind::UnexpectedEof);
         let at = i64::try_from(part.offset + from as u64).map_err(|_| too_short())?;
-        self.poll_when_writable(context, |socket| {
+        self.poll_when_writable(cx, |socket| {
             let mut at = at;
             let left = part.len - from;
             match nix::sys::sendfile::sendfile64(socket, &part.file, Some(&mut at), left) {
@@ -161,13 +159,13 @@ impl AsyncSocket {
     #[cfg(target_os = "linux")]
     fn poll_when_writable(
         &self,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
         mut write: impl FnMut(BorrowedFd<'_>) -> io::Result<usize>,
     ) -> Poll<io::Result<usize>> {
         loop {
             ready!(match self {
-                Self::Tcp(socket) => socket.poll_write_ready(context),
-                Self::Unix(socket) => socket.poll_write_ready(context),
+                Self::Tcp(socket) => socket.poll_write_ready(cx),
+                Self::Unix(socket) => socket.poll_write_ready(cx),
             })?;
             let wrote = match self {
                 Self::Tcp(socket) => socket.try_io(Interest::WRITABLE, || write(socket.as_fd())),
@@ -183,10 +181,10 @@ impl AsyncSocket {
     #[cfg(not(target_os = "linux"))]
     pub(crate) fn poll_write_before_file(
         &mut self,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.poll_write(context, bytes)
+        self.poll_write(cx, bytes)
     }
 
     /// Never called, because this system has no such call.
@@ -201,11 +199,11 @@ impl AsyncSocket {
     }
 
     /// Shuts down sending. Never waits.
-    pub(crate) fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(crate) fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
-            Self::Tcp(socket) => Pin::new(socket).poll_shutdown(context),
+            Self::Tcp(socket) => Pin::new(socket).poll_shutdown(cx),
             #[cfg(unix)]
-            Self::Unix(socket) => Pin::new(socket).poll_shutdown(context),
+            Self::Unix(socket) => Pin::new(socket).poll_shutdown(cx),
         }
     }
 

@@ -64,8 +64,8 @@ impl TokioStream {
 impl peregrine_driver::Stream for TokioStream {
     type Chunk = Chunk;
 
-    fn poll_recv(&self, context: &mut Context<'_>) -> Poll<io::Result<Chunk>> {
-        self.inner.poll_recv(context)
+    fn poll_recv(&self, cx: &mut Context<'_>) -> Poll<io::Result<Chunk>> {
+        self.inner.poll_recv(cx)
     }
 
     fn try_recv(&self) -> Option<Chunk> {
@@ -93,8 +93,8 @@ impl peregrine_driver::Stream for TokioStream {
         self.inner.send(out, Some(SendBuf::from_file(part)));
     }
 
-    fn poll_flush(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.inner.poll_flush(context)
+    fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.inner.poll_flush(cx)
     }
 
     fn is_flushed(&self) -> bool {
@@ -138,10 +138,10 @@ impl Drop for TokioStream {
 }
 
 impl StreamShared {
-    fn poll_recv(&self, context: &mut Context<'_>) -> Poll<io::Result<Chunk>> {
+    fn poll_recv(&self, cx: &mut Context<'_>) -> Poll<io::Result<Chunk>> {
         let received = match self.error.get() {
             _ if self.is_eof.get() => Poll::Ready(Ok(Chunk::eof())),
-            None => self.poll_receive(context),
+            None => self.poll_receive(cx),
             Some(kind) => Poll::Ready(self.receive_remaining(kind)),
         };
         match received {
@@ -150,7 +150,7 @@ impl StreamShared {
                 Poll::Ready(Err(error))
             }
             Poll::Pending => {
-                store_waker(&self.recv_waker, context);
+                store_waker(&self.recv_waker, cx);
                 Poll::Pending
             }
             chunk => chunk,
@@ -159,26 +159,22 @@ impl StreamShared {
 
     /// Receives once, or arranges a wake-up. The buffer is leased only during this call, unless
     /// bytes arrive in it.
-    fn poll_receive(&self, context: &mut Context<'_>) -> Poll<io::Result<Chunk>> {
+    fn poll_receive(&self, cx: &mut Context<'_>) -> Poll<io::Result<Chunk>> {
         let mut connection = self.socket.borrow_mut();
         let pool = &self.worker.pool;
         if self.use_large_buffer.get() {
-            return self.poll_receive_owned(
-                &mut connection,
-                context,
-                self.worker.large_receive_bytes,
-            );
+            return self.poll_receive_owned(&mut connection, cx, self.worker.large_receive_bytes);
         }
         let Some(mut buffer) = pool.get() else {
             // Other connections hold all buffers: allocate memory if there is something to read.
-            let received = self.poll_receive_owned(&mut connection, context, pool.buffer_bytes);
+            let received = self.poll_receive_owned(&mut connection, cx, pool.buffer_bytes);
             if received.is_ready() {
                 pool.count_exhausted();
             }
             return received;
         };
         let read = loop {
-            match connection.poll_read(context, &mut buffer) {
+            match connection.poll_read(cx, &mut buffer) {
                 Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
                 Poll::Ready(read) => break read,
                 Poll::Pending => {
@@ -213,13 +209,13 @@ impl StreamShared {
     fn poll_receive_owned(
         &self,
         connection: &mut AsyncSocket,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
         bytes_max: usize,
     ) -> Poll<io::Result<Chunk>> {
         let (bytes, read) = loop {
-            ready!(connection.poll_read_ready(context))?;
+            ready!(connection.poll_read_ready(cx))?;
             let mut bytes = Vec::with_capacity(bytes_max);
-            match ready!(connection.poll_read_buf(context, &mut bytes)) {
+            match ready!(connection.poll_read_buf(cx, &mut bytes)) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 read => break (bytes, read),
             }

@@ -165,9 +165,9 @@ impl Driver for Tokio {
     // sockets.
     const SELF_WAKE_YIELDS: bool = false;
 
-    fn yield_now(&self, context: &mut Context<'_>) {
+    fn yield_now(&self, cx: &mut Context<'_>) {
         // This first poll arranges a wake-up after that.
-        let _ = pin!(tokio::task::yield_now()).poll(context);
+        let _ = pin!(tokio::task::yield_now()).poll(cx);
     }
 
     fn unix_time(&self) -> Duration {

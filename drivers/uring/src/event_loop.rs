@@ -52,14 +52,14 @@ pub(crate) async fn run<F: Future>(
 ) -> io::Result<F::Output> {
     let mut looping = EventLoop::new(Rc::clone(&shared), spin)?;
     // Otherwise all tasks of the worker would share one tokio budget and starve each other.
-    let looping = unconstrained(poll_fn(move |context| looping.poll(context)));
+    let looping = unconstrained(poll_fn(move |cx| looping.poll(cx)));
     let mut looping = pin!(spawn_local(looping));
     let mut main = pin!(main);
-    poll_fn(|context| {
-        if let Poll::Ready(output) = shared.executor.poll_main(main.as_mut(), context) {
+    poll_fn(|cx| {
+        if let Poll::Ready(output) = shared.executor.poll_main(main.as_mut(), cx) {
             return Poll::Ready(Ok(output));
         }
-        looping.as_mut().poll(context).map(|ended| Err(ended.unwrap_or_else(propagate_panic)))
+        looping.as_mut().poll(cx).map(|ended| Err(ended.unwrap_or_else(propagate_panic)))
     })
     .await
 }
@@ -159,15 +159,15 @@ impl EventLoop {
     }
 
     /// Ready when the ring has failed.
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
-        match self.run_iterations(context) {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        match self.run_iterations(cx) {
             Ok(()) => Poll::Pending,
             Err(error) => Poll::Ready(error),
         }
     }
 
     /// Turns the ring until the loop must yield the thread.
-    fn run_iterations(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+    fn run_iterations(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         self.unpark();
         self.tokio_tasks = tokio_tasks(&self.metrics);
         loop {
@@ -185,19 +185,19 @@ impl EventLoop {
                 NextStep::Iterate => {}
                 NextStep::RunTokioTasks => {
                     self.worker.clock.invalidate(false);
-                    context.waker().wake_by_ref();
+                    cx.waker().wake_by_ref();
                     return Ok(());
                 }
                 NextStep::YieldToTokio => {
                     self.worker.clock.invalidate(false);
                     self.iterations = 0;
                     // This first poll schedules a wake-up by tokio after the other tasks.
-                    if pin!(tokio::task::yield_now()).poll(context).is_pending() {
+                    if pin!(tokio::task::yield_now()).poll(cx).is_pending() {
                         return Ok(());
                     }
                 }
                 NextStep::Park => {
-                    if self.park(context)? {
+                    if self.park(cx)? {
                         self.worker.clock.invalidate(false);
                         self.iterations = 0;
                         return Ok(());
@@ -283,12 +283,12 @@ impl EventLoop {
     }
 
     /// Arranges to be woken by tokio. Returns false if there is work to do first.
-    fn park(&mut self, context: &mut Context<'_>) -> io::Result<bool> {
+    fn park(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
         let shared = &self.worker;
         shared.ring.borrow_mut().set_eventfd_enabled(true);
-        let asleep = shared.executor.remote().try_park(ParkTarget::Tokio(context.waker()))
+        let asleep = shared.executor.remote().try_park(ParkTarget::Tokio(cx.waker()))
             && !shared.ring.borrow_mut().has_work()
-            && self.parker.wait(shared, context)?;
+            && self.parker.wait(shared, cx)?;
         if asleep {
             shared.executor.park();
         } else {
@@ -318,10 +318,10 @@ impl TokioParker {
     }
 
     /// Registers with the event and the timer. Returns false if one of them has already fired.
-    fn wait(&mut self, shared: &UringWorker, context: &mut Context<'_>) -> io::Result<bool> {
+    fn wait(&mut self, shared: &UringWorker, cx: &mut Context<'_>) -> io::Result<bool> {
         // Tokio reports each new signal of an eventfd even if it is not read, so it is never read.
         // An old signal may be left over; it costs one more round.
-        while let Poll::Ready(guard) = self.event.poll_read_ready(context) {
+        while let Poll::Ready(guard) = self.event.poll_read_ready(cx) {
             guard?.clear_ready();
             if shared.ring.borrow_mut().has_work() {
                 return Ok(false);
@@ -337,11 +337,11 @@ impl TokioParker {
             self.timer.as_mut().reset(Instant::now() + rest);
             self.timer_at = Some(now + rest);
         }
-        Ok(self.poll_timer(context).is_pending())
+        Ok(self.poll_timer(cx).is_pending())
     }
 
-    fn poll_timer(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        ready!(self.timer.as_mut().poll(context));
+    fn poll_timer(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        ready!(self.timer.as_mut().poll(cx));
         self.timer_at = None;
         Poll::Ready(())
     }

@@ -217,7 +217,7 @@ impl Listener for UringListener {
     }
 
     async fn cancel_accept(&self) -> io::Result<Option<UringStream>> {
-        poll_fn(|context| self.poll_cancel_accept(context)).await
+        poll_fn(|cx| self.poll_cancel_accept(cx)).await
     }
 
     /// TCP clients keep retrying for a while. Clients of a Unix socket are refused immediately.
@@ -251,8 +251,8 @@ struct Accept<'listener> {
 impl Future for Accept<'_> {
     type Output = io::Result<UringStream>;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let accepted = self.listener.poll_accept(context);
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let accepted = self.listener.poll_accept(cx);
         self.is_armed = accepted.is_pending();
         accepted
     }
@@ -445,7 +445,7 @@ mod tests {
             for turns in 0..3 {
                 let mut accept = Box::pin(listener.accept());
                 for _ in 0..turns {
-                    let poll = poll_fn(|context| Poll::Ready(accept.as_mut().poll(context)));
+                    let poll = poll_fn(|cx| Poll::Ready(accept.as_mut().poll(cx)));
                     assert!(poll.await.is_pending(), "the backlog is empty");
                     driver.sleep_until(driver.now() + Duration::from_millis(2)).await;
                 }

@@ -160,8 +160,8 @@ impl UringStream {
 impl Stream for UringStream {
     type Chunk = Chunk;
 
-    fn poll_recv(&self, context: &mut Context<'_>) -> Poll<io::Result<Chunk>> {
-        self.poll_recv_chunk(context)
+    fn poll_recv(&self, cx: &mut Context<'_>) -> Poll<io::Result<Chunk>> {
+        self.poll_recv_chunk(cx)
     }
 
     fn try_into_vec(chunk: Chunk) -> Result<Vec<u8>, Chunk> {
@@ -187,8 +187,8 @@ impl Stream for UringStream {
         self.start_send(out, Some(SendBuf::from_file(part)));
     }
 
-    fn poll_flush(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_flushed(context)
+    fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_flushed(cx)
     }
 
     fn is_flushed(&self) -> bool {

@@ -209,7 +209,7 @@ impl Sleep {
 impl Future for Sleep {
     type Output = ();
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         if self.worker.clock.now() >= self.at {
             return Poll::Ready(());
         }
@@ -218,7 +218,7 @@ impl Future for Sleep {
             let mut timers = self.worker.timers.borrow_mut();
             key = self.key.unwrap_or_else(|| timers.new_key(self.at));
             let waiter = timers.entries.entry(key).or_default();
-            old = waiter.register(context, &self.worker.executor);
+            old = waiter.register(cx, &self.worker.executor);
         }
         drop(old);
         if self.key.replace(key).is_none() {

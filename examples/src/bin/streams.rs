@@ -49,18 +49,18 @@ struct Ticks {
 impl Stream for Ticks {
     type Item = Result<Bytes, Infallible>;
 
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         if self.left == 0 {
             return Poll::Ready(None);
         }
         // A long-lived stream has to end when the server starts to shut down.
-        if self.ordered.as_mut().poll(context).is_ready() {
+        if self.ordered.as_mut().poll(cx).is_ready() {
             self.left = 0;
             return Poll::Ready(Some(Ok(Bytes::from_static(
                 b"event: end\ndata: come back later\n\n",
             ))));
         }
-        ready!(self.clock.poll_tick(context));
+        ready!(self.clock.poll_tick(cx));
         self.left -= 1;
         Poll::Ready(Some(Ok(Bytes::from(format!("data: {} left\n\n", self.left)))))
     }

@@ -87,7 +87,7 @@ fn requests_are_in_a_pipeline_of_the_users_own() {
     let exporter = InMemorySpanExporter::default();
     let provider = SdkTracerProvider::builder().with_simple_exporter(exporter.clone()).build();
     let is_sent = dynamic_filter_fn(|_, _| {
-        let is_unsampled = TraceContext::current().is_some_and(|context| !context.is_sampled());
+        let is_unsampled = TraceContext::current().is_some_and(|cx| !cx.is_sampled());
         !(is_unsampled && FILTERS.load(Ordering::Relaxed))
     });
     let sends = tracing_opentelemetry::layer().with_tracer(provider.tracer("birds"));

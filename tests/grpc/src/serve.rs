@@ -32,9 +32,9 @@ pub fn routes(service: TestService) -> Routes {
 
 /// Polls a future that is ready at once, even where a tokio task has used up its budget.
 fn poll_once(future: impl Future) {
-    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
     let future = tokio::task::unconstrained(future);
-    assert!(std::pin::pin!(future).poll(&mut context).is_ready(), "the future is ready at once");
+    assert!(std::pin::pin!(future).poll(&mut cx).is_ready(), "the future is ready at once");
 }
 
 /// An application with its own routes, an axum router and gRPC services, on one address.

@@ -309,9 +309,9 @@ impl HttpBody for WithTrailer {
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let mut polled = Pin::new(&mut self.body).poll_frame(context);
+        let mut polled = Pin::new(&mut self.body).poll_frame(cx);
         if let Poll::Ready(Some(Ok(frame))) = &mut polled
             && let Some(trailers) = frame.trailers_mut()
             && let Some(value) = self.trailing.take()

@@ -61,9 +61,9 @@ pub fn a_waker_works_from_another_thread<D: Driver<Socket = Socket>>(kernel: &Ke
                 slot.0 = true;
                 slot.1.take().into_iter().for_each(Waker::wake);
             });
-            std::future::poll_fn(|context| {
+            std::future::poll_fn(|cx| {
                 let mut slot = slot.lock().expect("the mutex is not poisoned");
-                slot.1 = Some(context.waker().clone());
+                slot.1 = Some(cx.waker().clone());
                 if slot.0 { Poll::Ready(()) } else { Poll::Pending }
             })
             .await;
@@ -84,8 +84,8 @@ pub fn tasks_that_never_rest_starve_nobody<D: Driver<Socket = Socket>>(kernel: &
                 tokio::task::yield_now().await;
             }
         });
-        let waking = tokio::spawn(std::future::poll_fn(|context| {
-            context.waker().wake_by_ref();
+        let waking = tokio::spawn(std::future::poll_fn(|cx| {
+            cx.waker().wake_by_ref();
             Poll::<()>::Pending
         }));
         let client = tokio::spawn(async move {
@@ -293,13 +293,13 @@ pub fn a_worker_with_long_turns_accepts_many<D: Driver<Socket = Socket>>(kernel:
             (Rc::new(Cell::new(0)), Rc::clone(&accepted), driver.clone());
         let blocked = Rc::clone(&turns);
         // Handlers that block the thread.
-        driver.spawn(std::future::poll_fn(move |context| {
+        driver.spawn(std::future::poll_fn(move |cx| {
             if counted.get() == CONNECTIONS {
                 return Poll::Ready(());
             }
             thread::sleep(Duration::from_millis(15));
             blocked.set(blocked.get() + 1);
-            worker.yield_now(context);
+            worker.yield_now(cx);
             Poll::Pending
         }));
         while accepted.get() < CONNECTIONS {

@@ -183,7 +183,7 @@ pub fn wakers_work_from_other_tasks(harness: &impl Harness) {
         let slot = Rc::new(RefCell::new((0, None::<Waker>)));
         let turns = |own: i32| {
             let slot = Rc::clone(&slot);
-            poll_fn(move |context| {
+            poll_fn(move |cx| {
                 let mut slot = slot.borrow_mut();
                 if slot.0 == 100 {
                     slot.1.take().into_iter().for_each(Waker::wake);
@@ -193,7 +193,7 @@ pub fn wakers_work_from_other_tasks(harness: &impl Harness) {
                     slot.0 += 1;
                     slot.1.take().into_iter().for_each(Waker::wake);
                 }
-                slot.1 = Some(context.waker().clone());
+                slot.1 = Some(cx.waker().clone());
                 Poll::Pending
             })
         };

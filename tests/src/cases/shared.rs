@@ -185,9 +185,7 @@ pub fn destructors_of_shared_bytes_harm_nobody(harness: &impl Harness) {
         let tell = Rc::clone(&woken);
         let (tx, rx) = tokio::sync::oneshot::channel();
         driver.spawn(async move {
-            let waker =
-                std::future::poll_fn(|context| std::task::Poll::Ready(context.waker().clone()))
-                    .await;
+            let waker = std::future::poll_fn(|cx| std::task::Poll::Ready(cx.waker().clone())).await;
             tx.send(waker).expect("the receiver is alive");
             let mut polls = 0;
             std::future::poll_fn(|_| {

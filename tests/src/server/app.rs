@@ -305,9 +305,9 @@ fn leavers(app: App) -> App {
             let shutdown = Shutdown::current();
             let mut ordered = Box::pin(async move { shutdown.requested().await });
             let mut watch = Some(shared.begin());
-            stream(move |context| match watch.take() {
+            stream(move |cx| match watch.take() {
                 None => Poll::Ready(None),
-                Some(open) if ordered.as_mut().poll(context).is_pending() => {
+                Some(open) if ordered.as_mut().poll(cx).is_pending() => {
                     watch = Some(open);
                     Poll::Pending
                 }
@@ -460,9 +460,9 @@ impl http_body::Body for Unsized {
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        Pin::new(&mut self.0).poll_frame(context)
+        Pin::new(&mut self.0).poll_frame(cx)
     }
 }
 
@@ -486,7 +486,7 @@ async fn count(State(shared): State<Shared>, mut body: Body) -> Result<String, P
 
 async fn trailers(mut body: Body) -> Result<String, Problem> {
     let (mut length, mut trailers) = (0, HeaderMap::new());
-    while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
+    while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
         match frame?.into_data() {
             Ok(data) => length += data.len(),
             Err(frame) => trailers.extend(frame.into_trailers().unwrap_or_default()),
@@ -556,8 +556,8 @@ where
 {
     type Item = T;
 
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<T>> {
-        (self.0)(context)
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
+        (self.0)(cx)
     }
 }
 
@@ -654,8 +654,8 @@ pub fn pattern(count: usize) -> Vec<u8> {
 fn slow(pieces: u32) -> Body {
     let mut numbers = 0..pieces;
     let mut pause = Box::pin(tokio::time::sleep(Duration::from_millis(50)));
-    stream(move |context| {
-        if pause.as_mut().poll(context).is_pending() {
+    stream(move |cx| {
+        if pause.as_mut().poll(cx).is_pending() {
             return Poll::Pending;
         }
         pause = Box::pin(tokio::time::sleep(Duration::from_millis(50)));
@@ -675,9 +675,9 @@ impl http_body::Body for Measured {
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let polled = Pin::new(&mut self.body).poll_frame(context);
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
         if let Poll::Ready(Some(Ok(frame))) = &polled {
             self.length -= frame.data_ref().map_or(0, |data| data.len() as u64);
         }
@@ -694,7 +694,7 @@ fn gated(State(shared): State<Shared>, Path(pieces): Path<u32>) -> Body {
     let mut numbers = 0..pieces;
     let mut watch = None;
     let mut permit: Option<Pin<Box<dyn Future<Output = ()>>>> = None;
-    stream(move |context| {
+    stream(move |cx| {
         if watch.is_none() {
             shared.started.add(1);
             watch = Some(Watch { shared: shared.clone(), finished: false });
@@ -711,7 +711,7 @@ fn gated(State(shared): State<Shared>, Path(pieces): Path<u32>) -> Body {
                 gate.acquire_owned().await.expect("the semaphore is never closed").forget();
             })
         });
-        if waiting.as_mut().poll(context).is_pending() {
+        if waiting.as_mut().poll(cx).is_pending() {
             return Poll::Pending;
         }
         permit = None;

@@ -29,13 +29,13 @@ pub(super) fn talkers(app: App) -> App {
             let mut ordered = Box::pin(async move { shutdown.requested().await });
             let mut events = Box::pin(gated(shared));
             let mut is_told = false;
-            let events = produced(move |context: &mut Context<'_>| {
+            let events = produced(move |cx: &mut Context<'_>| {
                 use futures_core::Stream as _;
-                if !is_told && ordered.as_mut().poll(context).is_ready() {
+                if !is_told && ordered.as_mut().poll(cx).is_ready() {
                     is_told = true;
                     return Poll::Ready(Some(Event::default().data("told")));
                 }
-                events.as_mut().poll_next(context)
+                events.as_mut().poll_next(cx)
             });
             Sse::new(events).continue_during_drain()
         })
@@ -58,11 +58,11 @@ pub(super) fn talkers(app: App) -> App {
 fn gated(shared: Shared) -> impl futures_core::Stream<Item = Event> {
     let (mut number, mut watch) = (0, None);
     let mut permit: Option<Pin<Box<dyn Future<Output = ()>>>> = None;
-    produced(move |context: &mut Context<'_>| {
+    produced(move |cx: &mut Context<'_>| {
         watch.get_or_insert_with(|| shared.begin());
         let gate = shared.clone();
         let waiting = permit.get_or_insert_with(|| Box::pin(async move { gate.pass().await }));
-        if waiting.as_mut().poll(context).is_pending() {
+        if waiting.as_mut().poll(cx).is_pending() {
             return Poll::Pending;
         }
         permit = None;

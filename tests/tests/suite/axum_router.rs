@@ -155,8 +155,8 @@ struct Produced<F>(F);
 impl<T, F: FnMut(&mut Context<'_>) -> Poll<Option<T>> + Unpin> Stream for Produced<F> {
     type Item = T;
 
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<T>> {
-        (self.0)(context)
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
+        (self.0)(cx)
     }
 }
 
@@ -170,7 +170,7 @@ async fn count(State(shared): State<Shared>, body: Body) -> Response {
 async fn count_of(shared: &Shared, body: Body) -> Result<usize, axum::Error> {
     let mut stream: BodyDataStream = body.into_data_stream();
     let mut count = 0;
-    while let Some(piece) = poll_fn(|context| Pin::new(&mut stream).poll_next(context)).await {
+    while let Some(piece) = poll_fn(|cx| Pin::new(&mut stream).poll_next(cx)).await {
         let piece = piece?;
         count += piece.len();
         shared.bytes.fetch_add(piece.len(), Ordering::SeqCst);
@@ -235,7 +235,7 @@ async fn count_in_task(State(shared): State<Shared>, body: Body) -> Response {
 async fn trailers(body: Body) -> Response {
     let mut body = body;
     let (mut length, mut seen) = (0, HeaderMap::new());
-    while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
+    while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
         match frame.expect("a complete body").into_data() {
             Ok(data) => length += data.len(),
             Err(frame) => seen.extend(frame.into_trailers().unwrap_or_default()),
@@ -262,11 +262,11 @@ async fn trailers(body: Body) -> Response {
 async fn events() -> impl IntoResponse {
     let mut number = 0;
     let mut pause = Box::pin(tokio::time::sleep(Duration::ZERO));
-    Sse::new(Produced(move |context: &mut Context<'_>| {
+    Sse::new(Produced(move |cx: &mut Context<'_>| {
         if number == 3 {
             return Poll::Ready(None);
         }
-        if pause.as_mut().poll(context).is_pending() {
+        if pause.as_mut().poll(cx).is_pending() {
             return Poll::Pending;
         }
         pause = Box::pin(tokio::time::sleep(Duration::from_millis(50)));
@@ -318,9 +318,9 @@ async fn obedient(upgrade: WebSocketUpgrade) -> Response {
 async fn obedient_events() -> impl IntoResponse {
     let shutdown = Shutdown::current();
     let mut ordered = Some(Box::pin(async move { shutdown.requested().await }));
-    Sse::new(Produced(move |context: &mut Context<'_>| {
+    Sse::new(Produced(move |cx: &mut Context<'_>| {
         let Some(waiting) = &mut ordered else { return Poll::Ready(None) };
-        if waiting.as_mut().poll(context).is_pending() {
+        if waiting.as_mut().poll(cx).is_pending() {
             return Poll::Pending;
         }
         ordered = None;
@@ -333,8 +333,7 @@ async fn read_on(State(shared): State<Shared>, body: Body) -> &'static str {
     ::tokio::spawn(async move {
         let watch = shared.watch();
         let mut body = body;
-        while let Some(Ok(frame)) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await
-        {
+        while let Some(Ok(frame)) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
             let bytes = frame.data_ref().map_or(0, Bytes::len);
             watch.0.bytes.fetch_add(bytes, Ordering::SeqCst);
         }
@@ -999,17 +998,17 @@ mod real {
 
     async fn send(socket: &mut Socket, message: Sent) {
         use futures_sink::Sink;
-        poll_fn(|context| Pin::new(&mut *socket).poll_ready(context))
+        poll_fn(|cx| Pin::new(&mut *socket).poll_ready(cx))
             .await
             .expect("the stream is still open");
         Pin::new(&mut *socket).start_send(message).expect("the stream is still open");
-        poll_fn(|context| Pin::new(&mut *socket).poll_flush(context))
+        poll_fn(|cx| Pin::new(&mut *socket).poll_flush(cx))
             .await
             .expect("the stream is still open");
     }
 
     async fn receive(socket: &mut Socket) -> Option<Sent> {
-        let next = poll_fn(|context| Pin::new(&mut *socket).poll_next(context)).await?;
+        let next = poll_fn(|cx| Pin::new(&mut *socket).poll_next(cx)).await?;
         next.ok()
     }
 

@@ -453,9 +453,9 @@ struct Worked(Option<Work>);
 impl Stream for Worked {
     type Item = Result<Bytes, Infallible>;
 
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let Some(work) = &mut self.0 else { return Poll::Ready(None) };
-        std::task::ready!(work.as_mut().poll(context));
+        std::task::ready!(work.as_mut().poll(cx));
         self.0 = None;
         Poll::Ready(Some(Ok(Bytes::from_static(b"it works"))))
     }

@@ -324,12 +324,12 @@ async fn with_timeout<T>(time: Duration, future: impl Future<Output = T>) -> Opt
         alarm.reset(time);
     }
     let mut future = pin!(future);
-    poll_fn(|context| {
-        if let Poll::Ready(value) = future.as_mut().poll(context) {
+    poll_fn(|cx| {
+        if let Poll::Ready(value) = future.as_mut().poll(cx) {
             return Poll::Ready(Some(value));
         }
         match &mut alarm {
-            Some(alarm) => alarm.poll_elapsed(context).map(|()| None),
+            Some(alarm) => alarm.poll_elapsed(cx).map(|()| None),
             None => Poll::Pending,
         }
     })

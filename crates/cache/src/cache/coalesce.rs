@@ -40,12 +40,12 @@ impl CoalescedFetch {
     /// Waits for the outcome.
     pub(crate) async fn wait(self: Arc<Self>) -> FlightOutcome {
         let seat = FlightWaiter { flight: &self, waiter_id: self.next_waiter_id() };
-        poll_fn(|context| {
+        poll_fn(|cx| {
             let mut state = self.lock();
             if let Some(landed) = &state.outcome {
                 return Poll::Ready(landed.clone());
             }
-            let waker = context.waker().clone();
+            let waker = cx.waker().clone();
             match state.waiting.iter_mut().find(|(ticket, _)| *ticket == seat.waiter_id) {
                 Some((_, place)) => *place = waker,
                 None => state.waiting.push((seat.waiter_id, waker)),

@@ -185,8 +185,8 @@ fn others_have_their_turn_though_nothing_comes_of_a_body() {
         .wrap(Decompression::new())
         .post("/", async |mut body: Body| {
             let mut pauses = 0;
-            std::future::poll_fn(|context| {
-                let polled = Pin::new(&mut body).poll_frame(context);
+            std::future::poll_fn(|cx| {
+                let polled = Pin::new(&mut body).poll_frame(cx);
                 pauses += usize::from(polled.is_pending());
                 polled.map(|last| assert!(last.is_none(), "the body is empty"))
             })

@@ -138,13 +138,10 @@ fn requests_that_wait_beside_each_other_have_nonces_of_their_own() {
     }
     let client = App::new().wrap(SecurityHeaders::new().csp(Csp::strict())).get("/", twice).test();
     let (mut one, mut other) = (pin!(client.get("/").send()), pin!(client.get("/").send()));
-    let mut context = Context::from_waker(Waker::noop());
-    assert!(
-        one.as_mut().poll(&mut context).is_pending()
-            && other.as_mut().poll(&mut context).is_pending()
-    );
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(one.as_mut().poll(&mut cx).is_pending() && other.as_mut().poll(&mut cx).is_pending());
     let (Poll::Ready(one), Poll::Ready(other)) =
-        (one.as_mut().poll(&mut context), other.as_mut().poll(&mut context))
+        (one.as_mut().poll(&mut cx), other.as_mut().poll(&mut cx))
     else {
         panic!("both are done")
     };

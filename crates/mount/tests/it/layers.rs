@@ -213,10 +213,10 @@ fn a_layer_without_room_makes_requests_wait_or_sheds_them() {
 async fn join_all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
     let mut futures: Vec<_> = futures.into_iter().map(Box::pin).collect();
     let mut outputs: Vec<_> = futures.iter().map(|_| None).collect();
-    std::future::poll_fn(|context| {
+    std::future::poll_fn(|cx| {
         for (future, output) in futures.iter_mut().zip(&mut outputs) {
             if output.is_none()
-                && let std::task::Poll::Ready(value) = future.as_mut().poll(context)
+                && let std::task::Poll::Ready(value) = future.as_mut().poll(cx)
             {
                 *output = Some(value);
             }

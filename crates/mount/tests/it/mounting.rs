@@ -444,9 +444,9 @@ fn the_deadline_of_a_call_of_grpc_is_kept_by_the_clock_of_the_test() {
             let client = app.test().with_timer(|duration| {
                 assert_eq!(duration, Duration::from_secs(100_000));
                 let mut turns = 2;
-                std::future::poll_fn(move |context| {
+                std::future::poll_fn(move |cx| {
                     turns -= 1;
-                    context.waker().wake_by_ref();
+                    cx.waker().wake_by_ref();
                     if turns == 0 { Poll::Ready(()) } else { Poll::Pending }
                 })
             });

@@ -68,8 +68,8 @@ where
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Answered, Infallible>> + Send>>;
 
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        tower::Service::<Asked>::poll_ready(&mut self.inner, context)
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        tower::Service::<Asked>::poll_ready(&mut self.inner, cx)
     }
 
     fn call(&mut self, request: Asked) -> Self::Future {
@@ -110,7 +110,7 @@ async fn read(body: SendBody) -> Bytes {
 
 /// Polls `future` once.
 async fn begin<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
-    poll_fn(|context| Poll::Ready(Pin::new(&mut *future).poll(context))).await
+    poll_fn(|cx| Poll::Ready(Pin::new(&mut *future).poll(cx))).await
 }
 
 /// A stream with a number of one-byte pieces, which counts the pieces it has yielded.

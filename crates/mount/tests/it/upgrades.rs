@@ -78,8 +78,8 @@ impl Connection {
     async fn go_on(&mut self) -> (bool, Vec<u8>) {
         let mut is_over = false;
         for _ in 0..20 {
-            poll_fn(|context| {
-                is_over = is_over || self.protocol.as_mut().poll(context).is_ready();
+            poll_fn(|cx| {
+                is_over = is_over || self.protocol.as_mut().poll(cx).is_ready();
                 Poll::Ready(())
             })
             .await;
@@ -92,14 +92,14 @@ impl Connection {
 }
 
 async fn write(io: &mut Theirs, bytes: &[u8]) -> io::Result<usize> {
-    poll_fn(|context| Pin::new(&mut *io).poll_write(context, bytes)).await
+    poll_fn(|cx| Pin::new(&mut *io).poll_write(cx, bytes)).await
 }
 
 /// Reads once. Returns no bytes at the end of the stream.
 async fn read(io: &mut Theirs) -> io::Result<Bytes> {
     let mut space = [0; 1000];
     let mut buffer = ReadBuf::new(&mut space);
-    poll_fn(|context| Pin::new(&mut *io).poll_read(context, buffer.unfilled())).await?;
+    poll_fn(|cx| Pin::new(&mut *io).poll_read(cx, buffer.unfilled())).await?;
     Ok(Bytes::copy_from_slice(buffer.filled()))
 }
 
@@ -113,16 +113,16 @@ async fn reads_for_ever(mut io: Theirs) {
 
 async fn reads_and_writes_for_ever(io: Theirs) {
     let io = Arc::new(Mutex::new(io));
-    let reads = poll_fn(|context| {
+    let reads = poll_fn(|cx| {
         let mut space = [0; 1000];
         let mut buffer = ReadBuf::new(&mut space);
         let mut io = io.lock().expect("no test panics here");
-        Pin::new(&mut *io).poll_read(context, buffer.unfilled())
+        Pin::new(&mut *io).poll_read(cx, buffer.unfilled())
     });
     let writes = async {
-        let write = |context: &mut Context<'_>| {
+        let write = |cx: &mut Context<'_>| {
             let mut io = io.lock().expect("no test panics here");
-            Pin::new(&mut *io).poll_write(context, &[7; 1000])
+            Pin::new(&mut *io).poll_write(cx, &[7; 1000])
         };
         while poll_fn(write).await.is_ok() {}
     };
@@ -190,7 +190,7 @@ fn what_was_received_before_the_end_is_read_before_the_error() {
 fn a_protocol_that_shuts_its_side_and_reads_on_comes_to_an_end() {
     async fn shuts(mut io: Theirs) {
         write(&mut io, b"bye").await.expect("a write");
-        poll_fn(|context| Pin::new(&mut io).poll_shutdown(context)).await.expect("a shutdown");
+        poll_fn(|cx| Pin::new(&mut io).poll_shutdown(cx)).await.expect("a shutdown");
         reads_for_ever(io).await;
     }
     in_runtime(async {

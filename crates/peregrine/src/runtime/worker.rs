@@ -154,9 +154,9 @@ impl WorkerStart<'_> {
             let _hold = driver.keep_awake();
             let (mut made, mut ended) =
                 (pin!(make()), pin!(orders.wait_for(|o| *o > Lifecycle::Serving)));
-            let made = poll_fn(|context| match made.as_mut().poll(context) {
+            let made = poll_fn(|cx| match made.as_mut().poll(cx) {
                 Poll::Ready(application) => Poll::Ready(Some(application)),
-                Poll::Pending => ended.as_mut().poll(context).map(|_| None),
+                Poll::Pending => ended.as_mut().poll(cx).map(|_| None),
             });
             match made.await {
                 Some(application) => application.map_err(Error::Build)?,
@@ -187,7 +187,7 @@ impl WorkerStart<'_> {
         );
         let mut running = pin!(running);
         // The first poll starts listening.
-        let ended = poll_fn(|context| Poll::Ready(running.as_mut().poll(context))).await;
+        let ended = poll_fn(|cx| Poll::Ready(running.as_mut().poll(cx))).await;
         if ended.is_pending() {
             started();
         }

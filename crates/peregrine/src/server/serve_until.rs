@@ -86,11 +86,11 @@ pub(crate) async fn serve(
     })?;
     if let Some(end) = end {
         let mut end = pin!(end);
-        let early = poll_fn(|context| {
-            if let Poll::Ready(stopped) = Pin::new(&mut ended).poll(context) {
+        let early = poll_fn(|cx| {
+            if let Poll::Ready(stopped) = Pin::new(&mut ended).poll(cx) {
                 return Poll::Ready(Some(stopped));
             }
-            end.as_mut().poll(context).map(|()| None)
+            end.as_mut().poll(cx).map(|()| None)
         });
         if let Some(stopped) = early.await {
             return report_shutdown(&stopped.expect(SENT)?, quiet);

@@ -218,20 +218,16 @@ impl<D: Driver> Acceptor<D> {
         listener: &impl Listener<Stream = D::Stream>,
     ) -> Option<io::Result<(ConnectionPermit, D::Stream)>> {
         let mut accepted = pin!(listener.accept());
-        poll_fn(|context| {
-            self.open_handoffs(context);
+        poll_fn(|cx| {
+            self.open_handoffs(cx);
             let door = &self.listener_state.context;
-            if door
-                .connection_limiter
-                .poll_exhausted(door.limits.connections_max, context)
-                .is_ready()
-            {
+            if door.connection_limiter.poll_exhausted(door.limits.connections_max, cx).is_ready() {
                 return Poll::Ready(None);
             }
             // The slot is taken only when a connection is accepted, so an idle listener does not
             // occupy one.
             let room = || self.try_acquire().expect("`poll_full` found a free slot");
-            accepted.as_mut().poll(context).map_ok(|stream| (room(), stream)).map(Some)
+            accepted.as_mut().poll(cx).map_ok(|stream| (room(), stream)).map(Some)
         })
         .await
     }
@@ -443,11 +439,11 @@ fn reloaded<D: Driver>(
 /// Completes after all other ready tasks have been polled.
 async fn yield_now() {
     let mut is_asked = false;
-    poll_fn(|context| {
+    poll_fn(|cx| {
         if std::mem::replace(&mut is_asked, true) {
             return Poll::Ready(());
         }
-        context.waker().wake_by_ref();
+        cx.waker().wake_by_ref();
         Poll::Pending
     })
     .await;

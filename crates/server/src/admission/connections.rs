@@ -42,14 +42,14 @@ impl ConnectionLimiter {
     /// Waits until a slot of `max` is free.
     pub(crate) async fn wait_available(&self, max: usize) {
         let mut is_told = false;
-        poll_fn(|context| {
+        poll_fn(|cx| {
             if self.has_available(max) {
                 return Poll::Ready(());
             }
             if !std::mem::replace(&mut is_told, true) {
                 self.instrumentation.record_limit("connections_max");
             }
-            self.waiters.borrow_mut().push(context.waker().clone());
+            self.waiters.borrow_mut().push(cx.waker().clone());
             Poll::Pending
         })
         .await;

@@ -40,11 +40,11 @@ impl<D: Driver> Connection<D> {
     pub(super) fn drive(
         &mut self,
         session: &mut ActiveState<D>,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Poll<Option<CloseReason>> {
         // Receive before an upgraded protocol's first turn, so that one turn is usually enough.
         if matches!(&session.phase, Phase::Upgraded(upgrade) if upgrade.wants_read())
-            && let Poll::Ready(event) = self.poll_readable(session, context)
+            && let Poll::Ready(event) = self.poll_readable(session, cx)
             && let Some(ended) = self.on_wake(session, event)
         {
             return Poll::Ready(Some(ended));
@@ -53,9 +53,9 @@ impl<D: Driver> Connection<D> {
             // After its last turn, a connection only sends what is already written, unless it is
             // closing.
             if session.io.had_final_turn && !matches!(session.phase, Phase::Closing(_)) {
-                return self.flush_final(session, context).map(Some);
+                return self.flush_final(session, cx).map(Some);
             }
-            let what = match self.turn(session, context) {
+            let what = match self.turn(session, cx) {
                 // The received bytes may contain thousands of requests, so each exchange counts.
                 Some(Action::Continue) => {
                     self.budget_used += 1;
@@ -113,7 +113,7 @@ impl<D: Driver> Connection<D> {
             };
             let is_enough = self.is_budget_spent(session);
             let before = session.io.input.bytes_received();
-            let event = ready!(self.wait_with_budget(session, what, is_enough, context));
+            let event = ready!(self.wait_with_budget(session, what, is_enough, cx));
             let came = session.io.input.bytes_received().wrapping_sub(before);
             self.budget_used = self.budget_used.saturating_add(budget_for(came));
             if let Some(ended) = self.on_wake(session, event) {
@@ -139,41 +139,40 @@ impl<D: Driver> Connection<D> {
         session: &mut ActiveState<D>,
         what: Interest,
         is_enough: bool,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Poll<WakeReason> {
         let mut waited = if is_enough {
             // Receive even if the response always has more to send.
-            let came =
-                if what.readable { self.poll_readable(session, context) } else { Poll::Pending };
+            let came = if what.readable { self.poll_readable(session, cx) } else { Poll::Pending };
             match came {
                 Poll::Pending | Poll::Ready(WakeReason::Ready) => {}
                 broken => return broken,
             }
-            self.wait(session, Interest::default(), context)
+            self.wait(session, Interest::default(), cx)
         } else {
-            self.wait(session, what, context)
+            self.wait(session, what, cx)
         };
         if is_enough && matches!(waited, Poll::Ready(WakeReason::Ready)) {
             // Yield before writing more, but still check deadlines and orders.
-            waited = self.await_deadline(session, context);
+            waited = self.await_deadline(session, cx);
         }
         if waited.is_pending() {
             session.io.had_final_turn = self.worker.lifecycle() >= Lifecycle::ForceClosing;
             if is_enough {
-                self.yield_now(context);
+                self.yield_now(cx);
             }
         }
         waited
     }
 
     /// Yields: the connection is polled again only after other tasks have been polled.
-    fn yield_now(&mut self, context: &mut Context<'_>) {
+    fn yield_now(&mut self, cx: &mut Context<'_>) {
         self.budget_used = 0;
         let driver = &self.worker.driver;
         if D::SELF_WAKE_YIELDS {
-            return driver.yield_now(context);
+            return driver.yield_now(cx);
         }
-        let opens = self.yield_gate.get_or_insert_default().close(context);
+        let opens = self.yield_gate.get_or_insert_default().close(cx);
         driver.yield_now(&mut Context::from_waker(&opens));
     }
 
@@ -182,10 +181,10 @@ impl<D: Driver> Connection<D> {
     fn flush_final(
         &mut self,
         session: &mut ActiveState<D>,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Poll<CloseReason> {
         loop {
-            let event = ready!(self.wait(session, Interest::default(), context));
+            let event = ready!(self.wait(session, Interest::default(), cx));
             if let Some(ended) = self.on_wake(session, event) {
                 return Poll::Ready(ended);
             }
@@ -199,12 +198,12 @@ impl<D: Driver> Connection<D> {
     pub(super) fn poll_readable(
         &mut self,
         session: &mut ActiveState<D>,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Poll<WakeReason> {
         if session.io.input.is_eof(&self.transport) {
             return Poll::Pending;
         }
-        Poll::Ready(match ready!(self.stream.poll_recv(context)) {
+        Poll::Ready(match ready!(self.stream.poll_recv(cx)) {
             Ok(chunk) if chunk.is_empty() => {
                 session.io.input.set_eof();
                 WakeReason::Ready

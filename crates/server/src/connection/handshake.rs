@@ -136,9 +136,9 @@ impl<D: Driver> Connection<D> {
     pub(super) fn resume_tls_handshake(
         &mut self,
         session: &mut ActiveState<D>,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) {
-        if !self.transport.is_lookup_pending() || self.transport.poll_lookup(context).is_pending() {
+        if !self.transport.is_lookup_pending() || self.transport.poll_lookup(cx).is_pending() {
             return;
         }
         let io = &mut session.io;

@@ -10,24 +10,24 @@ use std::time::Duration;
 
 impl<D: Driver> Connection<D> {
     /// Waits for the first bytes of a request or a handshake, or for work that needs no bytes.
-    pub(super) fn poll_idle(&mut self, context: &mut Context<'_>) -> Poll<Activation<D>> {
+    pub(super) fn poll_idle(&mut self, cx: &mut Context<'_>) -> Poll<Activation<D>> {
         // If the driver could not pass all of the last response to the kernel, the connection is
         // not idle.
         if !self.stream.is_writable() {
             return Poll::Ready(Ok(None));
         }
-        if let Poll::Ready(received) = self.stream.poll_recv(context) {
+        if let Poll::Ready(received) = self.stream.poll_recv(cx) {
             return Poll::Ready(match received {
                 Ok(chunk) if chunk.is_empty() => Err(CloseReason::PeerClosed),
                 Ok(chunk) => Ok(Some(chunk)),
                 Err(error) => Err(CloseReason::Io(error.kind())),
             });
         }
-        self.poll_idle_timeout(context)
+        self.poll_idle_timeout(cx)
     }
 
     /// Waits for the time when an idle connection must close or must send GOAWAY.
-    fn poll_idle_timeout(&mut self, context: &mut Context<'_>) -> Poll<Activation<D>> {
+    fn poll_idle_timeout(&mut self, cx: &mut Context<'_>) -> Poll<Activation<D>> {
         let (worker, limits) = (&*self.worker, &self.listener.context.limits);
         let is_new = match &self.http2 {
             None => self.protocol.waiting_for() == WaitingFor::FirstByte,
@@ -75,7 +75,7 @@ impl<D: Driver> Connection<D> {
             let core = self.http2.as_mut().filter(|_| !is_drained);
             let gives_back = core.as_ref().map_or(Duration::MAX, |core| core.next_shrink_at(since));
             self.timer.set(until.min(gives_back));
-            if !is_drained && self.timer.poll(context).is_pending() {
+            if !is_drained && self.timer.poll(cx).is_pending() {
                 return Poll::Pending;
             }
             // The worker may have been busy for a long time, so data may have arrived unnoticed.
@@ -86,7 +86,7 @@ impl<D: Driver> Connection<D> {
             }
             if std::mem::take(&mut self.is_flush_time_unknown) {
                 self.idle_since = milliseconds(worker.driver.submitted_at(since));
-                return self.poll_idle_timeout(context);
+                return self.poll_idle_timeout(cx);
             }
             match core.filter(|_| gives_back < until) {
                 Some(core) => core.shrink(),

@@ -165,7 +165,7 @@ impl<D: Driver> Connection<D> {
 impl<D: Driver> Future for Connection<D> {
     type Output = ();
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = self.get_mut();
         if this.yield_gate.as_ref().is_some_and(|gate| gate.is_closed()) {
             return Poll::Pending;
@@ -186,7 +186,7 @@ impl<D: Driver> Future for Connection<D> {
                 None if this.preamble == Preamble::Untrusted => {
                     this.activate(Err(CloseReason::UntrustedProxy))
                 }
-                None => match this.poll_idle(context) {
+                None => match this.poll_idle(cx) {
                     Poll::Pending => return Poll::Pending,
                     Poll::Ready(first) => {
                         let session = this.activate(first);
@@ -196,7 +196,7 @@ impl<D: Driver> Future for Connection<D> {
                     }
                 },
             };
-            match this.drive(&mut session, context) {
+            match this.drive(&mut session, cx) {
                 Poll::Pending => {
                     // Idle connections must not keep the driver's buffers.
                     session.io.input.release_chunk();
@@ -274,17 +274,17 @@ impl<D: Driver> Connection<D> {
     }
 
     /// Runs one turn of the current phase. Returns `None` if the connection is over.
-    fn turn(&mut self, session: &mut ActiveState<D>, context: &mut Context<'_>) -> Option<Action> {
+    fn turn(&mut self, session: &mut ActiveState<D>, cx: &mut Context<'_>) -> Option<Action> {
         match session.phase {
             Phase::ProxyHeader(_) => return Some(self.read_proxy_header(session)),
-            Phase::TlsHandshake(_) => self.resume_tls_handshake(session, context),
+            Phase::TlsHandshake(_) => self.resume_tls_handshake(session, cx),
             _ => {}
         }
         let mut link = self.context(&mut session.io);
         Some(match &mut session.phase {
-            Phase::Http1 => session.http1.turn(&mut link, context),
+            Phase::Http1 => session.http1.turn(&mut link, cx),
             Phase::Http2 => {
-                let turn = session.http2.turn(&mut link, context);
+                let turn = session.http2.turn(&mut link, cx);
                 self.detach_http2_handlers(session);
                 turn
             }
@@ -305,7 +305,7 @@ impl<D: Driver> Connection<D> {
                 turn
             }
             Phase::ProxyHeader(_) => unreachable!("this phase is handled above"),
-            Phase::Upgraded(upgrade) => upgrade.turn(&mut link, context),
+            Phase::Upgraded(upgrade) => upgrade.turn(&mut link, cx),
             Phase::Closing(closing) => return closing.turn(&mut link),
         })
     }
@@ -316,12 +316,12 @@ impl<D: Driver> Connection<D> {
         &mut self,
         session: &mut ActiveState<D>,
         what: Interest,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Poll<WakeReason> {
         let mut has_room = false;
         // If the connection waits for bytes, `poll_bytes` below reports a failed connection.
         if what.writable || !what.readable || !session.io.output.is_empty() {
-            match self.stream.poll_flush(context) {
+            match self.stream.poll_flush(cx) {
                 Poll::Pending => {}
                 Poll::Ready(Err(error)) => return Poll::Ready(WakeReason::Io(error.kind())),
                 Poll::Ready(Ok(())) => {
@@ -336,7 +336,7 @@ impl<D: Driver> Connection<D> {
                         return Poll::Ready(WakeReason::Ready);
                     }
                     if !what.readable
-                        && let Poll::Ready(Err(error)) = self.stream.poll_flush(context)
+                        && let Poll::Ready(Err(error)) = self.stream.poll_flush(cx)
                     {
                         return Poll::Ready(WakeReason::Io(error.kind()));
                     }
@@ -344,27 +344,27 @@ impl<D: Driver> Connection<D> {
             }
         }
         if what.readable
-            && let Poll::Ready(event) = self.poll_readable(session, context)
+            && let Poll::Ready(event) = self.poll_readable(session, cx)
         {
             return Poll::Ready(event);
         }
         if has_room {
             return Poll::Ready(WakeReason::Ready);
         }
-        self.await_deadline(session, context)
+        self.await_deadline(session, cx)
     }
 
     /// Waits for the first deadline or the order to cut.
     fn await_deadline(
         &mut self,
         session: &mut ActiveState<D>,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Poll<WakeReason> {
         let (worker, io) = (&*self.worker, &mut session.io);
         if worker.lifecycle() >= Lifecycle::ForceClosing {
             // The shutdown report says whether the peer has received the last data. The driver will
             // know that in a moment, so wait for it.
-            if self.stream.is_writable() && self.stream.poll_flush(context).is_pending() {
+            if self.stream.is_writable() && self.stream.poll_flush(cx).is_pending() {
                 return Poll::Pending;
             }
             return Poll::Ready(WakeReason::ForceClose);
@@ -381,7 +381,7 @@ impl<D: Driver> Connection<D> {
                 Some(at) => self.timer.set(at),
                 None => self.timer.clear(),
             }
-            if self.timer.poll(context).is_pending() {
+            if self.timer.poll(cx).is_pending() {
                 return Poll::Pending;
             }
             let now = worker.driver.now();

@@ -54,13 +54,12 @@ impl UpgradedConnection {
     pub(crate) fn turn<D: Driver>(
         &mut self,
         link: &mut ConnectionContext<'_, D>,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Action {
         let mut has_moved = false;
-        self.wants_read = self.receive(link, context, &mut has_moved);
+        self.wants_read = self.receive(link, cx, &mut has_moved);
         let exchange = &mut self.exchange;
-        let ran =
-            self.outgoing.run_protocol(|| exchange.poll_upgraded(context, &link.worker.heartbeat));
+        let ran = self.outgoing.run_protocol(|| exchange.poll_upgraded(cx, &link.worker.heartbeat));
         if let Err(panicked) = ran {
             self.exchange.log_panic("an upgraded protocol", &panicked, &link.info.peer);
             return Action::linger(CloseReason::HandlerPanicked);
@@ -68,8 +67,7 @@ impl UpgradedConnection {
         // If output remains, or the protocol has ended, another turn is needed after the driver has
         // taken the output.
         let mut asks_for_room = !link.io.output.plaintext.is_empty();
-        if !asks_for_room
-            && self.outgoing.poll_drain(context, &mut link.io.output.plaintext).is_ready()
+        if !asks_for_room && self.outgoing.poll_drain(cx, &mut link.io.output.plaintext).is_ready()
         {
             has_moved = true;
             asks_for_room = !self.exchange.is_upgraded();
@@ -87,11 +85,11 @@ impl UpgradedConnection {
     fn receive<D: Driver>(
         &mut self,
         link: &mut ConnectionContext<'_, D>,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
         has_moved: &mut bool,
     ) -> bool {
         let Some(incoming) = &self.incoming else { return false };
-        let room = incoming.poll_capacity(context);
+        let room = incoming.poll_capacity(cx);
         if room.is_pending() {
             return false;
         }
@@ -99,11 +97,11 @@ impl UpgradedConnection {
         if !unread.is_empty() {
             *has_moved = true;
             // If the protocol has dropped its reader, these bytes are discarded.
-            let _ = incoming.send_without_wake(Bytes::copy_from_slice(unread), context);
+            let _ = incoming.send_without_wake(Bytes::copy_from_slice(unread), cx);
             let all = unread.len();
             link.io.input.consume(all);
             // If there is no room, this registers the task to be woken when there is room again.
-            if incoming.poll_capacity(context).is_pending() {
+            if incoming.poll_capacity(cx).is_pending() {
                 return false;
             }
         }

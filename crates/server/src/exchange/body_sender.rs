@@ -42,12 +42,11 @@ pub(crate) enum BodyCapacity {
 impl RequestBodySender {
     /// Returns whether more may be received. If not, the task of `context` is woken when that
     /// changes.
-    pub(crate) fn poll_capacity(&mut self, context: &mut Context<'_>) -> BodyCapacity {
+    pub(crate) fn poll_capacity(&mut self, cx: &mut Context<'_>) -> BodyCapacity {
         let Self::Open { pipe, awaits_continue: is_awaited, .. } = self else {
             return BodyCapacity::Closed;
         };
-        let polled =
-            if *is_awaited { pipe.poll_demand(context) } else { pipe.poll_capacity(context) };
+        let polled = if *is_awaited { pipe.poll_demand(cx) } else { pipe.poll_capacity(cx) };
         match polled {
             Poll::Pending if *is_awaited => BodyCapacity::AwaitingDemand,
             Poll::Pending => BodyCapacity::Full,

@@ -47,7 +47,7 @@ pub(super) enum UpgradedTask {
 }
 
 impl UpgradedTask {
-    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if let Self::Pending(beginning) = self {
             // This is `None` only if starting the protocol panicked, and then it is not polled
             // again.
@@ -55,7 +55,7 @@ impl UpgradedTask {
             *self = Self::Running(upgrade.run(io));
         }
         match self {
-            Self::Running(protocol) => protocol.as_mut().poll(context),
+            Self::Running(protocol) => protocol.as_mut().poll(cx),
             Self::Pending(_) => Poll::Ready(()),
         }
     }

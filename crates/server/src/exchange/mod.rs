@@ -213,7 +213,7 @@ impl Exchange {
     /// Polls the handler for its response. Must not be called after it has returned one.
     pub(crate) fn poll_response(
         &mut self,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
         pulse: &Heartbeat,
     ) -> Poll<Result<Response, HandlerPanic>> {
         let mut handler = self.handler.take().expect("not polled after the response");
@@ -221,7 +221,7 @@ impl Exchange {
         let beat = pulse.start_poll(pattern);
         // A future that panicked is never polled again, so nothing sees its inconsistent state.
         let polled = self.span.in_scope(|| {
-            let run = AssertUnwindSafe(|| Pin::new(&mut handler).poll(context));
+            let run = AssertUnwindSafe(|| Pin::new(&mut handler).poll(cx));
             let polled = catch_unwind(run);
             match polled {
                 Ok(Poll::Pending) => self.handler = Some(handler),
@@ -240,7 +240,7 @@ impl Exchange {
         }
         if let Some(head) = &self.head {
             self.interim_responses =
-                head.take_interim_responses(!matches!(polled, Ok(Poll::Pending)), context);
+                head.take_interim_responses(!matches!(polled, Ok(Poll::Pending)), cx);
         }
         let outcome = match polled {
             Ok(Poll::Pending) => return Poll::Pending,
@@ -311,13 +311,13 @@ impl Exchange {
     /// Polls the upgraded protocol, and drops it when it has ended.
     pub(crate) fn poll_upgraded(
         &mut self,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
         pulse: &Heartbeat,
     ) -> Result<(), HandlerPanic> {
         let Some(protocol) = &mut self.upgraded else { return Ok(()) };
         let pattern = self.name.as_ref().and_then(|name| name.pattern.as_deref());
         let _beat = pulse.start_poll(pattern);
-        let run = AssertUnwindSafe(|| protocol.poll(context));
+        let run = AssertUnwindSafe(|| protocol.poll(cx));
         let polled = self.span.in_scope(|| catch_unwind(run));
         if let Ok(Poll::Pending) = polled {
             return Ok(());
@@ -345,20 +345,20 @@ impl Exchange {
     /// Polls the next frame of the response's body. A panic counts as a failed body.
     pub(crate) fn poll_frame(
         &mut self,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
         pulse: &Heartbeat,
     ) -> Poll<NextFrame> {
-        self.poll_body(pulse, |body| body.poll_frame(context))
+        self.poll_body(pulse, |body| body.poll_frame(cx))
     }
 
     /// As [`Exchange::poll_frame`], for a connection whose driver sends files without reading them
     /// into memory.
     pub(crate) fn poll_body_part(
         &mut self,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
         pulse: &Heartbeat,
     ) -> Poll<Option<Result<BodyPart, BodyError>>> {
-        self.poll_body(pulse, |body| body.poll_part(context))
+        self.poll_body(pulse, |body| body.poll_part(cx))
     }
 
     fn poll_body<T>(

@@ -110,14 +110,14 @@ impl Http1 {
     pub(crate) fn turn<D: Driver>(
         &mut self,
         link: &mut ConnectionContext<'_, D>,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Action {
         match self.state {
-            ExchangeState::ReadingHead => self.receive_head(link, context),
-            ExchangeState::RunningHandler => self.drive_handler(link, context),
-            ExchangeState::SendingFull(_) => self.send_full_body(link, context),
-            ExchangeState::SendingStream(_) => self.send_streamed_body(link, context),
-            ExchangeState::ReceivingBody { .. } => self.receive_after_response(link, context),
+            ExchangeState::ReadingHead => self.receive_head(link, cx),
+            ExchangeState::RunningHandler => self.drive_handler(link, cx),
+            ExchangeState::SendingFull(_) => self.send_full_body(link, cx),
+            ExchangeState::SendingStream(_) => self.send_streamed_body(link, cx),
+            ExchangeState::ReceivingBody { .. } => self.receive_after_response(link, cx),
             ExchangeState::DrainingBody => self.drain_body(link),
         }
     }
@@ -261,7 +261,7 @@ impl Http1 {
     fn receive_head<D: Driver>(
         &mut self,
         link: &mut ConnectionContext<'_, D>,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Action {
         if link.is_output_full() {
             return Action::Wait(Interest { readable: false, writable: true });
@@ -277,7 +277,7 @@ impl Http1 {
                 head.set_bytes(&link.io.input.unread()[skip..used]);
                 link.io.input.consume(used);
                 link.io.deadlines.clear(TimeoutKind::Head);
-                self.begin(head, framing, link, context)
+                self.begin(head, framing, link, cx)
             }
             Event::NeedInput => {
                 link.io.input.consume(used);
@@ -316,7 +316,7 @@ impl Http1 {
         mut head: RequestHead,
         framing: Framing,
         link: &mut ConnectionContext<'_, D>,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Action {
         let worker = link.worker;
         worker.instrumentation.record_request();
@@ -346,7 +346,7 @@ impl Http1 {
         let request = Request::new(head, body, states, Rc::clone(link.info));
         self.exchange.begin(target, request);
         (self.probe, self.repoll_reader) = (ProbeSchedule::default(), false);
-        if let Poll::Ready(outcome) = self.poll_handler(link, context) {
+        if let Poll::Ready(outcome) = self.poll_handler(link, cx) {
             return self.respond(outcome, link);
         }
         self.state = ExchangeState::RunningHandler;
@@ -357,7 +357,7 @@ impl Http1 {
             link.io.deadlines.set(TimeoutKind::Handler, now.saturating_add(timeout));
         }
         self.start_exchange_timer(now, link);
-        self.poll_request_body(Progress::None, link, context)
+        self.poll_request_body(Progress::None, link, cx)
     }
 
     /// Starts the timeout of the whole exchange, if there is one.
@@ -375,20 +375,20 @@ impl Http1 {
     fn drive_handler<D: Driver>(
         &mut self,
         link: &mut ConnectionContext<'_, D>,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Action {
-        match self.poll_handler(link, context) {
+        match self.poll_handler(link, cx) {
             Poll::Ready(outcome) => self.respond(outcome, link),
-            Poll::Pending => self.poll_request_body(Progress::None, link, context),
+            Poll::Pending => self.poll_request_body(Progress::None, link, cx),
         }
     }
 
     fn poll_handler<D: Driver>(
         &mut self,
         link: &mut ConnectionContext<'_, D>,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Poll<Result<Response, HandlerPanic>> {
-        let polled = self.exchange.poll_response(context, &link.worker.heartbeat);
+        let polled = self.exchange.poll_response(cx, &link.worker.heartbeat);
         let out = &mut link.io.output.plaintext;
         self.exchange.send_interims(out.len(), |status, fields| {
             link.protocol.send_interim(status, fields::header_map_pairs(fields), out);
@@ -402,9 +402,9 @@ impl Http1 {
         &mut self,
         progress: Progress,
         link: &mut ConnectionContext<'_, D>,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Action {
-        let fed = self.forward_body(link, context);
+        let fed = self.forward_body(link, cx);
         let has_fed = std::mem::take(&mut self.repoll_reader);
         match fed {
             ForwardResult::Disconnected => Action::close(CloseReason::PeerAborted),

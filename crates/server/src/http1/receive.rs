@@ -94,10 +94,10 @@ impl Http1 {
     pub(super) fn forward_body<D: Driver>(
         &mut self,
         link: &mut ConnectionContext<'_, D>,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> ForwardResult {
         loop {
-            match self.request_body.poll_capacity(context) {
+            match self.request_body.poll_capacity(cx) {
                 BodyCapacity::Closed => {
                     link.stop_body_timers();
                     return ForwardResult::Done;
@@ -123,7 +123,7 @@ impl Http1 {
                 }
                 BodyCapacity::Ready => {}
             }
-            match self.forward_available(link, context) {
+            match self.forward_available(link, cx) {
                 Some(BodyEvent::NeedInput) if link.is_eof() => {
                     self.request_body.fail(BodyError::Disconnected);
                     return ForwardResult::Disconnected;
@@ -160,9 +160,9 @@ impl Http1 {
     pub(super) fn receive_after_response<D: Driver>(
         &mut self,
         link: &mut ConnectionContext<'_, D>,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Action {
-        match self.forward_body(link, context) {
+        match self.forward_body(link, cx) {
             ForwardResult::Pending(true) => {
                 link.io.deadlines.clear(TimeoutKind::BodyReader);
                 Action::Wait(Interest { readable: true, writable: false })

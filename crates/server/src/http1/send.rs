@@ -158,13 +158,13 @@ impl Http1 {
     pub(super) fn send_full_body<D: Driver>(
         &mut self,
         link: &mut ConnectionContext<'_, D>,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Action {
         let most = link.listener.limits.pending_output_bytes_max.max(1);
         let ExchangeState::SendingFull(rest) = &mut self.state else { unreachable!("wrong step") };
         // The exchange ends only when the driver has sent its content.
         if link.is_output_full() || (rest.is_empty() && !link.stream.is_writable()) {
-            return self.wait_writable(link, context);
+            return self.wait_writable(link, cx);
         }
         if !rest.is_empty() {
             let is_shared = rest.len() >= ZERO_COPY_BYTES_MIN;
@@ -187,12 +187,12 @@ impl Http1 {
     pub(super) fn send_streamed_body<D: Driver>(
         &mut self,
         link: &mut ConnectionContext<'_, D>,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Action {
         let mut progress = Progress::None;
         for _ in 0..FRAMES_PER_TURN {
             if link.is_output_full() {
-                return self.wait_writable(link, context);
+                return self.wait_writable(link, cx);
             }
             let ExchangeState::SendingStream(streaming) = &mut self.state else {
                 unreachable!("wrong step")
@@ -201,9 +201,9 @@ impl Http1 {
                 return self.finish_body(link);
             }
             let polled = if link.supports_sendfile() {
-                self.exchange.poll_body_part(context, &link.worker.heartbeat)
+                self.exchange.poll_body_part(cx, &link.worker.heartbeat)
             } else {
-                let frame = self.exchange.poll_frame(context, &link.worker.heartbeat);
+                let frame = self.exchange.poll_frame(cx, &link.worker.heartbeat);
                 frame.map(|frame| frame.map(|frame| frame.map(BodyPart::Frame)))
             };
             let part = match polled {
@@ -212,7 +212,7 @@ impl Http1 {
                 Poll::Ready(Some(Err(error))) => return self.fail_body(&error, link),
                 Poll::Pending => {
                     link.io.keep_awake.get_or_insert_with(|| link.worker.driver.keep_awake());
-                    return self.poll_request_body(progress, link, context);
+                    return self.poll_request_body(progress, link, cx);
                 }
             };
             let taken = match part {
@@ -246,7 +246,7 @@ impl Http1 {
         }
         // The turn has used up its share, but the response may still need the request's content.
         // Receive that before yielding.
-        match self.poll_request_body(progress, link, context) {
+        match self.poll_request_body(progress, link, cx) {
             Action::Wait(what) => Action::Yield(what),
             turn => turn,
         }
@@ -294,9 +294,9 @@ impl Http1 {
     pub(super) fn wait_writable<D: Driver>(
         &mut self,
         link: &mut ConnectionContext<'_, D>,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Action {
-        match self.forward_body(link, context) {
+        match self.forward_body(link, cx) {
             ForwardResult::Pending(bytes) => {
                 Action::Wait(Interest { readable: bytes, writable: true })
             }

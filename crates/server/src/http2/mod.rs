@@ -159,7 +159,7 @@ impl Http2 {
     pub(crate) fn turn<D: Driver>(
         &mut self,
         link: &mut ConnectionContext<'_, D>,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Action {
         self.begin_turn(link);
         let mut woken = std::mem::take(&mut self.ready);
@@ -177,7 +177,7 @@ impl Http2 {
         }
         let is_enough = !self.send_ready(link);
         self.close_drained_streams(link);
-        match self.end_turn(link, context) {
+        match self.end_turn(link, cx) {
             Action::Wait(what) if is_enough => Action::Yield(what),
             turn => turn,
         }
@@ -224,7 +224,7 @@ impl Http2 {
     fn end_turn<D: Driver>(
         &mut self,
         link: &mut ConnectionContext<'_, D>,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Action {
         let core = self.core.as_mut().expect("every turn begins with a core");
         core.update_reservation();
@@ -271,9 +271,9 @@ impl Http2 {
                 link.io.deadlines.set_earlier(TimeoutKind::NextStream, link.expires_at());
             }
             self.schedule_ping(link);
-            self.await_release(link, context);
+            self.await_release(link, cx);
             link.io.keep_awake.get_or_insert_with(|| link.worker.driver.keep_awake());
-            if !self.streams.arm(context.waker()) {
+            if !self.streams.arm(cx.waker()) {
                 return Action::Yield(Interest { readable: !is_flooded, writable: false });
             }
         }

@@ -157,10 +157,10 @@ impl http_body::Body for TunnelBody {
 
     fn poll_frame(
         self: Pin<&mut Self>,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let mut bytes = Vec::new();
-        ready!(self.0.poll_drain(context, &mut bytes));
+        ready!(self.0.poll_drain(cx, &mut bytes));
         Poll::Ready(Some(Ok(Frame::data(bytes.into()))))
     }
 }

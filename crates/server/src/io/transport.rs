@@ -48,10 +48,10 @@ impl Transport {
     }
 
     /// Ready when the handshake is not waiting for an external lookup.
-    pub(crate) fn poll_lookup(&mut self, context: &mut Context<'_>) -> Poll<()> {
+    pub(crate) fn poll_lookup(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         match self {
             Self::Plain => Poll::Ready(()),
-            Self::Tls(tls) => tls.session.poll_lookup(context),
+            Self::Tls(tls) => tls.session.poll_lookup(cx),
         }
     }
 

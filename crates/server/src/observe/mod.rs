@@ -286,11 +286,11 @@ impl Instrumentation {
 
     /// Completes when no connection is open and nothing else is pending.
     pub(crate) async fn wait_idle(&self) {
-        poll_fn(|context| {
+        poll_fn(|cx| {
             if self.is_idle() {
                 return Poll::Ready(());
             }
-            *self.idle_waker.borrow_mut() = Some(context.waker().clone());
+            *self.idle_waker.borrow_mut() = Some(cx.waker().clone());
             Poll::Pending
         })
         .await;

@@ -28,8 +28,8 @@ pub(crate) fn spawn_detached<D: Driver>(
         if let Some(until) = until {
             alarm.set(until);
         }
-        let is_cut = poll_fn(|context| {
-            if let Poll::Ready(outcome) = exchange.poll_response(context, &worker.heartbeat) {
+        let is_cut = poll_fn(|cx| {
+            if let Poll::Ready(outcome) = exchange.poll_response(cx, &worker.heartbeat) {
                 if let Err(panicked) = outcome {
                     let (panic, request) = (panicked.0, request_name(&exchange));
                     exchange.in_span(|| {
@@ -43,7 +43,7 @@ pub(crate) fn spawn_detached<D: Driver>(
             if worker.lifecycle() >= Lifecycle::ForceClosing {
                 return Poll::Ready(true);
             }
-            alarm.poll(context).map(|()| false)
+            alarm.poll(cx).map(|()| false)
         });
         if is_cut.await {
             let now = worker.driver.now();

@@ -74,11 +74,11 @@ pub(crate) async fn run_until<T>(
     end: impl Future<Output = ()>,
 ) -> Option<T> {
     let (mut future, mut end) = (pin!(future), pin!(end));
-    poll_fn(|context| {
-        if let Poll::Ready(value) = future.as_mut().poll(context) {
+    poll_fn(|cx| {
+        if let Poll::Ready(value) = future.as_mut().poll(cx) {
             return Poll::Ready(Some(value));
         }
-        end.as_mut().poll(context).map(|()| None)
+        end.as_mut().poll(cx).map(|()| None)
     })
     .await
 }
@@ -86,8 +86,10 @@ pub(crate) async fn run_until<T>(
 /// Completes when either future completes.
 pub(crate) async fn race(a: impl Future<Output = ()>, b: impl Future<Output = ()>) {
     let (mut a, mut b) = (pin!(a), pin!(b));
-    poll_fn(|context| {
-        if a.as_mut().poll(context).is_ready() { Poll::Ready(()) } else { b.as_mut().poll(context) }
-    })
+    poll_fn(
+        |cx| {
+            if a.as_mut().poll(cx).is_ready() { Poll::Ready(()) } else { b.as_mut().poll(cx) }
+        },
+    )
     .await;
 }

@@ -73,8 +73,8 @@ impl<D: Driver> Timer for WorkerTimer<D> {
         }
     }
 
-    fn poll_elapsed(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        self.timer.poll(context)
+    fn poll_elapsed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.timer.poll(cx)
     }
 
     fn now(&self) -> Duration {

@@ -160,8 +160,8 @@ impl<D: Driver> Worker<D> {
     ) -> impl Future<Output = ()> {
         alarm.clear();
         poll_fn(
-            move |context| {
-                if self.lifecycle.get() >= order { Poll::Ready(()) } else { alarm.poll(context) }
+            move |cx| {
+                if self.lifecycle.get() >= order { Poll::Ready(()) } else { alarm.poll(cx) }
             },
         )
     }

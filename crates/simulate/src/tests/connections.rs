@@ -69,16 +69,15 @@ fn other_clients_run_on_the_stream_of_tokio() {
             b"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nConnection: close\r\n\r\nabc";
         let mut rest = &ask[..];
         while !rest.is_empty() {
-            let sent = std::future::poll_fn(|context| stream.as_mut().poll_write(context, rest));
+            let sent = std::future::poll_fn(|cx| stream.as_mut().poll_write(cx, rest));
             rest = &rest[sent.await.expect("nothing is lost")..];
         }
-        std::future::poll_fn(|context| stream.as_mut().poll_flush(context)).await.expect("flushed");
+        std::future::poll_fn(|cx| stream.as_mut().poll_flush(cx)).await.expect("flushed");
         let mut all = Vec::new();
         loop {
             let (mut room, before) = ([0; 7], all.len());
             let mut room = ReadBuf::new(&mut room);
-            let read =
-                std::future::poll_fn(|context| stream.as_mut().poll_read(context, &mut room));
+            let read = std::future::poll_fn(|cx| stream.as_mut().poll_read(cx, &mut room));
             read.await.expect("nothing is lost");
             all.extend_from_slice(room.filled());
             if all.len() == before {

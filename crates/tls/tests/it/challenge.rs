@@ -114,7 +114,7 @@ fn a_name_that_is_not_known_here_is_looked_up_elsewhere_while_its_handshake_wait
     let place = Elsewhere { steps: Arc::clone(&steps), looks: Arc::clone(&looks) };
     challenges.set_remote_lookup(Box::new(place), true, false);
     let usual = put(&tls, "localhost");
-    let mut context = Context::from_waker(Waker::noop());
+    let mut cx = Context::from_waker(Waker::noop());
     for version in BOTH_VERSIONS {
         for piece_bytes in [1, 7, 100_000] {
             steps.store(1, Ordering::Relaxed);
@@ -123,16 +123,14 @@ fn a_name_that_is_not_known_here_is_looked_up_elsewhere_while_its_handshake_wait
             pair.piece_bytes = piece_bytes;
             assert_eq!(handshake(&mut pair), Ok(TlsReadState::Handshaking));
             assert!(
-                pair.session.is_lookup_pending()
-                    && pair.session.poll_lookup(&mut context).is_pending()
+                pair.session.is_lookup_pending() && pair.session.poll_lookup(&mut cx).is_pending()
             );
             let answer = answering();
             let found = ("localhost".to_owned(), answer.certificate.clone(), answer.key);
             challenges.replace_remote([found].into_iter(), [].into_iter());
             steps.store(0, Ordering::Relaxed);
             assert!(
-                pair.session.poll_lookup(&mut context).is_ready()
-                    && !pair.session.is_lookup_pending()
+                pair.session.poll_lookup(&mut cx).is_ready() && !pair.session.is_lookup_pending()
             );
             // It continues without further bytes from the peer.
             assert_eq!(handshake(&mut pair), Ok(TlsReadState::Handshaking));
@@ -151,7 +149,7 @@ fn a_name_that_is_not_known_here_is_looked_up_elsewhere_while_its_handshake_wait
     challenges.replace_remote([].into_iter(), [].into_iter());
     let mut pair = Pair::new(&tls, &checker(TLS13), "localhost");
     assert_eq!(handshake(&mut pair), Ok(TlsReadState::Handshaking));
-    assert!(pair.session.poll_lookup(&mut context).is_ready());
+    assert!(pair.session.poll_lookup(&mut cx).is_ready());
     assert!(handshake(&mut pair).is_err());
     steps.store(1, Ordering::Relaxed);
     let mut pair = Pair::new(&tls, &checker(TLS13), "localhost");

@@ -101,15 +101,15 @@ impl<T: DeserializeOwned> NdJson<T> {
     /// Returns the next document, or `None` at the end. If a line cannot be read as a `T`, the
     /// following lines can still be read.
     pub async fn next(&mut self) -> Option<Result<T, Problem>> {
-        poll_fn(|context| self.poll_line(context)).await
+        poll_fn(|cx| self.poll_line(cx)).await
     }
 
-    fn poll_line(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<T, Problem>>> {
+    fn poll_line(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<T, Problem>>> {
         let mut has_grown = false;
         loop {
             if self.work_since_yield >= LINES_PER_POLL {
                 self.work_since_yield = 0;
-                yield_now(context);
+                yield_now(cx);
                 return Poll::Pending;
             }
             if let Some(line) = self.next_line() {
@@ -127,7 +127,7 @@ impl<T: DeserializeOwned> NdJson<T> {
                 self.finish();
                 return Poll::Ready(Some(Err(BodyError::Overloaded.into())));
             }
-            let polled = Pin::new(&mut self.body).poll_frame(context);
+            let polled = Pin::new(&mut self.body).poll_frame(cx);
             if polled.is_pending() {
                 // Waiting for the body already yields to other tasks.
                 self.work_since_yield = 0;
@@ -251,8 +251,8 @@ impl<T: DeserializeOwned> FromRequest for NdJson<T> {
 impl<T: DeserializeOwned> Stream for NdJson<T> {
     type Item = Result<T, Problem>;
 
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.poll_line(context)
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.poll_line(cx)
     }
 }
 
@@ -286,16 +286,16 @@ where
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         if self.work_since_yield >= LINES_PER_POLL {
             self.work_since_yield = 0;
-            yield_now(context);
+            yield_now(cx);
             return Poll::Pending;
         }
         let (mut frame, mut whole, mut items) = (Vec::new(), 0, 0);
         while !self.is_finished && frame.len() < FRAME_BYTES_TARGET && items < FRAME_ITEMS {
-            let item = match self.items.as_mut().poll_next(context) {
+            let item = match self.items.as_mut().poll_next(cx) {
                 Poll::Pending if frame.is_empty() => {
                     self.work_since_yield = 0;
                     return Poll::Pending;
@@ -378,10 +378,10 @@ mod tests {
         for (line, count) in [("1\n", 2000), ("\n", 0)] {
             let request = post("/", TYPE, Body::from(line.repeat(2000)));
             let mut lines = now(from_request::<NdJson<u64>>(request)).expect("lines");
-            let mut context = Context::from_waker(std::task::Waker::noop());
+            let mut cx = Context::from_waker(std::task::Waker::noop());
             let (mut read, mut pauses) = (0, 0);
             loop {
-                match lines.poll_line(&mut context) {
+                match lines.poll_line(&mut cx) {
                     Poll::Ready(None) => break,
                     Poll::Ready(Some(item)) => read += item.expect("a number"),
                     Poll::Pending => pauses += 1,
@@ -434,17 +434,14 @@ mod tests {
     impl Stream for Items {
         type Item = Result<u8, &'static str>;
 
-        fn poll_next(
-            mut self: Pin<&mut Self>,
-            context: &mut Context<'_>,
-        ) -> Poll<Option<Self::Item>> {
+        fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
             if self.0.is_empty() {
                 return Poll::Ready(None);
             }
             match self.0.remove(0) {
                 Some(item) => Poll::Ready(Some(item)),
                 None => {
-                    context.waker().wake_by_ref();
+                    cx.waker().wake_by_ref();
                     Poll::Pending
                 }
             }

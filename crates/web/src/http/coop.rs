@@ -11,14 +11,14 @@ use std::task::Context;
 /// wakes itself may be polled hundreds of times before the sockets are.
 ///
 /// In `async` code, use `tokio::task::yield_now().await`.
-pub fn yield_now(context: &mut Context<'_>) {
+pub fn yield_now(cx: &mut Context<'_>) {
     YIELD_REQUESTED.set(true);
     if SELF_WAKE_YIELDS.get() {
-        return context.waker().wake_by_ref();
+        return cx.waker().wake_by_ref();
     }
     // The first poll of `yield_now` defers the task's wake-up. Outside a runtime it wakes the task
     // immediately.
-    let _ = pin!(tokio::task::yield_now()).poll(context);
+    let _ = pin!(tokio::task::yield_now()).poll(cx);
 }
 
 thread_local! {

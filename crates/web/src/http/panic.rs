@@ -83,7 +83,7 @@ pub async fn catch_unwind_future<T>(
     work: impl Future<Output = T>,
 ) -> Result<T, Box<dyn Any + Send>> {
     let mut work = pin!(work);
-    poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context))) {
+    poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx))) {
         Ok(polled) => polled.map(Ok),
         Err(panic) => Poll::Ready(Err(panic)),
     })

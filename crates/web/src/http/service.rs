@@ -108,8 +108,8 @@ pub(crate) struct PooledCall<'s>(PinnedFuture<'s, Response>);
 impl Future for PooledCall<'_> {
     type Output = Response;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Response> {
-        Pin::new(&mut self.0).poll(context)
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Response> {
+        Pin::new(&mut self.0).poll(cx)
     }
 }
 

@@ -20,9 +20,9 @@ pub async fn with_task_local<T: 'static, S: Service>(
     let mut mine = Some(value);
     // `call` runs inside the future, so that it finds the value as well.
     let mut answer = pin!(async { next.call(request).await });
-    let response = poll_fn(|context| {
+    let response = poll_fn(|cx| {
         let swap = SwapGuard { key: place, value: &mut mine, outer: None }.enter();
-        let polled = answer.as_mut().poll(context);
+        let polled = answer.as_mut().poll(cx);
         drop(swap);
         polled
     });

@@ -22,7 +22,7 @@ pub trait Timer {
 
     /// Ready when the alarm fires. Registers the caller's waker for that and for the beginning of a
     /// drain.
-    fn poll_elapsed(&mut self, context: &mut Context<'_>) -> Poll<()>;
+    fn poll_elapsed(&mut self, cx: &mut Context<'_>) -> Poll<()>;
 
     /// The time since an arbitrary fixed moment, by the clock that the alarm uses.
     fn now(&self) -> Duration;

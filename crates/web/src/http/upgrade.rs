@@ -79,14 +79,14 @@ impl Upgraded {
     /// # Errors
     /// The connection failed.
     pub async fn recv(&mut self) -> io::Result<Option<Bytes>> {
-        poll_fn(|context| self.poll_recv(context)).await
+        poll_fn(|cx| self.poll_recv(cx)).await
     }
 
     /// As [`Upgraded::recv`], for hand-written futures.
-    pub fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<io::Result<Option<Bytes>>> {
+    pub fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Bytes>>> {
         use crate::http::body::pipe::PipeFrame;
         loop {
-            return Poll::Ready(match std::task::ready!(self.incoming.poll_frame(context)) {
+            return Poll::Ready(match std::task::ready!(self.incoming.poll_frame(cx)) {
                 None => Ok(None),
                 Some(Ok(PipeFrame::Data(bytes))) => Ok(Some(bytes)),
                 Some(Ok(PipeFrame::Trailers(_))) => continue,
@@ -100,14 +100,14 @@ impl Upgraded {
     /// # Errors
     /// The connection is closed.
     pub async fn send(&mut self, bytes: Bytes) -> io::Result<()> {
-        poll_fn(|context| self.send_buffer.poll_capacity(context)).await?;
+        poll_fn(|cx| self.send_buffer.poll_capacity(cx)).await?;
         self.send_buffer.push(&bytes);
         Ok(())
     }
 
     /// Ready when there is room to send.
-    pub fn poll_capacity(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.send_buffer.poll_capacity(context)
+    pub fn poll_capacity(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.send_buffer.poll_capacity(cx)
     }
 
     /// Queues bytes without waiting. Call it after [`Upgraded::poll_capacity`] was ready.
@@ -137,8 +137,8 @@ impl Upgraded {
     ///
     /// # Errors
     /// The connection is closed.
-    pub fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.send_buffer.poll_below(1, context)
+    pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.send_buffer.poll_below(1, cx)
     }
 }
 
@@ -191,12 +191,12 @@ impl Default for SendBuffer {
 }
 
 impl SendBuffer {
-    fn poll_capacity(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_below(SEND_BUFFER_BYTES_MAX, context)
+    fn poll_capacity(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_below(SEND_BUFFER_BYTES_MAX, cx)
     }
 
     /// Ready when fewer than `bytes` bytes are unsent.
-    fn poll_below(&self, bytes: usize, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_below(&self, bytes: usize, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut unsent = self.0.borrow_mut();
         if unsent.closed {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
@@ -204,7 +204,7 @@ impl SendBuffer {
         if unsent.bytes.len() < bytes {
             return Poll::Ready(Ok(()));
         }
-        register_waker(&mut unsent.sender, context);
+        register_waker(&mut unsent.sender, cx);
         Poll::Pending
     }
 
@@ -246,9 +246,9 @@ impl SendBuffer {
 
     /// For the server: moves all unsent bytes to `into`, which must be empty. Always registers the
     /// task for later bytes.
-    pub fn poll_drain(&self, context: &mut Context<'_>, into: &mut Vec<u8>) -> Poll<()> {
+    pub fn poll_drain(&self, cx: &mut Context<'_>, into: &mut Vec<u8>) -> Poll<()> {
         let mut unsent = self.0.borrow_mut();
-        register_waker(&mut unsent.server, context);
+        register_waker(&mut unsent.server, cx);
         if unsent.bytes.is_empty() {
             return Poll::Pending;
         }

@@ -109,10 +109,10 @@ impl Sender {
     pub async fn send(&self, event: Event) -> Result<(), SendError> {
         let mut event = Some(event.into_bytes()?);
         let mut place = Waiter::new(self);
-        poll_fn(|context| {
+        poll_fn(|cx| {
             let queue = self.0.lock();
             if queue.is_full() && !queue.is_closed {
-                return place.wait(queue, context);
+                return place.wait(queue, cx);
             }
             Poll::Ready(push(queue, event.take().unwrap_or_default()))
         })
@@ -135,9 +135,9 @@ impl Sender {
     /// Completes when the stream is closed: the client has disconnected, or the server drains.
     pub async fn closed(&self) {
         let mut place = Waiter::new(self);
-        poll_fn(|context| {
+        poll_fn(|cx| {
             let queue = self.0.lock();
-            if queue.is_closed { Poll::Ready(()) } else { place.wait(queue, context) }
+            if queue.is_closed { Poll::Ready(()) } else { place.wait(queue, cx) }
         })
         .await;
     }
@@ -183,16 +183,12 @@ impl<'s> Waiter<'s> {
         Self { shared: &sender.0, id: None }
     }
 
-    fn wait<T>(
-        &mut self,
-        mut queue: MutexGuard<'_, EventQueue>,
-        context: &mut Context<'_>,
-    ) -> Poll<T> {
+    fn wait<T>(&mut self, mut queue: MutexGuard<'_, EventQueue>, cx: &mut Context<'_>) -> Poll<T> {
         let number = *self.id.get_or_insert_with(|| {
             queue.last_id += 1;
             queue.last_id
         });
-        let earlier = queue.waiters.insert(number, context.waker().clone());
+        let earlier = queue.waiters.insert(number, cx.waker().clone());
         drop(queue);
         drop(earlier);
         Poll::Pending
@@ -254,14 +250,14 @@ struct Receiver(Arc<SharedQueue>);
 impl EventSource for Receiver {
     fn poll_event(
         self: Pin<&mut Self>,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Bytes, Box<dyn Error + Send + Sync>>>> {
         let mut queue = self.0.lock();
         let Some(event) = queue.events.pop_front() else {
             if queue.senders == 0 {
                 return Poll::Ready(None);
             }
-            let earlier = queue.reader.replace(context.waker().clone());
+            let earlier = queue.reader.replace(cx.waker().clone());
             drop(queue);
             drop(earlier);
             return Poll::Pending;

@@ -111,17 +111,17 @@ impl<E: Into<Box<dyn Error + Send + Sync>>> IntoEvent for Result<Event, E> {
 trait EventSource {
     fn poll_event(
         self: Pin<&mut Self>,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Bytes, Box<dyn Error + Send + Sync>>>>;
 }
 
 impl<S: Stream<Item: IntoEvent>> EventSource for S {
     fn poll_event(
         self: Pin<&mut Self>,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Bytes, Box<dyn Error + Send + Sync>>>> {
         let wire = |event: Event| event.into_bytes().map_err(Into::into);
-        self.poll_next(context).map(|next| next.map(|item| item.into_event().and_then(wire)))
+        self.poll_next(cx).map(|next| next.map(|item| item.into_event().and_then(wire)))
     }
 }
 
@@ -234,7 +234,7 @@ impl EventBody {
     }
 
     /// For a silent producer: ready when a comment must be sent.
-    fn poll_keep_alive(&mut self, context: &mut Context<'_>) -> Poll<()> {
+    fn poll_keep_alive(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.state = match replace(&mut self.state, KeepAliveState::NoTimer) {
             KeepAliveState::Active(mut alarm) => {
                 if let Some(silence) = self.keep_alive {
@@ -245,7 +245,7 @@ impl EventBody {
             state => state,
         };
         let KeepAliveState::Idle(alarm) = &mut self.state else { return Poll::Pending };
-        alarm.poll_elapsed(context)
+        alarm.poll_elapsed(cx)
     }
 
     /// Restarts the period of silence, because something is sent.
@@ -258,7 +258,7 @@ impl EventBody {
 
     fn poll_event(
         &mut self,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Bytes, Box<dyn Error + Send + Sync>>>> {
         if matches!(self.state, KeepAliveState::New) {
             self.state = timer::new_timer().map_or(KeepAliveState::NoTimer, KeepAliveState::Active);
@@ -268,7 +268,7 @@ impl EventBody {
             return Poll::Ready(self.close());
         }
         let Some(source) = &mut self.source else { return Poll::Ready(None) };
-        match source.as_mut().poll_event(context) {
+        match source.as_mut().poll_event(cx) {
             Poll::Ready(next) => {
                 self.reset_keep_alive();
                 self.events_since_drain += usize::from(is_to_end);
@@ -279,7 +279,7 @@ impl EventBody {
                 Poll::Ready(next)
             }
             Poll::Pending if is_to_end => Poll::Ready(self.close()),
-            Poll::Pending => self.poll_keep_alive(context).map(|()| {
+            Poll::Pending => self.poll_keep_alive(cx).map(|()| {
                 self.reset_keep_alive();
                 Some(Ok(Bytes::from_static(COMMENT)))
             }),
@@ -293,9 +293,9 @@ impl HttpBody for EventBody {
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let event = self.poll_event(context);
+        let event = self.poll_event(cx);
         event.map(|event| event.map(|event| event.map(Frame::data).map_err(BodyError::Stream)))
     }
 

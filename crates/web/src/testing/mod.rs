@@ -251,11 +251,11 @@ method. If the handler waits for something that this thread's own runtime drives
 /// `patience`.
 fn block_on_with<F: Future>(future: F, patience: Duration, tell: impl FnOnce()) -> F::Output {
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-    let mut context = Context::from_waker(&waker);
+    let mut cx = Context::from_waker(&waker);
     let mut future = pin!(future);
     let mut tell = Some(tell);
     loop {
-        if let Poll::Ready(value) = future.as_mut().poll(&mut context) {
+        if let Poll::Ready(value) = future.as_mut().poll(&mut cx) {
             return value;
         }
         let begun = Instant::now();
@@ -289,13 +289,13 @@ mod tests {
     #[test]
     fn a_wait_that_nobody_ends_is_told_once() {
         let (told, polls) = (Cell::new(0), Cell::new(0));
-        let stuck = poll_fn(|context| {
+        let stuck = poll_fn(|cx| {
             polls.set(polls.get() + 1);
             match (told.get(), polls.get()) {
                 (0, _) => Poll::Pending,
                 (_, polled) if polled > 5 => Poll::Ready(polled),
                 _ => {
-                    context.waker().wake_by_ref();
+                    cx.waker().wake_by_ref();
                     Poll::Pending
                 }
             }

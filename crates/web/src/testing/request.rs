@@ -189,17 +189,17 @@ impl TestRequest {
         let clock: Rc<dyn TimerSource> = Rc::new(timer::TestClock(Rc::clone(&client.sleep)));
         let mut alarm = None;
         let mut interims = Vec::new();
-        let answered = poll_fn(|context| {
-            poll_upload(&mut sender, context);
-            let polled = with_current(&clock, || Pin::new(&mut answer).poll(context));
-            interims.extend(said.take_interim_responses(polled.is_ready(), context));
+        let answered = poll_fn(|cx| {
+            poll_upload(&mut sender, cx);
+            let polled = with_current(&clock, || Pin::new(&mut answer).poll(cx));
+            interims.extend(said.take_interim_responses(polled.is_ready(), cx));
             if let Poll::Ready(mut response) = polled {
                 PrivateResponse::finish_response(&said, &mut response);
                 return Poll::Ready(Some(response));
             }
             let Some(limit) = timeout else { return Poll::Pending };
             let alarm = alarm.get_or_insert_with(|| (client.sleep)(limit));
-            alarm.as_mut().poll(context).map(|()| None)
+            alarm.as_mut().poll(cx).map(|()| None)
         })
         .await;
         drop(answer);
@@ -281,8 +281,8 @@ where
     S::Item: Into<Bytes>,
 {
     let mut pieces = pin!(pieces);
-    while poll_fn(|context| writer.poll_capacity(context)).await.is_ok() {
-        match poll_fn(|context| pieces.as_mut().poll_next(context)).await {
+    while poll_fn(|cx| writer.poll_capacity(cx)).await.is_ok() {
+        match poll_fn(|cx| pieces.as_mut().poll_next(cx)).await {
             Some(piece) => writer.send(piece.into()),
             None => return writer.finish(HeaderMap::new()),
         }

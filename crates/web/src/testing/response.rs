@@ -211,9 +211,9 @@ impl BodyState {
     async fn chunk(&mut self) -> Option<Result<Bytes, BodyError>> {
         let Self { body, sender, clock, .. } = self;
         let mut next = pin!(body.next());
-        poll_fn(|context| {
-            poll_upload(sender, context);
-            timer::with_current(clock, || next.as_mut().poll(context))
+        poll_fn(|cx| {
+            poll_upload(sender, cx);
+            timer::with_current(clock, || next.as_mut().poll(cx))
         })
         .await
     }
@@ -237,8 +237,8 @@ impl fmt::Debug for TestResponse {
     }
 }
 
-pub(super) fn poll_upload(sender: &mut PendingUpload, context: &mut Context<'_>) {
-    if sender.as_mut().is_some_and(|sending| sending.as_mut().poll(context).is_ready()) {
+pub(super) fn poll_upload(sender: &mut PendingUpload, cx: &mut Context<'_>) {
+    if sender.as_mut().is_some_and(|sending| sending.as_mut().poll(cx).is_ready()) {
         *sender = None;
     }
 }

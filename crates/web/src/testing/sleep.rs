@@ -10,12 +10,12 @@ pub(super) async fn sleep(duration: Duration) {
     let wanted = SleepHandle(Arc::default());
     let shared = Arc::clone(&wanted.0);
     std::thread::spawn(move || shared.wait(duration));
-    poll_fn(|context| {
+    poll_fn(|cx| {
         let mut state = wanted.0.state();
         if state.is_over {
             return Poll::Ready(());
         }
-        state.waker = Some(context.waker().clone());
+        state.waker = Some(cx.waker().clone());
         Poll::Pending
     })
     .await;

@@ -25,9 +25,9 @@ impl Timer for TestTimer {
         self.sleeping = Some((self.sleep)(after));
     }
 
-    fn poll_elapsed(&mut self, context: &mut Context<'_>) -> Poll<()> {
+    fn poll_elapsed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(sleeping) = &mut self.sleeping else { return Poll::Pending };
-        let is_over = sleeping.as_mut().poll(context);
+        let is_over = sleeping.as_mut().poll(cx);
         if is_over.is_ready() {
             self.sleeping = None;
         }

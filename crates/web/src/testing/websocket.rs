@@ -157,15 +157,15 @@ impl TestWebSocket {
     /// Sends raw bytes, which need not be valid frames.
     pub async fn send_raw(&mut self, bytes: Bytes) {
         let mut bytes = Some(bytes);
-        poll_fn(|context| {
-            self.run(context);
+        poll_fn(|cx| {
+            self.run(cx);
             let Some(incoming) = &self.incoming else { return Poll::Ready(()) };
-            let room = incoming.poll_capacity(context).map(drop);
+            let room = incoming.poll_capacity(cx).map(drop);
             if room.is_ready()
                 && let Some(bytes) = bytes.take()
             {
                 incoming.send(bytes);
-                self.run(context);
+                self.run(cx);
             }
             room
         })
@@ -177,7 +177,7 @@ impl TestWebSocket {
     /// # Panics
     /// If the application violated the protocol or panicked.
     pub async fn recv(&mut self) -> Option<TestMessage> {
-        poll_fn(|context| self.poll_recv(context)).await
+        poll_fn(|cx| self.poll_recv(cx)).await
     }
 
     /// As [`TestWebSocket::recv`], but blocks this thread.
@@ -195,26 +195,26 @@ impl TestWebSocket {
         }
     }
 
-    fn run(&mut self, context: &mut Context<'_>) {
+    fn run(&mut self, cx: &mut Context<'_>) {
         let Some(running) = &mut self.connection else { return };
-        if timer::with_current(&self.clock, || running.as_mut().poll(context)).is_ready() {
+        if timer::with_current(&self.clock, || running.as_mut().poll(cx)).is_ready() {
             self.connection = None;
         }
     }
 
-    fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<Option<TestMessage>> {
-        self.run(context);
+    fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Option<TestMessage>> {
+        self.run(cx);
         loop {
             if let Some(message) = self.take_message() {
                 return Poll::Ready(Some(message));
             }
             let mut bytes = Vec::new();
-            if self.outgoing.poll_drain(context, &mut bytes).is_pending() {
+            if self.outgoing.poll_drain(cx, &mut bytes).is_pending() {
                 break;
             }
             self.unread.append(&mut bytes);
             // Taking the output has made room for more.
-            self.run(context);
+            self.run(cx);
         }
         if self.connection.is_none() { Poll::Ready(None) } else { Poll::Pending }
     }

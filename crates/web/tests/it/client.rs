@@ -106,11 +106,11 @@ fn a_streamed_response_is_read_piece_by_piece() {
 fn a_handler_that_waits_for_another_thread_wakes_the_test() {
     let app = App::new().get("/", async || {
         let started = Cell::new(false);
-        poll_fn(|context| {
+        poll_fn(|cx| {
             if started.replace(true) {
                 return Poll::Ready("woken");
             }
-            let waker = context.waker().clone();
+            let waker = cx.waker().clone();
             std::thread::spawn(move || waker.wake());
             Poll::Pending
         })
@@ -169,9 +169,9 @@ fn an_answer_that_comes_before_the_limit_passes() {
     let counted = Rc::clone(&turns);
     let second_turn = async move || {
         let counted = &counted;
-        poll_fn(|context| {
+        poll_fn(|cx| {
             counted.set(counted.get() + 1);
-            context.waker().wake_by_ref();
+            cx.waker().wake_by_ref();
             if counted.get() == 3 { Poll::Ready("in time") } else { Poll::Pending }
         })
         .await

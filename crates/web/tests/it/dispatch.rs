@@ -61,8 +61,8 @@ impl Server {
         let (states, connection) = (Rc::clone(self.app.states()), Rc::clone(&self.connection));
         let request = Request::new(head, Body::empty(), states, connection);
         let mut answer = target.call(std::mem::take(&mut self.slot), request);
-        let mut context = Context::from_waker(Waker::noop());
-        let Poll::Ready(response) = Pin::new(&mut answer).poll(&mut context) else {
+        let mut cx = Context::from_waker(Waker::noop());
+        let Poll::Ready(response) = Pin::new(&mut answer).poll(&mut cx) else {
             panic!("a handler was not ready at the first poll");
         };
         self.slot = answer.into_slot();

@@ -214,7 +214,7 @@ fn data_has_the_form_that_the_client_likes_best() {
 fn a_body_is_a_stream_of_what_a_stream_was_made_a_body() {
     let mut body = Body::from_stream(Body::from_stream(Body::from("hello")));
     let next = |body: &mut Body| {
-        let polled = poll_fn(|context| Stream::poll_next(Pin::new(&mut *body), context));
+        let polled = poll_fn(|cx| Stream::poll_next(Pin::new(&mut *body), cx));
         block_on(polled).map(|piece| piece.expect("whole"))
     };
     assert_eq!(next(&mut body).as_deref(), Some(&b"hello"[..]));

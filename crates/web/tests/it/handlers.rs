@@ -224,8 +224,8 @@ fn a_handler_that_is_waiting_is_dropped_with_its_future() {
     });
     let client = app.test();
     let mut future = Box::pin(client.get("/").send());
-    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-    assert!(future.as_mut().poll(&mut context).is_pending());
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(future.as_mut().poll(&mut cx).is_pending());
     assert!(!dropped.get());
     drop(future);
     assert!(dropped.get());

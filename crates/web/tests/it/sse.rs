@@ -21,8 +21,8 @@ struct Made<F>(F);
 impl<T, F: FnMut(&mut Context<'_>) -> Poll<Option<T>> + Unpin> Stream for Made<F> {
     type Item = T;
 
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<T>> {
-        (self.0)(context)
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
+        (self.0)(cx)
     }
 }
 
@@ -227,9 +227,9 @@ fn who_waited_for_the_end_and_is_gone_leaves_nothing() {
     for _ in 0..10 {
         let task = Arc::new(Task);
         let waker = Waker::from(Arc::clone(&task));
-        let mut context = Context::from_waker(&waker);
-        assert!(pin!(sender.closed()).poll(&mut context).is_pending());
-        assert!(pin!(sender.send(data("late"))).poll(&mut context).is_pending());
+        let mut cx = Context::from_waker(&waker);
+        assert!(pin!(sender.closed()).poll(&mut cx).is_pending());
+        assert!(pin!(sender.send(data("late"))).poll(&mut cx).is_pending());
         drop(waker);
         assert_eq!(Arc::strong_count(&task), 1);
     }
@@ -303,8 +303,8 @@ fn a_silent_stream_sends_comments_unless_it_is_told_not_to() {
     let client = app.test().with_timer(move |time| {
         log.borrow_mut().push(time.as_secs());
         let mut is_over = false;
-        poll_fn(move |context| {
-            context.waker().wake_by_ref();
+        poll_fn(move |cx| {
+            cx.waker().wake_by_ref();
             if std::mem::replace(&mut is_over, true) { Poll::Ready(()) } else { Poll::Pending }
         })
     });

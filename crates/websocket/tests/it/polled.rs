@@ -105,9 +105,9 @@ impl Rig {
     fn poll(&mut self) {
         self.polls += 1;
         let waker = Waker::from(Arc::clone(&self.woken));
-        let mut context = Context::from_waker(&waker);
+        let mut cx = Context::from_waker(&waker);
         let Some(running) = &mut self.running else { return };
-        if running.as_mut().poll(&mut context).is_ready() {
+        if running.as_mut().poll(&mut cx).is_ready() {
             self.running = None;
         }
     }

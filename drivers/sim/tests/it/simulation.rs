@@ -91,9 +91,9 @@ fn storm(seed: u64) -> (u64, u32) {
 /// The output of `a`, unless `b` completes first.
 async fn first_of<A: Future, B: Future>(a: A, b: B) -> Option<A::Output> {
     let (mut a, mut b) = (std::pin::pin!(a), std::pin::pin!(b));
-    std::future::poll_fn(|context| match a.as_mut().poll(context) {
+    std::future::poll_fn(|cx| match a.as_mut().poll(cx) {
         std::task::Poll::Ready(output) => std::task::Poll::Ready(Some(output)),
-        std::task::Poll::Pending => b.as_mut().poll(context).map(|_| None),
+        std::task::Poll::Pending => b.as_mut().poll(cx).map(|_| None),
     })
     .await
 }

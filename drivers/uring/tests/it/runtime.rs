@@ -234,11 +234,11 @@ fn a_busy_ring_leaves_turns_to_tokio() {
         let done = Rc::new(Cell::new(false));
         let busy = Rc::clone(&done);
         // A task that is always ready keeps the loop busy.
-        driver.spawn(poll_fn(move |context: &mut Context<'_>| {
+        driver.spawn(poll_fn(move |cx: &mut Context<'_>| {
             if busy.get() {
                 return Poll::Ready(());
             }
-            context.waker().wake_by_ref();
+            cx.waker().wake_by_ref();
             Poll::Pending
         }));
         let slept = tokio::spawn(async {
@@ -261,10 +261,10 @@ fn a_task_that_wakes_itself_has_one_poll_in_a_turn() {
         let counted = Rc::clone(&turns);
         assert!(driver.on_iteration_end(move |_| counted.set(counted.get() + 1)));
         let before = turns.get();
-        driver.spawn(poll_fn(move |context: &mut Context<'_>| {
+        driver.spawn(poll_fn(move |cx: &mut Context<'_>| {
             polls += 1;
             if polls <= 100 {
-                context.waker().wake_by_ref();
+                cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
             done.take().unwrap().send(turns.get() - before).unwrap();
@@ -297,7 +297,7 @@ async fn receive_without_a_pause() {
     }
     // With the tokio budget of one task this would be pending after 128 messages.
     for expected in 0..10_000 {
-        let next = poll_fn(|context| Poll::Ready(receiver.poll_recv(context))).await;
+        let next = poll_fn(|cx| Poll::Ready(receiver.poll_recv(cx))).await;
         assert_eq!(next, Poll::Ready(Some(expected)));
     }
 }
@@ -390,8 +390,8 @@ fn a_panic_of_the_main_future_ends_the_worker_with_it() {
 fn a_waker_may_outlive_its_worker() {
     let (told, hears) = mpsc::channel();
     join(worker(Options::default(), move |_: Uring| {
-        poll_fn(move |context: &mut Context<'_>| {
-            told.send(context.waker().clone()).unwrap();
+        poll_fn(move |cx: &mut Context<'_>| {
+            told.send(cx.waker().clone()).unwrap();
             Poll::Ready(())
         })
     }));
@@ -417,11 +417,11 @@ fn handles_that_outlive_their_worker_fail_softly() {
     })
     .unwrap();
     assert_eq!(driver.stats().in_flight, 0);
-    let mut context = Context::from_waker(std::task::Waker::noop());
-    assert!(matches!(Box::pin(stream.recv()).as_mut().poll(&mut context), Poll::Ready(Err(_))));
-    let sent = Box::pin(send(&stream, vec![1])).as_mut().poll(&mut context);
+    let mut cx = Context::from_waker(std::task::Waker::noop());
+    assert!(matches!(Box::pin(stream.recv()).as_mut().poll(&mut cx), Poll::Ready(Err(_))));
+    let sent = Box::pin(send(&stream, vec![1])).as_mut().poll(&mut cx);
     assert!(matches!(sent, Poll::Ready(Err(_))));
-    assert!(matches!(Box::pin(listener.accept()).as_mut().poll(&mut context), Poll::Ready(Err(_))));
+    assert!(matches!(Box::pin(listener.accept()).as_mut().poll(&mut cx), Poll::Ready(Err(_))));
     join(client);
 }
 

@@ -258,9 +258,9 @@ fn who_receives_is_woken_when_a_send_finds_no_room() {
         driver.spawn({
             let (stream, polls) = (Rc::clone(&stream), Rc::clone(&polls));
             async move {
-                poll_fn(|context| {
+                poll_fn(|cx| {
                     polls.set(polls.get() + 1);
-                    stream.poll_recv(context)
+                    stream.poll_recv(cx)
                 })
                 .await
                 .unwrap();

@@ -299,9 +299,9 @@ async fn many_at_once_leave_nothing_torn() {
 /// Runs all futures concurrently.
 async fn futures<F: Future>(all: impl IntoIterator<Item = F>) -> Vec<F::Output> {
     let mut all: Vec<_> = all.into_iter().map(|future| (Box::pin(future), None)).collect();
-    std::future::poll_fn(|context| {
+    std::future::poll_fn(|cx| {
         for (future, output) in all.iter_mut().filter(|(_, output)| output.is_none()) {
-            if let std::task::Poll::Ready(ready) = future.as_mut().poll(context) {
+            if let std::task::Poll::Ready(ready) = future.as_mut().poll(cx) {
                 *output = Some(ready);
             }
         }

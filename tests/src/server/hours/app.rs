@@ -86,8 +86,8 @@ pub(super) fn app(ledger: Ledger) -> App {
 fn drip(pieces: usize, pause: Duration) -> Body {
     let mut left = 0..pieces;
     let mut sleep = Box::pin(tokio::time::sleep(pause));
-    stream(move |context| {
-        if sleep.as_mut().poll(context).is_pending() {
+    stream(move |cx| {
+        if sleep.as_mut().poll(cx).is_pending() {
             return Poll::Pending;
         }
         sleep = Box::pin(tokio::time::sleep(pause));

@@ -33,10 +33,10 @@ struct Numbers(u64, bool);
 impl Stream for Numbers {
     type Item = Result<u64, std::io::Error>;
 
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.1 = !self.1;
         if self.1 {
-            context.waker().wake_by_ref();
+            cx.waker().wake_by_ref();
             return Poll::Pending;
         }
         let left = self.0.checked_sub(1);

@@ -146,9 +146,9 @@ struct OnDemand(tokio::sync::mpsc::UnboundedReceiver<u32>);
 impl Stream for OnDemand {
     type Item = Event;
 
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Event>> {
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Event>> {
         self.0
-            .poll_recv(context)
+            .poll_recv(cx)
             .map(|next| next.map(|number| Event::default().data(number.to_string())))
     }
 }

@@ -76,9 +76,9 @@ impl http_body::Body for Wrapped {
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        Pin::new(&mut self.0).poll_frame(context)
+        Pin::new(&mut self.0).poll_frame(cx)
     }
 
     fn is_end_stream(&self) -> bool {
@@ -117,8 +117,7 @@ impl Drop for Watch {
 impl Seen {
     async fn read(self, mut body: SendBody) {
         let _watch = Watch(self.dropped);
-        while let Some(Ok(frame)) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await
-        {
+        while let Some(Ok(frame)) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
             let bytes = frame.data_ref().map_or(0, Bytes::len);
             self.bytes.fetch_add(bytes, Ordering::SeqCst);
         }

@@ -38,10 +38,10 @@ struct UntilEnd(Shutdown, Option<Pin<Box<dyn Future<Output = ()>>>>);
 impl Stream for UntilEnd {
     type Item = Result<&'static str, std::convert::Infallible>;
 
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let Self(shutdown, ordered) = &mut *self;
         match ordered {
-            Some(ordered) => ordered.as_mut().poll(context).map(|()| None),
+            Some(ordered) => ordered.as_mut().poll(cx).map(|()| None),
             None => {
                 let shutdown = shutdown.clone();
                 *ordered = Some(Box::pin(async move { shutdown.requested().await }));

@@ -139,7 +139,7 @@ fn many_requests_ask_once_and_one_that_is_given_up_loses_nothing() {
         for _ in 0..3 {
             let verifier = verifier.clone();
             let mut first = Box::pin(verifier.verify::<Claims>(&token));
-            let polled = std::future::poll_fn(|context| first.as_mut().poll(context).map(Some));
+            let polled = std::future::poll_fn(|cx| first.as_mut().poll(cx).map(Some));
             tokio::select! { biased; _ = polled => panic!("not answered"), () = async {} => {} }
         }
         let ask = || {
@@ -193,8 +193,8 @@ fn a_question_that_was_left_long_ago_is_asked_again() {
     let token = signer.sign(&claims(json!({})));
     let leave = || {
         let mut first = Box::pin(verifier.verify::<Claims>(&token));
-        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-        assert!(first.as_mut().poll(&mut context).is_pending());
+        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(first.as_mut().poll(&mut cx).is_pending());
     };
     leave();
     assert_eq!(issuer.asked(), 1);

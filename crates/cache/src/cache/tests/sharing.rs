@@ -320,10 +320,10 @@ impl http_body::Body for Slow {
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Poll<Option<Result<http_body::Frame<Bytes>, Self::Error>>> {
         let Some(sleep) = &mut self.0 else { return Poll::Ready(None) };
-        ready!(sleep.as_mut().poll(context));
+        ready!(sleep.as_mut().poll(cx));
         self.0 = None;
         Poll::Ready(Some(Ok(http_body::Frame::data(Bytes::from_static(b"slow")))))
     }

@@ -227,7 +227,7 @@ impl Body {
     /// The next piece of data; `None` at the end. Trailers are skipped; to see them, use
     /// [`http_body::Body::poll_frame`].
     pub async fn next(&mut self) -> Option<Result<Bytes, BodyError>> {
-        poll_fn(|context| Stream::poll_next(Pin::new(&mut *self), context)).await
+        poll_fn(|cx| Stream::poll_next(Pin::new(&mut *self), cx)).await
     }
 
     /// Reads the whole body into one buffer of the thread's pool. Return the buffer with
@@ -302,14 +302,14 @@ impl Body {
     /// limit yields only frames.
     pub fn poll_part(
         mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Poll<Option<Result<BodyPart, BodyError>>> {
         if self.limits.max.is_none()
             && let BodyKind::Stream(stream) = &mut self.kind
         {
-            return stream.as_mut().poll_part(context);
+            return stream.as_mut().poll_part(cx);
         }
-        self.poll_frame(context).map(|frame| frame.map(|frame| frame.map(BodyPart::Frame)))
+        self.poll_frame(cx).map(|frame| frame.map(|frame| frame.map(BodyPart::Frame)))
     }
 
     fn take_full(&mut self) -> Option<Bytes> {
@@ -346,7 +346,7 @@ impl HttpBody for Body {
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         if self.limits.max.is_some()
             && let Some(error) = self.length().and_then(|length| self.limit_error(length))
@@ -355,13 +355,13 @@ impl HttpBody for Body {
             return Poll::Ready(Some(Err(error)));
         }
         let frame = match &mut self.kind {
-            BodyKind::Incoming(reader) => ready!(reader.poll_frame(context)).map(|piece| {
+            BodyKind::Incoming(reader) => ready!(reader.poll_frame(cx)).map(|piece| {
                 piece.map(|piece| match piece {
                     PipeFrame::Data(bytes) => Frame::data(bytes),
                     PipeFrame::Trailers(trailers) => Frame::trailers(trailers),
                 })
             }),
-            BodyKind::Stream(stream) => ready!(stream.as_mut().poll_frame(context)),
+            BodyKind::Stream(stream) => ready!(stream.as_mut().poll_frame(cx)),
             _ => self.take_full().map(|bytes| Ok(Frame::data(bytes))),
         };
         let bytes = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref());
@@ -397,8 +397,8 @@ impl HttpBody for Body {
 impl Stream for Body {
     type Item = Result<Bytes, BodyError>;
 
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        while let Some(frame) = ready!(self.as_mut().poll_frame(context)) {
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        while let Some(frame) = ready!(self.as_mut().poll_frame(cx)) {
             match frame.map(Frame::into_data) {
                 Ok(Ok(data)) => return Poll::Ready(Some(Ok(data))),
                 Ok(Err(_)) => {}
@@ -465,9 +465,9 @@ where
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let next = ready!(self.0.as_mut().poll_next(context));
+        let next = ready!(self.0.as_mut().poll_next(cx));
         Poll::Ready(next.map(|piece| match piece {
             Ok(bytes) => Ok(Frame::data(bytes.into())),
             Err(error) => Err(BodyError::downcast(error.into())),
@@ -484,8 +484,8 @@ mod tests {
     use std::task::Waker;
 
     fn now<T>(future: impl Future<Output = T>) -> T {
-        let mut context = Context::from_waker(Waker::noop());
-        match pin!(future).poll(&mut context) {
+        let mut cx = Context::from_waker(Waker::noop());
+        match pin!(future).poll(&mut cx) {
             Poll::Ready(value) => value,
             Poll::Pending => panic!("expected the future to be ready"),
         }
@@ -605,8 +605,8 @@ mod tests {
         let (writer, reader) = pipe(100, Some(5));
         let mut body = Body::incoming(reader, 4);
         assert!(matches!(now(body.next()), Some(Err(BodyError::TooLarge { limit: 4 }))));
-        let mut context = Context::from_waker(Waker::noop());
-        assert!(matches!(writer.poll_demand(&mut context), Poll::Ready(Err(_))), "requested");
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(matches!(writer.poll_demand(&mut cx), Poll::Ready(Err(_))), "requested");
     }
 
     #[test]

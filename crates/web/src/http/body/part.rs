@@ -34,9 +34,9 @@ pub trait FileBody: HttpBody<Data = Bytes, Error = BodyError> {
     /// Parts of files have a bounded length, so that other connections can be served between them.
     fn poll_part(
         self: Pin<&mut Self>,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Poll<Option<Result<BodyPart, BodyError>>> {
-        self.poll_frame(context).map(|frame| frame.map(|frame| frame.map(BodyPart::Frame)))
+        self.poll_frame(cx).map(|frame| frame.map(|frame| frame.map(BodyPart::Frame)))
     }
 }
 

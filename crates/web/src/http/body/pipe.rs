@@ -82,7 +82,7 @@ pub struct ReaderClosed;
 
 impl PipeWriter {
     /// Ready when there is room, or when the reader was dropped.
-    pub fn poll_capacity(&self, context: &mut Context<'_>) -> Poll<Result<(), ReaderClosed>> {
+    pub fn poll_capacity(&self, cx: &mut Context<'_>) -> Poll<Result<(), ReaderClosed>> {
         let mut state = self.0.borrow_mut();
         if state.reader_closed {
             return Poll::Ready(Err(ReaderClosed));
@@ -90,12 +90,12 @@ impl PipeWriter {
         if state.unread_bytes < state.bytes_max {
             return Poll::Ready(Ok(()));
         }
-        register_waker(&mut state.writer, context);
+        register_waker(&mut state.writer, cx);
         Poll::Pending
     }
 
     /// Ready when the reader has polled for the body at least once, or was dropped.
-    pub fn poll_demand(&self, context: &mut Context<'_>) -> Poll<Result<(), ReaderClosed>> {
+    pub fn poll_demand(&self, cx: &mut Context<'_>) -> Poll<Result<(), ReaderClosed>> {
         let mut state = self.0.borrow_mut();
         if state.reader_closed {
             return Poll::Ready(Err(ReaderClosed));
@@ -103,7 +103,7 @@ impl PipeWriter {
         if state.is_polled {
             return Poll::Ready(Ok(()));
         }
-        register_waker(&mut state.writer, context);
+        register_waker(&mut state.writer, cx);
         Poll::Pending
     }
 
@@ -178,7 +178,7 @@ impl PipeWriter {
 impl ConsumedBytes {
     /// The number of bytes that the reader has taken, once it exceeds `known`; `u64::MAX` if the
     /// reader was dropped.
-    pub fn poll_increase(&self, known: u64, context: &mut Context<'_>) -> Poll<u64> {
+    pub fn poll_increase(&self, known: u64, cx: &mut Context<'_>) -> Poll<u64> {
         let mut state = self.0.borrow_mut();
         if state.reader_closed {
             return Poll::Ready(u64::MAX);
@@ -186,7 +186,7 @@ impl ConsumedBytes {
         if state.consumed > known {
             return Poll::Ready(state.consumed);
         }
-        register_waker(&mut state.writer, context);
+        register_waker(&mut state.writer, cx);
         Poll::Pending
     }
 
@@ -219,7 +219,7 @@ impl PipeReader {
     /// The next piece; `None` at the end and from then on.
     pub fn poll_frame(
         &mut self,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Poll<Option<Result<PipeFrame, BodyError>>> {
         let mut state = self.0.borrow_mut();
         if !state.is_polled {
@@ -246,7 +246,7 @@ impl PipeReader {
         match std::mem::replace(&mut state.end, PipeEnd::Done) {
             PipeEnd::Open => {
                 state.end = PipeEnd::Open;
-                register_waker(&mut state.reader, context);
+                register_waker(&mut state.reader, cx);
                 Poll::Pending
             }
             PipeEnd::Trailers(trailers) => Poll::Ready(Some(Ok(PipeFrame::Trailers(trailers)))),
@@ -291,10 +291,10 @@ fn frame_cost(piece: &Bytes) -> usize {
 }
 
 /// Registers the caller's waker, unless it is already registered.
-pub(crate) fn register_waker(place: &mut Option<Waker>, context: &mut Context<'_>) {
+pub(crate) fn register_waker(place: &mut Option<Waker>, cx: &mut Context<'_>) {
     match place {
-        Some(waker) if waker.will_wake(context.waker()) => {}
-        _ => *place = Some(context.waker().clone()),
+        Some(waker) if waker.will_wake(cx.waker()) => {}
+        _ => *place = Some(cx.waker().clone()),
     }
 }
 

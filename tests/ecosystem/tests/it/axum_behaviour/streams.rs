@@ -64,8 +64,8 @@ pub(crate) struct Received<T>(pub(crate) Receiver<T>);
 impl<T> Stream for Received<T> {
     type Item = Result<T, Infallible>;
 
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.0.poll_recv(context).map(|next| next.map(Ok))
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.0.poll_recv(cx).map(|next| next.map(Ok))
     }
 }
 

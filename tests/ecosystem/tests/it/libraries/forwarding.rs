@@ -37,9 +37,9 @@ struct Gated(usize, Pin<Box<dyn Future<Output = ()>>>);
 impl futures_core::Stream for Gated {
     type Item = Result<&'static str, Infallible>;
 
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let Self(given, gate) = &mut *self;
-        if *given == 1 && gate.as_mut().poll(context).is_pending() {
+        if *given == 1 && gate.as_mut().poll(cx).is_pending() {
             return Poll::Pending;
         }
         let piece = ["first ", "second"].get(*given).copied();

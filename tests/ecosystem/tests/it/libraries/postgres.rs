@@ -208,10 +208,10 @@ where
 
     fn poll_next(
         mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Poll<Option<sqlx::Result<String>>> {
         let event = |notification: PgNotification| format!("data: {}\n\n", notification.payload());
-        let polled = Pin::new(&mut self.0).poll_next(context);
+        let polled = Pin::new(&mut self.0).poll_next(cx);
         polled.map(|next| next.map(|notification| notification.map(event)))
     }
 }

@@ -201,8 +201,8 @@ struct Events<S>(S);
 impl<S: Stream<Item = deadpool_redis::redis::Msg> + Unpin> Stream for Events<S> {
     type Item = Result<String, std::convert::Infallible>;
 
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let polled = Pin::new(&mut self.0).poll_next(context);
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let polled = Pin::new(&mut self.0).poll_next(cx);
         polled.map(|next| {
             next.map(|message| {
                 let text: String = message.get_payload().expect("the bytes are UTF-8");
