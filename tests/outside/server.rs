@@ -123,14 +123,14 @@ async fn echo(mut socket: WebSocket) {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args_os().skip(1);
     let folder = PathBuf::from(arguments.next().ok_or("usage: outside FOLDER [LAME_DUCK_MS]")?);
-    let lame_duck = match arguments.next() {
+    let lame_duck_period = match arguments.next() {
         Some(text) => Duration::from_millis(text.to_string_lossy().parse()?),
         None => Duration::ZERO,
     };
     let made = TlsConfig::self_signed(&["localhost", "127.0.0.1"])?;
     std::fs::write(folder.join("authority.pem"), &made.certificate_pem)?;
     let behind_gateway = std::env::var_os("BEHIND_GATEWAY").is_some();
-    let limits = Limits { lame_duck, behind_gateway, ..Limits::default() };
+    let limits = Limits { lame_duck_period, behind_gateway, ..Limits::default() };
     let port = std::env::var("PORT").unwrap_or_else(|_| "0".to_owned());
     let mut server = Server::bind(format!("127.0.0.1:{port}"))
         .listen_tls("127.0.0.1:0", made.tls.clone())

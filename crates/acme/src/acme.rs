@@ -66,6 +66,9 @@ impl Challenge {
 /// # let _ = tls;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[doc(alias = "letsencrypt")]
+#[doc(alias = "autocert")]
+#[doc(alias = "certbot")]
 #[must_use = "it does nothing before a server has its `Tls`"]
 pub struct Acme {
     domains: Vec<String>,
@@ -116,6 +119,7 @@ impl Acme {
     /// Binds the account to an external one, if the authority requires that: its identifier, and
     /// its HMAC key in base64url as the authority shows it (RFC 8555, section 7.3.4). A new
     /// identifier creates a new account.
+    #[doc(alias = "eab")]
     pub fn external_account_binding(
         mut self,
         id: impl Into<String>,
@@ -135,6 +139,8 @@ impl Acme {
     /// Stores account and certificates in this directory, which is created if it is missing; see
     /// [`DirStorage`]. Instances that share it share the certificates, and answer each other's
     /// challenges.
+    #[doc(alias = "cache")]
+    #[doc(alias = "DirCache")]
     pub fn state_dir(mut self, path: impl Into<PathBuf>) -> Self {
         let path = path.into();
         self.storage_name = path.display().to_string();

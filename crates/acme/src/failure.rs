@@ -13,18 +13,18 @@ use std::time::{Instant, SystemTime};
 pub enum FailureReason {
     /// The account cannot be created or used.
     Account,
-    /// The authority is overloaded, or a rate limit was exceeded.
-    RateLimited,
-    /// The issued certificate cannot be used.
-    InvalidCertificate,
     /// The authority could not verify the name.
     Challenge,
+    /// The issued certificate cannot be used.
+    InvalidCertificate,
     /// Another instance holds the lock without any result.
     Locked,
     /// The authority is unreachable, or the server that responds is not an ACME directory.
     Network,
     /// A panic, which is a bug.
     Panic,
+    /// The authority is overloaded, or a rate limit was exceeded.
+    RateLimited,
     /// The authority rejected the request.
     Rejected,
     /// The storage cannot be read or written.
@@ -37,12 +37,12 @@ impl FailureReason {
     /// All reasons.
     pub const ALL: [Self; 10] = [
         Self::Account,
-        Self::RateLimited,
-        Self::InvalidCertificate,
         Self::Challenge,
+        Self::InvalidCertificate,
         Self::Locked,
         Self::Network,
         Self::Panic,
+        Self::RateLimited,
         Self::Rejected,
         Self::Storage,
         Self::Timeout,
@@ -53,13 +53,13 @@ impl FailureReason {
     pub fn label(self) -> &'static str {
         match self {
             Self::Account => "account",
-            Self::RateLimited => "busy",
-            Self::InvalidCertificate => "certificate",
             Self::Challenge => "challenge",
+            Self::InvalidCertificate => "invalid_certificate",
             Self::Locked => "locked",
             Self::Network => "network",
             Self::Panic => "panic",
-            Self::Rejected => "refused",
+            Self::RateLimited => "rate_limited",
+            Self::Rejected => "rejected",
             Self::Storage => "storage",
             Self::Timeout => "timeout",
         }

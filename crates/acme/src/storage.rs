@@ -46,6 +46,7 @@ pub trait Storage: Send + Sync + 'static {
 /// and renamed. Locks are those of the file system (`flock`), which are released when a process
 /// ends; on Unix, a lock is also taken from a hanging process when its lease expires. On network
 /// file systems without such locks, use a separate directory for each instance.
+#[doc(alias = "DirCache")]
 #[derive(Clone, Debug)]
 pub struct DirStorage {
     path: PathBuf,

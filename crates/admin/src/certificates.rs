@@ -117,11 +117,11 @@ pub(crate) fn write(page: &mut Exposition, all: &[TlsConfig]) {
 fn write_orders(page: &mut Exposition, all: &[TlsConfig]) {
     // Several listeners may share one ACME client.
     let getters = peregrine_acme::statuses(all.iter());
-    let (mut issued, mut taken, mut failed, mut panics) = (0, 0, 0, 0);
+    let (mut issued, mut adopted, mut failed, mut panics) = (0, 0, 0, 0);
     let mut names: BTreeMap<&str, (u64, Option<f64>)> = BTreeMap::new();
     for status in &getters {
         issued += status.issued;
-        taken += status.adopted;
+        adopted += status.adopted;
         failed += status.failures;
         panics += status.panics;
         for name in &status.domains {
@@ -135,7 +135,7 @@ fn write_orders(page: &mut Exposition, all: &[TlsConfig]) {
         }
     }
     page.begin_family(&ORDERS);
-    for (result, count) in [("issued", issued), ("taken", taken), ("failed", failed)] {
+    for (result, count) in [("issued", issued), ("adopted", adopted), ("failed", failed)] {
         page.sample(&[("result", result)], count);
     }
     page.begin_family(&ERRORS);

@@ -136,15 +136,15 @@ fn limits() -> Limits {
         first_byte_timeout: Duration::from_secs(5),
         head_timeout: Duration::from_secs(5),
         idle_timeout: Duration::from_secs(30),
-        rate_slack: Duration::from_secs(10),
+        transfer_rate_grace: Duration::from_secs(10),
         exchange_timeout: Some(Duration::from_secs(10)),
         // A connection that has just been accepted has time to send its request.
         drain_idle_timeout: Duration::from_millis(500),
         linger_timeout: Duration::from_millis(100),
-        linger_max: Duration::from_millis(500),
+        linger_time_max: Duration::from_millis(500),
         shutdown_timeout: Duration::from_secs(1),
-        background_timeout: Duration::ZERO,
-        poll_budget: None,
+        background_task_timeout: Duration::ZERO,
+        blocking_poll_threshold: None,
         // The pages are needed most during overload.
         overload: OverloadLimits::unlimited(),
         ..Limits::default()

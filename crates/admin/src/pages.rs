@@ -191,7 +191,7 @@ const BUILD_INFO: MetricFamily<'_> = MetricFamily {
 };
 
 const LOOP_ITERATIONS: MetricFamily<'_> = MetricFamily {
-    name: "peregrine_worker_turn_duration_seconds",
+    name: "peregrine_worker_iteration_duration_seconds",
     metric_type: MetricType::Histogram,
     unit: "seconds",
     help: "Busy time of a worker between two kernel polls (io_uring) or two sleeps (tokio).",
@@ -218,8 +218,8 @@ macro_rules! family {
 
 const WORKER_FAMILIES: &[WorkerFamily] = &[
     worker_family(
-        family!(Counter "peregrine_handlers_blocked" ""
-            "Times that a handler blocked its thread for longer than poll_budget."),
+        family!(Counter "peregrine_worker_blocking_polls" ""
+            "Times that a handler blocked its thread for longer than blocking_poll_threshold."),
         |worker| Some(worker.blocking_polls().into()),
     ),
     worker_family(
@@ -232,17 +232,17 @@ const WORKER_FAMILIES: &[WorkerFamily] = &[
         |worker| Some(process::schedstat(worker.tid()?)?.1.into()),
     ),
     worker_family(
-        family!(Counter "peregrine_driver_calls" ""
+        family!(Counter "peregrine_driver_syscalls" ""
             "System calls to submit or wait (io_uring), or to read, write or accept (tokio)."),
         |worker| Some(worker.driver_metrics.enters.get().into()),
     ),
     worker_family(
-        family!(Gauge "peregrine_driver_operations" ""
+        family!(Gauge "peregrine_driver_operations_in_flight" ""
             "Operations in the kernel (io_uring), or connections with unsent bytes (tokio)."),
         |worker| Some((worker.driver_metrics.in_flight.get() as f64).into()),
     ),
     worker_family(
-        family!(Counter "peregrine_driver_ring_overflows" ""
+        family!(Counter "peregrine_driver_cq_overflows" ""
             "Times that completions did not fit into the ring and the kernel kept some."),
         |worker| Some(worker.driver_metrics.cq_overflows.get().into()),
     ),

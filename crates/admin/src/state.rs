@@ -140,24 +140,24 @@ impl AdminState {
     pub fn start(
         workers: usize,
         orders: watched::Receiver<Lifecycle>,
-        live_within: Duration,
+        liveness_threshold: Duration,
     ) -> Arc<Self> {
         #[cfg(feature = "metrics")]
         crate::recorder::install_recorder();
-        Arc::new(Self::new(workers, orders, live_within))
+        Arc::new(Self::new(workers, orders, liveness_threshold))
     }
 
     pub(crate) fn new(
         workers: usize,
         orders: watched::Receiver<Lifecycle>,
-        live_within: Duration,
+        liveness_threshold: Duration,
     ) -> Self {
         let workers: Vec<_> = (0..workers).map(|_| WorkerView::new()).collect();
         let seen = Mutex::new(vec![None; workers.len()]);
         Self {
             workers,
             lifecycle: orders,
-            liveness_threshold: live_within,
+            liveness_threshold: liveness_threshold,
             config: OnceLock::new(),
             #[cfg(feature = "config")]
             reload_metrics: OnceLock::new(),

@@ -58,6 +58,8 @@ use std::marker::PhantomData;
 /// Responses of the routes inside get `Cache-Control: private` unless they set the field
 /// themselves, so that shared caches do not store them. To limit how often a client can guess, add
 /// a rate limit.
+#[doc(alias = "RequireAuthorizationLayer")]
+#[doc(alias = "HttpAuthentication")]
 #[must_use = "a middleware does nothing until it is added to an application or a scope"]
 pub struct Authenticate<C, F> {
     verify: F,

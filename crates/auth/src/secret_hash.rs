@@ -17,8 +17,9 @@ use subtle::ConstantTimeEq;
 /// let secret = Secret::new("4mQ0xV7bS2");
 /// assert!(secret.is("4mQ0xV7bS2"));
 /// assert!(!secret.is("4mQ0xV7bS3"));
-/// assert_eq!(format!("{secret:?}"), "Secret(..)");
+/// assert_eq!(format!("{secret:?}"), "SecretHash(..)");
 /// ```
+#[doc(alias = "constant_time_eq")]
 #[derive(Clone)]
 pub struct SecretHash([u8; 32]);
 
@@ -36,6 +37,7 @@ impl SecretHash {
     }
 
     /// Whether `sent` is the secret. The time depends only on the length of `sent`.
+    #[doc(alias = "verify_password")]
     #[must_use]
     pub fn verify(&self, sent: impl AsRef<[u8]>) -> bool {
         digest_words(&self.0).ct_eq(&digest_words(&Sha256::digest(sent.as_ref()).into())).into()
@@ -50,6 +52,6 @@ fn digest_words(digest: &[u8; 32]) -> [u64; 4] {
 
 impl fmt::Debug for SecretHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret(..)")
+        f.write_str("SecretHash(..)")
     }
 }

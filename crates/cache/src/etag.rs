@@ -52,6 +52,7 @@ const HASHED_BYTES_MAX: u64 = 1024 * 1024;
 /// `Compression` makes it weak, all codings share it, and a 304 costs no compression. The reverse
 /// order works for content that is compressed at once, but hashes the compressed content
 /// needlessly.
+#[doc(alias = "conditional_get")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a middleware does nothing until it is added to an application or a scope"]
 pub struct Etag {

@@ -3,6 +3,8 @@
 use std::fmt;
 
 /// A content coding. Each has a feature of this crate.
+#[doc(alias = "Encoding")]
+#[doc(alias = "CompressionAlgo")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ContentCoding {

@@ -81,6 +81,9 @@ pub(crate) const DIGEST_FIELDS: [&str; 3] = ["content-digest", "repr-digest", "c
 /// let response = client.get("/").header("accept-encoding", "gzip").send_now();
 /// assert_eq!(response.header("content-encoding"), None);
 /// ```
+#[doc(alias = "CompressionLayer")]
+#[doc(alias = "Compress")]
+#[doc(alias = "gzip")]
 #[derive(Clone)]
 #[must_use = "a middleware does nothing until it is added to an application or a scope"]
 pub struct Compression {
@@ -94,6 +97,7 @@ pub struct Compression {
 type ExceptFn = Rc<dyn Fn(&RequestHead) -> bool>;
 
 /// The trade-off between speed and size.
+#[doc(alias = "quality")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CompressionLevel {
@@ -138,6 +142,7 @@ impl Compression {
 
     /// Sets which media types are compressed. The function gets the type in lower case without
     /// parameters, such as `text/html`. Content without a type is never compressed.
+    #[doc(alias = "gzip_types")]
     pub fn content_types(mut self, is_compressible: impl Fn(&str) -> bool + 'static) -> Self {
         self.content_types = Rc::new(is_compressible);
         self

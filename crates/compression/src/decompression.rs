@@ -65,13 +65,14 @@ const WINDOW_BYTES_MAX: usize = 16 * 1024 * 1024;
 ///   both, the route's own to the decoded one. A decompression bomb gets a 413 when it reaches the
 ///   limit, and no more than that is kept.
 /// - More than 100 output bytes per input byte ([`Decompression::ratio_max`]), after the first 64
-///   KiB, get a 413 (`body-inflates`).
+///   KiB, get a 413 (`body-decompressed-too-large`).
 /// - An unknown coding, or more than two codings, get a 415, with `Accept-Encoding`.
-/// - Invalid, truncated or trailing data gets a 400 (`body-undecodable`).
+/// - Invalid, truncated or trailing data gets a 400 (`invalid-content-coding`).
 /// - A decoder's memory is charged to the worker's memory account. While that is nearly full,
 ///   bodies are not decoded (503).
 ///
 /// Without this middleware, handlers get encoded bodies unchanged.
+#[doc(alias = "RequestDecompressionLayer")]
 #[derive(Clone, Debug)]
 #[must_use = "a middleware does nothing until it is added to an application or a scope"]
 pub struct Decompression {

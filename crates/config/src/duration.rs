@@ -7,6 +7,7 @@ use std::time::Duration;
 
 /// A human-readable duration, for `#[serde(with = "HumanDuration")]`: `75s`, `2m`, `1h 30m`,
 /// `100ms`, `1.5s`. Units are `ns`, `us`, `ms`, `s`, `m` (or `min`), `h`, `d` and `w`.
+#[doc(alias = "humantime")]
 #[derive(Clone, Copy, Debug)]
 pub enum HumanDuration {}
 

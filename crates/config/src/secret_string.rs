@@ -13,6 +13,7 @@ pub(crate) const NEWTYPE_NAME: &str = "$peregrine::Secret";
 /// A string that is neither printed nor logged: a password or a token. Printed settings show
 /// `(hidden)` instead, which is rejected when read. Serializers other than
 /// [`to_value`](crate::to_value) get the secret itself.
+#[doc(alias = "Secrecy")]
 #[derive(Clone, PartialEq, Eq)]
 pub struct SecretString(String);
 

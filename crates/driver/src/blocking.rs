@@ -159,13 +159,13 @@ impl BlockingTasks {
 /// Returns whether the process can start one more thread. A runtime that has none and cannot start
 /// one panics.
 fn can_start_thread() -> bool {
-    let started = thread::Builder::new().name("peregrine-spare".to_owned()).spawn(|| ());
+    let started = thread::Builder::new().name("peregrine-probe".to_owned()).spawn(|| ());
     started.is_ok_and(|thread| thread.join().is_ok())
 }
 
 impl fmt::Debug for BlockingTasks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Functions").field("threads", &self.threads).finish_non_exhaustive()
+        f.debug_struct("BlockingTasks").field("threads", &self.threads).finish_non_exhaustive()
     }
 }
 

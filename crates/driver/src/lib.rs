@@ -455,6 +455,8 @@ pub struct Options {
     /// The CPU to pin the worker's thread to, as an index into those that the process may use,
     /// modulo their number. They are ordered by NUMA node ([`order_by_numa_node`]), so that
     /// consecutive workers are near each other. Default none.
+    #[doc(alias = "worker_cpu_affinity")]
+    #[doc(alias = "core_affinity")]
     pub cpu: Option<usize>,
     /// Options of sockets.
     pub socket_options: SocketOptions,

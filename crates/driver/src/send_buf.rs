@@ -115,7 +115,7 @@ impl Drop for SharedBytes {
 
 impl fmt::Debug for SharedBytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Shared({} bytes)", self.len())
+        write!(f, "SharedBytes({} bytes)", self.len())
     }
 }
 

@@ -58,6 +58,8 @@ const ALLOWED_METHODS: &str = "GET, HEAD, OPTIONS";
 /// assert_eq!((response.status().as_u16(), response.text().as_str()), (206, "ello"));
 /// assert_eq!(client.get("/files/../Cargo.toml").send_now().status(), 400);
 /// ```
+#[doc(alias = "ServeDir")]
+#[doc(alias = "static_files")]
 pub struct Files {
     source: FileSource,
     index: Option<String>,
@@ -91,6 +93,8 @@ enum ServeOutcome {
 
 impl Files {
     /// Serves the directory at `root`. If it does not exist at this time, that is logged.
+    #[doc(alias = "ServeDir")]
+    #[doc(alias = "root")]
     #[must_use]
     pub fn dir(root: impl Into<PathBuf>) -> Self {
         let root = root.into();
@@ -147,6 +151,7 @@ impl Files {
     }
 
     /// Sets the file that is served for a directory. The default is `index.html`.
+    #[doc(alias = "DirectoryIndex")]
     #[must_use]
     pub fn index_file(mut self, name: impl Into<String>) -> Self {
         let name = name.into();
@@ -164,6 +169,8 @@ impl Files {
     /// Serves this file with status 200 for missing pages: for applications whose routes exist only
     /// in the browser. A page is a request with `text/html` in its `Accept`, so that a missing
     /// script or image is still a 404.
+    #[doc(alias = "try_files")]
+    #[doc(alias = "not_found_service")]
     #[must_use]
     pub fn spa_fallback(self, path: impl Into<String>) -> Self {
         Self { fallback: Some(path.into()), ..self }
@@ -172,12 +179,15 @@ impl Files {
     /// Serves `x.css.br`, `x.css.zst` or `x.css.gz` instead of `x.css` to clients that accept it.
     /// Keep these files up to date with `x.css`: their content is not checked. Types that are
     /// compressed already, such as images, have no variants.
+    #[doc(alias = "precompressed_gzip")]
+    #[doc(alias = "gzip_static")]
     #[must_use]
     pub fn serve_precompressed(self) -> Self {
         self.configure_dir(|folder| folder.serve_precompressed = true)
     }
 
     /// Serves files and directories whose names begin with a dot, such as `.well-known`.
+    #[doc(alias = "use_hidden_files")]
     #[must_use]
     pub fn hidden_files(mut self) -> Self {
         self.hidden_files = true;
@@ -186,6 +196,7 @@ impl Files {
 
     /// Follows symbolic links to targets beneath the directory. Links that lead out of it, and on
     /// Linux all absolute links, are still not followed.
+    #[doc(alias = "disable_symlinks")]
     #[must_use]
     pub fn follow_symlinks(self) -> Self {
         self.configure_dir(|folder| folder.follow_symlinks = true)
@@ -193,6 +204,8 @@ impl Files {
 
     /// Lists directories without an index, with at most 1,000 entries. Embedded trees are not
     /// listed.
+    #[doc(alias = "autoindex")]
+    #[doc(alias = "show_files_listing")]
     #[must_use]
     pub fn directory_listing(self) -> Self {
         self.configure_dir(|folder| folder.directory_listing = true)
@@ -225,6 +238,7 @@ impl Files {
     /// after that time at the latest, and at once if a larger file is modified in place. With a
     /// time of zero, nothing is cached. The defaults are [`CACHE_BYTES_DEFAULT`] and
     /// [`CACHE_TTL_DEFAULT`].
+    #[doc(alias = "open_file_cache")]
     #[must_use]
     pub fn memory_cache(self, bytes_max: usize, fresh_for: Duration) -> Self {
         let cache = RefCell::new(FileCache::new(bytes_max, fresh_for));
@@ -403,11 +417,11 @@ fn io_error_response(path: &str, error: &io::Error) -> Response {
     );
     if is_resource_exhausted(error) {
         let detail = "the server has no resources to open another file at present; try again later";
-        let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "file-not-read", detail);
+        let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "file-unreadable", detail);
         return problem.with_header(RETRY_AFTER, HeaderValue::from_static("1")).into_response();
     }
     let detail = "the server could not read the file; its log says why";
-    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "file-not-read", detail).into_response()
+    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "file-unreadable", detail).into_response()
 }
 
 /// Whether the process or machine is out of descriptors or memory. ENOMEM, ENFILE and EMFILE have

@@ -150,9 +150,9 @@ impl Drop for LogRecord {
         }
         match status {
             _ if has_panicked => write!(Level::ERROR, "panicked"),
-            Some(500..) => write!(Level::ERROR, "answered"),
-            Some(400..) => write!(Level::WARN, "answered"),
-            Some(_) => write!(Level::INFO, "answered"),
+            Some(500..) => write!(Level::ERROR, "completed"),
+            Some(400..) => write!(Level::WARN, "completed"),
+            Some(_) => write!(Level::INFO, "completed"),
             None => write!(Level::WARN, "cancelled"),
         }
     }
@@ -188,7 +188,7 @@ mod tests {
         let [event] = &events[..] else { panic!("one event, not {events:?}") };
         assert_eq!((event.level, event.target), (Level::INFO, ACCESS_LOG_TARGET));
         for (name, value) in [
-            ("message", "answered"),
+            ("message", "completed"),
             ("method", "GET"),
             ("route", "/{status}"),
             ("path", "/201"),

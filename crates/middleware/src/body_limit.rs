@@ -23,6 +23,7 @@ use peregrine_web::{Middleware, Request, Response, Service};
 /// assert_eq!(client.post("/").body("12345").send_now().text(), "12345");
 /// assert_eq!(client.post("/").body("123456").send_now().status(), 413);
 /// ```
+#[doc(alias = "RequestBodyLimit")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BodyLimit {
     bytes_max: u64,

@@ -33,6 +33,7 @@ pub struct CatchPanic {
 type PanicHandler = Box<dyn Fn(&PanicInfo<'_>) -> Response>;
 
 /// A panic, passed to the hook of [`CatchPanic::on_panic`].
+#[doc(alias = "PanicHookInfo")]
 #[derive(Clone, Copy, Debug)]
 pub struct PanicInfo<'p> {
     /// The panic's message; empty if the payload is not text. It may contain secrets.

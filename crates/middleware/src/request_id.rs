@@ -39,6 +39,8 @@ pub const REQUEST_ID_BYTES_MAX: usize = 128;
 /// assert_eq!(response.text(), "from-the-proxy");
 /// assert_eq!(response.header("x-request-id"), Some("from-the-proxy"));
 /// ```
+#[doc(alias = "SetRequestIdLayer")]
+#[doc(alias = "x-request-id")]
 #[derive(Clone, Debug)]
 pub struct SetRequestId {
     name: HeaderName,
@@ -107,6 +109,8 @@ impl Middleware for SetRequestId {
 
 /// The ID of a request. As a handler argument it requires [`SetRequestId`] around the handler;
 /// otherwise the problem has status 500, and `Option<RequestId>` is `None`.
+#[doc(alias = "MakeRequestId")]
+#[doc(alias = "x-request-id")]
 #[derive(Clone, Copy)]
 pub struct RequestId {
     bytes: [u8; REQUEST_ID_BYTES_MAX],
@@ -210,7 +214,7 @@ impl fmt::Display for RequestId {
 
 impl fmt::Debug for RequestId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("RequestIdValue").field(&self.as_str()).finish()
+        f.debug_tuple("RequestId").field(&self.as_str()).finish()
     }
 }
 

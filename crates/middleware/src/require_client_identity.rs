@@ -27,6 +27,8 @@ use std::rc::Rc;
 /// assert_eq!(app.get("/").send_now().status(), 200);
 /// assert_eq!(app.get("/admin/users").send_now().status(), 403);
 /// ```
+#[doc(alias = "mtls")]
+#[doc(alias = "client_certificate")]
 #[derive(Clone, Default)]
 pub struct RequireClientIdentity {
     allows: Option<Rc<AllowFn>>,

@@ -21,6 +21,7 @@ use peregrine_web::{Middleware, Request, Response, Service};
 /// assert_eq!(response.header("cache-control"), Some("no-store"));
 /// assert_eq!(response.header("x-content-type-options"), Some("nosniff"));
 /// ```
+#[doc(alias = "SetResponseHeader")]
 #[derive(Clone, Debug, Default)]
 pub struct ResponseHeaders {
     changes: Vec<HeaderChange>,
@@ -47,12 +48,16 @@ impl ResponseHeaders {
     }
 
     /// Sets the field `name`, replacing the response's fields of that name.
+    #[doc(alias = "overriding")]
+    #[doc(alias = "SetResponseHeader")]
+    #[doc(alias = "add_header")]
     #[must_use]
     pub fn insert(self, name: HeaderName, value: HeaderValue) -> Self {
         self.change(name, HeaderAction::Insert(value))
     }
 
     /// Sets the field `name` of responses that do not have it.
+    #[doc(alias = "if_not_present")]
     #[must_use]
     pub fn insert_if_not_present(self, name: HeaderName, value: HeaderValue) -> Self {
         self.change(name, HeaderAction::InsertIfNotPresent(value))

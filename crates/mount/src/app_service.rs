@@ -94,6 +94,7 @@ pub fn into_make_service(app: App) -> Result<MakeAppService, BuildError> {
 }
 
 /// An application as a tower service. [`into_tower`] creates one.
+#[doc(alias = "RouterService")]
 #[derive(Clone)]
 pub struct AppService {
     app: Rc<BuiltApp>,
@@ -250,6 +251,7 @@ impl Future for AppFuture {
 }
 
 /// Returns a clone of one service for each connection. [`into_make_service`] creates one.
+#[doc(alias = "IntoMakeService")]
 #[derive(Clone, Debug)]
 pub struct MakeAppService(AppService);
 
@@ -269,12 +271,12 @@ impl<T> tower_service::Service<T> for MakeAppService {
 
 impl fmt::Debug for AppService {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("LocalService").field(&self.app).finish()
+        f.debug_tuple("AppService").field(&self.app).finish()
     }
 }
 
 impl fmt::Debug for AppFuture {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("LocalFuture")
+        f.write_str("AppFuture")
     }
 }

@@ -329,6 +329,6 @@ where
 
 impl<M> fmt::Debug for PerConnection<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PerPeer").finish_non_exhaustive()
+        f.debug_struct("PerConnection").finish_non_exhaustive()
     }
 }

@@ -50,6 +50,8 @@ use std::time::Duration;
 ///   response has not begun by the deadline is dropped, and the response is `DEADLINE_EXCEEDED`.
 /// - If the service panics, the response is a 500 and the connection is closed. The worker
 ///   continues.
+#[doc(alias = "nest_service")]
+#[doc(alias = "route_service")]
 pub struct TowerHandler<R> {
     dispatch: R,
     options: RouteOptions,
@@ -80,6 +82,7 @@ pub fn tower<Via, T: IntoTowerHandler<Via>>(service: T) -> TowerHandler<T::Dispa
 
 /// Types that can be mounted: tower services, make-services that take a peer's address, and a
 /// [`TowerHandler`] that is already configured. `Via` distinguishes these; it is always inferred.
+#[doc(alias = "nest_service")]
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be mounted",
     label = "not a tower service that can be mounted",
@@ -197,6 +200,7 @@ impl<R> TowerHandler<R> {
     /// let mounted = tower(Router::new().route("/", get(who))).connect_info(ConnectInfo);
     /// # let _ = mounted;
     /// ```
+    #[doc(alias = "ConnectInfo")]
     #[must_use]
     pub fn connect_info<T, F>(self, make: F) -> Self
     where
@@ -227,6 +231,8 @@ impl<R> TowerHandler<R> {
     /// #     })
     /// # }
     /// ```
+    #[doc(alias = "HandleError")]
+    #[doc(alias = "HandleErrorLayer")]
     #[must_use]
     pub fn on_error<F, T>(mut self, answer: F) -> Self
     where
@@ -239,6 +245,7 @@ impl<R> TowerHandler<R> {
 
     /// Limits the bodies of requests, in bytes. Default: none. axum's extractors have their own
     /// limit of 2 MB, and plain services have none, as under hyper.
+    #[doc(alias = "DefaultBodyLimit")]
     #[must_use]
     pub fn body_limit(mut self, bytes_max: u64) -> Self {
         self.options.body_bytes_max = Some(bytes_max);
@@ -255,6 +262,7 @@ impl<R> TowerHandler<R> {
 
     /// Lets calls run to their end when the peer disconnects. Default: their futures are dropped,
     /// as under hyper.
+    #[doc(alias = "detach")]
     #[must_use]
     pub fn run_to_completion(mut self) -> Self {
         self.options.on_disconnect = OnDisconnect::RunToCompletion;
@@ -470,6 +478,6 @@ impl HttpBody for UnknownLengthBody {
 
 impl<R> fmt::Debug for TowerHandler<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tower").field("options", &self.options).finish_non_exhaustive()
+        f.debug_struct("TowerHandler").field("options", &self.options).finish_non_exhaustive()
     }
 }

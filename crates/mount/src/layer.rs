@@ -84,6 +84,7 @@ where
 }
 
 /// A tower layer as a middleware. Created by [`layer()`].
+#[doc(alias = "layer")]
 #[derive(Clone)]
 pub struct LayerMiddleware<L> {
     layer: L,
@@ -297,6 +298,7 @@ fn internal_error(error: &BoxError, status: StatusCode) -> Response {
 /// The service inside a layer: a tower service that takes a request with any body and calls the
 /// rest of the application. It is `Send`, and so are its futures and bodies. The rest of the
 /// application runs on the request's thread.
+#[doc(alias = "Next")]
 #[derive(Clone)]
 pub struct NextService(());
 
@@ -454,18 +456,18 @@ where
 
 impl<L> fmt::Debug for LayerMiddleware<L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Layered")
+        f.write_str("LayerMiddleware")
     }
 }
 
 impl fmt::Debug for NextService {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Inner")
+        f.write_str("NextService")
     }
 }
 
 impl<B> fmt::Debug for NextFuture<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("InnerFuture")
+        f.write_str("NextFuture")
     }
 }

@@ -20,6 +20,7 @@ use peregrine_web::{App, Handler, Request, Response, Scope};
 /// assert_eq!(client.get("/birds").send_now().text(), "all");
 /// assert_eq!(client.get("/birds/7").send_now().text(), "one");
 /// ```
+#[doc(alias = "nest_service")]
 pub trait Mount: Sized {
     /// Passes requests for `prefix`, `prefix/` and all paths below it to `service`, with any
     /// method. Native routes that match a path more specifically take precedence.
@@ -29,6 +30,9 @@ pub trait Mount: Sized {
     /// contain parameters.
     ///
     /// [`OriginalUri`]: crate::OriginalUri
+    #[doc(alias = "nest_service")]
+    #[doc(alias = "nest")]
+    #[doc(alias = "route_service")]
     #[track_caller]
     #[must_use]
     fn mount<Via, T: IntoTowerHandler<Via>>(self, prefix: &str, service: T) -> Self;

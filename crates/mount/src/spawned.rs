@@ -140,6 +140,7 @@ struct RemoteRequest {
 }
 
 /// An application on its own thread as a tower service. [`spawn_tower`] creates one.
+#[doc(alias = "Buffer")]
 pub struct SpawnedService {
     requests: mpsc::Sender<RemoteRequest>,
     /// The channel's permit for the next call, or the future that waits for the permit.
@@ -223,6 +224,6 @@ impl Future for SpawnedFuture {
 
 impl fmt::Debug for SpawnedService {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("RemoteService")
+        f.write_str("SpawnedService")
     }
 }

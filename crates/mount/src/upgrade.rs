@@ -323,7 +323,7 @@ impl HttpBody for EmptyBody {
 
 impl fmt::Debug for PendingUpgrade {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Ticket")
+        f.write_str("PendingUpgrade")
     }
 }
 

@@ -147,24 +147,24 @@ where
 
 impl<L, B> fmt::Debug for LayerWithBody<L, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("WithBody")
+        f.write_str("LayerWithBody")
     }
 }
 
 impl<S, B> fmt::Debug for ServiceWithBody<S, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("OuterWithBody")
+        f.write_str("ServiceWithBody")
     }
 }
 
 impl<B> fmt::Debug for NextServiceWithBody<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("InnerWithBody")
+        f.write_str("NextServiceWithBody")
     }
 }
 
 impl<T, B> fmt::Debug for NextFutureWithBody<T, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("InnerWithBodyFuture")
+        f.write_str("NextFutureWithBody")
     }
 }

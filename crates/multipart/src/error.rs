@@ -5,6 +5,7 @@ use peregrine_web::Problem;
 use std::fmt;
 
 /// Why a form is rejected. The client is at fault in each case.
+#[doc(alias = "MultipartRejection")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MultipartError {

@@ -68,6 +68,7 @@ impl Multipart {
     ///
     /// # Errors
     /// As for [`MultipartForm`].
+    #[doc(alias = "TypedMultipart")]
     pub async fn into_form<T: DeserializeOwned>(mut self) -> Result<T, Problem> {
         let (mut fields, mut charge) = (Vec::new(), MemoryReservation::empty());
         while let Some(field) = self.next_field().await? {

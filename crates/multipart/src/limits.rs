@@ -26,6 +26,7 @@ use peregrine_web::{Request, Response, Service};
 /// let app = App::new().with(limits).post("/count", count);
 /// # drop(app);
 /// ```
+#[doc(alias = "SizeLimit")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MultipartLimits {
     /// The maximum number of parts, including files. The default is 256.

@@ -45,6 +45,7 @@ use std::task::{Context, Poll, ready};
 /// let request = client.post("/").header("content-type", "multipart/form-data; boundary=b");
 /// assert_eq!(request.body(form).send_now().text(), "bird: 6\n");
 /// ```
+#[doc(alias = "form-data")]
 pub struct Multipart {
     body: Body,
     boundary: String,

@@ -23,6 +23,8 @@ use std::sync::Arc;
 ///
 /// In a [`MultipartForm`](crate::MultipartForm), a field can have the type `Upload`,
 /// `Option<Upload>` or `Vec<Upload>`.
+#[doc(alias = "TempFile")]
+#[doc(alias = "NamedTempFile")]
 #[derive(Clone, Debug)]
 pub struct UploadedFile {
     file_name: Option<String>,

@@ -11,6 +11,7 @@ use std::fmt;
 
 /// A scope in which every route describes itself; other handlers do not compile. Created by
 /// [`api_scope`].
+#[doc(alias = "ApiRouter")]
 pub struct ApiScope(Scope);
 
 /// Describes all routes that `build` adds. Use it with [`App::scope`](peregrine_web::App::scope),
@@ -32,6 +33,7 @@ pub struct ApiScope(Scope);
 /// assert_eq!(document.operation("GET", "/birds/{id}").unwrap()["tags"][0], "birds");
 /// # Ok::<(), peregrine::openapi::OpenApiError>(())
 /// ```
+#[doc(alias = "api_route")]
 pub fn api_scope(build: impl FnOnce(ApiScope) -> ApiScope) -> impl FnOnce(Scope) -> Scope {
     move |scope| build(ApiScope(scope)).0
 }
@@ -76,6 +78,7 @@ impl ApiScope {
     }
 
     /// Adds a nested scope with a prefix.
+    #[doc(alias = "nest")]
     #[track_caller]
     #[must_use]
     pub fn scope(self, prefix: &str, build: impl FnOnce(Self) -> Self) -> Self {
@@ -117,6 +120,8 @@ impl ApiScope {
     }
 
     /// Runs `middleware` around subsequent routes ([`Scope::wrap`]).
+    #[doc(alias = "layer")]
+    #[doc(alias = "middleware")]
     #[track_caller]
     #[must_use]
     pub fn wrap<Args, M>(self, middleware: M) -> Self
@@ -127,6 +132,8 @@ impl ApiScope {
     }
 
     /// Restricts subsequent routes to requests that `guard` accepts ([`Scope::when`]).
+    #[doc(alias = "when")]
+    #[doc(alias = "predicate")]
     #[must_use]
     pub fn guard(self, guard: impl Guard + 'static) -> Self {
         Self(self.0.when(guard))
@@ -165,6 +172,6 @@ impl ApiScope {
 
 impl fmt::Debug for ApiScope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Api").field(&self.0).finish()
+        f.debug_tuple("ApiScope").field(&self.0).finish()
     }
 }

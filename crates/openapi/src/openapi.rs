@@ -154,6 +154,7 @@ impl OpenApi {
     }
 
     /// Sets the path of the page. The default is `/docs`.
+    #[doc(alias = "swagger_ui")]
     #[must_use]
     pub fn ui_path(mut self, path: &str) -> Self {
         self.ui_path = Some(path.trim_end_matches('/').to_owned());

@@ -33,10 +33,10 @@ pub(crate) enum MetadataKind {
 impl fmt::Debug for OperationMetadata {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.0 {
-            MetadataKind::Scope(_) => "Note::Around",
-            MetadataKind::Inferred(_) => "Note::Signature",
-            MetadataKind::Explicit(_) => "Note::Edit",
-            MetadataKind::Hidden => "Note::Hidden",
+            MetadataKind::Scope(_) => "OperationMetadata(Scope)",
+            MetadataKind::Inferred(_) => "OperationMetadata(Inferred)",
+            MetadataKind::Explicit(_) => "OperationMetadata(Explicit)",
+            MetadataKind::Hidden => "OperationMetadata(Hidden)",
         })
     }
 }

@@ -90,6 +90,7 @@ impl Server {
 /// of the standard library or of tokio, for TCP or Unix domain sockets.
 ///
 /// For an address, each worker has its own socket; a listener is shared by all workers.
+#[doc(alias = "TcpListener")]
 #[derive(Debug)]
 pub enum ServeListener {
     /// An address.
@@ -167,6 +168,7 @@ impl From<tokio::net::UnixListener> for ServeListener {
 ///     .await
 /// # }
 /// ```
+#[doc(alias = "axum")]
 pub fn serve<Via, T>(entrance: impl Into<ServeListener>, service: T) -> Serve<T::Dispatch>
 where
     T: IntoTowerHandler<Via>,
@@ -217,6 +219,7 @@ fn invalid_listener(cause: std::io::Error) -> Error {
 type ShutdownFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A server that starts when it is awaited. Returned by [`serve`] and `serve_tls`.
+#[doc(alias = "axum")]
 #[must_use = "a server does nothing until it is awaited"]
 pub struct Serve<R> {
     server: Result<Server, Error>,
@@ -302,6 +305,6 @@ impl<R: Dispatch + Send> IntoFuture for Serve<R> {
 
 impl<R> fmt::Debug for Serve<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Serving").field("server", &self.server).finish_non_exhaustive()
+        f.debug_struct("Serve").field("server", &self.server).finish_non_exhaustive()
     }
 }

@@ -28,7 +28,7 @@ impl ReverseProxy {
             tracing::warn!(
                 target: "peregrine",
                 upstream = %upstream,
-                why = %why.attempt_error,
+                error = %why.attempt_error,
                 path = parts.head.path(),
                 "a request could not be forwarded"
             );
@@ -36,7 +36,7 @@ impl ReverseProxy {
         match why.attempt_error {
             AttemptError::ResponseTimeout | AttemptError::ConnectTimeout => {
                 let detail = "the server behind this one did not respond in time; try again later";
-                Problem::new(StatusCode::GATEWAY_TIMEOUT, "upstream-late", detail)
+                Problem::new(StatusCode::GATEWAY_TIMEOUT, "upstream-timeout", detail)
             }
             AttemptError::NoFreeConnection | AttemptError::OutOfResources(_) => {
                 let detail =

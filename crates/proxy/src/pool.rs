@@ -33,7 +33,7 @@ pub(crate) struct Http2Connection {
     /// Counts the requests that use the connection.
     streams: Rc<()>,
     /// The maximum number of requests that use the connection.
-    streams_max: u32,
+    concurrent_streams_max: u32,
 }
 
 /// The maximum number of requests that share a connection, unless its server allows fewer. Further
@@ -45,13 +45,13 @@ impl UpstreamConnection {
     #[cfg(feature = "tls")]
     pub(crate) fn shared(
         sender: hyper::client::conn::http2::SendRequest<UpstreamRequestBody>,
-        streams_max: Option<u32>,
+        concurrent_streams_max: Option<u32>,
     ) -> Self {
         // A server that allows no streams at first may allow them later. The request that opened
         // the connection waits for that.
         let users_max =
-            streams_max.unwrap_or(STREAMS_PER_CONNECTION_MAX).clamp(1, STREAMS_PER_CONNECTION_MAX);
-        Self::Http2(Http2Connection { sender, streams: Rc::new(()), streams_max: users_max })
+            concurrent_streams_max.unwrap_or(STREAMS_PER_CONNECTION_MAX).clamp(1, STREAMS_PER_CONNECTION_MAX);
+        Self::Http2(Http2Connection { sender, streams: Rc::new(()), concurrent_streams_max: users_max })
     }
 
     pub(crate) fn is_http2(&self) -> bool {
@@ -133,7 +133,7 @@ impl ConnectionPool {
     fn checkout_http2(&self) -> Option<Http2Connection> {
         let mut all = self.http2.borrow_mut();
         let has_room = |shared: &Http2Connection| {
-            u32::try_from(shared.active_streams()).is_ok_and(|users| users < shared.streams_max)
+            u32::try_from(shared.active_streams()).is_ok_and(|users| users < shared.concurrent_streams_max)
         };
         self.evict_expired_http2(&mut all, Instant::now());
         let (shared, since) = all.iter_mut().find(|(shared, _)| has_room(shared))?;

@@ -29,6 +29,8 @@ const FAIL_TIMEOUT: Duration = Duration::from_secs(10);
 /// # let _ = upstreams;
 /// # Ok::<(), peregrine::proxy::UpstreamError>(())
 /// ```
+#[doc(alias = "backends")]
+#[doc(alias = "upstream")]
 #[derive(Clone)]
 pub struct Upstreams(Arc<UpstreamSet>);
 
@@ -42,6 +44,8 @@ pub(crate) struct UpstreamSet {
 }
 
 /// How the next upstream is chosen among those that are up.
+#[doc(alias = "balance")]
+#[doc(alias = "Balancer")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LoadBalancing {
@@ -49,6 +53,7 @@ pub enum LoadBalancing {
     #[default]
     RoundRobin,
     /// The one with the fewest requests in progress on all workers; among equals, each in turn.
+    #[doc(alias = "least_conn")]
     LeastRequests,
 }
 
@@ -175,6 +180,7 @@ impl Upstreams {
     ///
     /// # Panics
     /// The set was already cloned.
+    #[doc(alias = "lb_policy")]
     #[must_use]
     pub fn load_balancing(self, balance: LoadBalancing) -> Self {
         self.configure(|set| set.balance = balance)
@@ -208,6 +214,7 @@ impl Upstreams {
     ///
     /// # Panics
     /// `path` does not begin with a slash, or the set was already cloned.
+    #[doc(alias = "active_health_check")]
     #[must_use]
     pub fn health_check(self, path: &str, every: Duration) -> Self {
         let uri = path.parse::<Uri>().ok().filter(|_| path.starts_with('/'));
@@ -307,7 +314,7 @@ impl UpstreamSet {
                 tracing::warn!(
                     target: "peregrine",
                     upstream = %upstream,
-                    why = %why,
+                    error = %why,
                     failures,
                     "an upstream is down"
                 );

@@ -110,6 +110,7 @@ impl RateLimit {
     /// If the request is over a limit, a problem of status 429 with `Retry-After`. Invalid
     /// settings, which [`App::build`](peregrine_web::App::build) reports for middleware, are a
     /// problem of status 500 here.
+    #[doc(alias = "check")]
     pub async fn check_key(&self, key: impl AsRef<[u8]>) -> Result<(), Problem> {
         let ready = self.compiled()?;
         let key = key.as_ref();

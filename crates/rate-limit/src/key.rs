@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 /// Which requests share a limit: the result of the function passed to
 /// [`RateLimit::key_by`](crate::RateLimit::by).
+#[doc(alias = "KeyExtractor")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RateLimitKey(KeyKind);
 

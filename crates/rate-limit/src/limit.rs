@@ -70,6 +70,9 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// debt in its set and inherits that debt. A key is therefore never let through because it was
 /// forgotten, but during a flood of keys, new clients may be rejected although they have sent
 /// nothing before. [`counts`](Self::stats) reports how often this happens.
+#[doc(alias = "Governor")]
+#[doc(alias = "throttle")]
+#[doc(alias = "limit_req")]
 #[derive(Clone)]
 #[must_use = "a middleware does nothing until it is added to an application or a scope"]
 pub struct RateLimit(Arc<Inner>);
@@ -188,6 +191,8 @@ impl RateLimit {
     /// });
     /// # let _ = limit;
     /// ```
+    #[doc(alias = "key_extractor")]
+    #[doc(alias = "keyGenerator")]
     pub fn key_by(self, key: impl Fn(&Parts) -> RateLimitKey + Send + Sync + 'static) -> Self {
         self.configure_limit(|rule| rule.key = KeyExtractor::Function(Arc::new(key)))
     }
@@ -206,6 +211,7 @@ impl RateLimit {
     }
 
     /// Counts all requests together.
+    #[doc(alias = "GlobalKeyExtractor")]
     pub fn global(self) -> Self {
         self.configure_limit(|rule| rule.key = KeyExtractor::Global)
     }
@@ -229,6 +235,7 @@ impl RateLimit {
     }
 
     /// Exempts requests for which the function returns `true`.
+    #[doc(alias = "skip")]
     pub fn exempt_if(self, is_exempt: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
         self.configure(|settings| settings.exempt = Some(Arc::new(is_exempt)))
     }

@@ -56,6 +56,7 @@ return debts
 ";
 
 /// How requests are counted while Redis does not answer.
+#[doc(alias = "failure_mode")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnStoreFailure {

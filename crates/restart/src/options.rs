@@ -25,6 +25,7 @@ use std::time::Duration;
 ///     server.serve(|| App::new().get("/", || "hello"))
 /// }
 /// ```
+#[doc(alias = "Command")]
 #[derive(Clone, Debug)]
 pub struct UpgradeOptions {
     program: Option<PathBuf>,

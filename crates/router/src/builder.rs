@@ -12,6 +12,8 @@ use crate::router::{Route, Router};
 use crate::static_paths::StaticPaths;
 
 /// The meaning of a slash at the end of a path. The root, `/`, always has it.
+#[doc(alias = "NormalizePath")]
+#[doc(alias = "SlashPolicy")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TrailingSlash {
     /// `/a` and `/a/` are different paths.

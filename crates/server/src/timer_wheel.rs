@@ -270,7 +270,7 @@ impl Drop for Timer {
 
 impl fmt::Debug for Timer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Alarm").field("number", &self.key).finish()
+        f.debug_struct("Timer").field("number", &self.key).finish()
     }
 }
 

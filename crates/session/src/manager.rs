@@ -67,6 +67,8 @@ const BYTES_MAX: usize = 64 * 1024;
 /// A session ID from a client counts only if the store has it; new sessions always get new IDs.
 /// Responses of handlers that took a session get `Vary: Cookie`, and `Cache-Control: private`
 /// unless they set it themselves.
+#[doc(alias = "SessionManagerLayer")]
+#[doc(alias = "SessionMiddleware")]
 #[derive(Clone, Debug)]
 #[must_use = "a middleware does nothing until it is added to an application or a scope"]
 pub struct SessionManager(Rc<SessionSettings>);
@@ -90,6 +92,7 @@ impl SessionManager {
 
     /// Keeps sessions in the client's cookie, encrypted, without a store. The server cannot end
     /// such a session early: a copied cookie remains usable until it expires.
+    #[doc(alias = "CookieSessionStore")]
     pub fn cookie_store(keys: CookieKeys) -> Self {
         Self::with_backend(Backend::Cookie(keys))
     }
@@ -152,11 +155,14 @@ impl SessionManager {
     }
 
     /// Makes the cookie last until the browser closes, or the session ends, whichever is first.
+    #[doc(alias = "on_session_end")]
+    #[doc(alias = "BrowserSession")]
     pub fn expire_on_browser_close(self) -> Self {
         self.configure(|settings| settings.cookie.is_browser_session = true)
     }
 
     /// Sets after how long without use a session ends. The default is 1 day.
+    #[doc(alias = "on_inactivity")]
     pub fn idle_timeout(self, time: StdDuration) -> Self {
         self.configure(|settings| {
             settings.idle_timeout = Duration::try_from(time).unwrap_or(Duration::MAX)
@@ -164,6 +170,7 @@ impl SessionManager {
     }
 
     /// Sets after how long a session ends regardless of use. The default is 30 days.
+    #[doc(alias = "max_age")]
     pub fn absolute_timeout(self, time: StdDuration) -> Self {
         self.configure(|settings| {
             settings.absolute_timeout = Duration::try_from(time).unwrap_or(Duration::MAX)
@@ -357,7 +364,7 @@ impl Middleware for SessionManager {
 
 impl fmt::Debug for SessionSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Settings")
+        f.debug_struct("SessionSettings")
             .field("backend", &self.backend)
             .field("cookie", &self.cookie)
             .field("idle", &self.idle_timeout)

@@ -32,28 +32,28 @@ pub struct AccessLogConfig {
     #[serde(with = "OptionalString")]
     pub target: Option<String>,
     /// The line format: `common`, `combined`, or `json`. Applied on reload.
-    pub form: LineFormat,
+    pub format: LineFormat,
     /// Whether lines contain query strings, which may hold secrets. Applied on reload.
-    pub queries: bool,
+    pub include_query: bool,
     /// Patterns of routes whose requests are not logged, such as `/health`. Applied on reload.
-    pub routes_left_out: Vec<String>,
+    pub excluded_routes: Vec<String>,
     /// The maximum number of unwritten bytes per worker. Lines beyond it are dropped and counted.
     #[serde(with = "ByteSize")]
     pub queue_bytes_max: usize,
     /// How long shutdown waits until all lines are written.
     #[serde(with = "HumanDuration")]
-    pub end_timeout: Duration,
+    pub flush_timeout: Duration,
 }
 
 impl Default for AccessLogConfig {
     fn default() -> Self {
         Self {
             target: None,
-            form: LineFormat::Combined,
-            queries: true,
-            routes_left_out: Vec::new(),
+            format: LineFormat::Combined,
+            include_query: true,
+            excluded_routes: Vec::new(),
             queue_bytes_max: 1 << 20,
-            end_timeout: Duration::from_secs(5),
+            flush_timeout: Duration::from_secs(5),
         }
     }
 }
@@ -78,25 +78,25 @@ impl AccessLogConfig {
     #[must_use]
     pub fn style(&self) -> AccessLogStyle {
         AccessLogStyle {
-            format: match self.form {
+            format: match self.format {
                 LineFormat::Common => AccessLogFormat::Common,
                 LineFormat::Combined => AccessLogFormat::Combined,
                 LineFormat::Json => AccessLogFormat::Json,
             },
-            omit_query: !self.queries,
-            excluded_routes: self.routes_left_out.iter().cloned().collect(),
+            omit_query: !self.include_query,
+            excluded_routes: self.excluded_routes.iter().cloned().collect(),
         }
     }
 
     /// These settings with the changes in `read` that a running server can apply: all but turning
-    /// the log on or off, the queue size, and the timeout.
+    /// the log on or off, the queue size, and the flush timeout.
     #[doc(hidden)]
     #[must_use]
     pub fn merge_reloadable(&self, read: &Self) -> Self {
         Self {
             target: read.target.clone().or_else(|| self.target.clone()),
             queue_bytes_max: self.queue_bytes_max,
-            end_timeout: self.end_timeout,
+            flush_timeout: self.flush_timeout,
             ..read.clone()
         }
     }
@@ -111,9 +111,9 @@ impl ServerConfig {
         if of.queue_bytes_max < 1024 {
             return wrong("queue_bytes_max", "too small for a line: use at least `1 KiB`");
         }
-        if let Some(pattern) = of.routes_left_out.iter().find(|pattern| !pattern.starts_with('/')) {
+        if let Some(pattern) = of.excluded_routes.iter().find(|pattern| !pattern.starts_with('/')) {
             let text = format!("`{pattern}` is not a route pattern: patterns start with `/`");
-            return wrong("routes_left_out", &text);
+            return wrong("excluded_routes", &text);
         }
         Ok(())
     }

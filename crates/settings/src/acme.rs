@@ -15,13 +15,13 @@ pub struct AcmeConfig {
     pub domains: Vec<String>,
     /// The URL of the authority's directory. For testing, Let's Encrypt has
     /// `https://acme-staging-v02.api.letsencrypt.org/directory`.
-    pub directory: String,
+    pub directory_url: String,
     /// E-mail addresses at which the authority can reach you.
     pub contacts: Vec<String>,
-    /// The folder that stores the account and the certificates. Instances that share the folder
-    /// share the certificates.
+    /// The directory that stores the account and the certificates. Instances that share the
+    /// directory share the certificates.
     #[serde(with = "OptionalString")]
-    pub folder: Option<String>,
+    pub state_dir: Option<String>,
     /// How to prove control of a domain to the authority, preferred first: `tls-alpn-01` needs this
     /// listener to be reachable at port 443, `http-01` needs any listener at port 80.
     pub challenges: Vec<ChallengeKind>,
@@ -29,23 +29,23 @@ pub struct AcmeConfig {
     /// default.
     #[serde(with = "OptionalString")]
     pub profile: Option<String>,
-    /// PEM files of additional root certificates to trust when connecting to the directory.
-    pub roots: Vec<String>,
+    /// PEM files of additional root certificates to trust when connecting to the authority.
+    pub ca_files: Vec<String>,
     /// The external account to bind the ACME account to, if the authority requires it.
-    pub external_account: ExternalAccountBindingConfig,
+    pub external_account_binding: ExternalAccountBindingConfig,
 }
 
 impl Default for AcmeConfig {
     fn default() -> Self {
         Self {
             domains: Vec::new(),
-            directory: "https://acme-v02.api.letsencrypt.org/directory".to_owned(),
+            directory_url: "https://acme-v02.api.letsencrypt.org/directory".to_owned(),
             contacts: Vec::new(),
-            folder: None,
+            state_dir: None,
             challenges: vec![ChallengeKind::TlsAlpn01, ChallengeKind::Http01],
             profile: None,
-            roots: Vec::new(),
-            external_account: ExternalAccountBindingConfig::default(),
+            ca_files: Vec::new(),
+            external_account_binding: ExternalAccountBindingConfig::default(),
         }
     }
 }
@@ -57,14 +57,14 @@ impl Default for AcmeConfig {
 pub struct ExternalAccountBindingConfig {
     /// The key identifier; `off`: no external account.
     #[serde(with = "OptionalString")]
-    pub id: Option<String>,
+    pub key_id: Option<String>,
     /// The HMAC key in base64url, as the authority shows it. It is never printed.
-    pub key: SecretString,
+    pub mac_key: SecretString,
 }
 
 impl Default for ExternalAccountBindingConfig {
     fn default() -> Self {
-        Self { id: None, key: SecretString::new("") }
+        Self { key_id: None, mac_key: SecretString::new("") }
     }
 }
 

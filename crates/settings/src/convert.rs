@@ -18,9 +18,9 @@ impl ServerConfig {
         Options {
             receive_buffers: of.receive_buffers,
             receive_buffer_bytes: of.receive_buffer_bytes,
-            read_ahead_buffers_max: of.receive_ahead_max,
-            large_receive_bytes: of.receive_large_bytes,
-            spin_us: u32::try_from(of.spin.as_micros()).unwrap_or(u32::MAX),
+            read_ahead_buffers_max: of.read_ahead_buffers_max,
+            large_receive_bytes: of.large_receive_bytes,
+            spin_us: u32::try_from(of.busy_poll.as_micros()).unwrap_or(u32::MAX),
             socket_options: self.socket_options(),
             ..Options::default()
         }
@@ -34,15 +34,15 @@ impl ServerConfig {
         SocketOptions {
             backlog: of.backlog,
             nodelay: of.nodelay,
-            notsent_lowat_bytes: of.unsent_bytes_max,
-            tcp_keepalive: of.keep_alive,
-            tcp_keepalive_interval: of.keep_alive_interval,
-            tcp_keepalive_retries: of.keep_alive_probes,
-            tcp_user_timeout: of.user_timeout,
+            notsent_lowat_bytes: of.notsent_lowat_bytes,
+            tcp_keepalive: of.tcp_keepalive,
+            tcp_keepalive_interval: of.tcp_keepalive_interval,
+            tcp_keepalive_retries: of.tcp_keepalive_retries,
+            tcp_user_timeout: of.tcp_user_timeout,
             receive_buffer_bytes: of.receive_buffer_bytes,
             send_buffer_bytes: of.send_buffer_bytes,
             ipv6_only: of.ipv6_only,
-            shared_accept_queue: of.one_queue,
+            shared_accept_queue: of.shared_accept_queue,
         }
     }
 
@@ -83,34 +83,35 @@ impl TrustedProxiesConfig {
     pub fn to_trusted_proxies(&self, section: &str) -> Result<Option<TrustedProxies>, ConfigError> {
         let wrong =
             |name: &str, text: &str| ConfigError::for_key(&format!("{section}.{name}"), text);
-        let mut proxies = match (self.hops, self.from.is_empty()) {
+        let mut proxies = match (self.hops, self.networks.is_empty()) {
             (None, true) => return Ok(None),
-            (None, false) => TrustedProxies::from_networks(&self.from),
+            (None, false) => TrustedProxies::from_networks(&self.networks),
             (Some(hops), true) => TrustedProxies::hops(hops),
             (Some(_), false) => {
-                let text = "set either `from` or `hops`, not both";
+                let text = "set either `networks` or `hops`, not both";
                 return Err(wrong("hops", text));
             }
         };
         if let Some(most) = self.hops_max {
             proxies = proxies.hops_max(most);
         }
-        proxies = match self.field {
+        proxies = match self.header {
             ForwardedHeader::XForwarded => proxies,
-            ForwardedHeader::Forwarded if self.host || self.prefix => {
-                let text = "`host` and `prefix` need `field = \"x-forwarded\"`";
-                return Err(wrong("field", text));
+            ForwardedHeader::Forwarded if self.x_forwarded_host || self.x_forwarded_prefix => {
+                let text = "`x_forwarded_host` and `x_forwarded_prefix` need \
+                            `header = \"x-forwarded\"`";
+                return Err(wrong("header", text));
             }
             ForwardedHeader::Forwarded => proxies.forwarded_header(),
         };
-        if self.host {
+        if self.x_forwarded_host {
             proxies = proxies.x_forwarded_host();
         }
-        if self.prefix {
+        if self.x_forwarded_prefix {
             proxies = proxies.x_forwarded_prefix();
         }
         match proxies.config_error() {
-            Some(fault) => Err(wrong(if self.hops.is_some() { "hops" } else { "from" }, fault)),
+            Some(fault) => Err(wrong(if self.hops.is_some() { "hops" } else { "networks" }, fault)),
             None => Ok(Some(proxies)),
         }
     }
@@ -128,12 +129,14 @@ impl ProxyProtocolConfig {
             ProxyProtocolMode::Required => ProxyProtocol::required(),
             ProxyProtocolMode::Optional => ProxyProtocol::optional(),
         };
-        if !self.from.is_empty() {
-            settings = settings.trust(&self.from);
+        if !self.trusted.is_empty() {
+            settings = settings.trust(&self.trusted);
         }
         let settings = settings.header_bytes_max(self.header_bytes_max);
         match settings.config_error() {
-            Some(fault) => Err(ConfigError::for_key(&format!("{section}.from"), fault.to_owned())),
+            Some(fault) => {
+                Err(ConfigError::for_key(&format!("{section}.trusted"), fault.to_owned()))
+            }
             None => Ok(Some(settings)),
         }
     }

@@ -42,15 +42,15 @@ pub struct ServerConfig {
     pub tls: TlsSection,
     /// Proxies that are trusted to report client addresses. Applied on reload.
     pub trusted_proxies: TrustedProxiesConfig,
-    /// Limits and timeouts. Applied on reload, except `poll_budget`, `lame_duck`,
-    /// `shutdown_timeout` and `background_timeout`.
+    /// Limits and timeouts. Applied on reload, except `blocking_poll_threshold`,
+    /// `lame_duck_period`, `shutdown_timeout` and `background_task_timeout`.
     pub limits: Limits,
     /// The I/O driver.
     pub driver: DriverConfig,
     /// Socket options.
     pub sockets: SocketsConfig,
     /// The program's log. Applied on reload if the program supports it.
-    pub logs: LoggingConfig,
+    pub logging: LoggingConfig,
     /// The access log: one line per request.
     pub access_log: AccessLogConfig,
     /// Traces of requests, and the collector that receives them.
@@ -181,20 +181,20 @@ pub struct ListenerConfig {
 pub struct TrustedProxiesConfig {
     /// Addresses (`10.0.0.7`) and networks (`10.0.0.0/8`) of the proxies, and `unix:` for all
     /// clients of Unix domain sockets.
-    pub from: Vec<String>,
+    pub networks: Vec<String>,
     /// The number of proxies in front of the server, at any addresses, if clients can reach it only
-    /// through them. Use it in place of `from`.
+    /// through them. Use it in place of `networks`.
     #[serde(with = "OptionalCount")]
     pub hops: Option<usize>,
     /// The maximum number of proxies in a chain to trust.
     #[serde(with = "OptionalCount")]
     pub hops_max: Option<usize>,
     /// The header fields that the proxies write: `x-forwarded`, or `forwarded` (RFC 7239).
-    pub field: ForwardedHeader,
+    pub header: ForwardedHeader,
     /// Also reads `X-Forwarded-Host` and `X-Forwarded-Port`. The proxies must set or remove them.
-    pub host: bool,
+    pub x_forwarded_host: bool,
     /// Also reads `X-Forwarded-Prefix`. The proxies must set or remove it.
-    pub prefix: bool,
+    pub x_forwarded_prefix: bool,
 }
 
 /// The header fields that trusted proxies write.
@@ -218,7 +218,7 @@ pub struct ProxyProtocolConfig {
     pub mode: ProxyProtocolMode,
     /// Peers that may send a header: addresses, networks, and `unix:`. Default with `required`:
     /// this machine, private networks, and Unix domain sockets.
-    pub from: Vec<String>,
+    pub trusted: Vec<String>,
     /// The maximum length of a version 2 header.
     #[serde(with = "ByteSize")]
     pub header_bytes_max: usize,
@@ -226,7 +226,7 @@ pub struct ProxyProtocolConfig {
 
 impl Default for ProxyProtocolConfig {
     fn default() -> Self {
-        Self { mode: ProxyProtocolMode::Off, from: Vec::new(), header_bytes_max: 4096 }
+        Self { mode: ProxyProtocolMode::Off, trusted: Vec::new(), header_bytes_max: 4096 }
     }
 }
 
@@ -260,14 +260,14 @@ pub struct DriverConfig {
     pub receive_buffer_bytes: usize,
     /// The number of unread receive buffers that one connection may hold before the driver stops
     /// receiving for it.
-    pub receive_ahead_max: usize,
+    pub read_ahead_buffers_max: usize,
     /// The size of a receive on a connection that fills its buffers, from 4 KiB to 1 MiB.
     #[serde(with = "ByteSize")]
-    pub receive_large_bytes: usize,
+    pub large_receive_bytes: usize,
     /// How long to poll for completions before sleeping in the kernel. It trades idle CPU time for
     /// lower latency. Only with io_uring.
     #[serde(with = "HumanDuration")]
-    pub spin: Duration,
+    pub busy_poll: Duration,
 }
 
 /// The I/O driver.
@@ -291,8 +291,8 @@ impl Default for DriverConfig {
         let Options {
             receive_buffers,
             receive_buffer_bytes,
-            read_ahead_buffers_max: receive_ahead_max,
-            large_receive_bytes: receive_large_bytes,
+            read_ahead_buffers_max,
+            large_receive_bytes,
             spin_us,
             cpu: _,
             socket_options: _,
@@ -302,9 +302,9 @@ impl Default for DriverConfig {
             kind: DriverKind::Auto,
             receive_buffers,
             receive_buffer_bytes,
-            receive_ahead_max,
-            receive_large_bytes,
-            spin: Duration::from_micros(spin_us.into()),
+            read_ahead_buffers_max,
+            large_receive_bytes,
+            busy_poll: Duration::from_micros(spin_us.into()),
         }
     }
 }
@@ -322,22 +322,22 @@ pub struct SocketsConfig {
     /// The maximum number of unsent bytes that the kernel buffers per connection
     /// (`TCP_NOTSENT_LOWAT`).
     #[serde(with = "ByteSize")]
-    pub unsent_bytes_max: u32,
+    pub notsent_lowat_bytes: u32,
     /// How long a connection may be idle before the kernel sends keep-alive probes (`SO_KEEPALIVE`,
     /// `TCP_KEEPIDLE`).
     #[serde(with = "OptionalDuration")]
-    pub keep_alive: Option<Duration>,
+    pub tcp_keepalive: Option<Duration>,
     /// The time between two unanswered probes.
     #[serde(with = "HumanDuration")]
-    pub keep_alive_interval: Duration,
+    pub tcp_keepalive_interval: Duration,
     /// The number of unanswered probes after which the kernel closes the connection. On Linux, only
-    /// used with `user_timeout = "off"`.
-    pub keep_alive_probes: u32,
+    /// used with `tcp_user_timeout = "off"`.
+    pub tcp_keepalive_retries: u32,
     /// How long data or probes may stay unacknowledged, or the client's receive window closed,
     /// before the kernel closes the connection (`TCP_USER_TIMEOUT`, on Linux). The server raises it
-    /// above `rate_slack`.
+    /// above `transfer_rate_grace`.
     #[serde(with = "OptionalDuration")]
-    pub user_timeout: Option<Duration>,
+    pub tcp_user_timeout: Option<Duration>,
     /// The size of the kernel's receive buffer (`SO_RCVBUF`); `off`: chosen by the kernel.
     #[serde(with = "OptionalByteSize")]
     pub receive_buffer_bytes: Option<usize>,
@@ -348,7 +348,7 @@ pub struct SocketsConfig {
     pub ipv6_only: bool,
     /// Whether all workers accept from one queue per address, as they always do on systems other
     /// than Linux. See the guide.
-    pub one_queue: bool,
+    pub shared_accept_queue: bool,
 }
 
 impl Default for SocketsConfig {
@@ -362,28 +362,28 @@ impl From<SocketOptions> for SocketsConfig {
         let SocketOptions {
             backlog,
             nodelay,
-            notsent_lowat_bytes: unsent_bytes_max,
-            tcp_keepalive: keep_alive,
-            tcp_keepalive_interval: keep_alive_interval,
-            tcp_keepalive_retries: keep_alive_probes,
-            tcp_user_timeout: user_timeout,
+            notsent_lowat_bytes,
+            tcp_keepalive,
+            tcp_keepalive_interval,
+            tcp_keepalive_retries,
+            tcp_user_timeout,
             receive_buffer_bytes,
             send_buffer_bytes,
             ipv6_only,
-            shared_accept_queue: one_queue,
+            shared_accept_queue,
         } = options;
         Self {
             backlog,
             nodelay,
-            unsent_bytes_max,
-            keep_alive,
-            keep_alive_interval,
-            keep_alive_probes,
-            user_timeout,
+            notsent_lowat_bytes,
+            tcp_keepalive,
+            tcp_keepalive_interval,
+            tcp_keepalive_retries,
+            tcp_user_timeout,
             receive_buffer_bytes,
             send_buffer_bytes,
             ipv6_only,
-            one_queue,
+            shared_accept_queue,
         }
     }
 }
@@ -399,7 +399,7 @@ pub struct AdminConfig {
     pub address: Option<String>,
     /// How long a handler may block a worker's thread before `/livez` responds with 503.
     #[serde(with = "HumanDuration")]
-    pub live_within: Duration,
+    pub liveness_threshold: Duration,
     /// Permissions of the Unix domain socket's file, as an octal string such as `"0660"`; `off`:
     /// determined by the process's umask. Inherited sockets are not changed.
     #[serde(with = "OptionalFileMode")]
@@ -417,7 +417,7 @@ impl Default for AdminConfig {
     fn default() -> Self {
         Self {
             address: None,
-            live_within: Duration::from_secs(30),
+            liveness_threshold: Duration::from_secs(30),
             unix_mode: None,
             unix_owner: None,
             unix_group: None,
@@ -431,7 +431,7 @@ impl Default for AdminConfig {
 #[serde(default, deny_unknown_fields)]
 pub struct RestartConfig {
     /// Whether SIGUSR2 starts a new process of the program, which takes over once it serves.
-    pub upgrade_at_signal: bool,
+    pub upgrade_on_sigusr2: bool,
     /// How long the new process may take to start serving. After that it is killed, and this
     /// process keeps serving.
     #[serde(with = "HumanDuration")]
@@ -443,6 +443,6 @@ pub struct RestartConfig {
 
 impl Default for RestartConfig {
     fn default() -> Self {
-        Self { upgrade_at_signal: true, upgrade_timeout: Duration::from_secs(60), program: None }
+        Self { upgrade_on_sigusr2: true, upgrade_timeout: Duration::from_secs(60), program: None }
     }
 }

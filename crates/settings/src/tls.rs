@@ -20,14 +20,14 @@ pub struct TlsSection {
     #[serde(with = "OptionalString")]
     pub default_certificate: Option<String>,
     /// Reloads certificates when their files change. Needs the feature `tls-watch`.
-    pub watch: bool,
+    pub watch_files: bool,
     /// Client certificates (mutual TLS).
     pub client_auth: ClientAuthConfig,
     /// A file with session ticket keys; `off`: random keys that only this process knows.
     #[serde(with = "OptionalString")]
     pub ticket_keys: Option<String>,
     /// The oldest TLS version accepted: `1.2` or `1.3`.
-    pub minimum_version: MinTlsVersion,
+    pub min_version: MinTlsVersion,
     /// Cipher suites, preferred first; empty: the server's default.
     pub cipher_suites: Vec<String>,
     /// Key exchange groups, preferred first; empty: the server's default.
@@ -35,7 +35,7 @@ pub struct TlsSection {
     /// ALPN protocols, preferred first. Without `h2`, clients cannot use HTTP/2.
     pub alpn: Vec<String>,
     /// Responds with 421 to requests for a host that the certificate does not cover.
-    pub host_check: bool,
+    pub check_host: bool,
     /// How long before a certificate expires the server starts to log warnings.
     #[serde(with = "HumanDuration")]
     pub expiry_warning: Duration,
@@ -50,14 +50,14 @@ impl Default for TlsSection {
             certificates: BTreeMap::new(),
             acme: AcmeConfig::default(),
             default_certificate: None,
-            watch: false,
+            watch_files: false,
             client_auth: ClientAuthConfig::default(),
             ticket_keys: None,
-            minimum_version: MinTlsVersion::Tls12,
+            min_version: MinTlsVersion::Tls12,
             cipher_suites: Vec::new(),
             key_exchange_groups: Vec::new(),
             alpn: ["h2", "http/1.1", "http/1.0"].map(ToOwned::to_owned).to_vec(),
-            host_check: false,
+            check_host: false,
             expiry_warning: Duration::from_secs(14 * 86_400),
             key_log: false,
         }
@@ -75,7 +75,7 @@ pub struct CertificateConfig {
     pub key: String,
     /// The file of a DER OCSP response to staple; `off`: none.
     #[serde(default, with = "OptionalString")]
-    pub staple: Option<String>,
+    pub ocsp_response: Option<String>,
 }
 
 /// Whether clients must present certificates, and which certificates are accepted.
@@ -87,11 +87,11 @@ pub struct ClientAuthConfig {
     /// certificate.
     pub mode: ClientAuthMode,
     /// Files with the root certificates that client certificates must chain to.
-    pub roots: Vec<String>,
+    pub ca_files: Vec<String>,
     /// Files with certificate revocation lists.
-    pub revoked: Vec<String>,
+    pub crl_files: Vec<String>,
     /// Checks only client certificates for revocation, not those of intermediate issuers.
-    pub revocation_of_clients_only: bool,
+    pub only_check_end_entity_revocation: bool,
 }
 
 /// Whether clients must present certificates.

@@ -15,14 +15,14 @@ pub struct TraceSection {
     /// Whether sampled requests get a span with OpenTelemetry's attributes.
     pub enabled: bool,
     /// The share of new traces that are sampled, from 0.0 (none) to 1.0 (all). Applied on reload.
-    pub ratio: f64,
+    pub sample_ratio: f64,
     /// Whether a request follows the sampling decision of the trace that it belongs to. Set `false`
     /// if untrusted clients can reach the server: they could force it to record everything. Applied
     /// on reload.
-    pub follow_parents: bool,
+    pub follow_remote_parents: bool,
     /// Sampling ratios for individual routes, by pattern: `"/health" = 0.0`. With 0.0, no request
     /// is sampled, even if its trace is. Applied on reload.
-    pub routes: BTreeMap<String, f64>,
+    pub route_sample_ratios: BTreeMap<String, f64>,
     /// The collector to send spans to. Needs the feature `otlp`.
     pub otlp: OtlpConfig,
 }
@@ -31,9 +31,9 @@ impl Default for TraceSection {
     fn default() -> Self {
         Self {
             enabled: false,
-            ratio: 1.0,
-            follow_parents: true,
-            routes: BTreeMap::new(),
+            sample_ratio: 1.0,
+            follow_remote_parents: true,
+            route_sample_ratios: BTreeMap::new(),
             otlp: OtlpConfig::default(),
         }
     }
@@ -50,26 +50,26 @@ pub struct OtlpConfig {
     pub endpoint: Option<String>,
     /// The service name; `off`: the value of `OTEL_SERVICE_NAME`.
     #[serde(with = "OptionalString")]
-    pub service: Option<String>,
+    pub service_name: Option<String>,
     /// Header fields of requests to the collector, for example for authentication:
     /// `authorization = "Bearer .."`. The values are never printed.
     pub headers: BTreeMap<String, SecretString>,
     /// The timeout for sending one batch of spans.
     #[serde(with = "HumanDuration")]
-    pub send_timeout: Duration,
+    pub export_timeout: Duration,
     /// How long shutdown waits until all spans are sent.
     #[serde(with = "HumanDuration")]
-    pub end_timeout: Duration,
+    pub flush_timeout: Duration,
 }
 
 impl Default for OtlpConfig {
     fn default() -> Self {
         Self {
             endpoint: None,
-            service: None,
+            service_name: None,
             headers: BTreeMap::new(),
-            send_timeout: Duration::from_secs(10),
-            end_timeout: Duration::from_secs(5),
+            export_timeout: Duration::from_secs(10),
+            flush_timeout: Duration::from_secs(5),
         }
     }
 }
@@ -80,9 +80,9 @@ impl TraceSection {
     #[must_use]
     pub fn to_trace_config(&self) -> Option<TraceConfig> {
         self.enabled.then(|| {
-            let traces = TraceConfig::new().sample_ratio(self.ratio);
-            let traces = if self.follow_parents { traces } else { traces.ignore_remote_parents() };
-            self.routes
+            let traces = TraceConfig::new().sample_ratio(self.sample_ratio);
+            let traces = if self.follow_remote_parents { traces } else { traces.ignore_remote_parents() };
+            self.route_sample_ratios
                 .iter()
                 .fold(traces, |traces, (pattern, ratio)| traces.route_sample_ratio(pattern, *ratio))
         })
@@ -102,15 +102,19 @@ impl ServerConfig {
         let wrong =
             |name: &str, text: &str| Err(ConfigError::for_key(&format!("traces.{name}"), text));
         let of = &self.traces;
-        let routes = of.routes.iter().map(|(pattern, ratio)| (format!("routes.{pattern}"), *ratio));
-        for (name, ratio) in std::iter::once(("ratio".to_owned(), of.ratio)).chain(routes) {
+        let of_route = |(pattern, ratio): (&String, &f64)| {
+            (format!("route_sample_ratios.{pattern}"), *ratio)
+        };
+        let routes = of.route_sample_ratios.iter().map(of_route);
+        let of_all = ("sample_ratio".to_owned(), of.sample_ratio);
+        for (name, ratio) in std::iter::once(of_all).chain(routes) {
             if !(0.0..=1.0).contains(&ratio) {
                 let text = format!("{ratio} is out of range: use 0.0 (none) to 1.0 (all)");
                 return wrong(&name, &text);
             }
         }
-        if of.otlp.send_timeout.is_zero() {
-            return wrong("otlp.send_timeout", "a timeout of zero would send nothing");
+        if of.otlp.export_timeout.is_zero() {
+            return wrong("otlp.export_timeout", "a timeout of zero would send nothing");
         }
         for (name, value) in &of.otlp.headers {
             let is_field = http::HeaderName::try_from(name.as_str()).is_ok()

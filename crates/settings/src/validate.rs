@@ -46,11 +46,11 @@ impl ServerConfig {
             ("workers", self.workers.map_or(1, |workers| workers.get() as u64), 1, 4096),
             ("driver.receive_buffers", driver.receive_buffers.into(), 16, 32_768),
             ("driver.receive_buffer_bytes", driver.receive_buffer_bytes as u64, 512, kib(64)),
-            ("driver.receive_ahead_max", driver.receive_ahead_max as u64, 1, 32_768),
-            ("driver.receive_large_bytes", driver.receive_large_bytes as u64, kib(4), kib(1024)),
+            ("driver.read_ahead_buffers_max", driver.read_ahead_buffers_max as u64, 1, 32_768),
+            ("driver.large_receive_bytes", driver.large_receive_bytes as u64, kib(4), kib(1024)),
             ("sockets.backlog", sockets.backlog.into(), 1, i32::MAX as u64),
-            ("sockets.unsent_bytes_max", sockets.unsent_bytes_max.into(), 1, i32::MAX as u64),
-            ("sockets.keep_alive_probes", sockets.keep_alive_probes.into(), 1, 127),
+            ("sockets.notsent_lowat_bytes", sockets.notsent_lowat_bytes.into(), 1, i32::MAX as u64),
+            ("sockets.tcp_keepalive_retries", sockets.tcp_keepalive_retries.into(), 1, 127),
             (
                 "sockets.receive_buffer_bytes",
                 sockets.receive_buffer_bytes.map_or(kib(4), |bytes| bytes as u64),
@@ -67,9 +67,9 @@ impl ServerConfig {
             check_range(setting, number, least, most)?;
         }
         check_socket_times(sockets)?;
-        if driver.spin > Duration::from_secs(1) {
-            let text = "spinning for more than `1s` makes no sense";
-            return Err(ConfigError::for_key("driver.spin", text));
+        if driver.busy_poll > Duration::from_secs(1) {
+            let text = "polling for more than `1s` makes no sense";
+            return Err(ConfigError::for_key("driver.busy_poll", text));
         }
         Ok(())
     }
@@ -80,8 +80,8 @@ fn check_socket_times(sockets: &SocketsConfig) -> Result<(), ConfigError> {
     let second = Duration::from_secs(1);
     let most = Duration::from_secs(32_767);
     for (setting, time) in [
-        ("sockets.keep_alive", sockets.keep_alive.unwrap_or(second)),
-        ("sockets.keep_alive_interval", sockets.keep_alive_interval),
+        ("sockets.tcp_keepalive", sockets.tcp_keepalive.unwrap_or(second)),
+        ("sockets.tcp_keepalive_interval", sockets.tcp_keepalive_interval),
     ] {
         if !(second..=most).contains(&time) || time.subsec_nanos() > 0 {
             let text = "the kernel accepts whole seconds, from `1s` to `32767s`";
@@ -89,9 +89,9 @@ fn check_socket_times(sockets: &SocketsConfig) -> Result<(), ConfigError> {
         }
     }
     let most = Duration::from_millis(i32::MAX as u64);
-    if !(second..=most).contains(&sockets.user_timeout.unwrap_or(second)) {
+    if !(second..=most).contains(&sockets.tcp_user_timeout.unwrap_or(second)) {
         let text = "the kernel accepts `1s` to `24d`";
-        return Err(ConfigError::for_key("sockets.user_timeout", text));
+        return Err(ConfigError::for_key("sockets.tcp_user_timeout", text));
     }
     Ok(())
 }
@@ -116,18 +116,18 @@ fn check_limits(section: &str, limits: &Limits) -> Result<(), ConfigError> {
         ("fields_max", limits.fields_max as u64, 1, u64::MAX),
         ("connections_max", limits.connections_max as u64, 1, u64::MAX),
         ("handshakes_max", limits.handshakes_max as u64, 1, u64::MAX),
-        ("pending_output_bytes_max", limits.pending_output_bytes_max as u64, 1, u64::MAX),
-        ("unread_body_bytes_max", limits.unread_body_bytes_max as u64, 1, u64::MAX),
-        ("http2.streams_max", http2.streams_max.into(), 1, 32_768),
-        ("http2.stream_window", http2.stream_window.into(), 1, window_max),
+        ("write_buffer_bytes_max", limits.write_buffer_bytes_max as u64, 1, u64::MAX),
+        ("body_buffer_bytes_max", limits.body_buffer_bytes_max as u64, 1, u64::MAX),
+        ("http2.concurrent_streams_max", http2.concurrent_streams_max.into(), 1, 32_768),
+        ("http2.initial_stream_window", http2.initial_stream_window.into(), 1, window_max),
         ("http2.stream_window_max", http2.stream_window_max.into(), 1, window_max),
-        ("http2.connection_window", http2.connection_window.into(), table_max, window_max),
+        ("http2.initial_connection_window", http2.initial_connection_window.into(), table_max, window_max),
         ("http2.connection_window_max", http2.connection_window_max.into(), table_max, window_max),
-        ("http2.decoder_table_bytes_max", http2.decoder_table_bytes_max.into(), 0, table_max),
-        ("http2.encoder_table_bytes_max", http2.encoder_table_bytes_max.into(), 0, table_max),
-        ("http2.block_bytes_max", http2.block_bytes_max.into(), 64, u64::MAX),
-        ("http2.budget_max", http2.budget_max.into(), 1, u64::MAX),
-        ("http2.answers_max", http2.answers_max.into(), 1, u64::MAX),
+        ("http2.hpack_decoder_table_bytes_max", http2.hpack_decoder_table_bytes_max.into(), 0, table_max),
+        ("http2.hpack_encoder_table_bytes_max", http2.hpack_encoder_table_bytes_max.into(), 0, table_max),
+        ("http2.header_block_bytes_max", http2.header_block_bytes_max.into(), 64, u64::MAX),
+        ("http2.abuse_budget_max", http2.abuse_budget_max.into(), 1, u64::MAX),
+        ("http2.pending_control_frames_max", http2.pending_control_frames_max.into(), 1, u64::MAX),
     ] {
         check_range(&of(name), number, least, most)?;
     }
@@ -135,7 +135,7 @@ fn check_limits(section: &str, limits: &Limits) -> Result<(), ConfigError> {
         ("first_byte_timeout", limits.first_byte_timeout),
         ("head_timeout", limits.head_timeout),
         ("handshake_timeout", limits.handshake_timeout),
-        ("rate_slack", limits.rate_slack),
+        ("transfer_rate_grace", limits.transfer_rate_grace),
     ] {
         if time.is_zero() {
             let text = "with a timeout of zero, no client could be served";
@@ -148,10 +148,10 @@ fn check_limits(section: &str, limits: &Limits) -> Result<(), ConfigError> {
     // In other servers, zero often means no limit. Here it would expire at once.
     for (name, time) in [
         ("exchange_timeout", limits.exchange_timeout),
-        ("lifetime_max", limits.lifetime_max),
+        ("connection_age_max", limits.connection_age_max),
         ("upgraded_idle_timeout", limits.upgraded_idle_timeout),
-        ("poll_budget", limits.poll_budget),
-        ("http2.ping_after", http2.ping_after),
+        ("blocking_poll_threshold", limits.blocking_poll_threshold),
+        ("http2.keep_alive_interval", http2.keep_alive_interval),
     ] {
         if time.is_some_and(|time| time.is_zero()) {
             let text = "zero would expire at once; for no limit, write `off`";
@@ -165,7 +165,7 @@ fn check_limits(section: &str, limits: &Limits) -> Result<(), ConfigError> {
 /// (`Listener::limits`).
 pub(crate) fn check_server_wide(tree: &ConfigValue) -> Option<ConfigError> {
     const SETTINGS: [&str; 5] =
-        ["poll_budget", "lame_duck", "shutdown_timeout", "background_timeout", "overload"];
+        ["blocking_poll_threshold", "lame_duck_period", "shutdown_timeout", "background_task_timeout", "overload"];
     let leaves = tree.leaves();
     leaves.iter().find_map(|(name, value)| {
         let (_, setting) = name.strip_prefix("listeners.")?.split_once(".limits.")?;
@@ -200,16 +200,18 @@ fn check_acme(section: &str, tls: &TlsSection) -> Result<(), ConfigError> {
     let of = &tls.acme;
     let wrong =
         |name: &str, text: &str| Err(ConfigError::for_key(&format!("{section}.{name}"), text));
-    if of.external_account.id.is_some() == of.external_account.key.expose_secret().is_empty() {
-        return wrong("acme.external_account", "`id` and `key` belong together: set both or none");
+    let account = &of.external_account_binding;
+    if account.key_id.is_some() == account.mac_key.expose_secret().is_empty() {
+        let text = "`key_id` and `mac_key` belong together: set both or none";
+        return wrong("acme.external_account_binding", text);
     }
     if of.domains.is_empty() {
         return Ok(());
     }
-    if of.folder.is_none() {
-        let text = "set the folder that stores the account and the certificates: authorities limit \
-                    how many certificates they issue";
-        return wrong("acme.folder", text);
+    if of.state_dir.is_none() {
+        let text = "set the directory that stores the account and the certificates: authorities \
+                    limit how many certificates they issue";
+        return wrong("acme.state_dir", text);
     }
     if of.challenges.is_empty() {
         return wrong(

@@ -114,6 +114,7 @@ impl Simulation {
 
     /// Runs each seed twice, and fails if the two runs differ. Something other than the seed then
     /// affects them, and failures could not be reproduced.
+    #[doc(alias = "determinism")]
     pub fn check_determinism(self) -> Self {
         Self { checks_determinism: true, ..self }
     }

@@ -221,6 +221,6 @@ impl<T> Drop for PinnedFuture<'_, T> {
 
 impl<T> fmt::Debug for PinnedFuture<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Held")
+        f.write_str("PinnedFuture")
     }
 }

@@ -165,7 +165,7 @@ impl<T> IndexMut<usize> for Slab<T> {
 
 impl<T> fmt::Debug for Slab<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Table").field("len", &self.len).finish_non_exhaustive()
+        f.debug_struct("Slab").field("len", &self.len).finish_non_exhaustive()
     }
 }
 

@@ -38,7 +38,7 @@ impl CertificateNames {
 
 impl fmt::Debug for CertificateNames {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Hosts").field("found", &self.last_match).finish_non_exhaustive()
+        f.debug_struct("CertificateNames").field("found", &self.last_match).finish_non_exhaustive()
     }
 }
 

@@ -117,7 +117,7 @@ struct TlsAlpnResolver {
 
 impl fmt::Debug for TlsAlpnResolver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ByName")
+        f.write_str("TlsAlpnResolver")
     }
 }
 
@@ -328,7 +328,7 @@ impl ChallengeDetector {
 
 impl fmt::Debug for ChallengeResponses {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Challenges").finish_non_exhaustive()
+        f.debug_struct("ChallengeResponses").finish_non_exhaustive()
     }
 }
 

@@ -34,6 +34,9 @@ use std::time::Duration;
 /// to handshakes that start after it; if it fails, nothing changes. Open connections and running
 /// handshakes keep the configuration they started with. The `with_...` methods create a new value
 /// that shares only its ticket keys with the old one, so clone the handle after calling them.
+#[doc(alias = "TlsAcceptor")]
+#[doc(alias = "ServerConfig")]
+#[doc(alias = "RustlsConfig")]
 #[derive(Clone)]
 pub struct TlsConfig {
     shared: Arc<ConfigShared>,
@@ -485,7 +488,7 @@ impl TlsConfig {
 
 impl fmt::Debug for TlsConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tls")
+        f.debug_struct("TlsConfig")
             .field("alpn_protocols", &self.alpn)
             .field("warnings", &self.warnings)
             .finish_non_exhaustive()

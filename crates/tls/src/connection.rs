@@ -44,6 +44,8 @@ thread_local! {
 /// | rejected: the peer broke a rule | - |
 ///
 /// Between requests a session owns no buffers, except for an incomplete record.
+#[doc(alias = "ServerConnection")]
+#[doc(alias = "TlsSession")]
 pub struct TlsConnection {
     stage: TlsConnectionState,
     write_state: WriteState,
@@ -491,7 +493,7 @@ impl fmt::Debug for TlsConnection {
             TlsConnectionState::Active(received, _) => received,
             TlsConnectionState::Failed(reject) => reject,
         };
-        f.debug_struct("Session")
+        f.debug_struct("TlsConnection")
             .field("stage", stage)
             .field("unread_bytes", &self.incoming.len())
             .finish_non_exhaustive()

@@ -41,6 +41,7 @@ pub enum TlsReadState {
 }
 
 /// A client's identity, from its verified certificate.
+#[doc(alias = "ClientIdentity")]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PeerCertificate {
     /// The subject's name in the form of RFC 4514, such as `CN=alice,O=Example`.

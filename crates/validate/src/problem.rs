@@ -32,6 +32,7 @@ const TEXT_BYTES_MAX: usize = 200;
 /// let client = App::new().post("/", create).test();
 /// assert_eq!(client.post("/").json("ada").send_now().status(), 422);
 /// ```
+#[doc(alias = "Report")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ValidationErrors {
     location: &'static str,

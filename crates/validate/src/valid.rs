@@ -24,6 +24,8 @@ use std::rc::Rc;
 ///
 /// Rules may need a context (`#[garde(context(Words))]`) whose type implements `Default`. The
 /// context is the application's state of that type, set with `.state(value)`, or else the default.
+#[doc(alias = "validate")]
+#[doc(alias = "Validated")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Valid<E>(pub E);
 

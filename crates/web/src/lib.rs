@@ -12,42 +12,32 @@
 //! those below it. This file re-exports their public items.
 #![forbid(unsafe_code)]
 
-#[doc(hidden)]
-pub mod app;
 mod check_handler;
 pub mod extract;
 mod http;
 pub mod sse;
-#[doc(hidden)]
 pub mod testing;
-pub mod trace;
 
-pub use crate::app::built::{self, BuiltApp, MatchedEndpoint};
-pub use crate::app::error::{self, BuildError};
-pub use crate::app::handler::{self, Handler, HandlerExt};
+pub use crate::app::built::{BuiltApp, MatchedEndpoint};
+pub use crate::app::error::BuildError;
+pub use crate::app::handler::{Handler, HandlerExt};
 pub use crate::app::middleware::{self, Middleware, Next};
 pub use crate::app::route_list::RouteList;
-pub use crate::app::scope::{self, Scope};
+pub use crate::app::scope::Scope;
 pub use crate::app::{App, TrailingSlash};
-pub use crate::app::{guard, method_override, register, route, urls};
-pub use crate::http::body::{self, Body, BodyError};
-pub use crate::http::client::{self, ClientInfo, TrustedProxies};
+pub use crate::app::{guard, method_override, route, urls};
+pub use crate::http::body::{Body, BodyError};
+pub use crate::http::client::{ClientInfo, TrustedProxies};
 #[cfg(feature = "cookies")]
 pub use crate::http::cookies;
-#[doc(hidden)]
-#[cfg(feature = "deflate")]
-pub use crate::http::deflate;
-pub use crate::http::head::{self, RequestHead};
-pub use crate::http::problem::{self, Problem};
-pub use crate::http::request::{self, Parts, Request};
+pub use crate::http::head::RequestHead;
+pub use crate::http::problem::Problem;
+pub use crate::http::request::{Parts, Request};
 pub use crate::http::response::into_response::IntoResponse;
 pub use crate::http::response::{self, Headers, Response};
-pub use crate::http::service::{self, Service};
-pub use crate::http::{
-    connection, coop, memory, origin, private_response, requirements, state, upgrade,
-};
-#[doc(hidden)]
-pub use crate::http::{in_flight, panic, task_local, timer};
+pub use crate::http::service::Service;
+pub use crate::http::{connection, coop, private_response, requirements, upgrade};
+
 /// Content negotiation with `Accept` (RFC 9110 §12.5.1).
 pub mod accept {
     pub use crate::extract::accept::{Accept, Negotiation};
@@ -60,24 +50,6 @@ pub mod interim {
     pub use crate::http::interim::InterimError;
 }
 
-/// Newline-delimited JSON, in requests and responses.
-pub mod ndjson {
-    pub use crate::extract::ndjson::{DEFAULT_LINE_BYTES_MAX, NdJson};
-}
-
-/// A bounded single-threaded channel that carries a request body from a connection to a handler.
-pub mod pipe {
-    pub use crate::http::body::pipe::{
-        ConsumedBytes, DEFAULT_PIPE_BYTES_MAX, PipeFrame, PipeReader, PipeWriter, ReaderClosed,
-        pipe,
-    };
-}
-
-/// A thread-local pool of buffers, which a worker reuses instead of allocating.
-pub mod pool {
-    pub use crate::http::body::pool::{get, put};
-}
-
 /// Conditional requests (RFC 9110 §13).
 #[cfg(feature = "conditions")]
 pub mod precondition {
@@ -85,18 +57,6 @@ pub mod precondition {
         PreconditionOutcome, Preconditions, Validators, not_modified, precondition_failed,
         truncate_to_seconds,
     };
-}
-
-/// Information from the PROXY header of a connection.
-pub mod proxy_protocol {
-    pub use crate::http::connection::proxy_protocol::{ProxyProtocolInfo, ProxyProtocolTls};
-}
-
-/// How a request's route was selected, apart from its method and path. Caches need this so that
-/// they do not serve one route's response for another.
-pub mod selection {
-    #[doc(hidden)]
-    pub use crate::http::head::selection::MountInfo;
 }
 
 /// The names that most applications need.
@@ -110,4 +70,57 @@ pub mod prelude {
     pub use crate::{
         App, Body, IntoResponse, Parts, Problem, Request, RequestHead, Response, Scope, Service,
     };
+}
+
+// For the project's own crates. What is hidden below is not part of the public interface: no
+// compatibility promise covers it, and any release may change or remove it.
+
+#[doc(hidden)]
+pub mod app;
+#[doc(hidden)]
+pub mod trace;
+
+#[doc(hidden)]
+pub use crate::app::{built, error, handler, register, scope};
+#[doc(hidden)]
+#[cfg(feature = "deflate")]
+pub use crate::http::deflate;
+#[doc(hidden)]
+pub use crate::http::{
+    body, client, head, in_flight, memory, origin, panic, problem, request, service, state,
+    task_local, timer,
+};
+
+/// Newline-delimited JSON, in requests and responses.
+#[doc(hidden)]
+pub mod ndjson {
+    pub use crate::extract::ndjson::{DEFAULT_LINE_BYTES_MAX, NdJson};
+}
+
+/// A bounded single-threaded channel that carries a request body from a connection to a handler.
+#[doc(hidden)]
+pub mod pipe {
+    pub use crate::http::body::pipe::{
+        ConsumedBytes, DEFAULT_PIPE_BYTES_MAX, PipeFrame, PipeReader, PipeWriter, ReaderClosed,
+        pipe,
+    };
+}
+
+/// A thread-local pool of buffers, which a worker reuses instead of allocating.
+#[doc(hidden)]
+pub mod pool {
+    pub use crate::http::body::pool::{get, put};
+}
+
+/// Information from the PROXY header of a connection.
+#[doc(hidden)]
+pub mod proxy_protocol {
+    pub use crate::http::connection::proxy_protocol::{ProxyProtocolInfo, ProxyProtocolTls};
+}
+
+/// How a request's route was selected, apart from its method and path. Caches need this so that
+/// they do not serve one route's response for another.
+#[doc(hidden)]
+pub mod selection {
+    pub use crate::http::head::selection::MountInfo;
 }

@@ -29,6 +29,8 @@ thread_local! {
 /// messages and all WebSockets of a thread share its compressors. Keeping windows makes small,
 /// similar messages shorter, at the cost of one compressor (to send) and one decompressor (to
 /// receive) per WebSocket.
+#[doc(alias = "compression")]
+#[doc(alias = "deflate")]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PerMessageDeflate {
     server_context_takeover: bool,
@@ -149,7 +151,7 @@ impl DeflateCodec for DeflateContext {
 
 impl fmt::Debug for DeflateContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Deflate")
+        f.write_str("DeflateContext")
     }
 }
 

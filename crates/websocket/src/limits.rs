@@ -20,6 +20,7 @@ pub const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The limits of a WebSocket. Values equal to a limit are allowed.
+#[doc(alias = "WebSocketConfig")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WebSocketLimits {
     /// Maximum size of a received message, in bytes, after decompression. Default 1 MiB. If

@@ -75,6 +75,7 @@ impl WebSocket {
     }
 
     /// Waits until the WebSocket closes or is about to; see [`WebSocketSender::wait_closing`].
+    #[doc(alias = "closed")]
     pub async fn wait_closing(&self) {
         self.sender.wait_closing().await;
     }
@@ -128,6 +129,7 @@ impl fmt::Debug for WebSocket {
 }
 
 /// The sending half. Clones send on the same WebSocket.
+#[doc(alias = "SplitSink")]
 pub struct WebSocketSender {
     shared: SharedSocket,
     /// Identifies this sink among the waiters.
@@ -200,6 +202,7 @@ impl WebSocketSender {
 
     /// Waits until the WebSocket closes or the server drains. While it drains, messages can still
     /// be sent for the time set by [`goodbye`](crate::WebSocketUpgrade::goodbye).
+    #[doc(alias = "closed")]
     pub async fn wait_closing(&self) {
         self.poll_with_waiter(|state, number, cx| state.poll_close_started(number, cx)).await;
     }
@@ -255,11 +258,12 @@ impl Drop for WebSocketSender {
 
 impl fmt::Debug for WebSocketSender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sender").field("is_closing", &self.is_closing()).finish_non_exhaustive()
+        f.debug_struct("WebSocketSender").field("is_closing", &self.is_closing()).finish_non_exhaustive()
     }
 }
 
 /// The receiving half. After it is dropped, messages from the peer are discarded.
+#[doc(alias = "SplitStream")]
 pub struct WebSocketReceiver(SharedSocket);
 
 impl WebSocketReceiver {
@@ -299,6 +303,6 @@ impl Drop for WebSocketReceiver {
 
 impl fmt::Debug for WebSocketReceiver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Receiver")
+        f.write_str("WebSocketReceiver")
     }
 }

@@ -31,6 +31,7 @@ use std::time::Duration;
 ///
 /// Pages of other origins are rejected with 403, because a browser sends the user's cookies with
 /// the request. [`WebSocketUpgrade::origins`] allows further origins.
+#[doc(alias = "ws")]
 pub struct WebSocketUpgrade {
     key: HandshakeKey,
     head: RequestHead,
@@ -60,7 +61,7 @@ impl FromRequestParts for WebSocketUpgrade {
 
 fn handshake_problem(refusal: HandshakeError) -> Problem {
     let status = StatusCode::from_u16(refusal.status()).unwrap_or(StatusCode::BAD_REQUEST);
-    let problem = Problem::new(status, "no-websocket", format!("{}.", refusal.rule()))
+    let problem = Problem::new(status, "websocket-upgrade-required", format!("{}.", refusal.rule()))
         .with_member("rule", refusal.section());
     match refusal {
         HandshakeError::MethodNotGet => problem.with_header(ALLOW, HeaderValue::from_static("GET")),
@@ -110,6 +111,7 @@ impl WebSocketUpgrade {
     }
 
     /// The subprotocol chosen by [`WebSocketUpgrade::protocols`].
+    #[doc(alias = "subprotocol")]
     #[must_use]
     pub fn selected_protocol(&self) -> Option<&str> {
         self.protocol.as_deref()
@@ -126,6 +128,8 @@ impl WebSocketUpgrade {
     /// sent, and the server's `upgraded_idle_timeout` applies. The default is
     /// [`KEEP_ALIVE`](crate::KEEP_ALIVE). Silence is measured in steps of this interval and of the
     /// worker's clock (100 ms), so the ping may be sent up to one interval later.
+    #[doc(alias = "heartbeat")]
+    #[doc(alias = "ws_ping_interval")]
     #[must_use]
     pub fn ping_interval(mut self, silence: impl Into<Option<Duration>>) -> Self {
         self.timeouts.ping_interval = silence.into().filter(|silence| !silence.is_zero());
@@ -134,6 +138,7 @@ impl WebSocketUpgrade {
 
     /// Sets how long a peer may take to answer that ping. Any byte counts as an answer. The default
     /// is [`PONG_TIMEOUT`](crate::PONG_TIMEOUT).
+    #[doc(alias = "ws_ping_timeout")]
     #[must_use]
     pub fn pong_timeout(mut self, patience: Duration) -> Self {
         self.timeouts.pong_timeout = patience;
@@ -153,6 +158,7 @@ impl WebSocketUpgrade {
     /// close code
     /// 1001. The default is [`DRAIN_TIMEOUT`](crate::DRAIN_TIMEOUT). The wait ends early when the
     ///       handler returns.
+    #[doc(alias = "shutdown_timeout")]
     #[must_use]
     pub fn drain_timeout(mut self, patience: Duration) -> Self {
         self.timeouts.drain_timeout = patience;
@@ -160,6 +166,7 @@ impl WebSocketUpgrade {
     }
 
     /// Also accepts pages of these origins, such as `https://app.example.org`.
+    #[doc(alias = "check_origin")]
     #[must_use]
     pub fn allow_origins<O: Into<String>>(mut self, allowed: impl IntoIterator<Item = O>) -> Self {
         if let Some(origins) = &mut self.allowed_origins {
@@ -177,6 +184,7 @@ impl WebSocketUpgrade {
     }
 
     /// Compresses messages if the client offers permessage-deflate.
+    #[doc(alias = "compression")]
     #[cfg(feature = "deflate")]
     #[must_use]
     pub fn permessage_deflate(mut self, compress: PerMessageDeflate) -> Self {
@@ -212,7 +220,7 @@ impl WebSocketUpgrade {
     {
         if !self.is_origin_allowed() {
             let detail = format!("Pages of this origin may not open a WebSocket here ({ORIGIN}).");
-            return Problem::new(StatusCode::FORBIDDEN, "origin-refused", detail).into_response();
+            return Problem::new(StatusCode::FORBIDDEN, "origin-not-allowed", detail).into_response();
         }
         let accept = HeaderValue::from_bytes(&self.key.derive_accept()).expect("base64 is ASCII");
         let mut response = Response::new(StatusCode::SWITCHING_PROTOCOLS)

@@ -79,13 +79,13 @@ impl SendBufferLimits {
     /// `end` is the sender: drivers limit the bytes accepted ahead, clients do not.
     fn new(sockets: &SocketBuffers, end: Side) -> Self {
         let bytes_max = sockets.send_bytes_max;
-        let unsent_bytes_max = match end {
+        let notsent_lowat_bytes = match end {
             Side::Server => sockets.notsent_lowat_bytes.min(bytes_max),
             Side::Client => bytes_max,
         };
         Self {
             total: BoundedBuffer::new(bytes_max, bytes_max.div_ceil(3)),
-            unsent: BoundedBuffer::new(unsent_bytes_max, unsent_bytes_max.div_ceil(2)),
+            unsent: BoundedBuffer::new(notsent_lowat_bytes, notsent_lowat_bytes.div_ceil(2)),
         }
     }
 }

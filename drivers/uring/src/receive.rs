@@ -83,7 +83,7 @@ impl UringStream {
         let wants_more = match connection.receive_mode {
             ReceiveMode::Large | ReceiveMode::Poll => bytes.is_none(),
             ReceiveMode::Multishot | ReceiveMode::Single => {
-                connection.unread_chunks() < shared.receive_ahead_max
+                connection.unread_chunks() < shared.read_ahead_buffers_max
             }
         };
         if connection.receive_state == ReceiveState::Idle && wants_more {
@@ -317,7 +317,7 @@ impl UringWorker {
     fn apply_backpressure(&self, index: u32, connection: &mut StreamSlot) {
         let unread = connection.unread_chunks();
         match (connection.receive_state, connection.receive_mode) {
-            (ReceiveState::Armed, ReceiveMode::Multishot) if unread >= self.receive_ahead_max => {
+            (ReceiveState::Armed, ReceiveMode::Multishot) if unread >= self.read_ahead_buffers_max => {
                 self.cancel_receive(index, connection);
                 // If the ring did not take the cancellation, the next chunk tries again.
                 if connection.receive_state == ReceiveState::Cancelling {
@@ -329,7 +329,7 @@ impl UringWorker {
                 if unread > 0 || connection.receive_waiter.is_none() => {}
             // With nothing unread, nothing else would arm it. A lack of buffers shows then.
             (ReceiveState::Idle, _)
-                if unread < self.receive_ahead_max
+                if unread < self.read_ahead_buffers_max
                     && !self.is_shutting_down.get()
                     && (unread == 0 || self.buffers.free() > 0) =>
             {

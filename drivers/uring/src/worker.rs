@@ -34,7 +34,7 @@ pub(crate) struct UringWorker {
     pub(crate) ring: RefCell<Ring>,
     /// Freed after the ring, which is closed explicitly before.
     pub(crate) buffers: BufferRing,
-    pub(crate) receive_ahead_max: usize,
+    pub(crate) read_ahead_buffers_max: usize,
     pub(crate) streams: RefCell<Slab<StreamSlot>>,
     /// Memory of completed sends, for reuse.
     pub(crate) buffer_pool: Pool<Vec<u8>>,
@@ -82,7 +82,7 @@ impl UringWorker {
         let shared = Rc::new(Self {
             ring: RefCell::new(ring),
             buffers,
-            receive_ahead_max: options.read_ahead_buffers_max.max(1),
+            read_ahead_buffers_max: options.read_ahead_buffers_max.max(1),
             large_receive_bytes: options.large_receive_bytes_clamped(),
             socket_options: options.socket_options.clone(),
             streams: RefCell::new(Slab::new()),

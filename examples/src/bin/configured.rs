@@ -73,8 +73,8 @@ fn main() -> peregrine::Result<()> {
         print!("{config}");
         exit(0);
     }
-    let level = EnvFilter::try_new(&config.logs.level).unwrap_or_else(|error| {
-        eprintln!("`logs.level`: {error}");
+    let level = EnvFilter::try_new(&config.logging.level).unwrap_or_else(|error| {
+        eprintln!("`logging.level`: {error}");
         exit(1);
     });
     let server = Server::from_config(config)?;
@@ -86,9 +86,9 @@ fn main() -> peregrine::Result<()> {
     let log = log.with_env_filter(level).with_filter_reloading();
     let levels = log.reload_handle();
     log.init();
-    let server = server.on_reload(move |config| match EnvFilter::try_new(&config.logs.level) {
+    let server = server.on_reload(move |config| match EnvFilter::try_new(&config.logging.level) {
         Ok(level) => drop(levels.reload(level)),
-        Err(error) => eprintln!("`logs.level` is not changed: {error}"),
+        Err(error) => eprintln!("`logging.level` is not changed: {error}"),
     });
     server.serve(app)
 }

@@ -43,7 +43,7 @@ fn main() -> peregrine::Result<()> {
         idle_timeout: Duration::from_secs(20),
         body_bytes_max: 64 * 1024,
         connections_max: 10_000,
-        lifetime_max: Some(Duration::from_secs(3600)),
+        connection_age_max: Some(Duration::from_secs(3600)),
         shutdown_timeout: Duration::from_secs(10),
         ..Limits::default()
     };
@@ -65,7 +65,7 @@ mod tests {
             // The timer fires at once, so the timeout expires as soon as the handler waits.
             let client = app().test().with_timer(|_| std::future::ready(()));
             for (request, status, kind) in [
-                (client.get("/report"), 503, "handler-late"),
+                (client.get("/report"), 503, "handler-timeout"),
                 (client.get("/nowhere"), 404, "unknown-route"),
                 (client.post("/accounts/x/payments"), 400, "invalid-path"),
                 (client.get("/accounts/7/payments"), 405, "method-not-allowed"),

@@ -192,7 +192,7 @@ fn tokio_inside() {
 fn production() {
     let example = Example::start(env!("CARGO_BIN_EXE_production"));
     holds(&example.ask("POST", "/accounts/7/payments", "", ""), "200", "paid from 7");
-    holds(&example.get("/report"), "503", r#"{"error":"handler-late""#);
+    holds(&example.get("/report"), "503", r#"{"error":"handler-timeout""#);
     holds(&example.get("/nowhere"), "404", r#"{"error":"unknown-route""#);
     example.end();
 }

@@ -37,7 +37,7 @@ fn app() -> App {
 
 fn start(choice: DriverChoice, traces: Option<Traces>) -> Option<Running> {
     // The client's tasks outlive the first of several servers.
-    let limits = Limits { background_timeout: Duration::ZERO, ..Limits::default() };
+    let limits = Limits { background_task_timeout: Duration::ZERO, ..Limits::default() };
     let server = Server::bind("127.0.0.1:0").driver(choice).workers(NonZeroUsize::MIN);
     let server = server.limits(limits).quiet();
     let server = match traces {

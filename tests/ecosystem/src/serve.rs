@@ -20,7 +20,7 @@ where
     let workers = NonZeroUsize::new(workers).expect("a server has workers");
     // Clients and pools are shared by several servers here, so their tasks outlive the first
     // server.
-    let limits = Limits { background_timeout: Duration::ZERO, ..Limits::default() };
+    let limits = Limits { background_task_timeout: Duration::ZERO, ..Limits::default() };
     let server = Server::bind("127.0.0.1:0").driver(choice).workers(workers).limits(limits).quiet();
     match server.start(make) {
         Err(error @ Error::Driver { .. }) => {

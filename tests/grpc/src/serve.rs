@@ -77,7 +77,7 @@ impl Ours {
     {
         let made = TlsConfig::self_signed(&["localhost", "127.0.0.1"]);
         let made = made.expect("a certificate can be made");
-        let limits = Limits { background_timeout: Duration::ZERO, ..limits };
+        let limits = Limits { background_task_timeout: Duration::ZERO, ..limits };
         let server = Server::bind("127.0.0.1:0").listen_tls("127.0.0.1:0", made.tls).driver(choice);
         let workers = NonZeroUsize::new(2).expect("two is not zero");
         match server.workers(workers).limits(limits).quiet().start(make) {

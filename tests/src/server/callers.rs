@@ -310,7 +310,7 @@ pub async fn a_header_that_is_never_whole_is_cut_off<B: Bench>(bench: &B, way: W
         pieces += 1;
     }
     assert!(pieces < 50, "the connection ends before the line is too long");
-    let late = if way.is_secure() { "handshake-late" } else { "first-byte-late" };
+    let late = if way.is_secure() { "handshake-timeout" } else { "first-byte-timeout" };
     site.end(&[(late, 6)]).await;
 }
 
@@ -341,7 +341,7 @@ pub async fn a_header_that_lies_ends_the_connection<B: Bench>(bench: &B, way: Wa
         peer.send(bytes);
         assert_eq!(peer.rest().await, b"", "{}", bytes.escape_ascii());
     }
-    site.end(&[("proxy-refused", liars.len() as u64)]).await;
+    site.end(&[("proxy-header-rejected", liars.len() as u64)]).await;
 }
 
 /// A peer that is not trusted to send a PROXY header is disconnected where one is required;
@@ -354,7 +354,7 @@ pub async fn others_may_not_say_who_they_are<B: Bench>(bench: &B, way: Way) {
     let mut peer = site.peer();
     peer.send(header_of("192.0.2.1:50"));
     assert_eq!(peer.rest().await, b"");
-    site.end(&[("no-trusted-proxy", 1)]).await;
+    site.end(&[("untrusted-proxy", 1)]).await;
     let settings = ProxyProtocol::optional().trust(nobody);
     let gate = Gate { proxy_protocol: Some(settings), ..Gate::default() };
     let site = begin(bench, way, gate);
@@ -365,7 +365,7 @@ pub async fn others_may_not_say_who_they_are<B: Bench>(bench: &B, way: Way) {
     peer.send(line(address("192.0.2.1:50"), address("192.0.2.2:80")));
     let rest = peer.rest().await;
     assert!(!rest.windows(7).any(|seven| seven == b"200 OK\r"), "{}", rest.escape_ascii());
-    site.end(&[(if way.is_secure() { "plain-on-tls" } else { "rejected" }, 1)]).await;
+    site.end(&[(if way.is_secure() { "plaintext-on-tls-port" } else { "rejected" }, 1)]).await;
 }
 
 /// A proxy's health check uses the proxy's own address, and may disconnect at once.
@@ -437,7 +437,7 @@ pub async fn a_listener_may_have_limits_of_its_own<B: Bench>(bench: &B) {
 pub async fn connections_of_a_listener_live_as_long_as_it_says<B: Bench>(bench: &B) {
     bench.calm();
     let life = Duration::from_secs(1);
-    let own = Limits { lifetime_max: Some(life), ..limits() };
+    let own = Limits { connection_age_max: Some(life), ..limits() };
     let gate = Gate { limits: Some(own), ..Gate::default() };
     let site = begin_with(bench, Way::HTTP1, gate, limits());
     let mut peer = site.peer();
@@ -448,7 +448,7 @@ pub async fn connections_of_a_listener_live_as_long_as_it_says<B: Bench>(bench: 
     let reply = peer.reply().await;
     assert!(reply.closes(), "{reply:?}");
     drop(peer);
-    site.end(&[("agreed", 1)]).await;
+    site.end(&[("connection-close", 1)]).await;
 }
 
 /// Tests client identity on a driver: `callers!(name, benches)` generates the module `name`, with

@@ -9,19 +9,19 @@ pub struct Promises {
     /// All other limits.
     pub limits: Limits,
     /// Bytes per second that a peer must send or read while the server waits for it.
-    pub rate_min: u64,
+    pub transfer_rate_min: u64,
     /// How far a peer may fall behind that rate.
     pub rate_window: Duration,
     /// How long an upgraded connection may be silent.
     pub upgrade_idle: Option<Duration>,
     /// How long a draining server keeps accepting and answering.
-    pub lame_duck: Duration,
+    pub lame_duck_period: Duration,
     /// How long a draining server keeps idle connections open.
     pub drain_idle: Duration,
     /// How long a peer that sends nothing more may delay the close of an answered connection.
     pub linger: Duration,
     /// How long any peer may delay it.
-    pub linger_max: Duration,
+    pub linger_time_max: Duration,
     /// The time limit of a whole exchange.
     pub exchange: Option<Duration>,
 }
@@ -30,13 +30,13 @@ impl Default for Promises {
     fn default() -> Self {
         Self {
             limits: Limits::default(),
-            rate_min: 240,
+            transfer_rate_min: 240,
             rate_window: Duration::from_secs(30),
             upgrade_idle: None,
-            lame_duck: Duration::ZERO,
+            lame_duck_period: Duration::ZERO,
             drain_idle: Duration::from_secs(1),
             linger: Duration::from_secs(5),
-            linger_max: Duration::from_secs(60),
+            linger_time_max: Duration::from_secs(60),
             exchange: None,
         }
     }
@@ -47,13 +47,13 @@ impl Promises {
     #[must_use]
     pub fn limits(&self) -> Limits {
         Limits {
-            rate_min: self.rate_min,
-            rate_slack: self.rate_window,
+            transfer_rate_min: self.transfer_rate_min,
+            transfer_rate_grace: self.rate_window,
             upgraded_idle_timeout: self.upgrade_idle,
-            lame_duck: self.lame_duck,
+            lame_duck_period: self.lame_duck_period,
             drain_idle_timeout: self.drain_idle,
             linger_timeout: self.linger,
-            linger_max: self.linger_max,
+            linger_time_max: self.linger_time_max,
             exchange_timeout: self.exchange,
             ..self.limits.clone()
         }

@@ -234,7 +234,7 @@ fn a_writer_that_never_takes_anything_holds_nobody_up(choice: DriverChoice) {
     ask(address(&running), 1..500);
     let dropped = metric(&running, FULL);
     assert!(dropped >= 400.0, "{dropped}");
-    let waiting = metric(&running, "peregrine_access_log_waiting_lines");
+    let waiting = metric(&running, "peregrine_access_log_queued_lines");
     assert_eq!(dropped + waiting, 500.0);
     running.graceful_shutdown().expect("the server shuts down within the deadline");
     valve.open();

@@ -446,7 +446,7 @@ async fn a_body_that_breaks_off_is_an_error_for_its_reader<B: Bench>(bench: &B) 
     server.shut_down();
     let outcome = server.ended().await;
     assert_eq!(outcome.snapshot.requests, 2);
-    assert_eq!(outcome.ended("cut"), 0, "{outcome:?}");
+    assert_eq!(outcome.ended("force-closed"), 0, "{outcome:?}");
 }
 
 async fn trailers_pass_both_ways<B: Bench>(bench: &B) {
@@ -665,7 +665,7 @@ async fn a_handler_ends_when_its_peer_leaves<B: Bench>(bench: &B) {
     peer.reset();
     bench.until("the handler is dropped", || shared.dropped() == 1).await;
     server.shut_down();
-    assert_eq!(server.ended().await.endings(), [("peer-left", 1)]);
+    assert_eq!(server.ended().await.endings(), [("peer-aborted", 1)]);
 }
 
 async fn a_late_handler_is_a_503<B: Bench>(bench: &B) {
@@ -894,7 +894,7 @@ async fn a_web_socket_ends_with_its_peer<B: Bench>(bench: &B) {
     bench.until("the socket is dropped", || shared.dropped() == 1).await;
     server.shut_down();
     let outcome = server.ended().await;
-    assert_eq!(outcome.ended("upgraded") + outcome.ended("broken"), 1, "{outcome:?}");
+    assert_eq!(outcome.ended("upgraded") + outcome.ended("io-error"), 1, "{outcome:?}");
 }
 
 /// Sockets that push to peers that never read, until nothing more can be sent.

@@ -401,7 +401,7 @@ fn nothing_fails_under_load_while_certificates_change(choice: DriverChoice) {
     assert_eq!((status.reloads, status.failed_reloads), (30, 10), "{status:?}");
     let stopped = running.graceful_shutdown().expect("the shutdown succeeds");
     for (name, count) in stopped.workers.iter().flatten().flat_map(|worker| &worker.closed) {
-        assert!(["peer-closed", "peer-left", "drained"].contains(name), "{count} {name}");
+        assert!(["peer-closed", "peer-aborted", "drained"].contains(name), "{count} {name}");
     }
 }
 

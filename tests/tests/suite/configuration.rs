@@ -185,7 +185,7 @@ fn limits_that_are_read_again_count_for_new_connections(choice: DriverChoice) {
     for peer in &mut old {
         assert_eq!(peer.post("0123456789"), 200);
     }
-    settings.write("[limits]\nbody_bytes_max = '4 B'\nlame_duck = '1s'\n");
+    settings.write("[limits]\nbody_bytes_max = '4 B'\nlame_duck_period = '1s'\n");
     running.handle().reload();
     until_shown(admin, "body_bytes_max = \"4 B\"");
     for place in &places {
@@ -197,7 +197,7 @@ fn limits_that_are_read_again_count_for_new_connections(choice: DriverChoice) {
     }
     // Settings that need a restart do not apply yet, and are not shown.
     let shown = until_shown(admin, "[limits]");
-    assert!(shown.contains("lame_duck = \"0s\""), "{shown}");
+    assert!(shown.contains("lame_duck_period = \"0s\""), "{shown}");
     drop(old);
     running.graceful_shutdown().expect("the shutdown succeeds");
 }
@@ -240,7 +240,7 @@ fn what_workers_take_on_is_read_again(choice: DriverChoice) {
     };
     until("the request is in progress", || metric("peregrine_worker_requests") == 1.0);
     settings.write(
-        "[limits.overload]\nrequests_max = 1\nmemory_max = '3 MiB'\nretry_after = '70s'\nclient_prefix_v6 = 56\n",
+        "[limits.overload]\nrequests_max = 1\nmemory_max = '3 MiB'\nretry_after = '70s'\nclient_ipv6_prefix_len = 56\n",
     );
     running.handle().reload();
     until("the worker uses the new settings", || {
@@ -304,9 +304,9 @@ fn a_lifetime_that_is_read_again_counts_for_busy_connections(choice: DriverChoic
     let settings = Settings::new("");
     let Some(running) = settings.start(choice) else { return };
     let place = running.http_address().expect("the server listens on this port");
-    settings.write("[limits]\nlifetime_max = '20ms'\n");
+    settings.write("[limits]\nconnection_age_max = '20ms'\n");
     running.handle().reload();
-    until_shown(address(running.admin_address()), "lifetime_max = \"20ms\"");
+    until_shown(address(running.admin_address()), "connection_age_max = \"20ms\"");
     // On a busy machine a connection may reach its maximum age before its request arrives.
     until("a response announces the close", || {
         let Peer(mut stream) = Peer::to(place);
@@ -331,10 +331,10 @@ fn proxies_that_are_read_again_are_trusted_by_new_connections(choice: DriverChoi
     let is_trusted = || Peer::to(place).get("/who", forwarded).contains("203.0.113.7");
     assert!(!is_trusted());
     for (text, shown, expected) in [
-        ("[trusted_proxies]\nfrom = ['127.0.0.0/8']\n", "from = [\"127.0.0.0/8\"]", true),
-        ("[trusted_proxies]\nfrom = ['10.0.0.0/8']\n", "from = [\"10.0.0.0/8\"]", false),
-        ("[trusted_proxies]\nfrom = ['127.0.0.1']\n", "from = [\"127.0.0.1\"]", true),
-        ("", "from = []\nhops = \"off\"", false),
+        ("[trusted_proxies]\nnetworks = ['127.0.0.0/8']\n", "networks = [\"127.0.0.0/8\"]", true),
+        ("[trusted_proxies]\nnetworks = ['10.0.0.0/8']\n", "networks = [\"10.0.0.0/8\"]", false),
+        ("[trusted_proxies]\nnetworks = ['127.0.0.1']\n", "networks = [\"127.0.0.1\"]", true),
+        ("", "networks = []\nhops = \"off\"", false),
     ] {
         settings.write(text);
         running.handle().reload();
@@ -351,7 +351,7 @@ fn the_access_log_goes_elsewhere_and_looks_otherwise_after_a_reload(choice: Driv
     let log = |path: &Path, rest: &str| {
         format!("[traces]\nenabled = true\n[access_log]\ntarget = '{}'\n{rest}", path.display())
     };
-    let settings = Settings::new(&log(&first, "form = 'common'\n"));
+    let settings = Settings::new(&log(&first, "format = 'common'\n"));
     let Some(running) = settings.start(choice) else { return };
     let (place, admin) = (
         running.http_address().expect("the server listens on this port"),
@@ -377,9 +377,9 @@ fn the_access_log_goes_elsewhere_and_looks_otherwise_after_a_reload(choice: Driv
     let text = lines(&first, 1);
     assert!(text.contains("\"GET /who?secret HTTP/1.1\" 200"), "{text}");
 
-    settings.write(&log(&second, "form = 'json'\nqueries = false\nroutes_left_out = ['/']\n"));
+    settings.write(&log(&second, "format = 'json'\ninclude_query = false\nexcluded_routes = ['/']\n"));
     running.handle().reload();
-    until_shown(admin, "form = \"json\"");
+    until_shown(admin, "format = \"json\"");
     peer.post("x");
     peer.get("/who?secret", "");
     let text = lines(&second, 1);
@@ -389,9 +389,9 @@ fn the_access_log_goes_elsewhere_and_looks_otherwise_after_a_reload(choice: Driv
     until("the reload is recorded", || good_at() > began);
 
     for broken in [
-        log(&missing, "form = 'json'\n"),
-        log(&second, "routes_left_out = ['/nowhere']\n"),
-        log(&second, "").replace("enabled = true", "enabled = true\nroutes.'/nowhere' = 0.5"),
+        log(&missing, "format = 'json'\n"),
+        log(&second, "excluded_routes = ['/nowhere']\n"),
+        log(&second, "").replace("enabled = true", "enabled = true\nroute_sample_ratios.'/nowhere' = 0.5"),
     ] {
         let then = good_at();
         settings.write(&broken);
@@ -399,8 +399,8 @@ fn the_access_log_goes_elsewhere_and_looks_otherwise_after_a_reload(choice: Driv
         until("the reload fails", || is_good() == 0.0);
         assert_eq!(good_at(), then);
         let shown = Peer::to(admin).get("/config", "");
-        assert!(shown.contains("form = \"json\"") && !shown.contains("nowhere"), "{shown}");
-        settings.write(&log(&second, "form = 'json'\nqueries = false\n"));
+        assert!(shown.contains("format = \"json\"") && !shown.contains("nowhere"), "{shown}");
+        settings.write(&log(&second, "format = 'json'\ninclude_query = false\n"));
         running.handle().reload();
         until("a reload succeeds again", || is_good() == 1.0);
     }
@@ -408,9 +408,9 @@ fn the_access_log_goes_elsewhere_and_looks_otherwise_after_a_reload(choice: Driv
     let text = lines(&second, 2);
     assert!(text.lines().all(|line| line.starts_with('{')), "{text}");
     // Enabling or disabling the log needs a restart, and this is reported; the log continues.
-    settings.write("[access_log]\ntarget = 'off'\nform = 'common'\n");
+    settings.write("[access_log]\ntarget = 'off'\nformat = 'common'\n");
     running.handle().reload();
-    until_shown(admin, "form = \"common\"");
+    until_shown(admin, "format = \"common\"");
     peer.get("/who", "");
     let text = lines(&second, 3);
     assert!(text.lines().last().is_some_and(|line| line.contains("\" 200 ")), "{text}");
@@ -427,7 +427,7 @@ fn a_log_that_nobody_reads_goes_elsewhere_after_a_reload(choice: DriverChoice) {
     // A reader that does not read. Opened for reading and writing, it does not wait for a writer.
     let _reader = fs::File::options().read(true).write(true).open(&pipe).expect("a pipe");
     let log =
-        |path: &Path| format!("[access_log]\ntarget = '{}'\nend_timeout = '10m'\n", path.display());
+        |path: &Path| format!("[access_log]\ntarget = '{}'\nflush_timeout = '10m'\n", path.display());
     let settings = Settings::new(&log(&pipe));
     let Some(running) = settings.start(choice) else { return };
     let (place, admin) = (
@@ -439,7 +439,7 @@ fn a_log_that_nobody_reads_goes_elsewhere_after_a_reload(choice: DriverChoice) {
         let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         line.unwrap_or_else(|| panic!("no {name}: {page}")).parse::<f64>().expect("a number")
     };
-    let waiting = || of("peregrine_access_log_waiting_lines");
+    let waiting = || of("peregrine_access_log_queued_lines");
     // More than a pipe holds, and a little after that: the thread holds some lines, and more are
     // queued.
     let long = format!("/who?{}", "x".repeat(4000));
@@ -470,7 +470,7 @@ fn a_file_that_is_broken_leaves_everything_as_it_was(choice: DriverChoice) {
     let hears = Arc::clone(&heard);
     let server = Server::from_config(settings.read()).expect("the configuration is valid");
     let server = server.driver(choice).on_reload(move |config| {
-        hears.lock().expect("the mutex is not poisoned").push(config.logs.level.clone());
+        hears.lock().expect("the mutex is not poisoned").push(config.logging.level.clone());
     });
     let Some(running) = started(server.start(app)) else { return };
     let (place, admin) = (running.http_address(), address(running.admin_address()));
@@ -478,7 +478,7 @@ fn a_file_that_is_broken_leaves_everything_as_it_was(choice: DriverChoice) {
     for broken in [
         "[limits]\nbody_bytes_max = '4 B'\nbody_bytes = 1\n",
         "[limits]\nbody_bytes_max = '4 B'\n[",
-        "[limits]\nbody_bytes_max = '4 B'\n[trusted_proxies]\nfrom = ['nobody']\n",
+        "[limits]\nbody_bytes_max = '4 B'\n[trusted_proxies]\nnetworks = ['nobody']\n",
     ] {
         settings.write(broken);
         running.handle().reload();
@@ -486,7 +486,7 @@ fn a_file_that_is_broken_leaves_everything_as_it_was(choice: DriverChoice) {
     fs::remove_file(&settings.path).expect("the file exists");
     running.handle().reload();
     // Reload orders are processed one after the other, so this one is last.
-    settings.write("[limits]\nbody_bytes_max = '10 B'\n[logs]\nlevel = 'debug'\n");
+    settings.write("[limits]\nbody_bytes_max = '10 B'\n[logging]\nlevel = 'debug'\n");
     running.handle().reload();
     until_shown(admin, "level = \"debug\"");
     assert_eq!(Peer::to(place).post("0123456789"), 200);

@@ -50,7 +50,7 @@ fn start(choice: DriverChoice) -> Option<(TempDir, RunningServer)> {
     }
     let root = folder.path().to_owned();
     // Clients that read nothing must survive the test on a busy machine.
-    let limits = Limits { rate_slack: Duration::from_secs(600), ..Limits::default() };
+    let limits = Limits { transfer_rate_grace: Duration::from_secs(600), ..Limits::default() };
     let server = Server::bind("127.0.0.1:0").driver(choice).workers(NonZeroUsize::MIN).quiet();
     match server.limits(limits).start(move || App::new().subtree("/f", Files::dir(&root))) {
         Err(error @ Error::Driver { .. }) => {

@@ -351,17 +351,17 @@ fn every_connection_that_was_accepted_ends_once(choice: DriverChoice) {
     }
     let page = bench.until("every connection has ended", |page| {
         let accepted = page.sum("peregrine_connections_accepted_total", &[]);
-        let is_over = accepted == page.sum("peregrine_connections_ended_total", &[]);
+        let is_over = accepted == page.sum("peregrine_connections_closed_total", &[]);
         // The end of a connection is counted before its slot is released.
         accepted >= 14.0 && is_over && page.sum("peregrine_connections", &[]) == 0.0
     });
     assert_eq!(
-        page.sum("peregrine_connections_ended_total", &[("reason", "first-byte-late")]),
+        page.sum("peregrine_connections_closed_total", &[("reason", "first-byte-timeout")]),
         4.0
     );
-    assert_eq!(page.sum("peregrine_connections_ended_total", &[("reason", "rejected")]), 1.0);
-    assert_eq!(page.sum("peregrine_connections_ended_total", &[("reason", "tls-failed")]), 1.0);
-    assert_eq!(page.sum("peregrine_connections_ended_total", &[("reason", "lost")]), 0.0);
+    assert_eq!(page.sum("peregrine_connections_closed_total", &[("reason", "rejected")]), 1.0);
+    assert_eq!(page.sum("peregrine_connections_closed_total", &[("reason", "tls-failed")]), 1.0);
+    assert_eq!(page.sum("peregrine_connections_closed_total", &[("reason", "lost")]), 0.0);
     assert_eq!(page.requests(&[("http_route", "/never"), ("error_type", "cancelled")]), 4);
 }
 
@@ -573,7 +573,7 @@ fn limits_and_broken_rules_have_names(choice: DriverChoice) {
     drop(all);
     assert_eq!(hit("head_bytes_max")(&page), 2.0, "{page:?}");
     assert_eq!(hit("head_timeout")(&page), 1.0);
-    assert_eq!(page.sum("peregrine_rules_broken_total", &[("rule", "HeadTooLong")]), 2.0);
+    assert_eq!(page.sum("peregrine_protocol_violations_total", &[("rule", "HeadTooLong")]), 2.0);
     assert_eq!(page.requests(&[("http_response_status_code", "431"), ("http_route", "")]), 2);
     assert_eq!(page.requests(&[("http_response_status_code", "408")]), 1);
 }
@@ -732,7 +732,7 @@ fn who_has_no_memory_is_ready_unless_somebody_asks_for_that(choice: DriverChoice
 
 fn readiness_goes_first_and_the_listener_last(choice: DriverChoice) {
     let limits = Limits {
-        lame_duck: Duration::from_millis(1500),
+        lame_duck_period: Duration::from_millis(1500),
         drain_idle_timeout: Duration::ZERO,
         ..Limits::default()
     };
@@ -875,8 +875,8 @@ fn the_drivers_show_what_they_do(choice: DriverChoice) {
         block_on(client.expect_alive());
     }
     for name in [
-        "peregrine_worker_turn_duration_seconds_count",
-        "peregrine_driver_calls_total",
+        "peregrine_worker_iteration_duration_seconds_count",
+        "peregrine_driver_syscalls_total",
         "peregrine_worker_cpu_seconds_total",
         "peregrine_tokio_busy_seconds_total",
         "process_resident_memory_bytes",
@@ -885,7 +885,7 @@ fn the_drivers_show_what_they_do(choice: DriverChoice) {
         bench.until(name, |page| page.sum(name, &[]) > 0.0);
     }
     let page = bench.page();
-    let workers = page.0.keys().filter(|name| name.starts_with("peregrine_driver_calls_total{"));
+    let workers = page.0.keys().filter(|name| name.starts_with("peregrine_driver_syscalls_total{"));
     assert_eq!(workers.count(), 2);
 }
 

@@ -211,10 +211,10 @@ struct Serving {
 }
 
 impl Serving {
-    fn start(driver: &str, collector: SocketAddr, end_timeout: Duration) -> Self {
+    fn start(driver: &str, collector: SocketAddr, flush_timeout: Duration) -> Self {
         Self::start_with(driver, |command| {
             command.env(CHILD, format!("http://{collector}"));
-            command.env(END, end_timeout.as_millis().to_string());
+            command.env(END, flush_timeout.as_millis().to_string());
         })
     }
 
@@ -276,7 +276,7 @@ impl Serving {
             of("exported_spans_total"),
             of("dropped_spans_total{reason=\"queue_full\"}"),
             of("dropped_spans_total{reason=\"send_failed\"}"),
-            of("waiting_spans"),
+            of("queued_spans"),
         ]
     }
 
@@ -389,8 +389,8 @@ fn a_server_made_of_a_file_sends_its_spans_where_that_says() {
         let text = format!(
             "workers = 1\n[listeners.web]\naddress = '127.0.0.1:0'\n\
              [admin]\naddress = '127.0.0.1:0'\n\
-             [traces]\nenabled = true\nroutes.'/probe' = 0.0\n\
-             [traces.otlp]\nendpoint = 'http://{}'\nservice = 'birds'\nend_timeout = '30s'\n\
+             [traces]\nenabled = true\nroute_sample_ratios.'/probe' = 0.0\n\
+             [traces.otlp]\nendpoint = 'http://{}'\nservice_name = 'birds'\nflush_timeout = '30s'\n\
              [traces.otlp.headers]\nx-tenant = 'birds'\n",
             collector.address
         );

@@ -30,7 +30,15 @@ fn lives(seeds: impl Iterator<Item = u64>) -> BTreeMap<&'static str, u64> {
 
 /// The lives must cover every kind of end, or they prove little.
 fn assert_eventful(endings: &BTreeMap<&'static str, u64>) {
-    for name in ["agreed", "peer-closed", "peer-left", "rejected", "drained", "broken", "cut"] {
+    for name in [
+        "connection-close",
+        "peer-closed",
+        "peer-aborted",
+        "rejected",
+        "drained",
+        "io-error",
+        "force-closed",
+    ] {
         let count = endings.get(name).copied().unwrap_or(0);
         assert!(count > 0, "no connection ended by {name}: {endings:?}");
     }

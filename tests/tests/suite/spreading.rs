@@ -91,8 +91,8 @@ impl Workers {
     }
 }
 
-fn server(choice: DriverChoice, workers: usize, one_queue: bool) -> Server {
-    let sockets = SocketOptions { shared_accept_queue: one_queue, ..SocketOptions::default() };
+fn server(choice: DriverChoice, workers: usize, shared_accept_queue: bool) -> Server {
+    let sockets = SocketOptions { shared_accept_queue: shared_accept_queue, ..SocketOptions::default() };
     let workers = NonZeroUsize::new(workers).expect("the value is not zero");
     Server::new().driver(choice).workers(workers).socket_options(sockets).quiet()
 }
@@ -414,8 +414,8 @@ fn ask_once(place: &ListenAddr) {
 }
 
 fn a_shutdown_loses_nobody_who_was_passed(choice: DriverChoice) {
-    for (attempt, one_queue) in [(0, true), (1, false), (2, true), (3, false)] {
-        let server = server(choice, 3, one_queue).listen("127.0.0.1:0");
+    for (attempt, shared_accept_queue) in [(0, true), (1, false), (2, true), (3, false)] {
+        let server = server(choice, 3, shared_accept_queue).listen("127.0.0.1:0");
         let Some(running) = start(server, &Workers::default()) else { return };
         let place = running.addresses().next().expect("the server has a listener").clone();
         let connect = |_| {
@@ -437,8 +437,8 @@ fn a_shutdown_loses_nobody_who_was_passed(choice: DriverChoice) {
 }
 
 fn short_connections_in_a_flood_are_all_answered(choice: DriverChoice) {
-    for one_queue in [true, false] {
-        let server = server(choice, 2, one_queue).listen("127.0.0.1:0");
+    for shared_accept_queue in [true, false] {
+        let server = server(choice, 2, shared_accept_queue).listen("127.0.0.1:0");
         let Some(running) = start(server, &Workers::default()) else { return };
         let place = running.addresses().next().expect("the server has a listener").clone();
         thread::scope(|scope| {
@@ -491,8 +491,8 @@ fn the_page_tells_how_even_it_is(choice: DriverChoice) {
         // A passed connection is counted when it is taken, or soon after.
         let passed = loop {
             let page = page(&admin);
-            let passed: f64 = each(&page, "peregrine_worker_connections_passed_total").iter().sum();
-            let taken: f64 = each(&page, "peregrine_worker_connections_taken_total").iter().sum();
+            let passed: f64 = each(&page, "peregrine_worker_handoffs_sent_total").iter().sum();
+            let taken: f64 = each(&page, "peregrine_worker_handoffs_received_total").iter().sum();
             if passed == taken {
                 break passed;
             }

@@ -168,7 +168,7 @@ async fn it_works_after_an_upgrade<B: Bench>(bench: &B) {
 /// The warning names the route and the remedy, and is logged while the handler still blocks. A
 /// handler that only waits causes no warning.
 async fn a_handler_that_blocks_is_told_of_once_with_its_route_while_it_blocks<B: Bench>(bench: &B) {
-    assert!(Limits::default().poll_budget.is_some(), "handlers are watched by default");
+    assert!(Limits::default().blocking_poll_threshold.is_some(), "handlers are watched by default");
     let (log, number) = (Log::start(), number());
     let (release, released) = std::sync::mpsc::channel::<()>();
     let released = Arc::new(Mutex::new(released));
@@ -192,7 +192,7 @@ async fn a_handler_that_blocks_is_told_of_once_with_its_route_while_it_blocks<B:
             .get(&format!("/wait-{number}-2"), wait)
             .get(&format!("/wait-{number}-3"), wait)
     };
-    let limits = Limits { poll_budget: Some(BUDGET), ..Limits::default() };
+    let limits = Limits { blocking_poll_threshold: Some(BUDGET), ..Limits::default() };
     let server = bench.start(limits, None, make);
     let mut peer = Peer::new(server.connect());
     let route = format!("/block-{number}/{{id}}");
@@ -246,7 +246,7 @@ async fn a_mounted_handler_that_blocks_is_told_of_with_its_request<B: Bench>(ben
             .route("/block/{id}", axum::routing::get(block));
         App::new().mount(&format!("/mounted-{number}"), router)
     };
-    let limits = Limits { poll_budget: Some(BUDGET), ..Limits::default() };
+    let limits = Limits { blocking_poll_threshold: Some(BUDGET), ..Limits::default() };
     let server = bench.start(limits, None, make);
     let mut peer = Peer::new(server.connect());
     let (route, path) =
@@ -287,7 +287,7 @@ async fn a_shutdown_says_how_many_tasks_it_waits_for<B: Bench>(bench: &B) {
     // A count that distinguishes the line from those of other servers.
     let tasks = 1000 + number();
     let long = Duration::from_secs(3600);
-    let limits = Limits { shutdown_timeout: long, background_timeout: long, ..Limits::default() };
+    let limits = Limits { shutdown_timeout: long, background_task_timeout: long, ..Limits::default() };
     let server = bench.start(limits, None, move || {
         App::new().get("/leave", move || {
             for _ in 0..tasks {
@@ -305,7 +305,7 @@ async fn a_shutdown_says_how_many_tasks_it_waits_for<B: Bench>(bench: &B) {
     server.cut();
     assert_eq!(server.ended().await.snapshot.aborted_tasks, tasks);
     let line = log.line(&told);
-    assert!(line.contains("waiting for tasks") && line.contains("Shutdown::ordered"), "{line}");
+    assert!(line.contains("waiting for tasks") && line.contains("Shutdown::requested"), "{line}");
 }
 
 /// A number that no other test of this process gets.

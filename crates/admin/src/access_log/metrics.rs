@@ -61,8 +61,8 @@ const DROPPED_LINES: MetricFamily<'_> = MetricFamily {
     unit: "",
     help: "Access log lines that were lost, by reason.",
 };
-const WAITING_LINES: MetricFamily<'_> = MetricFamily {
-    name: "peregrine_access_log_waiting_lines",
+const QUEUED_LINES: MetricFamily<'_> = MetricFamily {
+    name: "peregrine_access_log_queued_lines",
     metric_type: MetricType::Gauge,
     unit: "",
     help: "Access log lines that wait to be written.",
@@ -77,7 +77,7 @@ const REOPENS: MetricFamily<'_> = MetricFamily {
 /// The metric families that [`write()`] writes, in order.
 #[cfg(test)]
 pub(crate) const FAMILIES: &[MetricFamily<'static>] =
-    &[LINES, DROPPED_LINES, WAITING_LINES, REOPENS];
+    &[LINES, DROPPED_LINES, QUEUED_LINES, REOPENS];
 
 /// Writes the metrics; only the families, without samples, if there is no log.
 pub(crate) fn write(page: &mut Exposition, figures: Option<&AccessLogMetrics>) {
@@ -90,7 +90,7 @@ pub(crate) fn write(page: &mut Exposition, figures: Option<&AccessLogMetrics>) {
         page.sample(&[("reason", "queue_full")], figures.dropped());
         page.sample(&[("reason", "write_failed")], figures.failed.get());
     }
-    page.begin_family(&WAITING_LINES);
+    page.begin_family(&QUEUED_LINES);
     if let Some(figures) = figures {
         page.sample(&[], figures.pending());
     }

@@ -55,6 +55,9 @@ pub const DEFAULT_FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 ///     Server::bind("127.0.0.1:8080").access_log(log).serve(|| App::new().get("/", || "hello"))
 /// }
 /// ```
+#[doc(alias = "access_log")]
+#[doc(alias = "log_format")]
+#[doc(alias = "Logger")]
 #[derive(Debug)]
 #[must_use = "a log does nothing until it is passed to `Server::access_log`"]
 pub struct AccessLogOptions {
@@ -153,17 +156,18 @@ impl AccessLogOptions {
     }
 
     fn with_target(target: Target) -> Self {
-        let (queue_bytes_max, end_timeout) = (DEFAULT_QUEUE_BYTES_MAX, DEFAULT_FLUSH_TIMEOUT);
+        let (queue_bytes_max, flush_timeout) = (DEFAULT_QUEUE_BYTES_MAX, DEFAULT_FLUSH_TIMEOUT);
         Self {
             target,
             style: AccessLogStyle::default(),
             style_updates: None,
             queue_bytes_max,
-            flush_timeout: end_timeout,
+            flush_timeout,
         }
     }
 
     /// Sets the format of a line. Default: [`Form::Combined`].
+    #[doc(alias = "log_format")]
     pub fn format(mut self, form: AccessLogFormat) -> Self {
         self.style.format = form;
         self
@@ -178,6 +182,7 @@ impl AccessLogOptions {
 
     /// Leaves out the requests of the route with this pattern, such as `/health`. Starting the
     /// server fails if the application has no such route.
+    #[doc(alias = "exclude")]
     pub fn exclude_route(mut self, pattern: impl Into<String>) -> Self {
         self.style.excluded_routes.insert(pattern.into());
         self
@@ -237,7 +242,7 @@ impl AccessLogOptions {
             style,
             style_updates: live,
             queue_bytes_max,
-            flush_timeout: end_timeout,
+            flush_timeout,
         } = self;
         let sink = target.open()?;
         let style = live.unwrap_or_else(|| watch::channel(style).1);
@@ -268,7 +273,7 @@ impl AccessLogOptions {
                 signal: bell,
                 done: ended,
                 metrics: figures,
-                flush_timeout: end_timeout,
+                flush_timeout,
             },
         })
     }

@@ -134,6 +134,7 @@ impl Otlp {
     }
 
     /// Exports spans of a service whose name comes from the environment (`OTEL_SERVICE_NAME`).
+    #[doc(alias = "OTEL_SERVICE_NAME")]
     pub fn from_env() -> Self {
         Self {
             service_name: None,
@@ -146,6 +147,7 @@ impl Otlp {
     }
 
     /// Sets the service's name.
+    #[doc(alias = "OTEL_SERVICE_NAME")]
     pub fn service_name(mut self, service: impl Into<String>) -> Self {
         self.service_name = Some(service.into());
         self
@@ -153,6 +155,7 @@ impl Otlp {
 
     /// Sets how long sending one batch of spans may take, from connecting to the collector's
     /// response. When the time is over, the batch is lost and counted. Default: 10 s.
+    #[doc(alias = "OTEL_EXPORTER_OTLP_TIMEOUT")]
     pub fn export_timeout(mut self, timeout: Duration) -> Self {
         self.export_timeout = timeout;
         self
@@ -219,30 +222,30 @@ impl Otlp {
         S: Subscriber + for<'span> LookupSpan<'span>,
     {
         let Self {
-            service_name: service,
+            service_name,
             endpoint,
             headers,
             level,
-            export_timeout: send_timeout,
-            flush_timeout: end_timeout,
+            export_timeout,
+            flush_timeout,
         } = self;
         let exporter = SpanExporter::builder().with_http().with_protocol(Protocol::HttpBinary);
-        let exporter = exporter.with_http_client(CollectorClient { timeout: send_timeout });
-        let exporter = exporter.with_timeout(send_timeout).with_headers(headers);
+        let exporter = exporter.with_http_client(CollectorClient { timeout: export_timeout });
+        let exporter = exporter.with_timeout(export_timeout).with_headers(headers);
         let exporter = match endpoint {
             None => exporter,
             Some(url) => exporter.with_endpoint(format!("{}/v1/traces", url.trim_end_matches('/'))),
         };
         let exporter = exporter.build().map_err(|error| OtlpError::Exporter(error.to_string()))?;
         let resource = Resource::builder();
-        let resource = match service {
-            Some(service) => resource.with_service_name(service),
+        let resource = match service_name {
+            Some(name) => resource.with_service_name(name),
             None => resource,
         };
         let provider = SdkTracerProvider::builder().with_span_processor(SpanQueue::new(exporter));
         let provider = provider.with_resource(resource.build()).build();
         let tracer = provider.tracer("peregrine");
-        PROVIDERS.lock().unwrap_or_else(PoisonError::into_inner).push((provider, end_timeout));
+        PROVIDERS.lock().unwrap_or_else(PoisonError::into_inner).push((provider, flush_timeout));
         global::set_text_map_propagator(TraceContextPropagator::new());
         let sends = tracing_opentelemetry::layer().with_tracer(tracer);
         // Request spans already have all useful attributes.
@@ -268,12 +271,12 @@ impl Otlp {
     pub fn from_config(config: &ServerConfig) -> Option<Self> {
         let of = &config.traces.otlp;
         let otlp = Self::from_env().endpoint(of.endpoint.as_ref()?);
-        let otlp = otlp.export_timeout(of.send_timeout).flush_timeout(of.end_timeout);
+        let otlp = otlp.export_timeout(of.export_timeout).flush_timeout(of.flush_timeout);
         let otlp = of
             .headers
             .iter()
             .fold(otlp, |otlp, (name, value)| otlp.header(name, value.expose_secret()));
-        Some(match &of.service {
+        Some(match &of.service_name {
             Some(service) => otlp.service_name(service),
             None => otlp,
         })

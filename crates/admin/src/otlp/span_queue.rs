@@ -150,7 +150,7 @@ const DROPPED: MetricFamily<'_> = MetricFamily {
     help: "Spans that were lost, by reason.",
 };
 const QUEUED: MetricFamily<'_> = MetricFamily {
-    name: "peregrine_trace_waiting_spans",
+    name: "peregrine_trace_queued_spans",
     metric_type: MetricType::Gauge,
     unit: "",
     help: "Spans that wait to be sent.",

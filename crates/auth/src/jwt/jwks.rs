@@ -59,6 +59,7 @@ type FetchFuture = Pin<Box<dyn Future<Output = Result<Bytes, String>> + Send>>;
 ///
 /// The document may have at most 512 KiB, and only its first 100 keys are used. The size is checked
 /// after the fetch: let the function stop reading at that size to bound memory.
+#[doc(alias = "createRemoteJWKSet")]
 #[derive(Clone)]
 pub struct RemoteJwks(Arc<Inner>);
 
@@ -338,6 +339,6 @@ async fn with_timeout<T>(time: Duration, future: impl Future<Output = T>) -> Opt
 
 impl fmt::Debug for RemoteJwks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Jwks").field("kept", &self.0.cached()).finish_non_exhaustive()
+        f.debug_struct("RemoteJwks").field("kept", &self.0.cached()).finish_non_exhaustive()
     }
 }

@@ -94,6 +94,7 @@ impl JwtKeys {
     }
 
     /// The keys that an issuer publishes and rotates.
+    #[doc(alias = "jwks_url")]
     #[must_use]
     pub fn remote(keys: RemoteJwks) -> Self {
         Self(KeySource::Remote(keys))
@@ -192,7 +193,7 @@ impl VerificationKey {
 
 impl fmt::Debug for VerificationKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Key")
+        f.debug_struct("VerificationKey")
             .field("id", &self.id)
             .field("algorithms", &self.algorithms)
             .finish_non_exhaustive()

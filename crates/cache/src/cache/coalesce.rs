@@ -102,6 +102,6 @@ impl Drop for FlightWaiter<'_> {
 
 impl fmt::Debug for CoalescedFetch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Flight({} wait)", self.waiters())
+        write!(f, "CoalescedFetch({} wait)", self.waiters())
     }
 }

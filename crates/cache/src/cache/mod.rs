@@ -148,6 +148,7 @@ const BYPASS_FIELDS: [&str; 5] =
 /// such as sessions, logs and rate limits. A cache hit runs no inner middleware, so access checks
 /// belong outside. A `Cache` around another one with the same store leaves the requests that both
 /// see to the inner one.
+#[doc(alias = "proxy_cache")]
 pub struct Cache(Rc<CacheSettings>);
 
 struct CacheSettings {
@@ -183,6 +184,7 @@ impl Cache {
     /// Sets the lifetime of 200 responses that do not specify one. By default, these are not
     /// stored. Requests with a `Cookie` or an identified client are excluded, because their
     /// responses may be personal.
+    #[doc(alias = "proxy_cache_valid")]
     #[must_use]
     pub fn default_ttl(self, time: Duration) -> Self {
         self.configure(|settings| settings.defaults.ttl = Some(time))
@@ -217,6 +219,7 @@ impl Cache {
 
     /// Honors `Cache-Control: no-cache`, and `max-age` below a response's age, in requests: such
     /// clients get a new response.
+    #[doc(alias = "ignore_client_directives")]
     #[must_use]
     pub fn honor_request_directives(self) -> Self {
         self.configure(|settings| settings.honor_request_directives = true)
@@ -230,6 +233,8 @@ impl Cache {
 
     /// Sets how long a request waits for another one that fetches the same response, before it
     /// calls the handler itself. The default is 10 s.
+    #[doc(alias = "proxy_cache_lock_timeout")]
+    #[doc(alias = "singleflight")]
     #[must_use]
     pub fn coalesce_timeout(self, time: Duration) -> Self {
         self.configure(|settings| settings.coalesce_timeout = time)

@@ -107,6 +107,7 @@ impl CacheStore {
     }
 
     /// Creates an empty store with this capacity, which covers content, fields and overhead.
+    #[doc(alias = "max_capacity")]
     #[must_use]
     pub fn with_capacity_bytes(bytes: usize) -> Self {
         let parts = if bytes >= SHARDING_BYTES_MIN { SHARDS } else { 1 };
@@ -123,6 +124,7 @@ impl CacheStore {
     }
 
     /// Like [`CacheStore::invalidate`], for a path and everything below it.
+    #[doc(alias = "purge")]
     pub fn invalidate_prefix(&self, path: &str) {
         let stem = path.strip_suffix('/').unwrap_or(path);
         self.remove_matching(|key| {

@@ -331,7 +331,7 @@ impl IdempotencyStore for MemoryIdempotencyStore {
 impl fmt::Debug for MemoryIdempotencyStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kept = self.lock();
-        f.debug_struct("MemoryStore")
+        f.debug_struct("MemoryIdempotencyStore")
             .field("keys", &kept.entries.len())
             .field("anonymous_keys", &kept.partitions[1].by_expiry.len())
             .field("bytes", &kept.bytes())

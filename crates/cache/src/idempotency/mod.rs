@@ -127,6 +127,7 @@ const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 /// Resources that outer middleware holds for a request, such as a session, are gone for a handler
 /// whose client has disconnected. Put `Idempotency` outside that middleware, and identify the user
 /// with [`Idempotency::scope`].
+#[doc(alias = "idempotency-key")]
 pub struct Idempotency<S>(Rc<IdempotencySettings<S>>);
 
 struct IdempotencySettings<S> {
@@ -198,6 +199,7 @@ impl<S: IdempotencyStore> Idempotency<S> {
     }
 
     /// Sets how long an outcome is kept. The default is a day.
+    #[doc(alias = "ttl")]
     #[must_use]
     pub fn retention(self, time: Duration) -> Self {
         self.configure(|settings| settings.retention = time)
@@ -495,12 +497,12 @@ fn request_in_progress() -> Problem {
 fn response_not_stored() -> Problem {
     let detail =
         "the request with this Idempotency-Key was executed, but its response was not stored";
-    Problem::new(StatusCode::CONFLICT, "response-not-kept", detail)
+    Problem::new(StatusCode::CONFLICT, "response-not-stored", detail)
 }
 
 fn another_client() -> Problem {
     let detail = "the request with this Idempotency-Key was executed for a client with other cookies or another certificate; use a new key for each operation";
-    Problem::new(StatusCode::CONFLICT, "response-not-kept", detail)
+    Problem::new(StatusCode::CONFLICT, "response-not-stored", detail)
 }
 
 fn store_full(time: Duration) -> Problem {

@@ -101,7 +101,7 @@ fn codings_are_undone_from_the_last_and_are_few() {
     for codings in [&["gzip, br"][..], &["gzip", "br"], &["identity, gzip ,, BR"]] {
         assert_eq!(sent(&client, "/", codings, twice.clone()).text(), "content");
     }
-    assert_eq!(kind(&sent(&client, "/", &["br, gzip"], twice.clone())), "400 body-undecodable");
+    assert_eq!(kind(&sent(&client, "/", &["br, gzip"], twice.clone())), "400 invalid-content-coding");
     for codings in [
         &["gzip, gzip, gzip"][..],
         &["compress"],
@@ -127,7 +127,7 @@ fn a_bomb_is_too_large_by_its_ratio_or_by_the_limit() {
         assert!(bomb.len() < 40_000, "{coding}");
         let before = reserved();
         let response = sent(&client, "/large", &[coding.name()], bomb.clone());
-        assert_eq!(kind(&response), "413 body-inflates", "{coding}");
+        assert_eq!(kind(&response), "413 body-decompressed-too-large", "{coding}");
         assert_eq!(
             kind(&sent(&client, "/small", &[coding.name()], bomb)),
             "413 body-too-large",
@@ -138,7 +138,7 @@ fn a_bomb_is_too_large_by_its_ratio_or_by_the_limit() {
         let codings = format!("{coding}, {coding}");
         assert_eq!(
             kind(&sent(&client, "/large", &[&codings], twice)),
-            "413 body-inflates",
+            "413 body-decompressed-too-large",
             "{coding}"
         );
         // Less dense content is checked by its length.
@@ -170,7 +170,7 @@ fn a_window_larger_than_the_standard_has_is_refused_before_it_is_allocated() {
     };
     brotli::BrotliCompress(&mut &b"text"[..], &mut packed, &params).expect("brotli");
     assert_eq!(packed[0] & 0x7f, 0x11, "a large window");
-    assert_eq!(kind(&sent(&client(), "/", &["br"], packed)), "400 body-undecodable");
+    assert_eq!(kind(&sent(&client(), "/", &["br"], packed)), "400 invalid-content-coding");
 }
 
 #[test]
@@ -223,7 +223,7 @@ fn what_breaks_off_or_is_changed_is_a_problem_and_never_a_panic() {
         for end in 1..packed.len() {
             assert_eq!(
                 outcome(packed[..end].to_vec()),
-                "400 body-undecodable",
+                "400 invalid-content-coding",
                 "{coding} cut at {end}"
             );
         }
@@ -242,11 +242,11 @@ fn what_breaks_off_or_is_changed_is_a_problem_and_never_a_panic() {
         }
         assert_eq!(
             outcome([&packed[..], b"garbage behind"].concat()),
-            "400 body-undecodable",
+            "400 invalid-content-coding",
             "{coding}"
         );
-        assert_eq!(outcome(b"no coding at all".to_vec()), "400 body-undecodable", "{coding}");
-        assert_eq!(outcome(vec![0xff; 5000]), "400 body-undecodable", "{coding}");
+        assert_eq!(outcome(b"no coding at all".to_vec()), "400 invalid-content-coding", "{coding}");
+        assert_eq!(outcome(vec![0xff; 5000]), "400 invalid-content-coding", "{coding}");
     }
 }
 

@@ -70,6 +70,8 @@ const FILE_BYTES_MAX: u64 = 1024 * 1024;
 /// assert_eq!(text, expected);
 /// # Ok::<(), peregrine::config::ConfigError>(())
 /// ```
+#[doc(alias = "Figment")]
+#[doc(alias = "ConfigBuilder")]
 #[derive(Clone)]
 pub struct ConfigLoader {
     prefix: String,
@@ -82,7 +84,7 @@ pub struct ConfigLoader {
 impl fmt::Debug for ConfigLoader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { prefix, file, .. } = self;
-        f.debug_struct("Layers").field("prefix", prefix).field("file", file).finish_non_exhaustive()
+        f.debug_struct("ConfigLoader").field("prefix", prefix).field("file", file).finish_non_exhaustive()
     }
 }
 

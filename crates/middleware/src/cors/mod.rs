@@ -96,12 +96,14 @@ impl Cors {
     /// Allows this origin, such as `https://app.example.com` or `http://localhost:5173`. A `*`
     /// stands for one or more labels at the beginning of a host (`https://*.example.com`), or for
     /// any port (`http://localhost:*`).
+    #[doc(alias = "allowed_origin")]
     pub fn allow_origin(mut self, origin: impl AsRef<str>) -> Self {
         self.origins.add(origin.as_ref());
         self
     }
 
     /// Allows several origins.
+    #[doc(alias = "allowed_origins")]
     pub fn allow_origins<T: AsRef<str>>(self, origins: impl IntoIterator<Item = T>) -> Self {
         origins.into_iter().fold(self, Self::allow_origin)
     }
@@ -111,6 +113,8 @@ impl Cors {
     ///
     /// Compare whole origins: searching for a part of one allows `https://example.com.evil.test`.
     /// Other properties of the head that `ask` uses are not in `Vary`.
+    #[doc(alias = "allowed_origin_fn")]
+    #[doc(alias = "predicate")]
     pub fn allow_origin_fn(mut self, ask: impl Fn(&str, &RequestHead) -> bool + 'static) -> Self {
         self.origins.add_predicate(ask);
         self
@@ -125,6 +129,7 @@ impl Cors {
 
     /// Sets the methods that pages may use, in addition to GET, HEAD and POST, which need no
     /// permission.
+    #[doc(alias = "allowed_methods")]
     pub fn allow_methods(mut self, methods: impl IntoIterator<Item = Method>) -> Self {
         let methods: Vec<_> = methods.into_iter().collect();
         let value = join_header_names(methods.iter().map(Method::as_str));
@@ -133,6 +138,7 @@ impl Cors {
     }
 
     /// Sets the header fields that pages may set, in addition to those that need no permission.
+    #[doc(alias = "allowed_headers")]
     pub fn allow_headers(mut self, names: impl IntoIterator<Item = HeaderName>) -> Self {
         let names: Vec<_> = names.into_iter().collect();
         let value = join_header_names(names.iter().map(HeaderName::as_str));
@@ -142,6 +148,7 @@ impl Cors {
 
     /// Sets the response header fields that pages may read, in addition to `Cache-Control`,
     /// `Content-Type` and other basic ones.
+    #[doc(alias = "Access-Control-Expose-Headers")]
     pub fn expose_headers(mut self, names: impl IntoIterator<Item = HeaderName>) -> Self {
         let names: Vec<_> = names.into_iter().collect();
         self.exposed = Some(join_header_names(names.iter().map(HeaderName::as_str)))
@@ -151,6 +158,7 @@ impl Cors {
 
     /// Allows pages to read every header field. Not with [`Cors::allow_credentials`], for which
     /// browsers treat `*` as a name.
+    #[doc(alias = "expose_any")]
     pub fn expose_any_header(mut self) -> Self {
         self.exposed = Some(ANY);
         self
@@ -158,6 +166,7 @@ impl Cors {
 
     /// Allows pages to send cookies and other credentials of this server, and to read the
     /// responses. Requires explicit origins.
+    #[doc(alias = "supports_credentials")]
     pub fn allow_credentials(mut self) -> Self {
         self.has_credentials = true;
         self

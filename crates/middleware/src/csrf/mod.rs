@@ -79,6 +79,7 @@ impl Csrf {
 
     /// Trusts requests of this origin, such as `https://app.example.com`; `*` as in
     /// [`Cors::allow_origin`](crate::Cors::origin).
+    #[doc(alias = "AddTrustedOrigin")]
     pub fn trust_origin(mut self, origin: impl AsRef<str>) -> Self {
         self.trusted_origins.add(origin.as_ref());
         self
@@ -94,6 +95,7 @@ impl Csrf {
 
     /// Exempts requests that do not use the visitor's authority, such as those of webhooks, which
     /// are signed, or those with a bearer token.
+    #[doc(alias = "csrf_exempt")]
     pub fn exempt_if(mut self, is_exempt: impl Fn(&RequestHead) -> bool + 'static) -> Self {
         self.exempt = Some(Rc::new(is_exempt));
         self

@@ -49,6 +49,7 @@ const KEYWORDS: [&str; 9] = [
 /// Sources are written as in the standard: keywords with their quotes, `'self'`. Errors are
 /// reported when the application is built. [`NONCE`] stands for the nonce of the response if its
 /// handler used one ([`CspNonce`]), otherwise it is omitted.
+#[doc(alias = "ContentSecurityPolicy")]
 #[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct Csp {

@@ -79,6 +79,7 @@ const YEAR: Duration = Duration::from_secs(31_536_000);
 ///     Some(r#"camera=(), fullscreen=(self "https://video.example")"#)
 /// );
 /// ```
+#[doc(alias = "helmet")]
 #[derive(Clone, Debug)]
 #[must_use = "a middleware does nothing until it is added to an application or a scope"]
 pub struct SecurityHeaders {
@@ -126,6 +127,7 @@ impl SecurityHeaders {
 
     /// Sets the content security policy. [`SecurityHeaders::frame_ancestors`] is added to it,
     /// unless it has such a directive.
+    #[doc(alias = "content_security_policy")]
     pub fn csp(mut self, csp: Csp) -> Self {
         self.csp = Some(csp);
         self.render()
@@ -191,6 +193,7 @@ impl SecurityHeaders {
     }
 
     /// Sets the browser features that the page, and frames in it, may use.
+    #[doc(alias = "Permissions-Policy")]
     pub fn permissions_policy(mut self, policy: PermissionsPolicy) -> Self {
         self.permissions_policy = policy;
         self.render()

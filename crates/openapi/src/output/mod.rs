@@ -52,6 +52,7 @@ impl fmt::Display for ResponseStatus {
 ///     }
 /// }
 /// ```
+#[doc(alias = "IntoResponses")]
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not describe its responses, so an OpenAPI document cannot include it",
     label = "returned by a described handler",

@@ -39,7 +39,7 @@ pub(crate) const DEFAULT_LIVENESS_THRESHOLD: Duration = Duration::from_secs(30);
 /// use std::time::Duration;
 ///
 /// fn main() -> peregrine::Result<()> {
-///     let admin = Admin::bind("127.0.0.1:9000").live_within(Duration::from_secs(60));
+///     let admin = Admin::bind("127.0.0.1:9000").liveness_threshold(Duration::from_secs(60));
 ///     Server::bind("0.0.0.0:8080").admin(admin).serve(|| App::new().get("/", || "hello"))
 /// }
 /// ```
@@ -55,11 +55,13 @@ impl Admin {
     /// Listens at `address`, such as `127.0.0.1:9000` or `unix:/run/app/admin.sock`. Port 0 takes
     /// any free port; [`RunningServer::admin_address`](crate::RunningServer::admin_place) returns
     /// it.
+    #[doc(alias = "new")]
     pub fn bind(address: impl Into<String>) -> Self {
         Self::from_source(ListenSource::Address(address.into()))
     }
 
     /// Uses a listener that was bound elsewhere, for example by a service manager.
+    #[doc(alias = "listener")]
     pub fn from_socket(listener: impl Into<Socket>) -> Self {
         Self::from_source(ListenSource::Bound(listener.into()))
     }
@@ -100,6 +102,7 @@ impl Admin {
     /// Sets how long a handler may block a worker's thread, without suspending at an `await`,
     /// before `/livez` responds with 503. The default is 30 s. If failed liveness probes restart
     /// the server, set it to more than the slowest handler needs.
+    #[doc(alias = "liveness")]
     #[must_use]
     pub fn liveness_threshold(mut self, time: Duration) -> Self {
         self.liveness_threshold = time;
@@ -216,7 +219,7 @@ mod tests {
         };
         let until = |is_refusing: bool| {
             let line =
-                format!("peregrine_worker_overloaded{{worker=\"0\"}} {}", u8::from(is_refusing));
+                format!("peregrine_worker_shedding{{worker=\"0\"}} {}", u8::from(is_refusing));
             let began = Instant::now();
             while !ask(admin, "/metrics").contains(&line) {
                 assert!(began.elapsed() < PATIENCE, "timed out waiting for {line}");

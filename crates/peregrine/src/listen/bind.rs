@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 const REUSEPORT_BALANCES: bool = cfg!(any(target_os = "linux", target_os = "android"));
 
 /// The address that a server listens on.
+#[doc(alias = "SocketAddr")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListenAddr {
     /// A TCP socket with this address.

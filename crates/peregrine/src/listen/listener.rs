@@ -67,6 +67,7 @@ impl ListenSource {
 impl Listener {
     /// Listens for plain HTTP at `address`: `127.0.0.1:8080`, `[::]:80`, `localhost:3000`, or
     /// `unix:/run/app.sock`. Port 0 selects any free port.
+    #[doc(alias = "new")]
     pub fn bind(address: impl Into<String>) -> Self {
         Self::new(ListenSource::Address(address.into()))
     }
@@ -85,10 +86,10 @@ impl Listener {
         Self::new(ListenSource::Activated(name.into(), Some(address.into())))
     }
 
-    /// The current `rate_slack` of this listener's own limits, if it has any.
-    pub(crate) fn rate_slack(&self) -> Option<Duration> {
-        let live = self.updates.as_ref().map(|live| live.borrow().limits.rate_slack);
-        live.or_else(|| self.limits.as_ref().map(|limits| limits.rate_slack))
+    /// The current `transfer_rate_grace` of this listener's own limits, if it has any.
+    pub(crate) fn transfer_rate_grace(&self) -> Option<Duration> {
+        let live = self.updates.as_ref().map(|live| live.borrow().limits.transfer_rate_grace);
+        live.or_else(|| self.limits.as_ref().map(|limits| limits.transfer_rate_grace))
     }
 
     fn new(source: ListenSource) -> Self {
@@ -136,8 +137,8 @@ impl Listener {
     /// Sets limits and timeouts for this listener, in place of the server's. Its connections and
     /// handshakes are counted separately (`connections_max`, `handshakes_max`), so that this
     /// listener and the others cannot exhaust each other's limits. Limits of the server as a whole
-    /// still come from the server: `poll_budget`, `lame_duck`, `shutdown_timeout`,
-    /// `background_timeout` and `overload`.
+    /// still come from the server: `blocking_poll_threshold`, `lame_duck_period`, `shutdown_timeout`,
+    /// `background_task_timeout` and `overload`.
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = Some(limits);
         self
@@ -336,8 +337,8 @@ mod tests {
     fn settings_that_cannot_be_meant_are_told_at_the_start_with_their_place() {
         let at = |settings| Listener::bind("127.0.0.1:0").proxy_protocol(settings);
         for (listener, expected) in [
-            (at(ProxyProtocol::optional()), ".from("),
-            (at(ProxyProtocol::required().trust([""; 0])), ".from("),
+            (at(ProxyProtocol::optional()), ".trust("),
+            (at(ProxyProtocol::required().trust([""; 0])), ".trust("),
             (at(ProxyProtocol::required().trust(["10.0.0.0/33"])), "`10.0.0.0/33`"),
             (Listener::bind("127.0.0.1:0").trusted_proxies(["proxy.local"]), "`proxy.local`"),
             (Listener::bind("127.0.0.1:0").trusted_proxies(TrustedProxies::hops(0)), "0 hops"),

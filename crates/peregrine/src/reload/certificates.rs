@@ -104,7 +104,7 @@ impl CertificateReloader {
         }
         let end = StopOnDrop(Mutex::new(sender));
         let keep = move || self.run(&wakes);
-        thread::Builder::new().name("peregrine-keeper".to_owned()).spawn(keep)?;
+        thread::Builder::new().name("peregrine-certs".to_owned()).spawn(keep)?;
         Ok(Some(Arc::new(move |one| end.send(ReloaderEvent::Reload(one)))))
     }
 

@@ -82,7 +82,7 @@ type ReloadCallback = Box<dyn Fn(&ServerConfig) + Send + Sync>;
 
 impl std::fmt::Debug for ConfigReloader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Configured").field("config", &self.config).finish_non_exhaustive()
+        f.debug_struct("ConfigReloader").field("config", &self.config).finish_non_exhaustive()
     }
 }
 
@@ -386,7 +386,7 @@ impl ConfigReloader {
             next.trusted_proxies = read.trusted_proxies.clone();
         }
         if self.on_reload.is_some() {
-            next.logs = read.logs.clone();
+            next.logging = read.logging.clone();
         }
         if self.log_style.is_some() {
             next.access_log = self.config.access_log.merge_reloadable(&read.access_log);
@@ -447,10 +447,10 @@ fn send_if_changed<T: PartialEq>(sender: &watch::Sender<T>, value: T) {
 /// The limits of `new` that apply per connection, with the process-wide limits of `began`.
 fn connection_limits(new: &Limits, began: &Limits) -> Limits {
     Limits {
-        poll_budget: began.poll_budget,
-        lame_duck: began.lame_duck,
+        blocking_poll_threshold: began.blocking_poll_threshold,
+        lame_duck_period: began.lame_duck_period,
         shutdown_timeout: began.shutdown_timeout,
-        background_timeout: began.background_timeout,
+        background_task_timeout: began.background_task_timeout,
         overload: began.overload.clone(),
         ..new.clone()
     }

@@ -58,18 +58,18 @@ fn a_reload_names_what_changed_and_what_needs_a_restart() {
     assert_eq!(text, "peregrine: configuration reloaded: nothing changed");
     assert!(!changed.has_changed().expect("the sender exists"));
 
-    let next = format!("workers = 4\n{listener}[limits]\nidle_timeout = '5s'\nlame_duck = '1s'\n");
+    let next = format!("workers = 4\n{listener}[limits]\nidle_timeout = '5s'\nlame_duck_period = '1s'\n");
     assert_eq!(
         read(&next).expect("valid config"),
         "peregrine: configuration reloaded: limits.idle_timeout \"75s\" -> \"5s\"; a restart is needed for \
-         limits.lame_duck \"0s\" -> \"1s\", workers 2 -> 4"
+         limits.lame_duck_period \"0s\" -> \"1s\", workers 2 -> 4"
     );
     assert_eq!(changed.borrow_and_update().limits.idle_timeout, Duration::from_secs(5));
 
     // An error anywhere prevents all changes.
     for wrong in [
         format!("{next}head_timeout = 'soon'\n"),
-        format!("{next}[trusted_proxies]\nfrom = ['here']\n"),
+        format!("{next}[trusted_proxies]\nnetworks = ['here']\n"),
         "[limits]\nidle_timeout = '6s'\n[".to_owned(),
     ] {
         let error = read(&wrong.replace("'5s'", "'6s'")).expect_err("it is invalid");
@@ -82,13 +82,13 @@ fn a_reload_names_what_changed_and_what_needs_a_restart() {
     // Settings that need a restart are reported again on each reload; applied settings are not.
     assert_eq!(
         read(&next).expect("valid config"),
-        "peregrine: configuration reloaded: nothing changed; a restart is needed for limits.lame_duck \"0s\" -> \
+        "peregrine: configuration reloaded: nothing changed; a restart is needed for limits.lame_duck_period \"0s\" -> \
          \"1s\", workers 2 -> 4"
     );
-    let text = read(&format!("workers = 2\n{listener}[trusted_proxies]\nfrom = ['::1']\n"));
+    let text = read(&format!("workers = 2\n{listener}[trusted_proxies]\nnetworks = ['::1']\n"));
     assert_eq!(
         text.expect("valid config"),
-        "peregrine: configuration reloaded: limits.idle_timeout \"5s\" -> \"75s\", trusted_proxies.from [] -> \
+        "peregrine: configuration reloaded: limits.idle_timeout \"5s\" -> \"75s\", trusted_proxies.networks [] -> \
          [\"::1\"]"
     );
     let live = changed.borrow_and_update().clone();

@@ -72,7 +72,7 @@ impl FileWatcher {
                 Ok(()) => drop(watched.insert(folder)),
                 Err(error) => {
                     catch_log_panic(|| {
-                        tracing::warn!(target: "peregrine", folder = %folder.display(), %error,
+                        tracing::warn!(target: "peregrine", directory = %folder.display(), %error,
                         "changed certificates are noticed up to a minute late, because their \
                          directory cannot be watched")
                     });

@@ -14,6 +14,9 @@ use std::sync::{Arc, OnceLock, Weak, mpsc};
 use tokio::sync::watch as watched;
 
 /// Shuts down or reloads a running server, from any thread.
+#[doc(alias = "Handle")]
+#[doc(alias = "shutdown")]
+#[doc(alias = "graceful")]
 #[derive(Clone)]
 pub struct ServerHandle {
     lifecycle: watched::Sender<Lifecycle>,
@@ -72,6 +75,9 @@ impl ServerHandle {
     /// the others after their response, and waits for tasks and blocking functions that are still
     /// running. Whatever is left after
     /// [`Limits::shutdown_timeout`](crate::Limits::shutdown_timeout) is cut.
+    #[doc(alias = "stop")]
+    #[doc(alias = "shutdown")]
+    #[doc(alias = "graceful_stop")]
     pub fn graceful_shutdown(&self) {
         self.advance_lifecycle(|_| Lifecycle::Draining);
     }
@@ -131,6 +137,9 @@ impl ServerHandle {
     }
 
     /// Cuts all connections immediately and stops the server.
+    #[doc(alias = "abort")]
+    #[doc(alias = "shutdown_now")]
+    #[doc(alias = "stop")]
     pub fn force_close(&self) {
         self.advance_lifecycle(|_| Lifecycle::ForceClosing);
     }
@@ -240,7 +249,7 @@ impl UpgradeHost for ServerHandle {
 
 impl fmt::Debug for ServerHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Handle").field("order", &self.lifecycle()).finish_non_exhaustive()
+        f.debug_struct("ServerHandle").field("order", &self.lifecycle()).finish_non_exhaustive()
     }
 }
 

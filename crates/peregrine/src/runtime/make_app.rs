@@ -38,6 +38,8 @@ impl<A: IntoBuiltApp> IntoBuiltApp for Result<A, BuildError> {
 /// [`Server::serve`](crate::Server::serve) calls it once on each worker's thread.
 ///
 /// The compiler infers `Via`, which distinguishes synchronous from `async` functions.
+#[doc(alias = "app_factory")]
+#[doc(alias = "MakeService")]
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not create an application",
     label = "this does not return an `App`, or cannot be sent to each worker",

@@ -11,6 +11,7 @@ pub struct ShutdownReport {
     pub workers: Vec<Option<WorkerStats>>,
     /// Connections that were cut because they were still busy at the deadline or at an order to
     /// cut.
+    #[doc(alias = "aborted")]
     pub force_closed: Vec<ForceClosed>,
     /// Whether there was an order to cut before the deadline.
     pub(crate) is_force_close_requested: bool,
@@ -42,6 +43,7 @@ impl ShutdownReport {
 
     /// The number of blocking functions of all workers that were still running when the shutdown
     /// stopped waiting for them.
+    #[doc(alias = "spawn_blocking")]
     #[must_use]
     pub fn abandoned_blocking_tasks(&self) -> usize {
         self.workers.iter().flatten().map(|worker| worker.abandoned_blocking_tasks).sum()

@@ -31,6 +31,8 @@ pub(crate) struct RunSettings {
 }
 
 /// A running server. Dropping it cuts every connection.
+#[doc(alias = "shutdown")]
+#[doc(alias = "graceful")]
 pub struct RunningServer {
     handle: ServerHandle,
     events: mpsc::Receiver<ServerEvent>,
@@ -94,7 +96,7 @@ impl RunningServer {
             threads::spawn_thread(name, Box::new(body)).map_err(Error::Worker)?;
         }
         running.wait_until_ready(count)?;
-        if let Some(budget) = settings.limits.poll_budget {
+        if let Some(budget) = settings.limits.blocking_poll_threshold {
             blocking::start_blocking_watchdog(pulses, budget).map_err(Error::Worker)?;
         }
         if let Some(watchdog) = watchdog {
@@ -147,6 +149,7 @@ impl RunningServer {
 
     /// The address of the admin listener, if there is one. Contains the actual port if port 0 was
     /// requested.
+    #[doc(alias = "admin_addr")]
     #[must_use]
     pub fn admin_address(&self) -> Option<&ListenAddr> {
         self.admin.as_ref().map(|(_, place)| place)
@@ -185,6 +188,8 @@ impl RunningServer {
     }
 
     /// The addresses that the server listens on, with the actual ports where port 0 was requested.
+    #[doc(alias = "addrs")]
+    #[doc(alias = "local_addr")]
     pub fn addresses(&self) -> impl Iterator<Item = &ListenAddr> {
         self.addresses.iter().map(|(place, _)| place)
     }
@@ -223,6 +228,8 @@ impl RunningServer {
     ///
     /// # Errors
     /// A worker failed or panicked.
+    #[doc(alias = "stop")]
+    #[doc(alias = "shutdown")]
     pub fn graceful_shutdown(self) -> Result<ShutdownReport, Error> {
         self.handle.graceful_shutdown();
         self.wait()
@@ -334,7 +341,7 @@ impl Drop for RunningServer {
 
 impl fmt::Debug for RunningServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Running").field("places", &self.addresses).finish_non_exhaustive()
+        f.debug_struct("RunningServer").field("places", &self.addresses).finish_non_exhaustive()
     }
 }
 

@@ -12,7 +12,7 @@ use std::panic::resume_unwind;
 /// A panic of `work` propagates to the caller; in a handler it results in a 500 response. `work`
 /// cannot be cancelled once it has started: if the future is dropped, for example because the
 /// client disconnects, `work` runs to its end and its result is discarded. A shutdown waits for it
-/// for up to [`Limits::background_timeout`](crate::Limits::background_timeout).
+/// for up to [`Limits::background_task_timeout`](crate::Limits::background_task_timeout).
 ///
 /// ```
 /// use peregrine::prelude::*;
@@ -28,6 +28,10 @@ use std::panic::resume_unwind;
 ///
 /// # Panics
 /// If `work` panics, or outside of a tokio runtime. Everything that a worker runs is inside of one.
+#[doc(alias = "block")]
+#[doc(alias = "unblock")]
+#[doc(alias = "block_in_place")]
+#[doc(alias = "offload")]
 pub async fn spawn_blocking<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> R {
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => result,

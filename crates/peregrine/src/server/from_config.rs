@@ -91,7 +91,7 @@ impl Server {
     /// Calls `follow` with the configuration each time a reload has changed something, on the
     /// reload thread. Use it to apply the log level and the program's own settings. It has an
     /// effect only on a server [built from a configuration](Server::from_config); without it, a
-    /// change of `logs.level` needs a restart.
+    /// change of `logging.level` needs a restart.
     pub fn on_reload(mut self, follow: impl Fn(&ServerConfig) + Send + Sync + 'static) -> Self {
         if let Some(configured) = self.config_reloader_mut() {
             configured.set_on_reload(follow);
@@ -107,7 +107,7 @@ fn with_restart(server: Server, config: &ServerConfig) -> Server {
     if let Some(program) = &of.program {
         successor = successor.program(program);
     }
-    if !of.upgrade_at_signal {
+    if !of.upgrade_on_sigusr2 {
         successor = successor.ignore_sigusr2();
     }
     server.upgrade_options(successor)
@@ -120,13 +120,13 @@ fn with_restart(server: Server, _: &ServerConfig) -> Server {
 
 fn with_watch(server: Server, config: &ServerConfig) -> Result<Server, Error> {
     let own = config.listeners.values().filter_map(|listener| listener.tls.as_ref());
-    let is_watched = config.tls.watch || own.into_iter().any(|tls| tls.watch);
+    let is_watched = config.tls.watch_files || own.into_iter().any(|tls| tls.watch_files);
     #[cfg(feature = "tls-watch")]
     return Ok(if is_watched { server.watch_certificates() } else { server });
     #[cfg(not(feature = "tls-watch"))]
     match is_watched {
         false => Ok(server),
-        true => Err(missing_feature("tls.watch", "tls-watch")),
+        true => Err(missing_feature("tls.watch_files", "tls-watch")),
     }
 }
 
@@ -198,7 +198,7 @@ fn place(of: &ListenerConfig) -> Option<Listener> {
 
 /// Returns `None` if the admin listener is off.
 fn admin(of: &AdminConfig) -> Option<Admin> {
-    let mut admin = Admin::bind(of.address.as_deref()?).liveness_threshold(of.live_within);
+    let mut admin = Admin::bind(of.address.as_deref()?).liveness_threshold(of.liveness_threshold);
     if let Some(mode) = of.unix_mode {
         admin = admin.unix_mode(mode);
     }
@@ -215,7 +215,7 @@ fn admin(of: &AdminConfig) -> Option<Admin> {
 fn log(of: &AccessLogConfig) -> Option<AccessLogOptions> {
     let log = AccessLogOptions::from_target(of.target.as_ref()?);
     let log = log.with_style(of.style()).queue_bytes_max(of.queue_bytes_max);
-    Some(log.flush_timeout(of.end_timeout))
+    Some(log.flush_timeout(of.flush_timeout))
 }
 
 impl From<DriverKind> for DriverChoice {
@@ -255,9 +255,9 @@ mod tests {
     #[test]
     fn the_defaults_of_the_tree_are_those_of_the_types_that_it_stands_for() {
         let ServerConfig { access_log, admin, .. } = ServerConfig::default();
-        assert_eq!(admin.live_within, crate::listen::admin::DEFAULT_LIVENESS_THRESHOLD);
+        assert_eq!(admin.liveness_threshold, crate::listen::admin::DEFAULT_LIVENESS_THRESHOLD);
         assert_eq!(access_log.queue_bytes_max, peregrine_admin::internal::DEFAULT_QUEUE_BYTES_MAX);
-        assert_eq!(access_log.end_timeout, peregrine_admin::internal::DEFAULT_FLUSH_TIMEOUT);
+        assert_eq!(access_log.flush_timeout, peregrine_admin::internal::DEFAULT_FLUSH_TIMEOUT);
     }
 
     #[test]
@@ -271,12 +271,12 @@ mod tests {
                 "`limits.head_bytes_max`: 1048576 is out of range",
             ),
             ("[limits]\nhead_timeout = '0s'", "`limits.head_timeout`: with a timeout of zero"),
-            ("[limits]\nlifetime_max = '0'", "`limits.lifetime_max`: zero would expire"),
-            ("[limits]\npoll_budget = '0s'", "for no limit, write `off`"),
-            ("[sockets]\nuser_timeout = '0s'", "`sockets.user_timeout`: the kernel accepts `1s`"),
-            ("[sockets]\nuser_timeout = '25d'", "`sockets.user_timeout`: the kernel accepts `1s`"),
-            ("[limits.http2]\nbudget_max = 0", "`limits.http2.budget_max`: 0 is out of range"),
-            ("[limits.http2]\nstreams_max = 0", "`limits.http2.streams_max`: 0 is out of range"),
+            ("[limits]\nconnection_age_max = '0'", "`limits.connection_age_max`: zero would expire"),
+            ("[limits]\nblocking_poll_threshold = '0s'", "for no limit, write `off`"),
+            ("[sockets]\ntcp_user_timeout = '0s'", "`sockets.tcp_user_timeout`: the kernel accepts `1s`"),
+            ("[sockets]\ntcp_user_timeout = '25d'", "`sockets.tcp_user_timeout`: the kernel accepts `1s`"),
+            ("[limits.http2]\nabuse_budget_max = 0", "`limits.http2.abuse_budget_max`: 0 is out of range"),
+            ("[limits.http2]\nconcurrent_streams_max = 0", "`limits.http2.concurrent_streams_max`: 0 is out of range"),
             ("[listeners.a]\n", "`listeners.a.address`: set the address to listen"),
             ("[listeners.a]\nadress = ''", "did you mean `address`?"),
             (
@@ -298,36 +298,39 @@ mod tests {
             ),
             ("[sockets]\nbacklog = 0", "`sockets.backlog`: 0 is out of range: it may be from 1"),
             (
-                "[sockets]\nkeep_alive = '1500ms'",
-                "`sockets.keep_alive`: the kernel accepts whole seconds",
+                "[sockets]\ntcp_keepalive = '1500ms'",
+                "`sockets.tcp_keepalive`: the kernel accepts whole seconds",
             ),
             (
                 "[driver]\nkind = 'epoll'",
                 "`driver.kind`: `epoll` is not a valid value; expected one of `auto`",
             ),
             ("workers = 0", "`workers`: expected a whole number above 0, or `auto`"),
-            ("[trusted_proxies]\nfrom = ['10.0.0.0/33']", "`trusted_proxies.from`: `10.0.0.0/33`"),
+            ("[trusted_proxies]\nnetworks = ['10.0.0.0/33']", "`trusted_proxies.networks`: `10.0.0.0/33`"),
             (
-                "[trusted_proxies]\nhops = 1\nfrom = ['::1']",
-                "`trusted_proxies.hops`: set either `from`",
+                "[trusted_proxies]\nhops = 1\nnetworks = ['::1']",
+                "`trusted_proxies.hops`: set either `networks`",
             ),
             (
-                "[trusted_proxies]\nfrom = ['::1']\nfield = 'forwarded'\nhost = true",
-                "`trusted_proxies.field`",
+                "[trusted_proxies]\nnetworks = ['::1']\nheader = 'forwarded'\nx_forwarded_host = true",
+                "`trusted_proxies.header`",
             ),
             (
                 &format!("{listen}proxy_protocol.mode = 'optional'"),
-                "`listeners.a.proxy_protocol.from`: `ProxyProtocol::optional()`",
+                "`listeners.a.proxy_protocol.trusted`: `ProxyProtocol::optional()`",
             ),
             (
-                "[access_log]\nform = 'apache'",
-                "`access_log.form`: `apache` is not a valid value; expected one of `common`",
+                "[access_log]\nformat = 'apache'",
+                "`access_log.format`: `apache` is not a valid value; expected one of `common`",
             ),
-            ("[access_log]\nformat = 'json'", "did you mean `form`?"),
-            ("[access_log]\nroutes_left_out = ['health']", "`health` is not a route pattern"),
+            ("[access_log]\nform = 'json'", "did you mean `format`?"),
+            ("[access_log]\nexcluded_routes = ['health']", "`health` is not a route pattern"),
             ("[access_log]\nqueue_bytes_max = '10'", "`access_log.queue_bytes_max`: too small"),
-            ("[traces]\nratio = 1.5", "`traces.ratio`: 1.5 is out of range"),
-            ("[traces]\nroutes.'/a' = -1", "`traces.routes./a`: -1 is out of range"),
+            ("[traces]\nsample_ratio = 1.5", "`traces.sample_ratio`: 1.5 is out of range"),
+            (
+                "[traces]\nroute_sample_ratios.'/a' = -1",
+                "`traces.route_sample_ratios./a`: -1 is out of range",
+            ),
             ("[traces.otlp]\nendpoint = 'http://a'", "traces."),
             ("[traces.otlp]\nendpoint = 'collector:4318'", "`traces.otlp.endpoint`: write a URL"),
             (
@@ -336,8 +339,11 @@ mod tests {
             ),
             ("[traces.otlp.headers]\n'a b' = 'x'", "`traces.otlp.headers.a b`: not a valid HTTP"),
             ("[traces.otlp.headers]\na = '(hidden)'", "write the secret itself"),
-            ("[tls.acme]\ndomains = ['a.test']", "`tls.acme.folder`: set the folder"),
-            ("[tls.acme]\nexternal_account.id = 'x'", "`id` and `key` belong together"),
+            ("[tls.acme]\ndomains = ['a.test']", "`tls.acme.state_dir`: set the directory"),
+            (
+                "[tls.acme]\nexternal_account_binding.key_id = 'x'",
+                "`key_id` and `mac_key` belong together",
+            ),
             ("[tls.acme]\nchallenges = ['dns-01']", "`dns-01` is not a valid value"),
             (
                 &format!("{listen}unix_mode = '0660'"),

@@ -131,12 +131,15 @@ impl Server {
     }
 
     /// Adds an HTTPS listener. Needs the feature `tls`, which is on by default.
+    #[doc(alias = "bind_rustls")]
+    #[doc(alias = "listen_rustls")]
     #[cfg(feature = "tls")]
     pub fn listen_tls(self, place: impl Into<Listener>, tls: TlsConfig) -> Self {
         self.listen(place.into().tls(tls))
     }
 
     /// Adds an HTTP listener on a Unix domain socket at `path`. The file is removed on shutdown.
+    #[doc(alias = "bind_uds")]
     pub fn listen_unix(self, path: impl AsRef<Path>) -> Self {
         let address = format!("unix:{}", path.as_ref().display());
         self.listen(address)
@@ -155,11 +158,16 @@ impl Server {
     ///     Ok(Server::new().listener(listener).serve(|| App::new().get("/", || "hello"))?)
     /// }
     /// ```
+    #[doc(alias = "listen")]
+    #[doc(alias = "from_tcp")]
+    #[doc(alias = "from_std")]
     pub fn listen_socket(self, listener: impl Into<Socket>) -> Self {
         self.listen(listener.into())
     }
 
     /// Adds an HTTPS listener on a socket bound elsewhere. Needs the feature `tls`.
+    #[doc(alias = "listen_rustls")]
+    #[doc(alias = "from_tcp_rustls")]
     #[cfg(feature = "tls")]
     pub fn listen_tls_socket(self, listener: impl Into<Socket>, tls: TlsConfig) -> Self {
         self.listen_tls(listener.into(), tls)
@@ -214,6 +222,9 @@ impl Server {
     ///
     /// It is an error if there are no such sockets; [`activated_or`](Self::listen_activated_or) has
     /// a fallback.
+    #[doc(alias = "systemd")]
+    #[doc(alias = "listenfd")]
+    #[doc(alias = "socket_activation")]
     #[cfg(all(target_os = "linux", feature = "restart"))]
     pub fn listen_activated(mut self, name: impl Into<String>) -> Self {
         self.listeners.push(Listener::activated(name));
@@ -256,6 +267,8 @@ impl Server {
     /// Sets what an upgrade in place starts, and whether a signal triggers it. By default SIGUSR2
     /// starts this program again if [`serve`](Self::serve) is used. See
     /// [`restart`](crate::restart).
+    #[doc(alias = "binary_upgrade")]
+    #[doc(alias = "USR2")]
     #[cfg(all(target_os = "linux", feature = "restart"))]
     pub fn upgrade_options(mut self, successor: UpgradeOptions) -> Self {
         self.upgrade_options = successor;
@@ -267,6 +280,8 @@ impl Server {
     /// responds. [`serve`](Self::serve) always does this, since such a program waits only for the
     /// server; a program that calls [`start`](Self::start) may have more to prepare before it is
     /// ready. On Linux.
+    #[doc(alias = "sd_notify")]
+    #[doc(alias = "systemd")]
     #[cfg(all(target_os = "linux", feature = "restart"))]
     pub fn notify_service_manager(mut self) -> Self {
         self.notifies_service_manager = true;
@@ -294,13 +309,15 @@ impl Server {
         self
     }
 
-    /// Sets options of the driver, such as receive buffers and spinning; see [`Options`].
+    /// Sets options of the driver, such as receive buffers and busy polling; see [`Options`].
     pub fn driver_options(mut self, options: Options) -> Self {
         self.driver_options = options;
         self
     }
 
     /// Sets options of the listening sockets and their connections; see [`SocketOptions`].
+    #[doc(alias = "backlog")]
+    #[doc(alias = "tcp_nodelay")]
     pub fn socket_options(mut self, sockets: SocketOptions) -> Self {
         self.driver_options.socket_options = sockets;
         self

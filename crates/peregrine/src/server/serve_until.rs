@@ -33,6 +33,7 @@ impl Server {
     ///
     /// # Errors
     /// See [`Error`].
+    #[doc(alias = "with_graceful_shutdown")]
     pub async fn serve_until<Via, M, F>(self, make: M, end: F) -> Result<(), Error>
     where
         Via: 'static,
@@ -49,6 +50,7 @@ impl RunningServer {
     ///
     /// # Errors
     /// A worker failed or panicked; the other workers are then shut down.
+    #[doc(alias = "closed")]
     pub async fn stopped(self) -> Result<ShutdownReport, Error> {
         let _cut = ForceCloseOnDrop(self.handle());
         run_on_thread(move || self.wait())?.await.expect(SENT)

@@ -82,19 +82,19 @@ impl Server {
             cpu: if self.pin_workers { Some(number) } else { self.driver_options.cpu },
             metrics: shown.map(|shown| Arc::clone(&shown.view().driver_metrics)),
             socket_options: SocketOptions {
-                tcp_user_timeout: self.user_timeout(),
+                tcp_user_timeout: self.tcp_user_timeout(),
                 ..self.driver_options.socket_options.clone()
             },
             ..self.driver_options.clone()
         }
     }
 
-    /// `SocketOptions::tcp_user_timeout`, raised above `rate_slack`: the kernel's timeout also
+    /// `SocketOptions::tcp_user_timeout`, raised above `transfer_rate_grace`: the kernel's timeout also
     /// counts the time in which a client keeps its receive window closed, so it would close
     /// connections of slow readers that the server's own limit tolerates.
-    fn user_timeout(&self) -> Option<Duration> {
-        let own = self.listeners.iter().filter_map(Listener::rate_slack);
-        let slack = own.fold(self.limits.rate_slack, Duration::max);
+    fn tcp_user_timeout(&self) -> Option<Duration> {
+        let own = self.listeners.iter().filter_map(Listener::transfer_rate_grace);
+        let slack = own.fold(self.limits.transfer_rate_grace, Duration::max);
         let least = slack.saturating_add(slack / 4);
         self.driver_options.socket_options.tcp_user_timeout.map(|time| time.max(least))
     }
@@ -319,7 +319,7 @@ fn distribute_log(
 /// Returns `begun`, or an error if no further thread can be started: tokio would then panic in the
 /// first caller that needs a thread for a blocking function.
 fn ensure_spare_thread<T>(begun: T) -> std::io::Result<T> {
-    let thread = threads::spawn_thread("peregrine-spare", Box::new(|| ()))?;
+    let thread = threads::spawn_thread("peregrine-probe", Box::new(|| ()))?;
     drop(thread.join());
     Ok(begun)
 }
@@ -345,7 +345,7 @@ mod tests {
     #[test]
     fn the_kernel_ends_no_reader_before_the_server_does() {
         let limits =
-            |seconds| Limits { rate_slack: Duration::from_secs(seconds), ..Limits::default() };
+            |seconds| Limits { transfer_rate_grace: Duration::from_secs(seconds), ..Limits::default() };
         let kept =
             |server: &Server| server.worker_driver_options(0, None).socket_options.tcp_user_timeout;
         let server = Server::bind("127.0.0.1:0");

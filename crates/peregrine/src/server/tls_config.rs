@@ -25,7 +25,7 @@ pub(super) fn make(config: &TlsSection, section: &str) -> Result<TlsConfig, Erro
     if let Some(path) = &config.ticket_keys {
         tls = tls.with_ticket_keys(TicketKeys::from_file(path)?);
     }
-    if config.minimum_version == MinTlsVersion::Tls13 {
+    if config.min_version == MinTlsVersion::Tls13 {
         tls = tls.with_min_version(TlsVersion::Tls13)?;
     }
     if !config.cipher_suites.is_empty() {
@@ -38,7 +38,7 @@ pub(super) fn make(config: &TlsSection, section: &str) -> Result<TlsConfig, Erro
         let alpn: Vec<&[u8]> = config.alpn.iter().map(String::as_bytes).collect();
         tls = tls.with_alpn(&alpn);
     }
-    if config.host_check {
+    if config.check_host {
         tls = tls.with_host_check();
     }
     if config.key_log {
@@ -81,7 +81,7 @@ fn supplied(_: &TlsSection, section: &str) -> Result<TlsConfig, Error> {
 fn certificate(config: &TlsSection, label: &str) -> Certificate {
     let of = &config.certificates[label];
     let certificate = Certificate::from_files(&of.certificate, &of.key).label(label);
-    match &of.staple {
+    match &of.ocsp_response {
         Some(path) => certificate.ocsp_response_file(path),
         None => certificate,
     }
@@ -90,8 +90,8 @@ fn certificate(config: &TlsSection, label: &str) -> Certificate {
 fn client_auth(config: &TlsSection) -> Result<Option<ClientAuth>, String> {
     let of = &config.client_auth;
     let clients = match of.mode {
-        ClientAuthMode::Off if !of.roots.is_empty() => {
-            let text = "`client_auth` names roots, but `client_auth.mode` is `off`: \
+        ClientAuthMode::Off if !of.ca_files.is_empty() => {
+            let text = "`client_auth.ca_files` is set, but `client_auth.mode` is `off`: \
                         write `required` or `optional`";
             return Err(text.to_owned());
         }
@@ -99,9 +99,9 @@ fn client_auth(config: &TlsSection) -> Result<Option<ClientAuth>, String> {
         ClientAuthMode::Required => ClientAuth::required(),
         ClientAuthMode::Optional => ClientAuth::optional(),
     };
-    let clients = of.roots.iter().fold(clients, ClientAuth::roots_file);
-    let clients = of.revoked.iter().fold(clients, ClientAuth::crl_file);
-    Ok(Some(match of.revocation_of_clients_only {
+    let clients = of.ca_files.iter().fold(clients, ClientAuth::roots_file);
+    let clients = of.crl_files.iter().fold(clients, ClientAuth::crl_file);
+    Ok(Some(match of.only_check_end_entity_revocation {
         true => clients.only_check_end_entity_revocation(),
         false => clients,
     }))
@@ -115,21 +115,22 @@ fn texts(all: &[String]) -> Vec<&str> {
 /// the section, for error messages.
 #[cfg(feature = "acme")]
 fn acme(config: &AcmeConfig, section: &str) -> Result<TlsConfig, Error> {
-    let mut acme = Acme::new(&config.domains).directory_url(&config.directory);
+    let mut acme = Acme::new(&config.domains).directory_url(&config.directory_url);
     for contact in &config.contacts {
         acme = acme.contact(contact);
     }
-    for path in &config.roots {
+    for path in &config.ca_files {
         acme = acme.ca_file(path);
     }
-    if let Some(folder) = &config.folder {
-        acme = acme.state_dir(folder);
+    if let Some(directory) = &config.state_dir {
+        acme = acme.state_dir(directory);
     }
     if let Some(profile) = &config.profile {
         acme = acme.profile(profile);
     }
-    if let Some(id) = &config.external_account.id {
-        acme = acme.external_account_binding(id, config.external_account.key.expose_secret());
+    let account = &config.external_account_binding;
+    if let Some(key_id) = &account.key_id {
+        acme = acme.external_account_binding(key_id, account.mac_key.expose_secret());
     }
     let kind = |kind: &ChallengeKind| match kind {
         ChallengeKind::TlsAlpn01 => Challenge::TlsAlpn01,

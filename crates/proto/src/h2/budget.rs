@@ -101,7 +101,7 @@ const BYTES_PER_UNIT: u32 = 256;
 /// cancelled half-way pay for themselves.
 const SENT_PER_UNIT: u32 = 4096;
 
-/// The accounts. Each is limited to `limits.budget_max`.
+/// The accounts. Each is limited to `limits.abuse_budget_max`.
 #[derive(Debug)]
 pub(super) struct Budget {
     units_left: u32,
@@ -158,9 +158,9 @@ impl Budget {
 
     /// The server has ended a stream on which the peer may send as much as the stream's window
     /// before it notices. All content in transit fits into the connection's window.
-    pub(super) fn on_stream_reset(&mut self, stream_window: u32, connection_window: u32) {
+    pub(super) fn on_stream_reset(&mut self, initial_stream_window: u32, initial_connection_window: u32) {
         self.late_bytes_allowed =
-            self.late_bytes_allowed.saturating_add(stream_window).min(connection_window);
+            self.late_bytes_allowed.saturating_add(initial_stream_window).min(initial_connection_window);
     }
 
     /// Charges a DATA frame on a closed stream, unless it may have been in transit when the server

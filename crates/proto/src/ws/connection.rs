@@ -207,7 +207,7 @@ impl<C: DeflateCodec> Connection<C> {
     }
 
     /// Returns whether another ping would be answered: fewer than
-    /// [`answers_max`](Limits::answers_max) answers wait for the peer. An owner that stops reading
+    /// [`pending_control_frames_max`](Limits::pending_control_frames_max) answers wait for the peer. An owner that stops reading
     /// until they are sent need not disconnect such a peer.
     #[must_use]
     pub const fn can_queue_pong(&self, limits: &Limits) -> bool {

@@ -94,6 +94,8 @@ const ALLOWED_METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 ///   idle connections to each upstream for 30 s. At most 256 are in use
 ///   ([`connections_max`](ReverseProxy::connections_max)); a request that waits longer than 500 ms
 ///   for one gets a 503 ([`queue`](ReverseProxy::queue)).
+#[doc(alias = "proxy_pass")]
+#[doc(alias = "ProxyPass")]
 pub struct ReverseProxy {
     pub(crate) upstreams: Upstreams,
     pools: Vec<Rc<ConnectionPool>>,
@@ -135,6 +137,7 @@ impl ReverseProxy {
     }
 
     /// Sends the upstream's own host in `Host`, instead of the client's value.
+    #[doc(alias = "host_rewrite")]
     #[must_use]
     pub fn use_upstream_host(mut self) -> Self {
         self.host = HostHeader::Upstream;
@@ -142,6 +145,7 @@ impl ReverseProxy {
     }
 
     /// Sends `host` in `Host`, instead of the client's value.
+    #[doc(alias = "proxy_set_header")]
     #[must_use]
     pub fn override_host(mut self, host: HeaderValue) -> Self {
         self.host = HostHeader::Fixed(host);
@@ -149,6 +153,7 @@ impl ReverseProxy {
     }
 
     /// Sends the client's address in `Forwarded` (RFC 7239), instead of `X-Forwarded-*`.
+    #[doc(alias = "Forwarded")]
     #[must_use]
     pub fn use_forwarded_header(mut self) -> Self {
         self.forwarded_headers = ForwardedHeaders::Forwarded;
@@ -200,6 +205,7 @@ impl ReverseProxy {
     }
 
     /// Limits the pauses in the content of a response. Default: 60 s.
+    #[doc(alias = "proxy_read_timeout")]
     #[must_use]
     pub fn body_idle_timeout(mut self, time: Duration) -> Self {
         self.timeouts.body_idle = time;
@@ -215,6 +221,9 @@ impl ReverseProxy {
 
     /// Sets how many idle connections each worker keeps to each upstream, and for how long. The
     /// time must be shorter than the upstream's own idle timeout. Default: 32, for 30 s.
+    #[doc(alias = "pool_max_idle_per_host")]
+    #[doc(alias = "pool_idle_timeout")]
+    #[doc(alias = "keepalive")]
     #[must_use]
     pub fn idle_connections(mut self, most: usize, time: Duration) -> Self {
         self.idle = (most, time);
@@ -436,7 +445,7 @@ impl ReverseProxy {
         // intended.
         if is_within && has_dot_segments(path) {
             let detail = "a path with . or .. segments is not forwarded";
-            return Err(Problem::new(StatusCode::BAD_REQUEST, "path-with-dots", detail));
+            return Err(Problem::new(StatusCode::BAD_REQUEST, "dot-segments", detail));
         }
         match path.strip_prefix(self.prefix.as_str()) {
             Some("") => Ok("/"),
@@ -460,7 +469,7 @@ impl ReverseProxy {
 
 impl fmt::Debug for ReverseProxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Proxy")
+        f.debug_struct("ReverseProxy")
             .field("upstreams", &self.upstreams)
             .field("host", &self.host)
             .field("telling", &self.forwarded_headers)

@@ -154,7 +154,7 @@ impl<D: Driver> Acceptor<D> {
                     // once would spin, and giving up would end the server.
                     let remedy = hint(&error);
                     catch_log_panic(|| {
-                        tracing::warn!(target: "peregrine", %error, ?pause,
+                        tracing::warn!(target: "peregrine", %error, retry_in = ?pause,
                             "cannot accept{remedy}");
                     });
                     worker.instrumentation.record_accept_error();
@@ -394,7 +394,7 @@ impl<D: Driver> Acceptor<D> {
                 Some(Err(error)) => {
                     let remedy = hint(&error);
                     catch_log_panic(|| {
-                        tracing::warn!(target: "peregrine", %error, ?pause,
+                        tracing::warn!(target: "peregrine", %error, retry_in = ?pause,
                         "cannot accept the rest of the backlog{remedy}")
                     });
                     worker.instrumentation.record_accept_error();

@@ -238,7 +238,7 @@ impl AdmissionController {
                 None => info.peer.socket_addr().map(|peer| peer.ip()),
                 Some(_) => ClientInfo::new(head, info).ip(),
             };
-            let client = address.map(|address| ClientKey::of(address, limits.client_prefix_v6));
+            let client = address.map(|address| ClientKey::of(address, limits.client_ipv6_prefix_len));
             let most = most.saturating_add(more);
             if client.is_some_and(|client| {
                 !self.per_client.try_acquire(client, ClientResource::Request, most)
@@ -357,7 +357,7 @@ impl AdmissionController {
         let limits = &self.config.borrow().limits;
         let most = limits.connections_per_client_max;
         let (Some(most), Some(address)) = (most, address) else { return Ok(None) };
-        let client = ClientKey::of(address, limits.client_prefix_v6);
+        let client = ClientKey::of(address, limits.client_ipv6_prefix_len);
         if !self.per_client.try_acquire(client, ClientResource::Connection, most) {
             return Err(TooManyConnections);
         }
@@ -420,7 +420,7 @@ impl Drop for AdmissionPermit {
 
 impl fmt::Debug for AdmissionController {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Overload").field("rules", &self.config).finish_non_exhaustive()
+        f.debug_struct("AdmissionController").field("rules", &self.config).finish_non_exhaustive()
     }
 }
 

@@ -93,7 +93,7 @@ impl CachedResponse {
 
 impl fmt::Debug for CachedResponse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Answer").field("status", &self.status).finish_non_exhaustive()
+        f.debug_struct("CachedResponse").field("status", &self.status).finish_non_exhaustive()
     }
 }
 

@@ -68,7 +68,7 @@ impl Closing {
                 link.io.deadlines.clear_all();
                 link.io
                     .deadlines
-                    .set(TimeoutKind::LingerMax, now.saturating_add(limits.linger_max));
+                    .set(TimeoutKind::LingerMax, now.saturating_add(limits.linger_time_max));
                 // Discard data that arrived earlier: it does not show that the peer continues to
                 // send.
                 discard_input(link);

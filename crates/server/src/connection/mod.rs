@@ -441,7 +441,7 @@ impl<D: Driver> Connection<D> {
         if self.stream.is_flushed() {
             io.on_flushed(self.stream.bytes_written());
         }
-        let most = self.listener.context.limits.pending_output_bytes_max;
+        let most = self.listener.context.limits.write_buffer_bytes_max;
         let given = io
             .output
             .flush(&self.stream, &mut self.transport, most)

@@ -152,7 +152,7 @@ impl Http1 {
             (TimeoutKind::Idle, _) if !link.is_idle_expired() => Action::Continue,
             (TimeoutKind::Receive | TimeoutKind::Idle, _) => {
                 link.worker.instrumentation.record_limit(match wait {
-                    TimeoutKind::Receive => "rate_min",
+                    TimeoutKind::Receive => "transfer_rate_min",
                     _ => "upgraded_idle_timeout",
                 });
                 self.request_body.fail(BodyError::TooSlow);

@@ -64,7 +64,7 @@ impl Http1 {
                     return Ok(Body::from_pooled(here).limited(limit));
                 }
                 BodyEvent::End => {
-                    let (writer, reader) = pipe(link.listener.limits.unread_body_bytes_max, length);
+                    let (writer, reader) = pipe(link.listener.limits.body_buffer_bytes_max, length);
                     writer.send(Bytes::from(here));
                     writer.finish(encode::request_trailers(link.protocol));
                     return Ok(Body::incoming(reader, limit));
@@ -73,7 +73,7 @@ impl Http1 {
                 BodyEvent::Reject(reject) => return Err(reject),
             }
         }
-        let (writer, reader) = pipe(link.listener.limits.unread_body_bytes_max, length);
+        let (writer, reader) = pipe(link.listener.limits.body_buffer_bytes_max, length);
         let is_awaited = framing.expect_continue && here.is_empty();
         if here.is_empty() {
             pool::put(here);

@@ -103,7 +103,7 @@ impl Http1 {
         }
         self.exchange.metrics.set_status(response.status);
         let date = link.worker.date();
-        let most = link.listener.limits.pending_output_bytes_max.max(1);
+        let most = link.listener.limits.write_buffer_bytes_max.max(1);
         let writer = &mut link.io.output;
         if let Some(bytes) = response.body.as_slice() {
             let length = bytes.len();
@@ -160,7 +160,7 @@ impl Http1 {
         link: &mut ConnectionContext<'_, D>,
         cx: &mut Context<'_>,
     ) -> Action {
-        let most = link.listener.limits.pending_output_bytes_max.max(1);
+        let most = link.listener.limits.write_buffer_bytes_max.max(1);
         let ExchangeState::SendingFull(rest) = &mut self.state else { unreachable!("wrong step") };
         // The exchange ends only when the driver has sent its content.
         if link.is_output_full() || (rest.is_empty() && !link.stream.is_writable()) {

@@ -228,7 +228,7 @@ impl Http2 {
             stream.state = step;
             return;
         };
-        let unread_max = link.listener.limits.unread_body_bytes_max;
+        let unread_max = link.listener.limits.body_buffer_bytes_max;
         self.begin(number, head, link, |stream, limit| {
             let (writer, reader) = pipe(unread_max, stream.content_length);
             stream.consumed = Some(writer.consumed_bytes());
@@ -388,7 +388,7 @@ impl Http2 {
         // The other deadlines would expire without any effect, so they are cleared.
         stream.deadlines = StreamDeadlines {
             receive: now.saturating_add(limits.linger_timeout),
-            idle: now.saturating_add(limits.linger_max),
+            idle: now.saturating_add(limits.linger_time_max),
             ..StreamDeadlines::NONE
         };
         self.streams.draining += 1;

@@ -35,7 +35,7 @@ impl Http2 {
     /// Schedules the next PING. Called while streams are open. Each received byte starts the
     /// timeout again.
     pub(super) fn schedule_ping<D: Driver>(&mut self, link: &mut ConnectionContext<'_, D>) {
-        let Some(after) = link.listener.limits.http2.ping_after else { return };
+        let Some(after) = link.listener.limits.http2.keep_alive_interval else { return };
         let heard = link.io.input.bytes_received();
         if heard != self.last_bytes_received || link.io.deadlines.get(TimeoutKind::Ping).is_none() {
             (self.last_bytes_received, self.is_ping_pending) = (heard, false);
@@ -65,7 +65,7 @@ impl Http2 {
             protocol(&mut self.core).send_keep_alive_ping(&mut link.io.output.plaintext);
         }
         (self.is_ping_pending, self.last_bytes_written) = (true, (taken, waits));
-        let until = link.worker.driver.now().saturating_add(link.listener.limits.rate_slack);
+        let until = link.worker.driver.now().saturating_add(link.listener.limits.transfer_rate_grace);
         link.io.deadlines.set(TimeoutKind::Ping, until);
         Action::Continue
     }
@@ -182,7 +182,7 @@ impl Http2 {
             self.update_receive_timer(number, link);
             let stream = self.streams.at(number);
             if stream.deadlines.receive <= now {
-                link.worker.instrumentation.record_limit("rate_min");
+                link.worker.instrumentation.record_limit("transfer_rate_min");
                 stream.request_body.fail(BodyError::TooSlow);
                 self.discard_body(number, link);
             }
@@ -190,7 +190,7 @@ impl Http2 {
         if deadlines.send <= now {
             self.update_send_timer(number, link);
             if self.streams.at(number).deadlines.send <= now {
-                link.worker.instrumentation.record_limit("rate_min");
+                link.worker.instrumentation.record_limit("transfer_rate_min");
                 self.reset_timed_out(number, "the peer did not open its window", link);
             }
         }

@@ -89,7 +89,7 @@ impl Action {
 impl<D: Driver> ConnectionContext<'_, D> {
     /// Returns whether so much output is waiting that no more may be produced.
     pub(crate) fn is_output_full(&self) -> bool {
-        self.io.output.is_full(self.listener.limits.pending_output_bytes_max.max(1))
+        self.io.output.is_full(self.listener.limits.write_buffer_bytes_max.max(1))
     }
 
     /// Returns whether the driver sends parts of files itself. With TLS it cannot, because the
@@ -107,7 +107,7 @@ impl<D: Driver> ConnectionContext<'_, D> {
     /// read while the output is only `is_full`, because the peer's frames open windows and reset
     /// streams, and require only small replies.
     pub(crate) fn is_output_over_limit(&self) -> bool {
-        self.io.output.plaintext.len() / 2 >= self.listener.limits.pending_output_bytes_max.max(1)
+        self.io.output.plaintext.len() / 2 >= self.listener.limits.write_buffer_bytes_max.max(1)
     }
 
     /// Returns whether the peer has ended its sending side.
@@ -196,7 +196,7 @@ impl<D: Driver> ConnectionContext<'_, D> {
     /// Returns whether the current request must be the connection's last one, because the worker is
     /// shutting down or the connection has reached its maximum age.
     pub(crate) fn should_close(&self) -> bool {
-        let has_life = self.listener.limits.lifetime_max.is_some();
+        let has_life = self.listener.limits.connection_age_max.is_some();
         self.worker.lifecycle() >= Lifecycle::LameDuck
             || has_life && self.worker.driver.now() >= self.expires_at()
     }

@@ -31,6 +31,8 @@ use std::time::Duration;
 pub struct Limits {
     /// A complete head: request line, fields and the empty line. Default 32 KiB, at most 65,535.
     /// Over the limit: 431 and close.
+    #[doc(alias = "large_client_header_buffers")]
+    #[doc(alias = "max_header_size")]
     #[cfg_attr(feature = "config", serde(with = "ByteSize"))]
     pub head_bytes_max: usize,
     /// The request line. Default 8 KiB. Over the limit: 414 and close.
@@ -40,6 +42,7 @@ pub struct Limits {
     #[cfg_attr(feature = "config", serde(with = "ByteSize"))]
     pub field_bytes_max: usize,
     /// Field lines in one head. Default 100. Over the limit: 431 and close.
+    #[doc(alias = "max_headers")]
     pub fields_max: usize,
     /// The extensions of one chunk of a chunked body. Default 256. Over the limit: 400 and close.
     /// Independently of this limit, the extensions of all chunks together may exceed the content
@@ -51,6 +54,9 @@ pub struct Limits {
     pub trailer_bytes_max: usize,
     /// A request's body. A route can have its own limit instead. Default 2 MiB. Over the limit,
     /// reading the body fails, and the extractors respond with 413.
+    #[doc(alias = "client_max_body_size")]
+    #[doc(alias = "DefaultBodyLimit")]
+    #[doc(alias = "PayloadConfig")]
     #[cfg_attr(feature = "config", serde(with = "ByteSize"))]
     pub body_bytes_max: u64,
     /// If a handler does not read all of a request's body, the server receives and discards the
@@ -63,6 +69,9 @@ pub struct Limits {
     #[cfg_attr(feature = "config", serde(with = "HumanDuration"))]
     pub first_byte_timeout: Duration,
     /// From the first byte of a head to its last. Default 10 s. After that: 408 and close.
+    #[doc(alias = "client_header_timeout")]
+    #[doc(alias = "header_read_timeout")]
+    #[doc(alias = "client_request_timeout")]
     #[cfg_attr(feature = "config", serde(with = "HumanDuration"))]
     pub head_timeout: Duration,
     /// The minimum rate, in bytes per second, at which a peer must send and receive. It applies
@@ -74,7 +83,7 @@ pub struct Limits {
     /// The server's kernel accepts response bytes in lumps, and the server can only measure those.
     /// One lump is half of `SocketOptions::notsent_lowat_bytes`, or a sixteenth of the receive
     /// buffer of the peer's kernel, whichever is more. If a peer reads less than one lump in
-    /// `rate_slack`, it may be disconnected although it reads. With the defaults, this happens
+    /// `transfer_rate_grace`, it may be disconnected although it reads. With the defaults, this happens
     /// below about 1.1 kB/s. If the peer's kernel has a large receive buffer, it happens at higher
     /// rates: on loopback, clients that read 4 to 6 kB/s were disconnected.
     ///
@@ -82,18 +91,23 @@ pub struct Limits {
     /// length whose response has begun, or a gRPC call to a mounted service. Both sides of a
     /// conversation may be silent, as on an upgraded connection, and `upgraded_idle_timeout`
     /// applies.
-    pub rate_min: u64,
-    /// How far a peer may fall behind `rate_min`, and how long it may transfer nothing at all.
+    #[doc(alias = "MinRequestBodyDataRate")]
+    #[doc(alias = "send_timeout")]
+    #[doc(alias = "client_body_timeout")]
+    pub transfer_rate_min: u64,
+    /// How far a peer may fall behind `transfer_rate_min`, and how long it may transfer nothing at all.
     /// Default 30 s. The server checks at least eight times in this period, so silence may last up
     /// to an eighth longer. If the peer sends a request's body too slowly, the reader of the body
     /// gets an error (408), and the connection is closed after the response. If the peer receives a
     /// response too slowly, the connection is reset, so that the kernel discards the unsent rest.
+    #[doc(alias = "GracePeriod")]
     #[cfg_attr(feature = "config", serde(with = "HumanDuration"))]
-    pub rate_slack: Duration,
+    pub transfer_rate_grace: Duration,
     /// How long an exchange may take if its handler does not respond at once. An exchange ends with
     /// its response. If a task continues to read the request's body, the exchange ends with that
     /// body. Default none. After that: 503, or a reset if the response has begun. A task that reads
     /// the body gets an error.
+    #[doc(alias = "request_timeout")]
     #[cfg_attr(feature = "config", serde(with = "OptionalDuration"))]
     pub exchange_timeout: Option<Duration>,
     /// Between a response and the first byte of the next request. Default 75 s. After that: close.
@@ -101,6 +115,8 @@ pub struct Limits {
     /// A handler may pass the request's body to a task that continues to read it after the
     /// response. If that task reads nothing for this long although data is available, it gets an
     /// error, and the rest of the body is discarded.
+    #[doc(alias = "keepalive_timeout")]
+    #[doc(alias = "keep_alive")]
     #[cfg_attr(feature = "config", serde(with = "HumanDuration"))]
     pub idle_timeout: Duration,
     /// The maximum age of a connection. The connection then closes after the response in progress;
@@ -109,12 +125,16 @@ pub struct Limits {
     /// together do not all reconnect together. Clients that keep connections open for days stay
     /// with the same instance and worker. With a maximum age, they also reach instances that were
     /// started later.
+    #[doc(alias = "MAX_CONNECTION_AGE")]
+    #[doc(alias = "keepalive_time")]
     #[cfg_attr(feature = "config", serde(with = "OptionalDuration"))]
-    pub lifetime_max: Option<Duration>,
+    pub connection_age_max: Option<Duration>,
     /// Open connections at a time, per worker. Default 16,384. At the limit, further connections
     /// wait in the kernel's backlog. All listeners without their own limits share this number. On
     /// io_uring, each listener may exceed the limit by one connection, if connections arrive at
     /// several listeners at the moment when the last slot is taken.
+    #[doc(alias = "worker_connections")]
+    #[doc(alias = "max_connections")]
     pub connections_max: usize,
     /// From the start of the connection to the end of the TLS handshake. Default 10 s. After that:
     /// close.
@@ -122,20 +142,23 @@ pub struct Limits {
     pub handshake_timeout: Duration,
     /// TLS handshakes in progress at a time, per worker. Default 1,024. Over the limit, the oldest
     /// handshake is aborted, because its peer is the least likely to complete it.
+    #[doc(alias = "max_connection_rate")]
     pub handshakes_max: usize,
     /// Response bytes that may wait to be sent. Default 64 KiB. At the limit, an HTTP/1 connection
     /// reads no further request and produces no more content until the peer has received some of
     /// these bytes. An HTTP/2 connection produces no more content, but continues to read until
     /// twice as much is waiting. Over HTTP/1, a large piece of a response (16 KiB or more) is not
     /// copied and not counted, and at most one such piece waits at a time.
+    #[doc(alias = "max_buf_size")]
     #[cfg_attr(feature = "config", serde(with = "ByteSize"))]
-    pub pending_output_bytes_max: usize,
+    pub write_buffer_bytes_max: usize,
     /// Request content that may wait for its handler to read it. Default 64 KiB. The content may
     /// exceed the limit by one read from the socket. At the limit, the server reads no more content
     /// of this request. Over HTTP/1.1, it then stops reading from the connection. Over HTTP/2, the
     /// flow-control windows limit the content as well.
+    #[doc(alias = "client_body_buffer_size")]
     #[cfg_attr(feature = "config", serde(with = "ByteSize"))]
-    pub unread_body_bytes_max: usize,
+    pub body_buffer_bytes_max: usize,
     /// How much the server reads ahead on an HTTP/1.1 connection while it answers a request. It
     /// reads ahead to detect a disconnect, and to receive pipelined requests. Default 16 KiB. At
     /// the limit, the server stops reading until the response is written. Meanwhile it checks at
@@ -147,13 +170,16 @@ pub struct Limits {
     /// it continues to read, because closing at once would reset the connection, and a reset can
     /// destroy the response. Lingering ends if the peer sends nothing for this long. Default 5 s;
     /// while the server drains, `drain_idle_timeout` if that is less. After that: close.
+    #[doc(alias = "lingering_timeout")]
+    #[doc(alias = "client_disconnect_timeout")]
     #[cfg_attr(feature = "config", serde(with = "HumanDuration"))]
     pub linger_timeout: Duration,
     /// How long the server lingers (see `linger_timeout`) if the peer keeps sending. Default 30 s;
     /// while the server drains, `linger_timeout`. After that: close.
+    #[doc(alias = "lingering_time")]
     #[cfg_attr(feature = "config", serde(with = "HumanDuration"))]
-    pub linger_max: Duration,
-    /// How long both sides of an upgraded connection or of a conversation (see `rate_min`) may be
+    pub linger_time_max: Duration,
+    /// How long both sides of an upgraded connection or of a conversation (see `transfer_rate_min`) may be
     /// silent. Default 1 hour. Set it to `None` only for protocols that monitor their peers
     /// themselves. After that: close. In a conversation, the reader of the request's content gets
     /// an error instead, up to an eighth of this time later.
@@ -171,8 +197,9 @@ pub struct Limits {
     /// budget, and sleeps while no handler is polled.
     ///
     /// [`WorkerStats::blocking_polls`]: crate::WorkerStats::blocked
+    #[doc(alias = "slow_poll_threshold")]
     #[cfg_attr(feature = "config", serde(with = "OptionalDuration"))]
-    pub poll_budget: Option<Duration>,
+    pub blocking_poll_threshold: Option<Duration>,
     /// The lame-duck time: after the order to shut down, the server continues to accept connections
     /// and to answer requests for this long, but it closes each connection after its next response.
     /// Default zero. During this time [`Shutdown::is_requested`] is true, so a readiness probe can
@@ -180,14 +207,16 @@ pub struct Limits {
     ///
     /// [`Shutdown::is_requested`]: crate::Shutdown::is_ordered
     #[cfg_attr(feature = "config", serde(with = "HumanDuration"))]
-    pub lame_duck: Duration,
+    pub lame_duck_period: Duration,
     /// How long an idle connection stays open after the lame-duck time, because a request may be on
     /// its way. Default 1 s. If a handshake or a head has begun, its usual timeout applies.
     #[cfg_attr(feature = "config", serde(with = "HumanDuration"))]
     pub drain_idle_timeout: Duration,
-    /// From the order to shut down, `lame_duck` included, to the moment when the server aborts
+    /// From the order to shut down, `lame_duck_period` included, to the moment when the server aborts
     /// everything that is still in progress: it cuts busy connections, and stops waiting for tasks
     /// and blocking functions that outlive their requests. Default 30 s.
+    #[doc(alias = "worker_shutdown_timeout")]
+    #[doc(alias = "graceful_shutdown")]
     #[cfg_attr(feature = "config", serde(with = "HumanDuration"))]
     pub shutdown_timeout: Duration,
     /// After its last connection has ended, the server waits this long, within `shutdown_timeout`,
@@ -200,8 +229,9 @@ pub struct Limits {
     /// ends by itself should await [`Shutdown::requested`](crate::Shutdown::ordered).
     ///
     /// [`WorkerStats::aborted_tasks`]: crate::WorkerStats::tasks_cut
+    #[doc(alias = "shutdown_timeout")]
     #[cfg_attr(feature = "config", serde(with = "HumanDuration"))]
-    pub background_timeout: Duration,
+    pub background_task_timeout: Duration,
     /// Whether all plain connections come from a trusted gateway that terminates TLS. If true,
     /// requests on them may have the scheme `https`, which HAProxy and Envoy send over HTTP/2.
     /// Default false: such a request gets a 421 (RFC 9110, section 7.4).
@@ -228,25 +258,25 @@ impl Default for Limits {
             drain_bytes_max: 256 * 1024,
             first_byte_timeout: Duration::from_secs(30),
             head_timeout: Duration::from_secs(10),
-            rate_min: 240,
-            rate_slack: Duration::from_secs(30),
+            transfer_rate_min: 240,
+            transfer_rate_grace: Duration::from_secs(30),
             exchange_timeout: None,
             idle_timeout: Duration::from_secs(75),
-            lifetime_max: None,
+            connection_age_max: None,
             connections_max: 16_384,
             handshake_timeout: Duration::from_secs(10),
             handshakes_max: 1024,
-            pending_output_bytes_max: 64 * 1024,
-            unread_body_bytes_max: peregrine_web::pipe::DEFAULT_PIPE_BYTES_MAX,
+            write_buffer_bytes_max: 64 * 1024,
+            body_buffer_bytes_max: peregrine_web::pipe::DEFAULT_PIPE_BYTES_MAX,
             read_ahead_bytes_max: 16 * 1024,
             linger_timeout: Duration::from_secs(5),
-            linger_max: Duration::from_secs(30),
+            linger_time_max: Duration::from_secs(30),
             upgraded_idle_timeout: Some(Duration::from_secs(3600)),
-            poll_budget: Some(Duration::from_millis(100)),
-            lame_duck: Duration::ZERO,
+            blocking_poll_threshold: Some(Duration::from_millis(100)),
+            lame_duck_period: Duration::ZERO,
             drain_idle_timeout: Duration::from_secs(1),
             shutdown_timeout: Duration::from_secs(30),
-            background_timeout: Duration::from_secs(10),
+            background_task_timeout: Duration::from_secs(10),
             behind_gateway: false,
             http1: Http1Limits::default(),
             http2: Http2Limits::default(),
@@ -261,7 +291,7 @@ const WINDOW_MAX: u32 = i32::MAX.cast_unsigned();
 impl Limits {
     /// When a connection that was opened at `born` reaches its maximum age, on the driver's clock.
     pub(crate) fn expires_at(&self, born: Duration) -> Duration {
-        let Some(life) = self.lifetime_max else { return Duration::MAX };
+        let Some(life) = self.connection_age_max else { return Duration::MAX };
         // The millisecond at which the connection was opened, multiplied by the golden ratio,
         // determines how much earlier it closes. This spreads consecutive connections as evenly as
         // possible, without any stored state.
@@ -270,7 +300,7 @@ impl Limits {
     }
 
     pub(crate) fn min_rate(&self) -> MinRate {
-        MinRate { bytes_per_second: self.rate_min, grace: self.rate_slack }
+        MinRate { bytes_per_second: self.transfer_rate_min, grace: self.transfer_rate_grace }
     }
 
     /// The rate of a conversation: no minimum, and silence for at most `upgraded_idle_timeout`.
@@ -298,19 +328,19 @@ impl Limits {
         let of = &self.http2;
         h2::Limits {
             request: self.to_proto(),
-            concurrent_streams_max: of.streams_max,
-            initial_stream_window: of.stream_window.min(WINDOW_MAX),
+            concurrent_streams_max: of.concurrent_streams_max,
+            initial_stream_window: of.initial_stream_window.min(WINDOW_MAX),
             stream_window_max: of.stream_window_max.min(WINDOW_MAX),
-            initial_connection_window: of.connection_window.min(WINDOW_MAX),
+            initial_connection_window: of.initial_connection_window.min(WINDOW_MAX),
             connection_window_max: of.connection_window_max.min(WINDOW_MAX),
-            hpack_decoder_table_bytes_max: of.decoder_table_bytes_max,
-            hpack_encoder_table_bytes_max: of.encoder_table_bytes_max,
-            header_block_bytes_max: of.block_bytes_max,
-            continuation_frames_max: of.continuations_max,
-            pending_control_frames_max: of.answers_max,
-            enable_connect_protocol: of.connect_protocol,
-            abuse_budget_max: of.budget_max,
-            abuse_budget_per_second: of.budget_per_second,
+            hpack_decoder_table_bytes_max: of.hpack_decoder_table_bytes_max,
+            hpack_encoder_table_bytes_max: of.hpack_encoder_table_bytes_max,
+            header_block_bytes_max: of.header_block_bytes_max,
+            continuation_frames_max: of.continuation_frames_max,
+            pending_control_frames_max: of.pending_control_frames_max,
+            enable_connect_protocol: of.enable_connect_protocol,
+            abuse_budget_max: of.abuse_budget_max,
+            abuse_budget_per_second: of.abuse_budget_per_second,
             ..h2::Limits::DEFAULT
         }
     }
@@ -360,7 +390,7 @@ mod tests {
 
     #[test]
     fn connections_that_came_together_do_not_end_together() {
-        let limits = Limits { lifetime_max: Some(Duration::from_secs(1000)), ..Limits::default() };
+        let limits = Limits { connection_age_max: Some(Duration::from_secs(1000)), ..Limits::default() };
         let life =
             |born| limits.expires_at(Duration::from_millis(born)).as_secs_f64() - born as f64 / 1e3;
         for second in [0, 77, 1_000_000] {
@@ -373,7 +403,7 @@ mod tests {
             });
             assert!(each_tenth, "{lives:?}");
         }
-        let ever = Limits { lifetime_max: Some(Duration::MAX), ..Limits::default() };
+        let ever = Limits { connection_age_max: Some(Duration::MAX), ..Limits::default() };
         assert!(ever.expires_at(Duration::from_secs(5)) >= Duration::MAX / 10 * 9);
         assert_eq!(Limits::default().expires_at(Duration::from_secs(5)), Duration::MAX);
     }

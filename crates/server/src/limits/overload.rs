@@ -32,6 +32,9 @@ const MEMORY_MAX_FALLBACK: u64 = 1 << 30;
 /// let limits = Limits { overload, ..Limits::default() };
 /// assert_eq!(limits.overload.memory_max, MemoryMax::Auto);
 /// ```
+#[doc(alias = "load_shed")]
+#[doc(alias = "concurrency_limit")]
+#[doc(alias = "limit_conn")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "config", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "config", serde(default, deny_unknown_fields))]
@@ -42,6 +45,7 @@ pub struct OverloadLimits {
     /// continues after its client has disconnected. Default none, because connections and streams
     /// are limited already, and the right number depends on what handlers wait for. A route can
     /// have its own limit, `requests_max(..)`. Over the limit: 503.
+    #[doc(alias = "ConcurrencyLimit")]
     #[cfg_attr(feature = "config", serde(with = "OptionalCount"))]
     pub requests_max: Option<usize>,
     /// Requests in progress at a time for each client address, per worker. The address is that of
@@ -54,12 +58,13 @@ pub struct OverloadLimits {
     /// proxies are not counted. If a connection starts with a PROXY header, the client named in it
     /// is counted. Default none, because many people may share an address. Over the limit, a
     /// connection is reset when it is accepted, or closed when its PROXY header was read.
+    #[doc(alias = "limit_conn")]
     #[cfg_attr(feature = "config", serde(with = "OptionalCount"))]
     pub connections_per_client_max: Option<usize>,
     /// How many leading bits of an IPv6 address identify a client. Default 64, which is the usual
     /// prefix of a household or a machine. At most 128. For IPv4, the whole address identifies a
     /// client.
-    pub client_prefix_v6: u8,
+    pub client_ipv6_prefix_len: u8,
     /// How long a request may wait for the worker's thread if there is more work than the worker
     /// can do. The server can only measure how long a request has waited since the worker last
     /// polled the kernel. A request may have waited equally long before that poll, so the server
@@ -67,6 +72,7 @@ pub struct OverloadLimits {
     /// `queue_delay_interval`, the server starts to reject late requests. Until then, it queues
     /// them. Default none, because a delay does not matter to every application. Five times the CPU
     /// time of a handler is a good start. Over the limit: 503.
+    #[doc(alias = "CoDel")]
     #[cfg_attr(feature = "config", serde(with = "OptionalDuration"))]
     pub queue_delay_target: Option<Duration>,
     /// If requests have been late (see `queue_delay_target`) for this long, the server starts to
@@ -98,6 +104,7 @@ pub struct OverloadLimits {
 }
 
 /// How much memory each worker may use for its connections: [`OverloadLimits::memory_max`].
+#[doc(alias = "memory_limit")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MemoryMax {
     /// All workers together may use half of the memory that the process may use. That is the
@@ -156,7 +163,7 @@ impl Default for OverloadLimits {
             requests_max: None,
             requests_per_client_max: None,
             connections_per_client_max: None,
-            client_prefix_v6: 64,
+            client_ipv6_prefix_len: 64,
             queue_delay_target: None,
             queue_delay_interval: Duration::from_millis(100),
             memory_max: MemoryMax::Auto,
@@ -175,11 +182,11 @@ impl OverloadLimits {
     /// Returns a text that describes the first mistake in the settings and how to fix it.
     #[must_use]
     pub fn config_error(&self) -> Option<String> {
-        if self.client_prefix_v6 > 128 {
+        if self.client_ipv6_prefix_len > 128 {
             return Some(format!(
-                "overload.client_prefix_v6 is {}, but an IPv6 address has 128 bits: use 64 to \
+                "overload.client_ipv6_prefix_len is {}, but an IPv6 address has 128 bits: use 64 to \
                  count a household or a machine as one client, or 128 to count each address",
-                self.client_prefix_v6
+                self.client_ipv6_prefix_len
             ));
         }
         let never = [
@@ -228,7 +235,7 @@ mod tests {
     fn a_mistake_is_named_with_its_remedy() {
         type Set = fn(&mut OverloadLimits);
         let table: [(Set, &str, &str); 8] = [
-            (|limits| limits.client_prefix_v6 = 129, "client_prefix_v6 is 129", "use 64"),
+            (|limits| limits.client_ipv6_prefix_len = 129, "client_ipv6_prefix_len is 129", "use 64"),
             (|limits| limits.requests_max = Some(0), "requests_max is 0", "leave it out"),
             (
                 |limits| limits.requests_per_client_max = Some(0),

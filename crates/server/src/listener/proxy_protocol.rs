@@ -24,10 +24,11 @@ use std::sync::Arc;
 /// use peregrine::{Listener, ProxyProtocol, Server};
 ///
 /// let balanced = Listener::bind("0.0.0.0:8443")
-///     .proxy_protocol(ProxyProtocol::required().from(["10.0.0.0/8"]));
+///     .proxy_protocol(ProxyProtocol::required().trust(["10.0.0.0/8"]));
 /// let server = Server::new().listen(balanced);
 /// # let _ = server;
 /// ```
+#[doc(alias = "real_ip")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProxyProtocol {
     is_required: bool,
@@ -65,6 +66,7 @@ impl ProxyProtocol {
     /// Sets the trusted peers: addresses (`10.0.0.7`), networks (`10.0.0.0/8`), and `unix:` for any
     /// process that connects to a Unix domain socket. Any other text is an error when the server
     /// starts.
+    #[doc(alias = "set_real_ip_from")]
     #[must_use]
     pub fn trust(mut self, networks: impl IntoIterator<Item: AsRef<str>>) -> Self {
         self.trusted = Some(Networks::parse(networks));
@@ -89,9 +91,9 @@ impl ProxyProtocol {
     #[must_use]
     pub fn config_error(&self) -> Option<&str> {
         match &self.trusted {
-            None => Some("`ProxyProtocol::optional()` must name trusted peers: add `.from([..])`"),
+            None => Some("`ProxyProtocol::optional()` must name trusted peers: add `.trust([..])`"),
             Some(networks) if networks.is_empty() && networks.config_error().is_none() => {
-                Some("no peer is trusted to send PROXY headers: list the proxies in `.from([..])`")
+                Some("no peer is trusted to send PROXY headers: list the proxies in `.trust([..])`")
             }
             Some(networks) => networks.config_error(),
         }

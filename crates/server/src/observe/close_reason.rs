@@ -34,7 +34,7 @@ pub enum CloseReason {
     ConnectionAgeMax,
     /// The peer broke a rule of HTTP.
     Rejected(RequestError),
-    /// The peer broke a rule of HTTP/2, or used up its budget (`budget_max`).
+    /// The peer broke a rule of HTTP/2, or used up its budget (`abuse_budget_max`).
     Http2Rejected(h2::Http2Error),
     /// The TLS handshake, or a record after it, failed. The text contains the cause.
     TlsFailed(String),
@@ -84,16 +84,16 @@ impl CloseReason {
     pub fn label(&self) -> &'static str {
         match self {
             Self::PeerClosed => "peer-closed",
-            Self::PeerAborted => "peer-left",
-            Self::ConnectionClose => "agreed",
-            Self::FirstByteTimeout => "first-byte-late",
-            Self::IdleTimeout => "idle",
-            Self::HeadTimeout => "head-late",
-            Self::BodyTooSlow => "body-slow",
+            Self::PeerAborted => "peer-aborted",
+            Self::ConnectionClose => "connection-close",
+            Self::FirstByteTimeout => "first-byte-timeout",
+            Self::IdleTimeout => "idle-timeout",
+            Self::HeadTimeout => "head-timeout",
+            Self::BodyTooSlow => "body-too-slow",
             Self::WriteStalled => "write-stalled",
-            Self::PingTimeout => "peer-silent",
-            Self::ExchangeTimeout => "exchange-late",
-            Self::ConnectionAgeMax => "lifetime",
+            Self::PingTimeout => "ping-timeout",
+            Self::ExchangeTimeout => "exchange-timeout",
+            Self::ConnectionAgeMax => "connection-age-max",
             Self::Rejected(_) => "rejected",
             Self::Http2Rejected(reject) if reject.code() == h2::ErrorCode::ENHANCE_YOUR_CALM => {
                 "http2-excess"
@@ -101,19 +101,19 @@ impl CloseReason {
             Self::Http2Rejected(_) => "http2-rejected",
             Self::TlsFailed(_) => "tls-failed",
             Self::ClientCertificate { label: fault, .. } => fault,
-            Self::HandshakeTimeout => "handshake-late",
-            Self::PlaintextOnTlsPort => "plain-on-tls",
-            Self::ProxyHeaderRejected(_) => "proxy-refused",
-            Self::UntrustedProxy => "no-trusted-proxy",
+            Self::HandshakeTimeout => "handshake-timeout",
+            Self::PlaintextOnTlsPort => "plaintext-on-tls-port",
+            Self::ProxyHeaderRejected(_) => "proxy-header-rejected",
+            Self::UntrustedProxy => "untrusted-proxy",
             Self::HandlerPanicked => "handler-panicked",
-            Self::ResponseBodyFailed => "response-failed",
+            Self::ResponseBodyFailed => "response-body-failed",
             Self::Upgraded => "upgraded",
             Self::Drained => "drained",
-            Self::ForceClosed => "cut",
+            Self::ForceClosed => "force-closed",
             Self::MemoryMax => "memory-max",
-            Self::Evicted => "gave-way",
+            Self::Evicted => "evicted",
             Self::ClientConnectionsMax => "client-connections-max",
-            Self::Io(_) => "broken",
+            Self::Io(_) => "io-error",
         }
     }
 
@@ -122,18 +122,18 @@ impl CloseReason {
         Some(match self {
             Self::FirstByteTimeout => "first_byte_timeout",
             Self::HeadTimeout => "head_timeout",
-            Self::BodyTooSlow | Self::WriteStalled => "rate_min",
-            Self::PingTimeout => "http2.ping_after",
+            Self::BodyTooSlow | Self::WriteStalled => "transfer_rate_min",
+            Self::PingTimeout => "http2.keep_alive_interval",
             Self::ExchangeTimeout => "exchange_timeout",
-            Self::ConnectionAgeMax => "lifetime_max",
+            Self::ConnectionAgeMax => "connection_age_max",
             Self::MemoryMax => "overload.memory_max",
             Self::ClientConnectionsMax => "overload.connections_per_client_max",
             Self::Rejected(reject) => return limit_name_for(*reject),
-            Self::Http2Rejected(h2::Http2Error::AbuseBudgetExhausted) => "http2.budget_max",
+            Self::Http2Rejected(h2::Http2Error::AbuseBudgetExhausted) => "http2.abuse_budget_max",
             Self::Http2Rejected(h2::Http2Error::PendingControlFramesExceeded) => {
-                "http2.answers_max"
+                "http2.pending_control_frames_max"
             }
-            Self::Http2Rejected(h2::Http2Error::HeaderBlockTooLong) => "http2.block_bytes_max",
+            Self::Http2Rejected(h2::Http2Error::HeaderBlockTooLong) => "http2.header_block_bytes_max",
             _ => return None,
         })
     }
@@ -168,10 +168,10 @@ impl fmt::Display for CloseReason {
         match self {
             Self::Rejected(reject) => write!(f, "rejected: {reject}"),
             Self::Http2Rejected(reject) => write!(f, "{}: {reject}", self.label()),
-            Self::ProxyHeaderRejected(reject) => write!(f, "proxy-refused: {reject}"),
+            Self::ProxyHeaderRejected(reject) => write!(f, "proxy-header-rejected: {reject}"),
             Self::TlsFailed(cause) => write!(f, "tls-failed: {cause}"),
             Self::ClientCertificate { label: fault, cause } => write!(f, "{fault}: {cause}"),
-            Self::Io(kind) => write!(f, "broken: {kind}"),
+            Self::Io(kind) => write!(f, "io-error: {kind}"),
             _ => f.write_str(self.label()),
         }
     }

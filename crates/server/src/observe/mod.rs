@@ -66,6 +66,9 @@ pub trait FdReserve {
 }
 
 /// A worker's counters at one moment.
+#[doc(alias = "RuntimeMetrics")]
+#[doc(alias = "metrics")]
+#[doc(alias = "stats")]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WorkerStats {
     /// Open connections.
@@ -79,7 +82,7 @@ pub struct WorkerStats {
     /// How often data was passed to the kernel to be sent.
     pub sends: u64,
     /// How often a handler blocked its thread for longer than
-    /// [`Limits::poll_budget`](crate::Limits::poll_budget).
+    /// [`Limits::blocking_poll_threshold`](crate::Limits::blocking_poll_threshold).
     pub blocking_polls: u64,
     /// Tokio tasks that were dropped at the end of the worker because they had not ended in time.
     pub aborted_tasks: usize,

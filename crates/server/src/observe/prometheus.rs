@@ -65,13 +65,13 @@ const IMBALANCE: MetricFamily<'_> = family(
     "Open connections of the busiest worker, divided by the mean of all workers; 1 is even.",
 );
 const HANDOFFS_SENT: MetricFamily<'_> = family(
-    "peregrine_worker_connections_passed",
+    "peregrine_worker_handoffs_sent",
     MetricType::Counter,
     "",
     "Connections that a worker accepted and handed to a worker with fewer connections.",
 );
 const HANDOFFS_RECEIVED: MetricFamily<'_> = family(
-    "peregrine_worker_connections_taken",
+    "peregrine_worker_handoffs_received",
     MetricType::Counter,
     "",
     "Connections that a worker took over from the worker that accepted them.",
@@ -79,13 +79,13 @@ const HANDOFFS_RECEIVED: MetricFamily<'_> = family(
 const ACCEPTED: MetricFamily<'_> =
     family("peregrine_connections_accepted", MetricType::Counter, "", "Accepted connections.");
 const ACCEPT_ERRORS: MetricFamily<'_> = family(
-    "peregrine_connections_refused",
+    "peregrine_accept_errors",
     MetricType::Counter,
     "",
     "How often accepting failed because the process was out of descriptors or memory.",
 );
 const CLOSED: MetricFamily<'_> = family(
-    "peregrine_connections_ended",
+    "peregrine_connections_closed",
     MetricType::Counter,
     "",
     "Connections that have ended, by reason.",
@@ -97,7 +97,7 @@ const LIMITS: MetricFamily<'_> = family(
     "How often a limit had an effect, by its name in Limits.",
 );
 const VIOLATIONS: MetricFamily<'_> = family(
-    "peregrine_rules_broken",
+    "peregrine_protocol_violations",
     MetricType::Counter,
     "",
     "Requests, streams and connections rejected because they broke a rule of HTTP.",
@@ -159,7 +159,7 @@ const QUEUE_DELAY: MetricFamily<'_> = family(
      queue_delay_target, one request in 16 is measured.",
 );
 const SHEDDING: MetricFamily<'_> = family(
-    "peregrine_worker_overloaded",
+    "peregrine_worker_shedding",
     MetricType::Gauge,
     "",
     "1 while a worker rejects requests that have waited too long.",

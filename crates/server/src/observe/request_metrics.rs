@@ -271,7 +271,7 @@ impl RequestMetrics {
 
 impl fmt::Debug for RequestMetrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tally").field("key", &self.key).finish_non_exhaustive()
+        f.debug_struct("RequestMetrics").field("key", &self.key).finish_non_exhaustive()
     }
 }
 

@@ -33,6 +33,9 @@ use tracing::Span;
 ///     Server::bind("127.0.0.1:8080").traces(traces).serve(|| App::new().get("/health", || "well"))
 /// }
 /// ```
+#[doc(alias = "TraceLayer")]
+#[doc(alias = "TracingLogger")]
+#[doc(alias = "OpenTelemetry")]
 #[derive(Clone, Debug)]
 pub struct TraceConfig {
     sample_ratio: f64,
@@ -71,6 +74,8 @@ impl TraceConfig {
 
     /// Sets which part of the requests that start a trace is sampled, from 0.0 (none) to 1.0 (all,
     /// the default).
+    #[doc(alias = "TraceIdRatioBased")]
+    #[doc(alias = "sampler")]
     #[must_use]
     pub fn sample_ratio(mut self, ratio: f64) -> Self {
         self.sample_ratio = ratio;
@@ -87,6 +92,7 @@ impl TraceConfig {
 
     /// Starts a new trace for each request and ignores `traceparent` and `tracestate`. Use this for
     /// public servers. Otherwise any client can have all of its requests recorded.
+    #[doc(alias = "ParentBased")]
     #[must_use]
     pub fn ignore_remote_parents(mut self) -> Self {
         self.ignore_remote_parents = true;

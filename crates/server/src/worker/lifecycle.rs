@@ -20,7 +20,7 @@ pub enum Lifecycle {
     #[default]
     Serving,
     /// Accept and serve, but close each connection after its next response. If a worker is ordered
-    /// to drain and [`Limits::lame_duck`](crate::Limits::lame_duck) is set, it gives itself this
+    /// to drain and [`Limits::lame_duck_period`](crate::Limits::lame_duck_period) is set, it gives itself this
     /// order first.
     LameDuck,
     /// Drain without a lame-duck time, because another process serves at the same addresses from
@@ -43,6 +43,7 @@ pub struct WorkerReport {
 
 /// A connection that the shutdown ended in the middle of its work, or a handler that had outlived
 /// its connection.
+#[doc(alias = "worker_shutdown_timeout")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ForceClosed {
     /// The peer of the connection.

@@ -41,7 +41,7 @@ impl WorkerLocals {
 
 impl std::fmt::Debug for WorkerLocals {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Locals").field("clock", &self.clock.is_some()).finish_non_exhaustive()
+        f.debug_struct("WorkerLocals").field("clock", &self.clock.is_some()).finish_non_exhaustive()
     }
 }
 

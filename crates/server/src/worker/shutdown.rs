@@ -37,6 +37,9 @@ thread_local! {
 ///
 /// In handlers, streams and tasks, [`Shutdown::current`] works without any set-up. The value may be
 /// moved to other threads. It costs nothing until it is used.
+#[doc(alias = "CancellationToken")]
+#[doc(alias = "with_graceful_shutdown")]
+#[doc(alias = "ServerHandle")]
 #[derive(Clone)]
 pub struct Shutdown(Option<watch::Receiver<Lifecycle>>);
 
@@ -49,12 +52,15 @@ impl Shutdown {
     }
 
     /// Returns whether the shutdown was ordered.
+    #[doc(alias = "is_cancelled")]
     #[must_use]
     pub fn is_requested(&self) -> bool {
         self.0.as_ref().is_some_and(|orders| *orders.borrow() > Lifecycle::Serving)
     }
 
     /// Completes when the shutdown is ordered. The future may be dropped and awaited again.
+    #[doc(alias = "cancelled")]
+    #[doc(alias = "graceful_shutdown")]
     pub async fn requested(&self) {
         match self.0.clone() {
             Some(mut orders) => drop(next_lifecycle(&mut orders, Lifecycle::Serving).await),
@@ -96,9 +102,9 @@ pub(crate) async fn run<D: Driver>(
     }
     let mut first = next_lifecycle(&mut orders, Lifecycle::Serving).await;
     let deadline = worker.driver.now().saturating_add(worker.limits.shutdown_timeout);
-    if first == Lifecycle::Draining && !worker.limits.lame_duck.is_zero() {
+    if first == Lifecycle::Draining && !worker.limits.lame_duck_period.is_zero() {
         worker.set_lifecycle(Lifecycle::LameDuck);
-        let over = worker.driver.now().saturating_add(worker.limits.lame_duck).min(deadline);
+        let over = worker.driver.now().saturating_add(worker.limits.lame_duck_period).min(deadline);
         race(worker.driver.sleep_until(over), force_close_requested(&mut orders)).await;
         first = *orders.borrow();
     }
@@ -161,7 +167,7 @@ impl<D: Driver> RemainingWork<D> {
     /// Waits for tasks, and then makes the driver wait for blocking functions.
     async fn wait(&self) {
         let now = self.driver.now();
-        let until = self.deadline.min(now.saturating_add(self.limits.background_timeout));
+        let until = self.deadline.min(now.saturating_add(self.limits.background_task_timeout));
         self.wait_for_tasks(until).await;
         self.instrumentation.set_aborted_tasks(self.driver.tokio_tasks());
         // If the deadline is too far away for `Instant`, wait without a deadline.
@@ -195,9 +201,9 @@ impl<D: Driver> RemainingWork<D> {
                 is_told = true;
                 let left = until.saturating_sub(now);
                 catch_log_panic(|| {
-                    tracing::warn!(target: "peregrine", tasks, ?left,
-                    "waiting for tasks that outlive their requests: await `Shutdown::ordered` in \
-                     endless tasks, or lower `Limits::background_timeout`")
+                    tracing::warn!(target: "peregrine", tasks, remaining = ?left,
+                    "waiting for tasks that outlive their requests: await `Shutdown::requested` in \
+                     endless tasks, or lower `Limits::background_task_timeout`")
                 });
             }
             let over = self.driver.sleep_until((now + pause).min(until));

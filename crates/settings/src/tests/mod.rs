@@ -37,7 +37,7 @@ fn whole() -> ServerConfig {
     let certificate = super::CertificateConfig {
         certificate: "a.pem".to_owned(),
         key: "a.key".to_owned(),
-        staple: None,
+        ocsp_response: None,
     };
     config.tls.certificates.insert("a".to_owned(), certificate);
     config
@@ -80,8 +80,8 @@ fn what_is_printed_reads_back_as_the_same() {
 #[test]
 fn the_environment_is_stronger_than_the_file_and_that_than_the_program() {
     let (_folder, path) = file(
-        "workers = 3\n[limits]\nidle_timeout = '2m'\nhead_timeout = '3s'\n[limits.http2]\nstreams_max = 7\n\
-         [limits.http1]\nhalf_close = true\n[sockets]\nkeep_alive = 'off'\n[listeners.web]\naddress = '127.0.0.1:0'\nlimits.head_timeout = '4s'\n",
+        "workers = 3\n[limits]\nidle_timeout = '2m'\nhead_timeout = '3s'\n[limits.http2]\nconcurrent_streams_max = 7\n\
+         [limits.http1]\nhalf_close = true\n[sockets]\ntcp_keepalive = 'off'\n[listeners.web]\naddress = '127.0.0.1:0'\nlimits.head_timeout = '4s'\n",
     );
     let mut code = ServerConfig::default();
     code.limits.idle_timeout = Duration::from_secs(1);
@@ -89,10 +89,10 @@ fn the_environment_is_stronger_than_the_file_and_that_than_the_program() {
     let variables = [
         ("PEREGRINE_LIMITS__IDLE_TIMEOUT", "75s"),
         ("PEREGRINE_DRIVER", "tokio"),
-        ("PEREGRINE_TRUSTED_PROXIES__FROM", "10.0.0.0/8, unix:"),
+        ("PEREGRINE_TRUSTED_PROXIES__NETWORKS", "10.0.0.0/8, unix:"),
         ("PEREGRINE_LISTENERS__WEB__PROXY_PROTOCOL__MODE", "required"),
         ("PEREGRINE_LIMITS__UPGRADED_IDLE_TIMEOUT", "off"),
-        ("PEREGRINE_SOCKETS__USER_TIMEOUT", "200s"),
+        ("PEREGRINE_SOCKETS__TCP_USER_TIMEOUT", "200s"),
     ];
     let config = ServerConfig::from_layers(code, layers().file(path).env_vars(variables));
     let config = config.expect("valid config");
@@ -102,7 +102,7 @@ fn the_environment_is_stronger_than_the_file_and_that_than_the_program() {
         fields_max: 55,
         upgraded_idle_timeout: None,
         http1: Http1Limits { half_close: true },
-        http2: Http2Limits { streams_max: 7, ..Http2Limits::default() },
+        http2: Http2Limits { concurrent_streams_max: 7, ..Http2Limits::default() },
         ..Limits::default()
     };
     assert_eq!(config.limits, limits);
@@ -114,7 +114,7 @@ fn the_environment_is_stronger_than_the_file_and_that_than_the_program() {
     };
     assert_eq!(config.socket_options(), sockets);
     assert_eq!(config.driver.kind, super::DriverKind::Tokio);
-    assert_eq!(config.trusted_proxies.from, ["10.0.0.0/8", "unix:"]);
+    assert_eq!(config.trusted_proxies.networks, ["10.0.0.0/8", "unix:"]);
     let web = &config.listeners["web"];
     assert_eq!(web.proxy_protocol.mode, super::ProxyProtocolMode::Required);
     let own = Limits { head_timeout: Duration::from_secs(4), ..limits };
@@ -123,7 +123,7 @@ fn the_environment_is_stronger_than_the_file_and_that_than_the_program() {
 
 #[test]
 fn a_listener_that_names_certificates_has_none_of_the_server_s() {
-    let text = "[tls]\ndefault_certificate = 'a'\nhost_check = true\n\
+    let text = "[tls]\ndefault_certificate = 'a'\ncheck_host = true\n\
                 [tls.certificates.a]\ncertificate = 'a.pem'\nkey = 'a.key'\n\
                 [listeners.l]\naddress = '127.0.0.1:0'\nhttps = true\n";
     let of_listener = |own: &str| {
@@ -133,10 +133,10 @@ fn a_listener_that_names_certificates_has_none_of_the_server_s() {
     let own = "[listeners.l.tls.certificates.b]\ncertificate = 'b.pem'\nkey = 'b.key'\n";
     let tls = of_listener(own);
     assert_eq!(tls.certificates.keys().collect::<Vec<_>>(), ["b"]);
-    assert_eq!((tls.default_certificate, tls.host_check), (None, true));
-    let tls = of_listener("[listeners.l.tls]\nhost_check = false\n");
+    assert_eq!((tls.default_certificate, tls.check_host), (None, true));
+    let tls = of_listener("[listeners.l.tls]\ncheck_host = false\n");
     assert_eq!(tls.certificates.keys().collect::<Vec<_>>(), ["a"]);
-    assert_eq!((tls.default_certificate.as_deref(), tls.host_check), (Some("a"), false));
+    assert_eq!((tls.default_certificate.as_deref(), tls.check_host), (Some("a"), false));
 }
 
 #[test]
@@ -157,13 +157,13 @@ fn what_is_out_of_range_is_told_with_its_place() {
 #[test]
 fn what_is_secret_is_read_and_nowhere_shown() {
     let text = "[traces]\nenabled = true\n[traces.otlp.headers]\nauthorization = 'word-1'\n\
-                [tls.acme.external_account]\nid = 'me'\nkey = 'word-2'\n";
+                [tls.acme.external_account_binding]\nkey_id = 'me'\nmac_key = 'word-2'\n";
     let variables = [("PEREGRINE_TRACES__OTLP__HEADERS__X_TENANT", "word-3")];
     let config = read(text, &variables).expect("valid config");
     let headers = &config.traces.otlp.headers;
     assert_eq!(headers["authorization"].expose_secret(), "word-1");
     assert_eq!(headers["x-tenant"].expose_secret(), "word-3", "underscores become hyphens");
-    assert_eq!(config.tls.acme.external_account.key.expose_secret(), "word-2");
+    assert_eq!(config.tls.acme.external_account_binding.mac_key.expose_secret(), "word-2");
     let other = read(&text.replace("word-1", "word-4"), &variables).expect("valid config");
     let changed = diff(&config, &other).expect("both serialize");
     assert_eq!(changed.len(), 1, "a changed secret is detected");
@@ -175,7 +175,7 @@ fn what_is_secret_is_read_and_nowhere_shown() {
 #[test]
 fn a_listener_that_gets_certificates_by_acme_names_the_others_no_more() {
     let text = "[tls.certificates.a]\ncertificate = 'a.pem'\nkey = 'a.key'\n\
-                [tls.acme]\nfolder = '/acme'\ncontacts = ['me@a.test']\n\
+                [tls.acme]\nstate_dir = '/acme'\ncontacts = ['me@a.test']\n\
                 [listeners.l]\naddress = '127.0.0.1:0'\nhttps = true\n";
     let of_listener = |own: &str| {
         let config = read(&format!("{text}{own}"), &[]).expect("valid config");
@@ -184,7 +184,7 @@ fn a_listener_that_gets_certificates_by_acme_names_the_others_no_more() {
     let tls = of_listener("tls.acme.domains = ['b.test']\n");
     assert!(tls.certificates.is_empty());
     assert_eq!(
-        (tls.acme.folder.as_deref(), &*tls.acme.domains),
+        (tls.acme.state_dir.as_deref(), &*tls.acme.domains),
         (Some("/acme"), &["b.test".to_owned()][..])
     );
     let tls =

@@ -251,6 +251,7 @@ pub fn methods(methods: impl Into<Vec<Method>>) -> impl Guard + fmt::Debug {
 }
 
 /// Accepts the requests that `guard` rejects.
+#[doc(alias = "Not")]
 pub fn not(guard: impl Guard) -> impl Guard {
     let identity = guard.equality_key().and_then(|one| equality_key("not", one));
     let (words, fields) =
@@ -260,6 +261,8 @@ pub fn not(guard: impl Guard) -> impl Guard {
 
 /// Accepts requests that both guards accept. For several conditions on one route, calling `when`
 /// repeatedly does the same.
+#[doc(alias = "All")]
+#[doc(alias = "and")]
 pub fn both(left: impl Guard, right: impl Guard) -> impl Guard {
     let words = format!("({} and {})", left.name(), right.name());
     let identity =
@@ -270,6 +273,8 @@ pub fn both(left: impl Guard, right: impl Guard) -> impl Guard {
 }
 
 /// Accepts requests that at least one of the two guards accepts.
+#[doc(alias = "Any")]
+#[doc(alias = "or")]
 pub fn either(left: impl Guard, right: impl Guard) -> impl Guard {
     let words = format!("({} or {})", left.name(), right.name());
     let identity =

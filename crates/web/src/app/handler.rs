@@ -116,6 +116,8 @@ pub struct ViaOptions<Args>(PhantomData<Args>);
 /// `.post("/files", upload.body_limit(64 << 20).run_to_end())`.
 pub trait HandlerExt<Args>: Signature<Args> + Sized {
     /// Lets the handler finish when the peer disconnects.
+    #[doc(alias = "detach")]
+    #[doc(alias = "proxy_ignore_client_abort")]
     fn run_to_completion(self) -> WithOption<Self> {
         WithOption {
             handler: self,
@@ -131,6 +133,8 @@ pub trait HandlerExt<Args>: Signature<Args> + Sized {
     /// Limits the request's body, in bytes. This limit overrides those of the middleware and the
     /// server, whether it is lower or higher. It is checked while the body is read, and extractors
     /// respond 413.
+    #[doc(alias = "client_max_body_size")]
+    #[doc(alias = "DefaultBodyLimit")]
     fn body_limit(self, bytes_max: u64) -> WithOption<Self> {
         WithOption { handler: self, option: RouteOption::BodyBytesMax(bytes_max) }
     }
@@ -154,6 +158,9 @@ pub trait HandlerExt<Args>: Signature<Args> + Sized {
     /// // With four workers, at most eight requests run at a time.
     /// let app = App::new().get("/report", report.requests_max(2));
     /// ```
+    #[doc(alias = "concurrency_limit")]
+    #[doc(alias = "max_in_flight")]
+    #[doc(alias = "limit_conn")]
     fn requests_max(self, most: usize) -> WithOption<Self> {
         WithOption { handler: self, option: RouteOption::RequestsMax(most) }
     }
@@ -167,6 +174,8 @@ pub trait HandlerExt<Args>: Signature<Args> + Sized {
     ///
     /// let app = App::new().get("/healthz", (|| "well").never_shed());
     /// ```
+    #[doc(alias = "load_shed")]
+    #[doc(alias = "exempt")]
     fn never_shed(self) -> WithOption<Self> {
         WithOption { handler: self, option: RouteOption::NeverShed }
     }
@@ -193,17 +202,22 @@ pub trait HandlerExt<Args>: Signature<Args> + Sized {
 
     /// Restricts the handler to requests that `guard` accepts. Other requests go to the next route
     /// for their path. If there are several guards, all must accept. See [`guard`](crate::guard).
+    #[doc(alias = "when")]
+    #[doc(alias = "predicate")]
     fn guard(self, guard: impl Guard + 'static) -> Guarded<Self> {
         Guarded { handler: self, guard: Rc::new(guard) }
     }
 
     /// Names the handler's route, so that [`Urls`](crate::urls::Urls) can build URLs for it.
+    #[doc(alias = "name")]
     fn named(self, name: &str) -> Named<Self> {
         Named { handler: self, name: name.into() }
     }
 
     /// Attaches `note` to the handler's route, for code that inspects routes
     /// ([`RouteInfo::metadata`](crate::built::RouteInfo::metadata)).
+    #[doc(alias = "metadata")]
+    #[doc(alias = "noted")]
     fn with_metadata<T: 'static>(self, note: T) -> WithMetadata<Self> {
         WithMetadata { handler: self, metadata: Rc::new(note) }
     }

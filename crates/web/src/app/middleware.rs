@@ -63,6 +63,9 @@ use std::marker::PhantomData;
 use std::rc::Rc;
 
 /// Code that runs around services. One middleware value may run around many routes.
+#[doc(alias = "Layer")]
+#[doc(alias = "Transform")]
+#[doc(alias = "Fairing")]
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a middleware",
     label = "not a middleware",
@@ -71,6 +74,7 @@ use std::rc::Rc;
 )]
 pub trait Middleware {
     /// Answers a request, usually by calling `next`.
+    #[doc(alias = "handle")]
     fn run<S: Service>(&self, request: Request, next: &S) -> impl Future<Output = Response>;
 
     /// Declares what this middleware needs from the application. Building the application checks
@@ -80,6 +84,8 @@ pub trait Middleware {
     /// Wraps one route in this middleware. Called once for each route, when the application is
     /// built. The default calls [`Middleware::run`] for each request; override it to keep data for
     /// each route.
+    #[doc(alias = "layer")]
+    #[doc(alias = "new_transform")]
     fn wrap_service<S: Service + 'static>(self: Rc<Self>, service: S) -> impl Service + 'static
     where
         Self: Sized + 'static,
@@ -93,6 +99,7 @@ pub trait Middleware {
 pub struct Optional<M>(Option<Rc<M>>);
 
 /// Makes a middleware that a setting can turn on. `None` adds nothing.
+#[doc(alias = "option_layer")]
 #[must_use]
 pub fn optional<M: Middleware>(middleware: Option<M>) -> Optional<M> {
     Optional(middleware.map(Rc::new))

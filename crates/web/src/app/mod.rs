@@ -114,6 +114,7 @@ pub use peregrine_router::TrailingSlash;
 /// differs decides: the kind that is higher in this table takes precedence. The order in which
 /// routes are added does not matter. `{{` and `}}` stand for literal braces. Patterns are
 /// case-sensitive. [`Builder::insert`](peregrine_router::Builder::insert) has the details.
+#[doc(alias = "Router")]
 pub struct App {
     scope: Scope,
     problem_renderer: Option<ProblemRenderer>,
@@ -147,6 +148,9 @@ impl App {
     /// Runs `middleware` around everything that is added later, and inside middleware that was
     /// added earlier. `middleware` is a [`Middleware`], or an async function whose arguments are up
     /// to six extractors, the request, and [`Next`](crate::Next).
+    #[doc(alias = "layer")]
+    #[doc(alias = "middleware")]
+    #[doc(alias = "with")]
     #[track_caller]
     #[must_use]
     pub fn wrap<Args, M>(self, middleware: M) -> Self
@@ -195,6 +199,8 @@ impl App {
     /// });
     /// assert_eq!(app.test().get("/x").send_now().text(), "Oh no! unknown-route");
     /// ```
+    #[doc(alias = "error_handler")]
+    #[doc(alias = "catcher")]
     #[must_use]
     pub fn on_problem<F, R>(mut self, render: F) -> Self
     where
@@ -208,6 +214,9 @@ impl App {
 
     /// Sets what a trailing slash in a path means. The default is [`TrailingSlash::Strict`]. A
     /// redirect has status 308 and keeps the query.
+    #[doc(alias = "normalize_path")]
+    #[doc(alias = "NormalizePath")]
+    #[doc(alias = "strict_slashes")]
     #[must_use]
     pub fn trailing_slash(mut self, policy: TrailingSlash) -> Self {
         self.trailing_slash = policy;
@@ -244,6 +253,7 @@ impl App {
     ///
     /// # Errors
     /// Those of [`build`](Self::build).
+    #[doc(alias = "print_routes")]
     pub fn routes(self) -> Result<RouteList, BuildError> {
         Ok(RouteList::new(&self.build()?))
     }
@@ -255,6 +265,7 @@ impl App {
     /// that handlers or middleware need but the application lacks, handlers whose path parameters
     /// do not match their pattern, two fallbacks for the same paths, and route options that the
     /// server could not apply. Each fault says where it is and how to fix it.
+    #[doc(alias = "into_make_service")]
     pub fn build(self) -> Result<BuiltApp, BuildError> {
         let (slash_policy, method_override) = (self.trailing_slash, self.method_override.clone());
         let (mut plan, unmatched) = self.into_scope().finish();

@@ -18,8 +18,10 @@ use crate::app::scope::Scope;
 /// let client = App::new().add((users, birds)).test();
 /// assert_eq!(client.get("/birds").send_now().text(), "all of them");
 /// ```
+#[doc(alias = "HttpServiceFactory")]
 pub trait RegisterRoutes {
     /// Adds the routes to `scope`.
+    #[doc(alias = "add_to")]
     fn register(self, scope: &mut Scope);
 }
 

@@ -43,7 +43,7 @@ pub struct MethodHandler<H, Args, Via> {
 
 impl<H, Args, Via> fmt::Debug for MethodHandler<H, Args, Via> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Single").field(&self.methods).finish()
+        f.debug_tuple("MethodHandler").field(&self.methods).finish()
     }
 }
 

@@ -111,6 +111,11 @@ macro_rules! route_methods {
         /// method that has no other handler there. Use it for handlers that route requests
         /// themselves. Routes of this application that match a path more specifically take
         /// precedence.
+        #[doc(alias = "nest_service")]
+        #[doc(alias = "nest_no_strip")]
+        #[doc(alias = "prefix")]
+        #[doc(alias = "catch_all")]
+        #[doc(alias = "wildcard")]
         #[track_caller]
         #[must_use]
         pub fn subtree<Args, Via, H>(mut self, prefix: &str, handler: H) -> Self
@@ -150,6 +155,7 @@ macro_rules! route_methods {
         /// Restricts the routes that are added later, here and in nested scopes, to requests that
         /// `guard` accepts. If there are several guards, all must accept. See
         /// [`guard`](crate::guard).
+        #[doc(alias = "predicate")]
         #[must_use]
         pub fn when(mut self, guard: impl $crate::http::guard::Guard + 'static) -> Self {
             self $($field)*.add_guard(guard);
@@ -168,6 +174,7 @@ macro_rules! route_methods {
         /// Attaches `note` to the routes that are added later, here and in nested scopes, for code
         /// that inspects routes ([`RouteInfo::metadata`](crate::built::RouteInfo::metadata)). It
         /// does not affect requests.
+        #[doc(alias = "metadata")]
         #[must_use]
         pub fn noted<T: 'static>(mut self, note: T) -> Self {
             self $($field)*.add_metadata(Rc::new(note));
@@ -193,6 +200,9 @@ macro_rules! route_methods {
         /// Each worker builds its own application, so a value that workers share must be in an
         /// `Arc`. Handlers extract the `Arc` as [`StateRef`](crate::extract::StateRef), which does
         /// not change the `Arc`'s reference count.
+        #[doc(alias = "with_state")]
+        #[doc(alias = "app_data")]
+        #[doc(alias = "manage")]
         #[must_use]
         pub fn state<T: 'static>(mut self, value: T) -> Self {
             self $($field)*.builder.states.insert(value);
@@ -217,6 +227,8 @@ macro_rules! route_methods {
 
         /// Adds the routes of a function that takes a scope and returns it, of a handler made with
         /// an attribute macro (feature `macros`), or of a tuple of these.
+        #[doc(alias = "service")]
+        #[doc(alias = "configure")]
         #[allow(clippy::should_implement_trait, reason = "an application is not a number")]
         #[must_use]
         pub fn add(mut self, routes: impl $crate::app::register::RegisterRoutes) -> Self {
@@ -226,6 +238,8 @@ macro_rules! route_methods {
 
         /// Adds a scope under `prefix`, inside the middleware added so far. `build` receives the
         /// scope and adds routes to it.
+        #[doc(alias = "nest")]
+        #[doc(alias = "subtree")]
         #[track_caller]
         #[must_use]
         pub fn scope(mut self, prefix: &str, build: impl FnOnce(Scope) -> Scope) -> Self {

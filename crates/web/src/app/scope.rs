@@ -44,6 +44,8 @@ pub use crate::app::pattern::CATCH_ALL;
 /// let app = App::new().scope("/users", users);
 /// assert_eq!(app.test().get("/users").send_now().text(), "everybody");
 /// ```
+#[doc(alias = "nest")]
+#[doc(alias = "subtree")]
 pub struct Scope {
     pub(crate) builder: AppBuilder,
     prefix: String,
@@ -386,6 +388,9 @@ impl Scope {
 
     /// Runs `middleware` around the routes that are added later in this scope, and inside
     /// middleware that was added earlier.
+    #[doc(alias = "layer")]
+    #[doc(alias = "middleware")]
+    #[doc(alias = "with")]
     #[track_caller]
     #[must_use]
     pub fn wrap<Args, M>(self, middleware: M) -> Self

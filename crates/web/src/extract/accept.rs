@@ -71,6 +71,7 @@ impl Accept {
 
     /// Returns the type among `offers` that the client prefers. If it prefers several equally,
     /// returns the first of them. Returns `None` if the client accepts none of them.
+    #[doc(alias = "negotiate")]
     #[must_use]
     pub fn best_match<'o>(&self, offers: &[&'o str]) -> Option<&'o str> {
         let mut best = None;
@@ -85,6 +86,8 @@ impl Accept {
 
     /// Begins a response that is available in several formats. Only the chosen format's `make` is
     /// called.
+    #[doc(alias = "respond_to")]
+    #[doc(alias = "negotiate")]
     pub fn offer<'m, R: IntoResponse>(
         &self,
         media_type: &'static str,
@@ -121,6 +124,8 @@ impl Accept {
 
 /// The available formats of a response. [`Negotiation::respond`] makes only the one that the client
 /// prefers.
+#[doc(alias = "respond_to")]
+#[doc(alias = "Offers")]
 #[must_use = "a response is made by `respond`"]
 pub struct Negotiation<'m> {
     accept: Accept,

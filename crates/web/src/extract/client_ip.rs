@@ -22,6 +22,9 @@ use std::net::IpAddr;
 /// ```
 ///
 /// [`Server::trusted_proxies`]: https://docs.rs/peregrine/latest/peregrine/struct.Server.html
+#[doc(alias = "RealIp")]
+#[doc(alias = "remote_addr")]
+#[doc(alias = "X-Forwarded-For")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ClientIp(pub IpAddr);
 

@@ -21,6 +21,8 @@ use std::sync::Arc;
 /// }
 /// # let _ = who;
 /// ```
+#[doc(alias = "ConnectInfo")]
+#[doc(alias = "remote_addr")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PeerAddr(pub SocketAddr);
 

@@ -32,6 +32,9 @@ use std::fmt;
 /// assert_eq!(status.as_u16(), 103);
 /// assert_eq!(fields["link"], "</style.css>; rel=preload; as=style");
 /// ```
+#[doc(alias = "early_hints")]
+#[doc(alias = "informational")]
+#[doc(alias = "103")]
 pub struct Interim(RequestHead);
 
 impl Interim {

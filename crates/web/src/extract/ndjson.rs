@@ -62,6 +62,7 @@ const MEDIA_TYPE: &str = "application/x-ndjson";
 /// assert_eq!(post("1\n2\n3\n").text(), "6");
 /// assert_eq!(post("1\ntwo\n").status(), 400);
 /// ```
+#[doc(alias = "JsonLines")]
 pub struct NdJson<T> {
     body: Body,
     line_bytes_max: usize,

@@ -170,6 +170,8 @@ impl Preconditions {
     /// # Errors
     /// If the request has neither `If-Match` nor `If-Unmodified-Since` with a date: 428, kind
     /// `precondition-required`.
+    #[doc(alias = "428")]
+    #[doc(alias = "demand")]
     pub fn require_precondition(&self) -> Result<(), Problem> {
         self.is_required.set(true);
         if self.has_update_precondition() {

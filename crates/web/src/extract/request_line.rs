@@ -32,6 +32,7 @@ pub struct MatchedPath(pub String);
 /// }
 /// # let _ = path;
 /// ```
+#[doc(alias = "OriginalUri")]
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct OriginalPath(pub String);
 

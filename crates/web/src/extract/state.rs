@@ -55,6 +55,7 @@ pub struct State<T>(pub T);
 /// let client = App::new().state(Arc::clone(&catalogue)).get("/", first).test();
 /// assert_eq!(client.get("/").send_now().text(), "peregrine");
 /// ```
+#[doc(alias = "Data")]
 #[derive(Debug)]
 pub struct StateRef<T> {
     value: Rc<T>,

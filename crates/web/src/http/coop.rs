@@ -11,6 +11,7 @@ use std::task::Context;
 /// wakes itself may be polled hundreds of times before the sockets are.
 ///
 /// In `async` code, use `tokio::task::yield_now().await`.
+#[doc(alias = "yield")]
 pub fn yield_now(cx: &mut Context<'_>) {
     YIELD_REQUESTED.set(true);
     if SELF_WAKE_YIELDS.get() {

@@ -61,6 +61,7 @@ impl<'r> GuardContext<'r> {
 /// more than once for one request. It must be cheap and have no side effects.
 pub trait Guard {
     /// Whether the route accepts this request.
+    #[doc(alias = "accepts")]
     fn check(&self, asked: &GuardContext<'_>) -> bool;
 
     /// A description of what the guard requires, for lists of routes.

@@ -112,7 +112,7 @@ impl InFlightHandle {
 
 impl fmt::Debug for InFlightPermit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Place").field("is_counted", &self.0.is_some()).finish()
+        f.debug_struct("InFlightPermit").field("is_counted", &self.0.is_some()).finish()
     }
 }
 

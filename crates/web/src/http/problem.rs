@@ -40,6 +40,7 @@ const KIND_BODY_TOO_LARGE: &str = "body-too-large";
 ///         + r#""detail":"choose another name","name":"lanner"}"#
 /// );
 /// ```
+#[doc(alias = "ProblemDetails")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// The status of the response.
@@ -77,19 +78,21 @@ impl Problem {
     }
 
     /// The response if a handler takes longer than its route allows: status 503, kind
-    /// `handler-late`.
+    /// `handler-timeout`.
+    #[doc(alias = "503")]
     #[must_use]
     pub fn handler_timeout() -> Self {
         let detail = "The server did not produce the response in time. Try again later.";
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "handler-late", detail)
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "handler-timeout", detail)
     }
 
     /// The response if the head of a request takes too long to arrive: status 408, kind
-    /// `head-late`.
+    /// `head-timeout`.
+    #[doc(alias = "408")]
     #[must_use]
     pub fn head_timeout() -> Self {
         let detail = "The request's head was not complete in time.";
-        Self::new(StatusCode::REQUEST_TIMEOUT, "head-late", detail)
+        Self::new(StatusCode::REQUEST_TIMEOUT, "head-timeout", detail)
     }
 
     /// The response to a request that an overloaded server refuses: status 503, kind `overloaded`,
@@ -134,6 +137,7 @@ impl Problem {
     ///
     /// A kind that is already a URI (it has a colon) or a path (it begins with a slash) is used as
     /// it is. An empty kind becomes `about:blank`, which means no more than the status does.
+    #[doc(alias = "type")]
     #[must_use]
     pub fn type_uri(&self) -> Cow<'_, str> {
         // RFC 9457 §4.2.1: "about:blank" has no semantics beyond those of the status.
@@ -237,7 +241,7 @@ impl From<BodyError> for Problem {
             BodyError::Overloaded => Self::overloaded(1),
             BodyError::DecompressedTooLarge { ratio_max } => Self::new(
                 StatusCode::PAYLOAD_TOO_LARGE,
-                "body-inflates",
+                "body-decompressed-too-large",
                 format!(
                     "the body decompresses to more than {ratio_max} times its size, which this \
                      server does not accept; send it without a content coding"
@@ -246,7 +250,7 @@ impl From<BodyError> for Problem {
             .with_member("ratio_max", ratio_max),
             BodyError::DecodeFailed { coding } => Self::new(
                 StatusCode::BAD_REQUEST,
-                "body-undecodable",
+                "invalid-content-coding",
                 format!(
                     "the body is not valid {coding}, or is truncated; its Content-Encoding is \
                      {coding}"
@@ -322,10 +326,10 @@ mod tests {
             (
                 BodyError::DecompressedTooLarge { ratio_max: 7 },
                 413,
-                "body-inflates",
+                "body-decompressed-too-large",
                 "more than 7 times",
             ),
-            (BodyError::DecodeFailed { coding: "gzip" }, 400, "body-undecodable", "valid gzip"),
+            (BodyError::DecodeFailed { coding: "gzip" }, 400, "invalid-content-coding", "valid gzip"),
             (
                 BodyError::Protocol(RequestError::ChunkSizeInvalid),
                 400,

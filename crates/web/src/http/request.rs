@@ -21,6 +21,7 @@ pub struct Request {
 }
 
 /// A request without its body. Extractors that do not read the body take their values from here.
+#[doc(alias = "RequestParts")]
 pub struct Parts {
     /// Method, target and fields, as they were sent.
     pub head: RequestHead,

@@ -10,6 +10,7 @@ pub enum OnDisconnect {
     Cancel,
     /// The handler runs to completion and its response is discarded. For work that must not stop
     /// half-way.
+    #[doc(alias = "proxy_ignore_client_abort")]
     RunToCompletion,
 }
 
@@ -35,6 +36,7 @@ pub struct RouteOptions {
     /// start. The server then does not apply its minimum rate to the body of a gRPC request, even
     /// before the response has begun. The default is `false`; mounted services have `true`. It has
     /// no effect inside an application that is used as a handler.
+    #[doc(alias = "grpc")]
     pub is_grpc: bool,
     /// The time that the handler may take until its response begins. After that the server responds
     /// with status 503.

@@ -66,6 +66,8 @@ impl<S: Service + 'static> Endpoint for S {
 
 /// A type-erased service that can be wrapped again, because it is a [`Service`] too. Each call
 /// takes one more slot from the thread's pool.
+#[doc(alias = "BoxService")]
+#[doc(alias = "BoxCloneService")]
 #[derive(Clone)]
 pub struct ErasedService(pub(crate) Rc<dyn Endpoint>);
 
@@ -79,7 +81,7 @@ impl ErasedService {
 
 impl fmt::Debug for ErasedService {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Erased")
+        f.write_str("ErasedService")
     }
 }
 

@@ -31,6 +31,8 @@ pub const SEND_BUFFER_BYTES_MAX: usize = 64 * 1024;
 /// let response = Response::new(StatusCode::SWITCHING_PROTOCOLS).with_upgrade(echo);
 /// # let _ = response;
 /// ```
+#[doc(alias = "on_upgrade")]
+#[doc(alias = "OnUpgrade")]
 pub struct UpgradeHandler(Box<dyn FnOnce(Upgraded) -> UpgradeFuture>);
 
 type UpgradeFuture = Pin<Box<dyn Future<Output = ()>>>;
@@ -106,6 +108,7 @@ impl Upgraded {
     }
 
     /// Ready when there is room to send.
+    #[doc(alias = "poll_ready")]
     pub fn poll_capacity(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.send_buffer.poll_capacity(cx)
     }
@@ -275,7 +278,7 @@ impl SendBuffer {
 
 impl fmt::Debug for SendBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Outgoing({} bytes)", self.0.borrow().bytes.len())
+        write!(f, "SendBuffer({} bytes)", self.0.borrow().bytes.len())
     }
 }
 

@@ -13,6 +13,7 @@ use std::task::{Context, Poll, Waker};
 
 /// The number of events that may wait for a slow reader, unless [`channel_with_capacity`] sets
 /// another number.
+#[doc(alias = "capacity")]
 pub const DEFAULT_CHANNEL_CAPACITY: usize = 16;
 
 /// Creates a stream of events and its sender. Up to [`DEFAULT_CHANNEL_CAPACITY`] events may wait
@@ -42,6 +43,7 @@ pub fn channel() -> (Sender, Sse) {
 }
 
 /// As [`channel`], with room for `capacity` events, but at least one.
+#[doc(alias = "bounded")]
 pub fn channel_with_capacity(events_max: usize) -> (Sender, Sse) {
     let queue = EventQueue { capacity: events_max.max(1), senders: 1, ..EventQueue::default() };
     let queue = Arc::new(SharedQueue(Mutex::new(queue)));

@@ -148,6 +148,7 @@ impl Sse {
 
     /// Adds a last event, which is sent when the server drains. With [`Event::retry`] it tells
     /// clients when to reconnect.
+    #[doc(alias = "goodbye")]
     pub fn final_event(mut self, event: Event) -> Self {
         self.on_drain = OnDrain::SendFinal(event);
         self

@@ -15,6 +15,7 @@ use bytes::Bytes;
 /// assert!(sent.contains("name=\"photo\"; filename=\"ada.png\"\r\n"));
 /// assert!(sent.contains("content-type: image/png\r\n\r\nPNG\r\n"));
 /// ```
+#[doc(alias = "MultipartForm")]
 #[derive(Clone, Debug, Default)]
 pub struct TestForm {
     parts: Vec<(String, Bytes)>,

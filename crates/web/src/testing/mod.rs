@@ -59,6 +59,9 @@ impl App {
     ///
     /// # Panics
     /// If the application has faults; the message lists all that [`App::build`] found.
+    #[doc(alias = "test_client")]
+    #[doc(alias = "oneshot")]
+    #[doc(alias = "TestServer")]
     #[track_caller]
     #[must_use]
     pub fn test(self) -> TestClient {
@@ -157,6 +160,7 @@ impl TestClient {
     /// assert_eq!(client.get("/login").send_now().text(), "welcome");
     /// assert_eq!(client.get("/").send_now().text(), "Some(\"who=Ada\")");
     /// ```
+    #[doc(alias = "cookie_store")]
     #[must_use]
     pub fn save_cookies(self) -> Self {
         Self { jar: Some(Rc::default()), ..self }

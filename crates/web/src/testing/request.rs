@@ -217,6 +217,8 @@ impl TestRequest {
     }
 
     /// As [`TestRequest::send`], but blocks this thread, for tests without a runtime.
+    #[doc(alias = "blocking")]
+    #[doc(alias = "send_now")]
     pub fn send_blocking(self) -> TestResponse {
         block_on(self.send())
     }

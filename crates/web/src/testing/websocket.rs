@@ -253,6 +253,6 @@ impl TestWebSocket {
 
 impl fmt::Debug for TestWebSocket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TestSocket").field("protocol", &self.subprotocol).finish_non_exhaustive()
+        f.debug_struct("TestWebSocket").field("protocol", &self.subprotocol).finish_non_exhaustive()
     }
 }

@@ -52,6 +52,8 @@ const FLAG_RANDOM: u8 = 2;
 /// ```
 ///
 /// [`Traces`]: https://docs.rs/peregrine/latest/peregrine/trace/struct.Traces.html
+#[doc(alias = "SpanContext")]
+#[doc(alias = "traceparent")]
 #[derive(Clone, PartialEq, Eq)]
 pub struct TraceContext {
     trace_id: [u8; 16],

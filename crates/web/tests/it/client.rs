@@ -141,7 +141,7 @@ fn a_route_that_takes_longer_than_its_limit_is_answered_503_as_by_the_server() {
     let client = app.test();
     let response = client.get("/never").send_blocking();
     assert_eq!((response.status().as_u16(), dropped.get()), (503, true));
-    assert_eq!(response.json::<serde_json::Value>()["type"], "/problems/handler-late");
+    assert_eq!(response.json::<serde_json::Value>()["type"], "/problems/handler-timeout");
     assert_eq!(client.get("/nothing").send_blocking().status(), 503);
     // A response that is ready at the first poll is never late.
     assert_eq!(client.get("/at-once").send_blocking().text(), "at once");
@@ -160,7 +160,7 @@ fn the_503_of_a_late_route_has_the_form_that_the_application_says() {
         assert_eq!(limit, Duration::from_secs(3600));
         std::future::ready(())
     });
-    assert_eq!(client.get("/never").send_blocking().text(), "handler-late at /never");
+    assert_eq!(client.get("/never").send_blocking().text(), "handler-timeout at /never");
 }
 
 #[test]

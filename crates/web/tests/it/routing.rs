@@ -381,13 +381,13 @@ fn what_the_server_answers_itself_has_the_form_that_the_application_says() {
             Problem::handler_timeout(),
             found("/m/x"),
             503,
-            "theirs: handler-late at GET/m/x".to_owned(),
+            "theirs: handler-timeout at GET/m/x".to_owned(),
         ),
         (
             Problem::head_timeout(),
             RequestHead::from_pool(),
             408,
-            "ours: head-late at GET/".to_owned(),
+            "ours: head-timeout at GET/".to_owned(),
         ),
         (rejected(), RequestHead::from_pool(), 400, "ours: invalid-request at GET/".to_owned()),
     ] {

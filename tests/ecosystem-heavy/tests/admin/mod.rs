@@ -12,7 +12,7 @@ where
     M: Fn() -> App + Clone + Send + 'static,
 {
     // The client's tasks outlive the first of several servers.
-    let limits = Limits { background_timeout: Duration::ZERO, ..Limits::default() };
+    let limits = Limits { background_task_timeout: Duration::ZERO, ..Limits::default() };
     let server = Server::bind("127.0.0.1:0").admin("127.0.0.1:0").driver(choice);
     let server = server.workers(NonZeroUsize::MIN).limits(limits).quiet();
     let running = match server.start(make) {

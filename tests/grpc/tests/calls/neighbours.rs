@@ -114,8 +114,8 @@ fn word() -> StreamingOutputCallRequest {
 fn a_client_may_be_silent_in_a_call() {
     in_runtime(async {
         let slack = Duration::from_millis(300);
-        let http2 = Http2Limits { ping_after: Some(slack), ..Http2Limits::default() };
-        let limits = Limits { rate_slack: slack, http2, ..Limits::default() };
+        let http2 = Http2Limits { keep_alive_interval: Some(slack), ..Http2Limits::default() };
+        let limits = Limits { transfer_rate_grace: slack, http2, ..Limits::default() };
         for driver in DRIVERS {
             let Some(ours) = Ours::start(driver, limits.clone()) else { continue };
             let client = Client::new(ours.plain().await);

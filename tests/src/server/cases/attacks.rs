@@ -448,7 +448,7 @@ pub async fn a_window_of_one_byte<B: Bench>(bench: &B) {
 /// Many large responses whose windows stay closed: the streams are reset in time, and meanwhile
 /// their bodies produce nothing.
 pub async fn a_zero_window<B: Bench>(bench: &B) {
-    let mut site = Site::begin(bench, Limits { rate_slack: SHORT, ..limits() }).await;
+    let mut site = Site::begin(bench, Limits { transfer_rate_grace: SHORT, ..limits() }).await;
     let shut = [(setting_id::INITIAL_WINDOW_SIZE, 0)];
     let mut attacker = Streams::with_settings(site.server.connect(), &shut);
     let paths = ["/large/100000", "/endless", "/stream/100000"];
@@ -476,7 +476,7 @@ pub async fn a_zero_window<B: Bench>(bench: &B) {
 /// Requests that are opened and never ended: up to the stream limit, each until its timeout. One
 /// more is refused.
 pub async fn streams_that_are_never_ended<B: Bench>(bench: &B) {
-    let mut site = Site::begin(bench, Limits { rate_slack: SHORT, ..limits() }).await;
+    let mut site = Site::begin(bench, Limits { transfer_rate_grace: SHORT, ..limits() }).await;
     let mut attacker = site.attacker();
     let all: Vec<_> = (0..128).map(|_| attacker.open("POST", "/echo", &[], false)).collect();
     let refused: Vec<_> = (0..20).map(|_| attacker.open("POST", "/echo", &[], false)).collect();
@@ -517,7 +517,7 @@ pub async fn a_slow_preface<B: Bench>(bench: &B) {
 
 /// A frame that arrives byte by byte is cut off in time: a head, content, and a frame on stream 0.
 pub async fn slow_frames<B: Bench>(bench: &B) {
-    let times = Limits { head_timeout: SHORT, rate_slack: SHORT, rate_min: 1_000, ..limits() };
+    let times = Limits { head_timeout: SHORT, transfer_rate_grace: SHORT, transfer_rate_min: 1_000, ..limits() };
     let mut site = Site::begin(bench, times).await;
     let mut post = Vec::new();
     frame::write_frame(
@@ -559,7 +559,7 @@ pub async fn slow_frames<B: Bench>(bench: &B) {
 
 /// Output that the peer does not read: PING acknowledgements, resets, and responses.
 pub async fn output_that_is_never_read<B: Bench>(bench: &B) {
-    let mut site = Site::begin(bench, Limits { rate_slack: 2 * SHORT, ..limits() }).await;
+    let mut site = Site::begin(bench, Limits { transfer_rate_grace: 2 * SHORT, ..limits() }).await;
     let wide = [(setting_id::INITIAL_WINDOW_SIZE, 0x7fff_ffff)];
     let mut attackers = Vec::new();
     for number in 0..4 {

@@ -170,7 +170,7 @@ pub async fn a_large_body_that_is_cut_short_is_noticed<B: Bench>(bench: &B) {
     bench.until("the handler is dropped", || shared.dropped.get() == 2).await;
     assert_eq!(shared.finished.get(), 0);
     server.shut_down();
-    assert_eq!(server.ended().await.endings(), [("peer-left", 2)]);
+    assert_eq!(server.ended().await.endings(), [("peer-aborted", 2)]);
 }
 
 /// Large bodies on some connections do not delay small requests on others.
@@ -230,7 +230,7 @@ pub async fn the_100_comes_if_the_handler_reads<B: Bench>(bench: &B) {
     assert_eq!((reply.text(), reply.interim.len()), ("hello", 0));
     peer.expect_end().await;
     server.shut_down();
-    assert_eq!(server.ended().await.endings(), [("agreed", 2)]);
+    assert_eq!(server.ended().await.endings(), [("connection-close", 2)]);
 }
 
 /// A handler that does not read the body responds at once, and the connection ends.
@@ -247,7 +247,7 @@ pub async fn a_final_status_instead_of_the_100_ends_the_connection<B: Bench>(ben
     assert_eq!(peer.reply().await.status, 417);
     drop(peer);
     server.shut_down();
-    assert_eq!(server.ended().await.ended("agreed"), 1);
+    assert_eq!(server.ended().await.ended("connection-close"), 1);
 }
 
 /// The unread rest of a small body is discarded, and the connection stays open.
@@ -274,7 +274,7 @@ pub async fn a_small_unread_body_is_passed_over<B: Bench>(bench: &B) {
     peer.expect_end().await;
     drop(peer);
     server.shut_down();
-    assert_eq!(server.ended().await.endings(), [("agreed", 1)]);
+    assert_eq!(server.ended().await.endings(), [("connection-close", 1)]);
 }
 
 /// The unread rest of a large body is not received, and the response is not lost to a reset.
@@ -299,7 +299,7 @@ pub async fn a_large_unread_body_ends_the_connection<B: Bench>(bench: &B) {
     peer.expect_end().await;
     drop(peer);
     server.shut_down();
-    assert_eq!(server.ended().await.endings(), [("agreed", 2)]);
+    assert_eq!(server.ended().await.endings(), [("connection-close", 2)]);
 }
 
 /// A body beyond its limit gets a 413, whether or not its length is known in advance.
@@ -332,7 +332,7 @@ pub async fn a_body_beyond_its_limit_is_a_413<B: Bench>(bench: &B) {
     assert_eq!((reply.status, reply.interim.len(), reply.closes()), (413, 0, true));
     peer.expect_end().await;
     server.shut_down();
-    assert_eq!(server.ended().await.endings(), [("agreed", ends as u64)]);
+    assert_eq!(server.ended().await.endings(), [("connection-close", ends as u64)]);
 }
 
 /// Trailers of a chunked body reach the handler.
@@ -377,7 +377,7 @@ pub async fn a_truncated_body_never_passes_for_a_whole_one<B: Bench>(bench: &B) 
     bench.until("the handler is dropped", || shared.dropped.get() == 3).await;
     server.shut_down();
     let outcome = server.ended().await;
-    assert_eq!(outcome.endings(), [("peer-left", 3)]);
+    assert_eq!(outcome.endings(), [("peer-aborted", 3)]);
 }
 
 /// A malformed chunk in the middle of a body gets a 400, and ends the connection.

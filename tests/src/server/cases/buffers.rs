@@ -137,7 +137,7 @@ pub async fn a_cut_is_heard_in_an_upload<B: Bench>(bench: &B) {
     cut.sort_unstable();
     let post = Some("POST /hold-body");
     assert_eq!(cut, [Some("GET /hold-body"), post, post]);
-    assert_eq!((outcome.ended("cut"), shared.dropped.get()), (3, 3));
+    assert_eq!((outcome.ended("force-closed"), shared.dropped.get()), (3, 3));
 }
 
 /// When one handshake too many is in progress, the oldest ends, even while its bytes keep arriving.
@@ -185,6 +185,6 @@ pub async fn a_handshake_that_is_not_taken_is_cut_off_in_time(bench: &SimulatedB
     let outcome = server.ended().await;
     let passed = bench.now() - start;
     assert!(passed >= time && passed <= time + Duration::from_millis(150), "{passed:?}");
-    assert_eq!(outcome.endings(), [("handshake-late", 1)]);
+    assert_eq!(outcome.endings(), [("handshake-timeout", 1)]);
     drop(wire);
 }

@@ -84,7 +84,7 @@ pub async fn a_cut_ends_a_full_server<B: Bench>(bench: &B) {
 /// During the lame-duck period, a draining server keeps accepting and announces that it will close.
 pub async fn a_lame_duck_accepts_and_answers<B: Bench>(bench: &B) {
     let time = Duration::from_secs(2);
-    let promises = Promises { lame_duck: time, ..promises() };
+    let promises = Promises { lame_duck_period: time, ..promises() };
     let (server, _) = begin_with(bench, promises.limits());
     let start = bench.now();
     server.shut_down();
@@ -149,7 +149,7 @@ async fn ask(network: peregrine_driver_sim::Network, place: u64, keeps: bool, ta
 /// In rounds of 32 clients that keep their connection and 32 that do not, no drain fails a request.
 pub async fn a_drain_fails_no_request(bench: &SimulatedBench) {
     for _ in 0..3 {
-        let promises = Promises { lame_duck: Duration::from_secs(1), ..promises() };
+        let promises = Promises { lame_duck_period: Duration::from_secs(1), ..promises() };
         let (server, _) = begin_with(bench, promises.limits());
         let tally = Rc::new(Tally::default());
         for number in 0..64 {
@@ -176,7 +176,7 @@ pub async fn who_does_not_leave_holds_no_drain_up(bench: &SimulatedBench) {
     let (linger, idle) = (Duration::from_secs(5), Duration::from_secs(1));
     let long = Duration::from_secs(60);
     for goes_on in [false, true] {
-        let promises = Promises { linger, linger_max: long, drain_idle: idle, ..promises() };
+        let promises = Promises { linger, linger_time_max: long, drain_idle: idle, ..promises() };
         let (server, _) = begin_with(bench, promises.limits());
         let mut early = Peer::new(server.connect());
         let mut late = Peer::new(server.connect());

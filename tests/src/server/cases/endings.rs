@@ -137,7 +137,7 @@ pub async fn a_413_arrives_after_megabytes<B: Bench>(bench: &B) {
         assert_eq!(peer.last(), Some(&Got::End));
     }
     server.shut_down();
-    assert_eq!(server.ended().await.endings(), [("agreed", 2)]);
+    assert_eq!(server.ended().await.endings(), [("connection-close", 2)]);
 }
 
 /// A peer that sends the rest of its body slowly gets the response once it has sent it.

@@ -295,7 +295,7 @@ pub async fn who_takes_no_comments_is_ended(bench: &SimulatedBench) {
 pub async fn a_reader_of_events_that_vanished_is_left(bench: &SimulatedBench) {
     bench.calm_with_large_buffers();
     let limits = promises().limits();
-    let time = limits.http2.ping_after.expect("pings are enabled") + limits.rate_slack;
+    let time = limits.http2.keep_alive_interval.expect("pings are enabled") + limits.transfer_rate_grace;
     let (server, shared) = begin_with(bench, limits);
     let mut client = Streams::new(server.connect());
     let id = client.get("/events/gated");
@@ -306,13 +306,13 @@ pub async fn a_reader_of_events_that_vanished_is_left(bench: &SimulatedBench) {
     bench.until("the reader is left", || shared.dropped.get() == 1).await;
     assert!(bench.now() - start <= time + Duration::from_secs(1), "{:?}", bench.now() - start);
     drop(client);
-    assert_eq!(end(server).await.endings(), [("peer-silent", 1)]);
+    assert_eq!(end(server).await.endings(), [("ping-timeout", 1)]);
 }
 
 /// A server in its lame-duck period keeps sending events.
 pub async fn a_lame_duck_goes_on_with_events(bench: &SimulatedBench) {
-    let lame_duck = Duration::from_secs(10);
-    let (server, shared) = begin_with(bench, Promises { lame_duck, ..promises() }.limits());
+    let lame_duck_period = Duration::from_secs(10);
+    let (server, shared) = begin_with(bench, Promises { lame_duck_period, ..promises() }.limits());
     let mut readers = Vec::new();
     for way in WAYS {
         readers.push(Reader::begin::<SimulatedBench>(&server, way, "/events/quiet").await);

@@ -38,7 +38,7 @@ pub async fn a_half_closed_http_1_0_peer_gets_its_answer<B: Bench>(bench: &B) {
     assert_eq!((reply.text(), reply.interim.len()), ("waited", 0));
     peer.expect_end().await;
     server.shut_down();
-    assert_eq!(server.ended().await.endings(), [("agreed", 1)]);
+    assert_eq!(server.ended().await.endings(), [("connection-close", 1)]);
 }
 
 /// A waiting handler is cancelled when its client ends its side. The server sends nothing to find
@@ -68,7 +68,7 @@ pub async fn a_pending_handler_is_cancelled_when_its_client_closes<B: Bench>(ben
     }
     assert_eq!(shared.finished.get(), 0);
     server.shut_down();
-    assert_eq!(server.ended().await.endings(), [("peer-left", 6)]);
+    assert_eq!(server.ended().await.endings(), [("peer-aborted", 6)]);
 }
 
 /// A handler marked to run to completion does so although its client has ended its side.
@@ -84,7 +84,7 @@ pub async fn a_handler_that_runs_to_its_end_is_not_cancelled<B: Bench>(bench: &B
     shared.open(1);
     bench.until("the handler has finished", || shared.finished.get() == 1).await;
     server.shut_down();
-    assert_eq!(server.ended().await.endings(), [("peer-left", 1)]);
+    assert_eq!(server.ended().await.endings(), [("peer-aborted", 1)]);
 }
 
 /// Many handlers wait at the same time, each for its own event.

@@ -64,7 +64,7 @@ pub async fn prior_knowledge_can_be_switched_off<B: Bench>(bench: &B) {
 
 /// One stream too many is refused, and the others continue.
 pub async fn one_stream_too_many_is_refused<B: Bench>(bench: &B) {
-    let http2 = Http2Limits { streams_max: 3, ..Http2Limits::default() };
+    let http2 = Http2Limits { concurrent_streams_max: 3, ..Http2Limits::default() };
     let (server, shared) = begin_with(bench, Limits { http2, ..limits() });
     let mut client = Streams::new(server.connect());
     let waiting: Vec<_> = (0..3).map(|_| client.get("/wait")).collect();
@@ -266,7 +266,8 @@ pub async fn idle_connections_are_closed<B: Bench>(bench: &B) {
     server.shut_down();
     drop(partial);
     let outcome = server.ended().await;
-    assert_eq!((outcome.ended("idle"), outcome.ended("first-byte-late")), (1, 1), "{outcome:?}");
+    let ended = (outcome.ended("idle-timeout"), outcome.ended("first-byte-timeout"));
+    assert_eq!(ended, (1, 1), "{outcome:?}");
 }
 
 /// Frames that open no stream do not keep a connection open, even if one is always in flight.
@@ -289,13 +290,13 @@ pub async fn frames_that_ask_for_nothing_keep_no_connection<B: Bench>(bench: &B)
         }
     }
     server.shut_down();
-    assert_eq!(server.ended().await.endings(), [("head-late", 2)]);
+    assert_eq!(server.ended().await.endings(), [("head-timeout", 2)]);
 }
 
 /// Once the response has begun, the client may be silent indefinitely: the two sides may alternate.
 pub async fn a_conversation_may_be_silent<B: Bench>(bench: &B) {
     bench.calm();
-    let (server, _) = begin_with(bench, Limits { rate_slack: SHORT, ..limits() });
+    let (server, _) = begin_with(bench, Limits { transfer_rate_grace: SHORT, ..limits() });
     let mut client = Streams::new(server.connect());
     let id = client.open("POST", "/echo-stream", &[], false);
     for count in 1..4 {
@@ -337,8 +338,8 @@ pub async fn a_conversation_that_died_ends<B: Bench>(bench: &B) {
 /// While requests are in progress, the server sends PING to a silent client.
 pub async fn a_client_that_vanished_is_left<B: Bench>(bench: &B) {
     bench.calm();
-    let http2 = Http2Limits { ping_after: Some(SHORT), ..Http2Limits::default() };
-    let (server, shared) = begin_with(bench, Limits { rate_slack: SHORT, http2, ..limits() });
+    let http2 = Http2Limits { keep_alive_interval: Some(SHORT), ..Http2Limits::default() };
+    let (server, shared) = begin_with(bench, Limits { transfer_rate_grace: SHORT, http2, ..limits() });
     let mut there = Streams::new(server.connect());
     let mut gone = Streams::new(server.connect());
     gone.answer_no_pings();
@@ -356,7 +357,7 @@ pub async fn a_client_that_vanished_is_left<B: Bench>(bench: &B) {
     assert_eq!(there.answer(waits[0]).await.text(), "waited");
     drop((there, gone));
     server.shut_down();
-    assert_eq!(server.ended().await.endings(), [("peer-silent", 1)]);
+    assert_eq!(server.ended().await.endings(), [("ping-timeout", 1)]);
 }
 
 /// A response that was read late, but just in time, is complete: the client is not late while the
@@ -364,7 +365,7 @@ pub async fn a_client_that_vanished_is_left<B: Bench>(bench: &B) {
 pub async fn a_stall_that_is_over_is_forgotten<B: Bench>(bench: &B) {
     bench.calm();
     let slack = SHORT * 2;
-    let (server, _) = begin_with(bench, Limits { rate_slack: slack, ..limits() });
+    let (server, _) = begin_with(bench, Limits { transfer_rate_grace: slack, ..limits() });
     let settings = [(setting_id::INITIAL_WINDOW_SIZE, 3)];
     let mut client = Streams::with_settings(server.connect(), &settings);
     client.keep_windows_shut();
@@ -400,7 +401,7 @@ pub async fn trailers_are_the_end<B: Bench>(bench: &B) {
 /// A stream whose window stays closed is reset, and the connection stays open.
 pub async fn a_window_that_stays_shut_is_a_reset<B: Bench>(bench: &B) {
     bench.calm();
-    let (server, shared) = begin_with(bench, Limits { rate_slack: SHORT, ..limits() });
+    let (server, shared) = begin_with(bench, Limits { transfer_rate_grace: SHORT, ..limits() });
     let shut = [(setting_id::INITIAL_WINDOW_SIZE, 0)];
     let mut client = Streams::with_settings(server.connect(), &shut);
     let all = [client.get("/hello"), client.get("/large/100000"), client.get("/gated/1")];
@@ -418,7 +419,7 @@ pub async fn a_window_that_stays_shut_is_a_reset<B: Bench>(bench: &B) {
 /// The connection's window is watched like those of streams.
 pub async fn a_connection_s_window_that_stays_shut_ends_its_streams<B: Bench>(bench: &B) {
     bench.calm();
-    let (server, shared) = begin_with(bench, Limits { rate_slack: SHORT, ..limits() });
+    let (server, shared) = begin_with(bench, Limits { transfer_rate_grace: SHORT, ..limits() });
     let mut client = Streams::new(server.connect());
     client.keep_windows_shut();
     let all = [client.get("/endless"), client.get("/large/100000")];
@@ -488,7 +489,7 @@ pub async fn who_takes_everything_is_heard<B: Bench>(bench: &B) {
 /// others make progress.
 pub async fn who_waits_for_others_is_not_late<B: Bench>(bench: &B) {
     bench.calm();
-    let (server, _) = begin_with(bench, Limits { rate_slack: SHORT, ..limits() });
+    let (server, _) = begin_with(bench, Limits { transfer_rate_grace: SHORT, ..limits() });
     let wide = [(setting_id::INITIAL_WINDOW_SIZE, 1 << 20)];
     let mut client = Streams::with_settings(server.connect(), &wide);
     client.keep_windows_shut();
@@ -510,7 +511,7 @@ pub async fn who_waits_for_others_is_not_late<B: Bench>(bench: &B) {
 /// A client may send its uploads one after the other, as long as data arrives.
 pub async fn uploads_may_come_one_after_the_other<B: Bench>(bench: &B) {
     bench.calm();
-    let (server, _) = begin_with(bench, Limits { rate_slack: SHORT, ..limits() });
+    let (server, _) = begin_with(bench, Limits { transfer_rate_grace: SHORT, ..limits() });
     let mut client = Streams::new(server.connect());
     let all: Vec<_> = (0..2).map(|_| client.open("POST", "/count", &[], false)).collect();
     for id in &all {
@@ -528,7 +529,7 @@ pub async fn uploads_may_come_one_after_the_other<B: Bench>(bench: &B) {
 /// An upload that arrives while a response is sent is read, and is not late.
 pub async fn an_upload_is_read_beside_a_fast_download<B: Bench>(bench: &B) {
     bench.calm();
-    let (server, _) = begin_with(bench, Limits { rate_slack: SHORT, ..limits() });
+    let (server, _) = begin_with(bench, Limits { transfer_rate_grace: SHORT, ..limits() });
     let mut client = insatiable(&server);
     let endless = client.get("/endless");
     client.expect(endless, 100_000).await;
@@ -561,11 +562,11 @@ pub async fn a_handler_that_reads_late_makes_nobody_late<B: Bench>(bench: &B) {
     bench.calm();
     let window = 65_535;
     let http2 = Http2Limits {
-        connection_window: window,
+        initial_connection_window: window,
         connection_window_max: window,
         ..Http2Limits::default()
     };
-    let (server, shared) = begin_with(bench, Limits { rate_slack: SHORT, http2, ..limits() });
+    let (server, shared) = begin_with(bench, Limits { transfer_rate_grace: SHORT, http2, ..limits() });
     let mut client = Streams::new(server.connect());
     let sipped = client.open("POST", "/sip", &[], false);
     client.upload_part(sipped, &[7; 65_535], false).await;
@@ -586,11 +587,11 @@ pub async fn what_is_taken_of_an_upload_that_stalled_opens_the_window<B: Bench>(
     bench.calm();
     let window = 65_535;
     let http2 = Http2Limits {
-        connection_window: window,
+        initial_connection_window: window,
         connection_window_max: window,
         ..Http2Limits::default()
     };
-    let (server, shared) = begin_with(bench, Limits { rate_slack: SHORT, http2, ..limits() });
+    let (server, shared) = begin_with(bench, Limits { transfer_rate_grace: SHORT, http2, ..limits() });
     let mut client = Streams::new(server.connect());
     for _ in 0..4 {
         let id = client.open("POST", "/read-later", &[("content-length", "100000")], false);
@@ -611,8 +612,8 @@ pub async fn what_is_taken_of_an_upload_that_stalled_opens_the_window<B: Bench>(
 /// A connection that reached its maximum age sends GOAWAY, even if its streams are silent and no
 /// PING is pending.
 pub async fn silent_streams_do_not_hold_up_the_end_of_a_life<B: Bench>(bench: &B) {
-    let http2 = Http2Limits { ping_after: None, ..Http2Limits::default() };
-    let limits = Limits { lifetime_max: Some(SHORT), http2, ..limits() };
+    let http2 = Http2Limits { keep_alive_interval: None, ..Http2Limits::default() };
+    let limits = Limits { connection_age_max: Some(SHORT), http2, ..limits() };
     let (server, shared) = begin_with(bench, limits);
     let mut client = Streams::new(server.connect());
     let id = client.get("/wait");
@@ -697,7 +698,7 @@ pub async fn a_broken_rule_ends_the_connection<B: Bench>(bench: &B) {
 /// A client that does not read its responses is cut off.
 pub async fn who_reads_nothing_is_cut_off<B: Bench>(bench: &B) {
     bench.calm();
-    let (server, shared) = begin_with(bench, Limits { rate_slack: SHORT, ..limits() });
+    let (server, shared) = begin_with(bench, Limits { transfer_rate_grace: SHORT, ..limits() });
     let mut client =
         Streams::with_settings(server.connect(), &[(setting_id::INITIAL_WINDOW_SIZE, 0x7fff_ffff)]);
     let mut more = Vec::new();

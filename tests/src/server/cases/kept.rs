@@ -66,7 +66,7 @@ pub async fn a_late_reader_hears_that_its_peer_left<B: Bench>(bench: &B) {
 /// A peer that sends too slowly after its response times out like any other.
 pub async fn a_slow_peer_is_late_after_its_response_too<B: Bench>(bench: &B) {
     let slack = Duration::from_millis(700);
-    let (server, _) = begin_with(bench, Limits { rate_slack: slack, ..limits() });
+    let (server, _) = begin_with(bench, Limits { transfer_rate_grace: slack, ..limits() });
     let mut peer = Peer::new(server.connect());
     let mut reader = Peer::new(server.connect());
     keep::<B>(&mut peer, "/keep", 500, b"some").await;
@@ -75,7 +75,7 @@ pub async fn a_slow_peer_is_late_after_its_response_too<B: Bench>(bench: &B) {
     peer.expect_end().await;
     drop((peer, reader));
     server.shut_down();
-    assert_eq!(server.ended().await.endings(), [("body-slow", 1)]);
+    assert_eq!(server.ended().await.endings(), [("body-too-slow", 1)]);
 }
 
 /// A body that is kept but not read is dropped once the connection has been idle for long enough.

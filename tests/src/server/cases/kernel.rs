@@ -42,7 +42,7 @@ pub async fn handlers_may_use_blocking_threads<B: Bench>(bench: &B) {
 /// A handler that blocks its thread for too long is counted; one that waits is not.
 pub async fn a_handler_that_blocks_its_thread_is_noticed<B: Bench>(bench: &B) {
     let budget = Some(Duration::from_millis(200));
-    let (server, _) = begin_with(bench, Limits { poll_budget: budget, ..limits() });
+    let (server, _) = begin_with(bench, Limits { blocking_poll_threshold: budget, ..limits() });
     let mut peer = Peer::new(server.connect());
     for path in ["/sleep/600", "/block/600", "/hello"] {
         peer.get(path);

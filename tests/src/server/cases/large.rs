@@ -19,7 +19,7 @@ pub async fn large_pieces_to_http_1_0_end_with_the_connection<B: Bench>(bench: &
     assert!(reply.body == content(280_000), "{} bytes", reply.body.len());
     peer.expect_end().await;
     server.shut_down();
-    assert_eq!(server.ended().await.endings(), [("agreed", 1)]);
+    assert_eq!(server.ended().await.endings(), [("connection-close", 1)]);
 }
 
 /// A client that reads a large response slowly is served as long as it keeps the minimum rate.
@@ -42,7 +42,7 @@ pub async fn shared_content_reaches_a_slow_reader<B: Bench>(bench: &B) {
 /// response.
 pub async fn who_takes_no_shared_content_is_cut_off<B: Bench>(bench: &B) {
     bench.calm();
-    let limits = Limits { rate_slack: Duration::from_millis(700), ..limits() };
+    let limits = Limits { transfer_rate_grace: Duration::from_millis(700), ..limits() };
     let (server, _) = begin_with(bench, limits);
     let mut peer = Peer::new(server.connect());
     peer.get("/shared/6000000");
@@ -94,5 +94,5 @@ pub async fn large_and_small_responses_keep_their_order<B: Bench>(bench: &B) {
     assert_eq!(peer.reply().await.text(), "bye");
     peer.expect_end().await;
     server.shut_down();
-    assert_eq!(server.ended().await.endings(), [("agreed", 1)]);
+    assert_eq!(server.ended().await.endings(), [("connection-close", 1)]);
 }

@@ -196,7 +196,7 @@ pub async fn health_is_answered_while_memory_is_short<B: Bench>(bench: &B) {
         stays.close().await;
         drop((silent, client));
         let outcome = ended(server).await;
-        assert!(outcome.ended("gave-way") > 0, "{outcome:?}");
+        assert!(outcome.ended("evicted") > 0, "{outcome:?}");
         assert_eq!(outcome.ended("memory-max"), 0, "{outcome:?}");
     }
 }
@@ -531,7 +531,7 @@ fn little_memory() -> Limits {
         ..OverloadLimits::default()
     };
     let limits = with(overload);
-    Limits { rate_slack: Duration::from_secs(3), head_timeout: Duration::from_secs(3), ..limits }
+    Limits { transfer_rate_grace: Duration::from_secs(3), head_timeout: Duration::from_secs(3), ..limits }
 }
 
 /// After an attack, new clients are served as before.

@@ -59,7 +59,7 @@ pub async fn an_idle_connection_is_closed_after_a_long_quiet(bench: &SimulatedBe
     let passed = bench.now() - start;
     assert!(passed >= idle && passed <= idle + SLACK, "{passed:?}");
     server.shut_down();
-    assert_eq!(server.ended().await.endings(), [("idle", 1)]);
+    assert_eq!(server.ended().await.endings(), [("idle-timeout", 1)]);
 }
 
 /// A handler that blocks its worker for minutes changes no timeout that starts later, and expired

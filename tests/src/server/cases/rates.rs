@@ -27,7 +27,7 @@ pub async fn a_steady_upload_may_take_hours(bench: &SimulatedBench) {
     bench.calm_with_large_buffers();
     let promises = promises();
     let (server, _) = begin_with(bench, promises.limits());
-    for (rate, seconds) in [(promises.rate_min + 20, 3_600), (1_000, 600), (50_000, 120)] {
+    for (rate, seconds) in [(promises.transfer_rate_min + 20, 3_600), (1_000, 600), (50_000, 120)] {
         let mut peer = Peer::new(server.connect());
         let piece = usize::try_from(rate).expect("the value is small") * 5;
         let pieces = seconds / 5;
@@ -101,7 +101,7 @@ pub async fn a_silent_upload_is_late_whatever_is_left_of_its_window(bench: &Simu
     bench.calm_with_large_buffers();
     let promises = promises();
     let window = 16_384;
-    let http2 = Http2Limits { stream_window: window, ..Http2Limits::default() };
+    let http2 = Http2Limits { initial_stream_window: window, ..Http2Limits::default() };
     let limits = Limits { http2, ..promises.limits() };
     let (server, _) = begin_with(bench, limits);
     let padding = [255; 256];
@@ -237,7 +237,7 @@ pub async fn a_slow_but_steady_reader_gets_all_of_a_response(bench: &SimulatedBe
     let (server, _) = begin_with(bench, promises.limits());
     let length = 400_000;
     let rate =
-        promises.rate_min + LARGE.progress_step_max() as u64 / promises.rate_window.as_secs();
+        promises.transfer_rate_min + LARGE.progress_step_max() as u64 / promises.rate_window.as_secs();
     for rate in [rate + 200, 20_000] {
         let mut peer = Peer::new(server.connect());
         peer.get(&format!("/large/{length}"));
@@ -254,7 +254,7 @@ pub async fn a_slow_but_steady_reader_gets_all_of_a_response(bench: &SimulatedBe
 pub async fn a_slow_reader_behind_large_buffers_gets_all_of_a_response<B: Bench>(bench: &B) {
     bench.calm_with_large_buffers();
     let window = Duration::from_secs(2);
-    let promises = Promises { rate_min: 1, rate_window: window, ..Promises::default() };
+    let promises = Promises { transfer_rate_min: 1, rate_window: window, ..Promises::default() };
     let (server, _) = begin_with(bench, promises.limits());
     let length = 6_000_000;
     let mut peer = Peer::new(server.connect());
@@ -336,7 +336,7 @@ pub async fn who_pauses_before_the_end_gets_every_answer<B: Bench>(bench: &B) {
         }
     }
     server.shut_down();
-    assert_eq!(server.ended().await.endings(), [("agreed", 32)]);
+    assert_eq!(server.ended().await.endings(), [("connection-close", 32)]);
 }
 
 /// Peers whose last responses did not fit in the kernel's buffer, which becomes known only when the

@@ -129,14 +129,14 @@ pub async fn ready_handlers_answer_a_half_closed_pipeline<B: Bench>(bench: &B) {
     assert_eq!((shared.started.get(), shared.dropped.get()), (1, 1));
     server.shut_down();
     let outcome = server.ended().await;
-    assert_eq!(outcome.endings(), [("peer-left", 1)]);
+    assert_eq!(outcome.endings(), [("peer-aborted", 1)]);
     assert_eq!(outcome.ended("peer-closed"), 1);
 }
 
 /// Many pipelined responses arrive in order despite the output limit.
 pub async fn pipelining_beyond_the_output_limit_loses_nothing<B: Bench>(bench: &B) {
     let mut small = limits();
-    small.pending_output_bytes_max = 300;
+    small.write_buffer_bytes_max = 300;
     let (server, _) = begin_with(bench, small);
     let mut peer = Peer::new(server.connect());
     let mut requests = String::new();
@@ -173,7 +173,7 @@ pub async fn http_1_0_persists_only_if_asked<B: Bench>(bench: &B) {
 
     server.shut_down();
     let outcome = server.ended().await;
-    assert_eq!(outcome.endings(), [("agreed", 2)]);
+    assert_eq!(outcome.endings(), [("connection-close", 2)]);
 }
 
 /// A stream to an HTTP/1.0 client ends with the connection, even if the client asked to keep it.
@@ -188,7 +188,7 @@ pub async fn a_stream_to_http_1_0_ends_with_the_connection<B: Bench>(bench: &B) 
         peer.expect_end().await;
     }
     server.shut_down();
-    assert_eq!(server.ended().await.endings(), [("agreed", 2)]);
+    assert_eq!(server.ended().await.endings(), [("connection-close", 2)]);
 }
 
 /// After `Connection: close` from either side, no further request is answered.
@@ -207,7 +207,7 @@ pub async fn nothing_is_answered_after_close<B: Bench>(bench: &B) {
     server.shut_down();
     let outcome = server.ended().await;
     assert_eq!(outcome.snapshot.requests, 2);
-    assert_eq!(outcome.endings(), [("agreed", 2)]);
+    assert_eq!(outcome.endings(), [("connection-close", 2)]);
 }
 
 /// `OPTIONS *` and absolute targets are answered, and the connection stays open.

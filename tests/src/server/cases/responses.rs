@@ -109,7 +109,7 @@ pub async fn a_stream_ends_when_its_reader_leaves<B: Bench>(bench: &B) {
     }
     server.shut_down();
     let outcome = server.ended().await;
-    let left = outcome.ended("peer-left") + outcome.ended("broken");
+    let left = outcome.ended("peer-aborted") + outcome.ended("io-error");
     assert_eq!(left, streams, "{outcome:?}");
 }
 
@@ -150,7 +150,7 @@ pub async fn a_quiet_stream_is_cancelled_when_its_client_closes<B: Bench>(bench:
         bench.until("the stream was dropped", || shared.dropped.get() == round + 1).await;
     }
     server.shut_down();
-    assert_eq!(server.ended().await.endings(), [("peer-left", 2)]);
+    assert_eq!(server.ended().await.endings(), [("peer-aborted", 2)]);
 }
 
 /// A body of known length is sent to its end, however long its pauses are.

@@ -35,7 +35,7 @@ pub async fn requests_work_inside_tls<B: Bench>(bench: &B) {
         peer.expect_end().await;
     }
     server.shut_down();
-    assert_eq!(server.ended().await.endings(), [("agreed", 2)]);
+    assert_eq!(server.ended().await.endings(), [("connection-close", 2)]);
 }
 
 /// A client that reconnects resumes its session, and handlers can see that.
@@ -129,7 +129,7 @@ pub async fn close_notify_cancels_what_waits<B: Bench>(bench: &B) {
     }
     server.shut_down();
     let outcome = server.ended().await;
-    assert_eq!(outcome.endings(), [("peer-left", count as u64)], "{outcome:?}");
+    assert_eq!(outcome.endings(), [("peer-aborted", count as u64)], "{outcome:?}");
 }
 
 /// A TLS connection that ends without `close_notify` in the middle of a body does not
@@ -151,7 +151,7 @@ pub async fn a_truncated_record_is_no_end<B: Bench>(bench: &B) {
     bench.until("the handler is dropped", || shared.dropped.get() == 1).await;
     assert_eq!((shared.consumed.get(), shared.finished.get()), (5, 0));
     server.shut_down();
-    assert_eq!(server.ended().await.endings(), [("peer-left", 1)]);
+    assert_eq!(server.ended().await.endings(), [("peer-aborted", 1)]);
 }
 
 /// Plain HTTP on the TLS port gets an explanation in plain HTTP.
@@ -163,7 +163,7 @@ pub async fn plain_http_on_the_tls_port_is_told_so<B: Bench>(bench: &B) {
     assert!(reply.starts_with(b"HTTP/1.1 400 "), "{}", reply.escape_ascii());
     assert_eq!(peer.last(), Some(&Got::End));
     server.shut_down();
-    assert_eq!(server.ended().await.endings(), [("plain-on-tls", 1)]);
+    assert_eq!(server.ended().await.endings(), [("plaintext-on-tls-port", 1)]);
 }
 
 /// Invalid TLS data gets an alert, and affects no other connection.

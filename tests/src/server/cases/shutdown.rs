@@ -83,7 +83,7 @@ pub async fn what_is_busy_at_the_deadline_is_cut_and_named<B: Bench>(bench: &B) 
     if bench.is_virtual() {
         assert!(passed <= time + Duration::from_millis(500), "{passed:?}");
     }
-    assert_eq!(outcome.ended("cut"), 3, "{outcome:?}");
+    assert_eq!(outcome.ended("force-closed"), 3, "{outcome:?}");
     let mut cut: Vec<_> = outcome.cut.iter().map(|cut| cut.request.as_deref()).collect();
     cut.sort_unstable();
     // The incomplete head is not a request yet.
@@ -108,7 +108,7 @@ pub async fn a_cut_ends_everything<B: Bench>(bench: &B) {
     }
     idle.rest().await;
     let outcome = server.ended().await;
-    assert_eq!((outcome.ended("cut"), shared.dropped.get()), (5, 5));
+    assert_eq!((outcome.ended("force-closed"), shared.dropped.get()), (5, 5));
 }
 
 /// Endless tasks are dropped at the deadline, and counted.
@@ -136,7 +136,7 @@ pub async fn tasks_without_an_end_are_cut_at_the_deadline_and_counted<B: Bench>(
 /// Tasks can have a shutdown timeout of their own.
 pub async fn tasks_may_be_given_less_time_than_connections<B: Bench>(bench: &B) {
     let (long, short) = (Duration::from_secs(3600), Duration::from_millis(100));
-    let limits = Limits { shutdown_timeout: long, background_timeout: short, ..limits() };
+    let limits = Limits { shutdown_timeout: long, background_task_timeout: short, ..limits() };
     let (server, shared) = begin_with(bench, limits);
     leave(bench, &server, &shared, &["/leave-task"]).await;
     server.shut_down();
@@ -191,16 +191,16 @@ pub async fn a_time_may_be_without_an_end<B: Bench>(bench: &B) {
         first_byte_timeout: ever,
         head_timeout: ever,
         idle_timeout: ever,
-        lifetime_max: Some(ever),
+        connection_age_max: Some(ever),
         shutdown_timeout: ever,
-        background_timeout: ever,
+        background_task_timeout: ever,
         ..Limits::default()
     };
     let promises = Promises {
         limits,
         rate_window: ever,
         linger: ever,
-        linger_max: ever,
+        linger_time_max: ever,
         upgrade_idle: Some(ever),
         exchange: Some(ever),
         ..Promises::default()

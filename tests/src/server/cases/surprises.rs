@@ -91,7 +91,7 @@ pub async fn who_dribbles_after_an_alert_is_left<B: Bench>(bench: &B) {
         bench.now() - start < sent + Duration::from_secs(10),
         "the connection ended long before"
     );
-    assert_eq!(outcome.endings(), [("plain-on-tls", 1)]);
+    assert_eq!(outcome.endings(), [("plaintext-on-tls-port", 1)]);
 }
 
 /// A peer that ends its side within an unread body gets its response.
@@ -202,7 +202,7 @@ pub async fn a_reset_is_noticed_behind_all_that_is_read_ahead<B: Bench>(bench: &
     assert_eq!(shared.dropped.get(), requests.len(), "the reset is noticed");
     server.shut_down();
     let outcome = server.ended().await;
-    assert_eq!(outcome.endings(), [("peer-left", 3)]);
+    assert_eq!(outcome.endings(), [("peer-aborted", 3)]);
 }
 
 /// A handler that has not yet read its body ends when its peer resets.

@@ -48,7 +48,7 @@ pub async fn a_silent_connection_is_closed<B: Bench>(bench: &B) {
     peer.expect_end().await;
     assert_passed(bench, bench.now() - start, SHORT);
     server.shut_down();
-    assert_eq!(server.ended().await.endings(), [("first-byte-late", 1)]);
+    assert_eq!(server.ended().await.endings(), [("first-byte-timeout", 1)]);
 }
 
 /// A head that does not complete gets a 408, however many of its bytes arrive.
@@ -79,13 +79,13 @@ pub async fn a_slow_head_is_a_408<B: Bench>(bench: &B) {
     peer.expect_end().await;
     assert_passed(bench, bench.now() - start, SHORT);
     server.shut_down();
-    assert_eq!(server.ended().await.endings(), [("head-late", 2)]);
+    assert_eq!(server.ended().await.endings(), [("head-timeout", 2)]);
 }
 
 /// When a body stalls, its reader gets a 408.
 pub async fn a_slow_body_is_a_408<B: Bench>(bench: &B) {
     bench.calm();
-    let promises = Promises { rate_window: SHORT, rate_min: 1000, ..promises() };
+    let promises = Promises { rate_window: SHORT, transfer_rate_min: 1000, ..promises() };
     let (server, _) = begin_with(bench, promises.limits());
     let mut peer = Peer::new(server.connect());
     let start = bench.now();
@@ -116,14 +116,14 @@ pub async fn a_slow_body_is_a_408<B: Bench>(bench: &B) {
     drop(peer);
     server.shut_down();
     let outcome = server.ended().await;
-    let ended = outcome.ended("body-slow") + outcome.ended("agreed");
+    let ended = outcome.ended("body-too-slow") + outcome.ended("connection-close");
     assert_eq!(ended, 2, "{outcome:?}");
 }
 
 /// The time during which a handler does not read does not count against its client.
 pub async fn a_body_is_not_late_while_nobody_reads_it<B: Bench>(bench: &B) {
     bench.calm();
-    let promises = Promises { rate_window: SHORT, rate_min: 1_000_000, ..promises() };
+    let promises = Promises { rate_window: SHORT, transfer_rate_min: 1_000_000, ..promises() };
     let (server, shared) = begin_with(bench, promises.limits());
     let mut peer = Peer::new(server.connect());
     peer.send("POST /ignore-after-wait HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello");
@@ -150,7 +150,7 @@ pub async fn the_rest_of_an_unread_body_must_come_soon<B: Bench>(bench: &B) {
     peer.expect_end().await;
     assert_passed(bench, bench.now() - start, SHORT);
     server.shut_down();
-    assert_eq!(server.ended().await.endings(), [("body-slow", 1)]);
+    assert_eq!(server.ended().await.endings(), [("body-too-slow", 1)]);
 }
 
 /// A connection that is idle between requests is closed; each request restarts the timeout.
@@ -169,14 +169,14 @@ pub async fn an_idle_connection_is_closed<B: Bench>(bench: &B) {
     peer.expect_end().await;
     assert_passed(bench, bench.now() - start, SHORT);
     server.shut_down();
-    assert_eq!(server.ended().await.endings(), [("idle", 1)]);
+    assert_eq!(server.ended().await.endings(), [("idle-timeout", 1)]);
 }
 
 /// A connection at its maximum age announces its close in the next response, or is closed when
 /// idle.
 pub async fn an_old_connection_is_closed<B: Bench>(bench: &B) {
     bench.calm();
-    let (server, _) = begin_with(bench, Limits { lifetime_max: Some(SHORT), ..limits() });
+    let (server, _) = begin_with(bench, Limits { connection_age_max: Some(SHORT), ..limits() });
     let start = bench.now();
     let mut peer = Peer::new(server.connect());
     peer.get("/hello");
@@ -191,8 +191,8 @@ pub async fn an_old_connection_is_closed<B: Bench>(bench: &B) {
     peer.expect_end().await;
     server.shut_down();
     let outcome = server.ended().await;
-    assert_eq!(outcome.ended("lifetime"), 1);
-    assert_eq!(outcome.ended("agreed"), 1, "{outcome:?}");
+    assert_eq!(outcome.ended("connection-age-max"), 1);
+    assert_eq!(outcome.ended("connection-close"), 1, "{outcome:?}");
 }
 
 /// An incomplete handshake is cut off, however many bytes trickle in.
@@ -215,7 +215,7 @@ pub async fn a_slow_handshake_is_cut_off<B: Bench>(bench: &B) {
     dripping.rest().await;
     assert_passed(bench, bench.now() - start, SHORT);
     server.shut_down();
-    assert_eq!(server.ended().await.endings(), [("handshake-late", 2)]);
+    assert_eq!(server.ended().await.endings(), [("handshake-timeout", 2)]);
 }
 
 /// A route's own timeout is as exact as the others.
@@ -285,7 +285,7 @@ pub async fn a_conversation_that_died_ends<B: Bench>(bench: &B) {
     peer.expect_end().await;
     drop(peer);
     server.shut_down();
-    assert_eq!(server.ended().await.endings(), [("response-failed", 1)]);
+    assert_eq!(server.ended().await.endings(), [("response-body-failed", 1)]);
 }
 
 /// A malformed head does not extend a timeout: a connection with a series of partial heads ends
@@ -323,5 +323,5 @@ pub async fn malformed_heads_in_pieces_are_not_waited_for(bench: &SimulatedBench
     assert!(passed >= 3 * SHORT && passed <= 5 * SHORT, "{passed:?}");
     drop(client);
     server.shut_down();
-    assert_eq!(server.ended().await.endings(), [("head-late", 1)]);
+    assert_eq!(server.ended().await.endings(), [("head-timeout", 1)]);
 }

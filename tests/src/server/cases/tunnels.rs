@@ -88,7 +88,7 @@ pub async fn a_resource_without_the_protocol_refuses_it<B: Bench>(bench: &B) {
 /// With the setting disabled, the server does not announce extended CONNECT, and such a request is
 /// malformed.
 pub async fn other_protocols_can_be_switched_off<B: Bench>(bench: &B) {
-    let http2 = Http2Limits { connect_protocol: false, ..Http2Limits::default() };
+    let http2 = Http2Limits { enable_connect_protocol: false, ..Http2Limits::default() };
     let (server, _) = begin_with(bench, Limits { http2, ..limits() });
     let mut client = Streams::new(server.connect());
     let id = ask(&mut client, "/upgrade");
@@ -117,7 +117,7 @@ pub async fn another_protocol_ends_with_its_peer<B: Bench>(bench: &B) {
     server.cut();
     client.ended().await;
     let outcome = server.ended().await;
-    assert_eq!(outcome.ended("cut"), 1, "{outcome:?}");
+    assert_eq!(outcome.ended("force-closed"), 1, "{outcome:?}");
     bench.until("the protocol is over", || over() == 2).await;
 }
 
@@ -142,7 +142,7 @@ pub async fn another_protocol_has_an_idle_time_of_its_own<B: Bench>(bench: &B) {
     bench.calm();
     let short = Duration::from_millis(200);
     let idle = 6 * short;
-    let limits = Limits { exchange_timeout: Some(short), rate_slack: short, ..limits() };
+    let limits = Limits { exchange_timeout: Some(short), transfer_rate_grace: short, ..limits() };
     let promises = Promises { upgrade_idle: Some(idle), ..Promises::default() };
     let limits = Limits { upgraded_idle_timeout: promises.upgrade_idle, ..limits };
     let (server, _) = begin_with(bench, limits);
@@ -165,7 +165,7 @@ pub async fn another_protocol_has_an_idle_time_of_its_own<B: Bench>(bench: &B) {
 /// the minimum rate.
 pub async fn a_peer_that_does_not_read_another_protocol_is_ended<B: Bench>(bench: &B) {
     let slack = Duration::from_millis(300);
-    let (server, shared) = begin_with(bench, Limits { rate_slack: slack, ..limits() });
+    let (server, shared) = begin_with(bench, Limits { transfer_rate_grace: slack, ..limits() });
     let mut client = Streams::new(server.connect());
     client.keep_windows_shut();
     let id = ask(&mut client, "/upgrade-guarded");

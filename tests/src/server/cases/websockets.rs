@@ -483,8 +483,8 @@ pub async fn a_close_frame_is_not_waited_for_without_an_end(bench: &SimulatedBen
 
 /// During the lame-duck period WebSockets continue until the drain.
 pub async fn a_lame_duck_goes_on_with_websockets(bench: &SimulatedBench) {
-    let lame_duck = Duration::from_secs(10);
-    let (server, _) = begin_with(bench, Promises { lame_duck, ..promises() }.limits());
+    let lame_duck_period = Duration::from_secs(10);
+    let (server, _) = begin_with(bench, Promises { lame_duck_period, ..promises() }.limits());
     let mut sockets = Vec::new();
     for way in WAYS {
         sockets.push(Socket::open::<SimulatedBench>(&server, way, "/ws/echo").await);

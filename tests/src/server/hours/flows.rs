@@ -31,7 +31,7 @@ impl Flow {
         let lasts = world.choose(&[SECOND, 100 * SECOND, 3_600 * SECOND]);
         // A piece may arrive one pause late at each end of a window, plus the network delay.
         let counted = window - 2 * pause - World::TICK;
-        let least = (world.promises.rate_min as f64).mul_add(window.as_secs_f64(), lump as f64);
+        let least = (world.promises.transfer_rate_min as f64).mul_add(window.as_secs_f64(), lump as f64);
         let rate = least / counted.as_secs_f64() * world.choose(&[1.05, 2.0, 20.0]);
         let piece = (rate * pause.as_secs_f64()).ceil().max(1.0);
         let pieces = (lasts.as_secs_f64() / pause.as_secs_f64())
@@ -54,9 +54,9 @@ impl Flow {
 /// Socket buffers of any size, which may accept and release data in lumps, or a plain pipe.
 fn buffers(world: &World) -> Option<SocketBuffers> {
     let bytes = world.choose(&[0, 50, 700, 8_000, 200_000]);
-    let unsent_bytes_max = bytes.min(16 * 1024);
+    let notsent_lowat_bytes = bytes.min(16 * 1024);
     (bytes > 0).then(|| SocketBuffers {
-        notsent_lowat_bytes: unsent_bytes_max,
+        notsent_lowat_bytes: notsent_lowat_bytes,
         send_bytes_max: bytes * world.choose(&[1, 20]),
         receive_bytes_max: bytes,
         window_update_bytes: (bytes / world.choose(&[2, 16])).max(1),

@@ -189,7 +189,7 @@ fn judge(world: &World, report: &WorkerReport, ended: Duration, cuts_at: Duratio
     if endings != snapshot.accepted || snapshot.connections != 0 {
         world.fault(format!("of {} connections {endings} ended", snapshot.accepted));
     }
-    let cut = snapshot.closed.get("cut").copied().unwrap_or(0);
+    let cut = snapshot.closed.get("force-closed").copied().unwrap_or(0);
     let all_cut = cut + snapshot.aborted_handlers as u64;
     // An HTTP/2 connection is reported once for each of its exchanges.
     let (many, others): (Vec<_>, Vec<_>) =

@@ -167,7 +167,7 @@ pub(super) async fn unheard(world: Rc<World>) {
     talk.say(format!("{request}Content-Length: 3000000\r\n\r\n")).await;
     let pause = world.promises.linger / world.choose(&[2, 20]);
     for _ in 0..world.network.random_below(20) {
-        let least = world.promises.rate_min as f64 * 1.5 * pause.as_secs_f64();
+        let least = world.promises.transfer_rate_min as f64 * 1.5 * pause.as_secs_f64();
         let (piece, now) = (world.choose(&[1_000, 90_000]).max(least as usize), talk.now());
         if !talk.say(vec![7; piece]).await {
             talk.fault("the server does not accept the body");

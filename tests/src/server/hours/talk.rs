@@ -282,7 +282,7 @@ impl Talk {
 
     /// Asserts that the server ends the connection cleanly after a response that announced it.
     pub(super) async fn expect_end_soon(&mut self) {
-        let until = self.now() + self.world.promises.linger_max + World::TICK;
+        let until = self.now() + self.world.promises.linger_time_max + World::TICK;
         match self.hear(until).await {
             Heard::End => {}
             Heard::Late => self.fault("still open, although the close was announced"),

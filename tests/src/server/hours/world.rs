@@ -244,17 +244,17 @@ fn promises(network: &Network) -> Promises {
         head_timeout: seconds(&[2, 10, 250]),
         idle_timeout: seconds(&[6, 75, 7_200]),
         shutdown_timeout: seconds(&[4, 30, 1_800]),
-        background_timeout: 3_600 * SECOND,
+        background_task_timeout: 3_600 * SECOND,
         drain_bytes_max: choose(network, &[500, 256 * 1024]),
-        pending_output_bytes_max: choose(network, &[1_000, 64 * 1024]),
+        write_buffer_bytes_max: choose(network, &[1_000, 64 * 1024]),
         ..Limits::default()
     };
     Promises {
         limits,
-        rate_min: choose(network, &[1, 240, 2_000]),
+        transfer_rate_min: choose(network, &[1, 240, 2_000]),
         rate_window: seconds(&[5, 30]),
         upgrade_idle: choose(network, &[None, Some(600 * SECOND), Some(3 * 3_600 * SECOND)]),
-        lame_duck: seconds(&[0, 0, 2]),
+        lame_duck_period: seconds(&[0, 0, 2]),
         ..Promises::default()
     }
 }

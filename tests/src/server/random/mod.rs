@@ -250,9 +250,9 @@ fn limits() -> Limits {
         first_byte_timeout: Duration::from_secs(8),
         head_timeout: Duration::from_secs(5),
         idle_timeout: Duration::from_secs(6),
-        rate_slack: Duration::from_secs(10),
+        transfer_rate_grace: Duration::from_secs(10),
         shutdown_timeout: Duration::from_secs(4),
-        pending_output_bytes_max: 1_000,
+        write_buffer_bytes_max: 1_000,
         drain_bytes_max: 500,
         connections_max: 4,
         ..Limits::default()

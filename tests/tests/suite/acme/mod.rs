@@ -271,7 +271,7 @@ fn a_server_made_of_a_file_gets_the_certificates_that_it_names(driver: DriverCho
     let text = format!(
         "[listeners.secure]\naddress = '127.0.0.1:0'\nhttps = true\n\
          [tls.acme]\ndomains = ['a.test', 'b.test']\ncontacts = ['admin@example.org']\n\
-         directory = '{}'\nroots = ['{}']\nfolder = '{}'\nchallenges = ['tls-alpn-01']\n",
+         directory_url = '{}'\nca_files = ['{}']\nstate_dir = '{}'\nchallenges = ['tls-alpn-01']\n",
         directory.url(),
         directory.root_file().display(),
         directory.folder("acme").display(),

@@ -471,7 +471,7 @@ fn an_upstream_that_takes_few_requests_at_a_time_gets_more_connections(choice: D
         tokio::time::sleep(Duration::from_secs(60)).await;
         "slow"
     }
-    let http2 = Http2Limits { streams_max: 2, ..Http2Limits::default() };
+    let http2 = Http2Limits { concurrent_streams_max: 2, ..Http2Limits::default() };
     let limits = Limits { http2, ..Limits::default() };
     let server = Server::bind("127.0.0.1:0").driver(choice).limits(limits).quiet();
     let server = server.workers(NonZeroUsize::MIN);

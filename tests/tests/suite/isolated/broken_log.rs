@@ -205,7 +205,7 @@ fn a_panic_below_the_access_log_is_a_500(driver: DriverChoice) {
     assert!(answer.starts_with("HTTP/1.1 500 "), "{answer}");
     let answer = get("/logged/fine");
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
-    assert!(was_told("panicked") && was_told("answered"));
+    assert!(was_told("panicked") && was_told("completed"));
     ends_well(running);
 }
 

@@ -24,8 +24,8 @@ const IDLE_TLS_BYTES_MAX: isize = 4 * 1_024;
 /// Limits without HPACK tables.
 fn without_tables() -> Limits {
     let http2 = Http2Limits {
-        decoder_table_bytes_max: 0,
-        encoder_table_bytes_max: 0,
+        hpack_decoder_table_bytes_max: 0,
+        hpack_encoder_table_bytes_max: 0,
         ..Http2Limits::default()
     };
     Limits { http2, ..Limits::default() }

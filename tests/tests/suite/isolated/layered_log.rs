@@ -111,7 +111,7 @@ fn each_layer_has_what_its_filter_lets_through(driver: DriverChoice) {
         let is_named = |line: &String| line.contains("request_id=") && line.contains("/tells");
         assert!(told.iter().all(is_named), "{name}: {told:#?}");
     }
-    assert_eq!(lines(&ALL, "answered").len(), 2 * REQUESTS + 1);
+    assert_eq!(lines(&ALL, "completed").len(), 2 * REQUESTS + 1);
     assert_eq!(lines(&OURS, "").len(), REQUESTS + 1);
 }
 

@@ -320,7 +320,7 @@ pub(crate) fn child() {
     let seconds = Duration::from_secs;
     let limits = Limits {
         shutdown_timeout: number("shutdown=").map_or(seconds(30), |time| seconds(time as u64)),
-        lame_duck: number("lame=").map_or(Duration::ZERO, |time| seconds(time as u64)),
+        lame_duck_period: number("lame=").map_or(Duration::ZERO, |time| seconds(time as u64)),
         ..if plan.contains(&"hurry") { hurry() } else { Limits::default() }
     };
     let mut server = Server::new().workers(workers).limits(limits);
@@ -372,7 +372,7 @@ fn hurry() -> Limits {
     Limits {
         first_byte_timeout: second,
         head_timeout: second,
-        rate_slack: second,
+        transfer_rate_grace: second,
         idle_timeout: second,
         handshake_timeout: second,
         ..Limits::default()

@@ -19,6 +19,8 @@ use std::time::Duration;
 const FIELD_BYTES_MAX: usize = 8 * 1024;
 
 /// The format of access log lines.
+#[doc(alias = "log_format")]
+#[doc(alias = "Logger")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AccessLogFormat {

@@ -31,6 +31,7 @@ pub trait AccessLogSink: Send {
 
 /// The format of the access log, and which requests are logged. The style may change while the
 /// server runs.
+#[doc(alias = "log_format")]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AccessLogStyle {
     /// The format of a line.
@@ -74,7 +75,7 @@ pub struct WorkerAccessLog {
 
 impl fmt::Debug for WorkerAccessLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Log").field("style", &*self.style.borrow()).finish_non_exhaustive()
+        f.debug_struct("WorkerAccessLog").field("style", &*self.style.borrow()).finish_non_exhaustive()
     }
 }
 

@@ -28,6 +28,8 @@ use std::rc::Rc;
 /// `Send` nor `Sync` and contains no locks.
 ///
 /// A server calls [`BuiltApp::find`] with each head and then [`Target::call`] with the request.
+#[doc(alias = "Application")]
+#[doc(alias = "Router")]
 pub struct BuiltApp {
     table: Rc<RouteTable>,
     routes: Rc<[BuiltRoute]>,

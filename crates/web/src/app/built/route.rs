@@ -12,6 +12,7 @@ use std::panic::Location;
 use std::rc::Rc;
 
 /// The target of a request: a route, a fallback, or an automatic response.
+#[doc(alias = "MatchedRoute")]
 #[derive(Clone, Copy)]
 pub struct MatchedEndpoint<'a> {
     pub(super) endpoint: &'a Rc<dyn Endpoint>,
@@ -69,7 +70,7 @@ impl<'a> MatchedEndpoint<'a> {
 
 impl fmt::Debug for MatchedEndpoint<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Target").field("pattern", &self.pattern).finish_non_exhaustive()
+        f.debug_struct("MatchedEndpoint").field("pattern", &self.pattern).finish_non_exhaustive()
     }
 }
 

@@ -35,6 +35,8 @@ use std::rc::Rc;
 /// let app = App::new().post("/users", create).get("/users/{name}", show.named("user"));
 /// assert_eq!(app.test().post("/users").send_now().text(), "/users/Ada%20Lovelace");
 /// ```
+#[doc(alias = "url_for")]
+#[doc(alias = "reverse")]
 #[derive(Clone, Debug)]
 pub struct Urls {
     route_index: Rc<RouteIndex>,
@@ -100,6 +102,7 @@ impl FromRequestParts for Urls {
 /// assert_eq!(app.test().get(&path).send_now().text(), "post 7 of ada");
 /// # Ok::<(), peregrine::web::urls::UrlError>(())
 /// ```
+#[doc(alias = "TypedPath")]
 pub struct RoutePath<T> {
     pattern: &'static str,
     values: PhantomData<fn(&T)>,

@@ -34,6 +34,7 @@ use std::io::Cursor;
 /// let request = request.body(&b"\x93\x01\x02\x03"[..]);
 /// assert_eq!(request.send_now().bytes(), [6][..]);
 /// ```
+#[doc(alias = "MsgPack")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub struct MessagePack<T>(pub T);

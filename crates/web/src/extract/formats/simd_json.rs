@@ -34,6 +34,8 @@ use std::cell::RefCell;
 /// let client = App::new().post("/sum", sum).test();
 /// assert_eq!(client.post("/sum").json(&[1, 2, 3]).send_now().text(), "6");
 /// ```
+#[doc(alias = "FastJson")]
+#[doc(alias = "simd")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub struct SimdJson<T>(pub T);

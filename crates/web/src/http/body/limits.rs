@@ -6,6 +6,8 @@ use super::{Body, BodyError};
 ///
 /// The server sets a limit for every request body ([`Body::limit`]), which then applies instead. A
 /// complete body without a limit was made by a middleware, and is not limited.
+#[doc(alias = "DefaultBodyLimit")]
+#[doc(alias = "client_max_body_size")]
 pub const DEFAULT_BODY_BYTES_MAX: u64 = 2 * 1024 * 1024;
 
 /// The limits of a [`Body`], for another body that is made from it.
@@ -44,6 +46,8 @@ impl Body {
 
     /// Sets the limit, in bytes, which may be lower or higher than before. Bytes already read count
     /// towards it.
+    #[doc(alias = "with_limit")]
+    #[doc(alias = "Limited")]
     #[must_use]
     pub fn limited(self, limit: u64) -> Self {
         self.with_limits(BodyLimits { max: Some(limit), is_lifted: false })

@@ -41,6 +41,7 @@ use std::task::{Context, Poll, ready};
 /// A body that is known to be too large fails at the first attempt to read it, before the client is
 /// asked to send it. A body of unknown length fails once it exceeds its limit. After that the body
 /// is empty, and the rest is not received.
+#[doc(alias = "Payload")]
 #[derive(Default)]
 pub struct Body {
     kind: BodyKind,
@@ -65,6 +66,7 @@ enum BodyKind {
 type BoxFileBody = Pin<Box<dyn FileBody>>;
 
 /// A complete [`Body`], in a form that can move to another thread. It keeps its limit.
+#[doc(alias = "Full")]
 #[derive(Debug, Default)]
 pub struct FullBody {
     kind: FullKind,
@@ -159,6 +161,8 @@ impl Body {
 
     /// Converts a stream, whose items are sent as they arrive. The length is unknown, so HTTP/1.1
     /// sends the body chunked. An error that is a [`BodyError`] is kept unchanged.
+    #[doc(alias = "wrap_stream")]
+    #[doc(alias = "StreamBody")]
     pub fn from_stream<S, T, E>(stream: S) -> Self
     where
         S: Stream<Item = Result<T, E>> + 'static,
@@ -215,6 +219,8 @@ impl Body {
     }
 
     /// The number of bytes still to be read, if known.
+    #[doc(alias = "size_hint")]
+    #[doc(alias = "content_length")]
     #[must_use]
     pub fn length(&self) -> Option<u64> {
         match &self.kind {
@@ -226,6 +232,9 @@ impl Body {
 
     /// The next piece of data; `None` at the end. Trailers are skipped; to see them, use
     /// [`http_body::Body::poll_frame`].
+    #[doc(alias = "chunk")]
+    #[doc(alias = "frame")]
+    #[doc(alias = "data")]
     pub async fn next(&mut self) -> Option<Result<Bytes, BodyError>> {
         poll_fn(|cx| Stream::poll_next(Pin::new(&mut *self), cx)).await
     }
@@ -265,6 +274,7 @@ impl Body {
     ///
     /// # Errors
     /// As [`Body::collect`].
+    #[doc(alias = "to_bytes")]
     pub async fn into_bytes(mut self, limit: u64) -> Result<Bytes, BodyError> {
         if self.as_slice().is_some_and(|bytes| bytes.len() as u64 <= limit) {
             match &mut self.kind {

@@ -306,19 +306,19 @@ fn wake(place: &mut Option<Waker>) {
 
 impl fmt::Debug for PipeWriter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Writer")
+        f.write_str("PipeWriter")
     }
 }
 
 impl fmt::Debug for ConsumedBytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Taken").field(&self.0.borrow().consumed).finish()
+        f.debug_tuple("ConsumedBytes").field(&self.0.borrow().consumed).finish()
     }
 }
 
 impl fmt::Debug for PipeReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reader").field("left", &self.remaining()).finish()
+        f.debug_struct("PipeReader").field("left", &self.remaining()).finish()
     }
 }
 

@@ -36,6 +36,9 @@ use std::net::{IpAddr, SocketAddr};
 /// let request = client.get("/").header("host", "a.example").header("x-forwarded-proto", "https");
 /// assert_eq!(request.send_now().text(), "https://a.example/login");
 /// ```
+#[doc(alias = "RealIp")]
+#[doc(alias = "realip_remote_addr")]
+#[doc(alias = "X-Forwarded-For")]
 #[derive(Clone, Copy, Debug)]
 pub struct ClientInfo<'r> {
     head: &'r RequestHead,

@@ -140,6 +140,7 @@ pub(super) enum ForwardedHeader {
 impl TrustedProxies {
     /// Proxies at these addresses (`10.0.0.7`) and networks (`10.0.0.0/8`); `unix:` stands for
     /// every peer on a Unix domain socket. Any other text is an error when the server starts.
+    #[doc(alias = "set_real_ip_from")]
     pub fn from_networks(networks: impl IntoIterator<Item: AsRef<str>>) -> Self {
         Self {
             networks: Some(Networks::parse(networks)),
@@ -156,6 +157,8 @@ impl TrustedProxies {
     }
 
     /// Trusts at most `count` proxies, even if more addresses are those of trusted proxies.
+    #[doc(alias = "max_hops")]
+    #[doc(alias = "trust proxy")]
     #[must_use]
     pub fn hops_max(mut self, count: usize) -> Self {
         self.hops_max = Some(count);

@@ -29,6 +29,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// assert_eq!(app.get("/who").send_now().status(), 403);
 /// assert_eq!(app.on(connection).get("/who").send_now().text(), "CN=alice");
 /// ```
+#[doc(alias = "client_certificate")]
+#[doc(alias = "peer_certificates")]
+#[doc(alias = "mtls")]
 #[derive(Clone, PartialEq, Eq)]
 pub struct ClientIdentity {
     /// The subject's name as RFC 4514 writes it, such as `CN=alice,O=Example`.

@@ -15,10 +15,13 @@ use std::sync::{Arc, OnceLock};
 
 /// Information about a connection, shared by all its requests. A copy is cheap and can move to
 /// another thread, with a task that a handler spawns or a request to a mounted service.
+#[doc(alias = "ConnectInfo")]
 #[derive(Clone, Debug, Default)]
 pub struct ConnectionInfo {
     /// The remote end. If there is a PROXY header, it is the client that the header names, and
     /// [`ConnectionInfo::proxy_protocol`] describes the proxy.
+    #[doc(alias = "remote_addr")]
+    #[doc(alias = "peer_addr")]
     pub peer: ConnectionAddr,
     /// The address to which the peer connected, shared by connections with the same one.
     pub local: Arc<ConnectionAddr>,
@@ -26,8 +29,10 @@ pub struct ConnectionInfo {
     pub tls: Option<Arc<TlsInfo>>,
     /// Whether a plaintext connection comes from a gateway that terminates the client's TLS, as
     /// `Limits::behind_gateway` declares.
+    #[doc(alias = "behind_proxy")]
     pub behind_gateway: bool,
     /// The content of the PROXY header; `None` without one.
+    #[doc(alias = "PROXY")]
     pub proxy_protocol: Option<Arc<ProxyProtocolInfo>>,
     /// The trusted proxies, if the peer is one of them. The information about clients in its
     /// requests is then used. See [`ClientInfo`](crate::ClientInfo).
@@ -86,11 +91,12 @@ impl Clone for ConnectionData {
 
 impl fmt::Debug for ConnectionData {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Companion").field("is_there", &self.0.get().is_some()).finish()
+        f.debug_struct("ConnectionData").field("is_there", &self.0.get().is_some()).finish()
     }
 }
 
 /// One end of a connection.
+#[doc(alias = "SocketAddr")]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ConnectionAddr {
     /// TCP.
@@ -123,6 +129,9 @@ pub enum ConnectionAddr {
 /// let app = App::new().get("/admin", admin);
 /// assert_eq!(app.test().get("/admin").send_now().status(), 403);
 /// ```
+#[doc(alias = "UCred")]
+#[doc(alias = "SO_PEERCRED")]
+#[doc(alias = "peer_cred")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PeerCredentials {
     /// The user that the process ran as (the effective one).
@@ -192,6 +201,8 @@ pub struct TlsInfo {
     /// The server name that the client requested (SNI).
     pub server_name: Option<String>,
     /// The application protocol that was negotiated (ALPN), such as `http/1.1`.
+    #[doc(alias = "alpn")]
+    #[doc(alias = "negotiated_protocol")]
     pub alpn_protocol: Option<Vec<u8>>,
     /// Whether an earlier session was resumed.
     pub resumed: bool,

@@ -6,6 +6,8 @@ use std::sync::Arc;
 /// The information about a connection that a proxy reported in a PROXY header, besides the
 /// addresses. Those are in [`ConnectionInfo`](crate::connection::ConnectionInfo), as if the client
 /// had connected directly.
+#[doc(alias = "proxy_protocol")]
+#[doc(alias = "PROXY")]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProxyProtocolInfo {
     /// The proxy: the remote end of the socket.

@@ -42,6 +42,7 @@ pub use sealed::SignedCookies;
 /// }
 /// # let _ = visit;
 /// ```
+#[doc(alias = "CookieJar")]
 #[derive(Clone, Debug, Default)]
 pub struct Cookies {
     jar: CookieJar,

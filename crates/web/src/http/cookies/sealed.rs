@@ -21,6 +21,7 @@ const SECRET_BYTES_MIN: usize = 32;
 ///
 /// To replace a secret, put the new one first and accept the old one for as long as its cookies
 /// live: `CookieKeys::new(new).accepting(old)`.
+#[doc(alias = "Key")]
 #[derive(Clone)]
 pub struct CookieKeys(Vec<Key>);
 
@@ -39,6 +40,7 @@ impl CookieKeys {
     ///
     /// # Panics
     /// The secret is shorter than 32 bytes.
+    #[doc(alias = "rotate")]
     #[must_use]
     #[track_caller]
     pub fn with_previous(mut self, secret: &[u8]) -> Self {

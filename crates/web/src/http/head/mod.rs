@@ -29,6 +29,9 @@ thread_local! {
 
 /// The head of a request, as received. It is an eight-byte pointer to a pooled block; dropping the
 /// last pointer returns the block to the pool.
+#[doc(alias = "Head")]
+#[doc(alias = "RequestParts")]
+#[doc(alias = "parts")]
 pub struct RequestHead(Option<SharedBlock>);
 
 #[derive(Clone, Default)]
@@ -342,6 +345,7 @@ impl RequestHead {
     }
 
     /// The value of the first field called `name`, in any case, if it is text.
+    #[doc(alias = "field")]
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         std::str::from_utf8(self.header_bytes(name)?).ok()
@@ -464,7 +468,7 @@ impl Drop for RequestHead {
 
 impl fmt::Debug for RequestHead {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut debug = f.debug_struct("Head");
+        let mut debug = f.debug_struct("RequestHead");
         debug.field("method", &self.method_str());
         debug.field("target", &self.text(self.index().target));
         // Values may be secrets, so only names are shown.

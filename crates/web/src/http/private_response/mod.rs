@@ -34,6 +34,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 ///     next.run(request).await
 /// }
 /// ```
+#[doc(alias = "Cache-Control")]
+#[doc(alias = "private")]
 #[derive(Clone, Copy, Debug)]
 pub enum PrivateResponse {}
 
@@ -358,6 +360,8 @@ impl IdentitySources {
 impl RequestHead {
     /// The value of the first field called `name`, in any case. Reading `Cookie`, `Authorization`
     /// or `X-Api-Key` marks the response as specific to this client ([`PrivateResponse`]).
+    #[doc(alias = "field")]
+    #[doc(alias = "get")]
     #[must_use]
     pub fn header_bytes<'h>(&'h self, name: &str) -> Option<&'h [u8]> {
         self.mark_identity(name);
@@ -366,6 +370,7 @@ impl RequestHead {
 
     /// All values of fields called `name`, in any case, in order. Reading `Cookie`, `Authorization`
     /// or `X-Api-Key` marks the response as specific to this client ([`PrivateResponse`]).
+    #[doc(alias = "get_all")]
     pub fn header_values<'h>(&'h self, name: &'h str) -> impl Iterator<Item = &'h [u8]> + 'h {
         self.mark_identity(name);
         self.peek_header_values(name)

@@ -171,6 +171,8 @@ where
 /// data from the request, because its compressed length would leak the secret (BREACH). In a tuple
 /// it comes before the body, as header fields do. Middleware that stores responses stores it with
 /// them.
+#[doc(alias = "BREACH")]
+#[doc(alias = "uncompressed")]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoCompression;
 

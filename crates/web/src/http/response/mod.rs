@@ -41,6 +41,7 @@ struct RareParts {
 }
 
 /// Work that continues after a response is complete.
+#[doc(alias = "BackgroundTask")]
 pub type AfterResponse = Pin<Box<dyn Future<Output = ()>>>;
 
 /// The application's values may panic in their destructors. Such a panic must not reach the code
@@ -157,6 +158,8 @@ thread_local! {
 ///
 /// The list is taken from the thread's pool and returns there, so it costs no allocation. A
 /// `Response` stays small, so that middleware can pass it on cheaply.
+#[doc(alias = "HeaderMap")]
+#[doc(alias = "Fields")]
 #[derive(Default)]
 pub struct Headers(Vec<Header>);
 
@@ -175,6 +178,7 @@ impl Headers {
     }
 
     /// Sets the field `name`, replacing every field of that name.
+    #[doc(alias = "set")]
     pub fn insert(&mut self, name: HeaderName, value: HeaderValue) {
         let mut places = self.0.iter_mut().filter(|(present, _)| *present == name);
         let Some((_, place)) = places.next() else {
@@ -189,6 +193,8 @@ impl Headers {
     }
 
     /// Sets the field `name` unless the response already has it.
+    #[doc(alias = "if_not_present")]
+    #[doc(alias = "or_insert")]
     pub fn insert_if_not_present(&mut self, name: HeaderName, value: HeaderValue) {
         if self.get(&name).is_none() {
             self.push((name, value));

@@ -280,7 +280,7 @@ pub async fn a_slow_stream_arrives_piece_by_piece<B: Bench>(bench: &B, way: Way)
 /// An endless stream is not produced while the client does not read.
 pub async fn an_endless_stream_waits_for_its_reader<B: Bench>(bench: &B, way: Way) {
     bench.calm();
-    let site = begin_with(bench, way, Limits { rate_slack: 2 * SHORT, ..limits() });
+    let site = begin_with(bench, way, Limits { transfer_rate_grace: 2 * SHORT, ..limits() });
     let shared = &site.shared;
     let mut client = site.client().await;
     client.take_no_more();

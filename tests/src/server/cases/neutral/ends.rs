@@ -86,7 +86,7 @@ pub async fn what_is_busy_at_the_deadline_is_cut_and_named<B: Bench>(bench: &B, 
     let mut cut: Vec<_> = outcome.cut.iter().map(|cut| cut.request.as_deref()).collect();
     cut.sort_unstable();
     assert_eq!(cut, [Some("GET /gated/{pieces}"), Some("GET /wait")]);
-    assert_eq!((outcome.ended("cut"), shared.dropped.get()), (2, 2));
+    assert_eq!((outcome.ended("force-closed"), shared.dropped.get()), (2, 2));
 }
 
 /// A second order does not wait for the deadline, nor for handlers marked to run to completion.
@@ -101,7 +101,7 @@ pub async fn a_second_order_cuts_at_once<B: Bench>(bench: &B, way: Way) {
     site.server.cut();
     assert_eq!(client.answer(id).await.status(), 0);
     let outcome = site.server.ended().await;
-    assert_eq!((outcome.ended("cut"), outcome.cut.len()), (1, 1));
+    assert_eq!((outcome.ended("force-closed"), outcome.cut.len()), (1, 1));
     assert_eq!(outcome.cut[0].request.as_deref(), Some("GET /wait-to-end"));
     assert_eq!(shared.dropped.get(), 1);
 }
@@ -141,8 +141,8 @@ pub async fn tasks_that_outlive_their_request_are_waited_for<B: Bench>(bench: &B
 /// disconnect.
 pub async fn a_lame_duck_accepts_and_answers<B: Bench>(bench: &B, way: Way) {
     bench.calm();
-    let lame_duck = Duration::from_secs(2);
-    let site = begin_with(bench, way, Limits { lame_duck, ..limits() });
+    let lame_duck_period = Duration::from_secs(2);
+    let site = begin_with(bench, way, Limits { lame_duck_period, ..limits() });
     site.server.shut_down();
     for _ in 0..2 {
         let mut client = site.client().await;

@@ -93,7 +93,7 @@ pub async fn shared_content_goes_to_many_at_a_time<B: Bench>(bench: &B, way: Way
 /// An endless stream of large pieces is produced only a little faster than the peer reads it.
 pub async fn an_endless_stream_of_large_pieces_waits_for_its_reader<B: Bench>(bench: &B, way: Way) {
     bench.calm();
-    let site = begin_with(bench, way, Limits { rate_slack: 2 * SHORT, ..limits() });
+    let site = begin_with(bench, way, Limits { transfer_rate_grace: 2 * SHORT, ..limits() });
     let shared = &site.shared;
     let mut client = site.client().await;
     client.take_no_more();

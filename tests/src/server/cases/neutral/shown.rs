@@ -24,7 +24,7 @@ use std::time::Duration;
 /// 408, 413, 500, 503. HEAD gets the same head.
 pub async fn problems_have_the_application_s_form<B: Bench>(bench: &B, way: Way) {
     bench.calm();
-    let limits = Limits { rate_slack: SHORT, ..limits() };
+    let limits = Limits { transfer_rate_grace: SHORT, ..limits() };
     let site = begin_app(bench, way, limits, || {
         let form = |problem: Problem, head: &RequestHead| {
             (problem.status, format!("{} {}", problem.kind, head.path()))
@@ -131,10 +131,10 @@ pub async fn the_access_log_tells_of_each_exchange<B: Bench>(bench: &B, way: Way
         })
     });
     let asks = [
-        ("HEAD", "/hello", 0, "answered", Some("200"), "INFO", Some("/hello")),
-        ("GET", "/hello", 0, "answered", Some("200"), "INFO", Some("/hello")),
-        ("POST", "/small", 11, "answered", Some("413"), "WARN", Some("/small")),
-        ("GET", "/nowhere", 0, "answered", Some("404"), "WARN", None),
+        ("HEAD", "/hello", 0, "completed", Some("200"), "INFO", Some("/hello")),
+        ("GET", "/hello", 0, "completed", Some("200"), "INFO", Some("/hello")),
+        ("POST", "/small", 11, "completed", Some("413"), "WARN", Some("/small")),
+        ("GET", "/nowhere", 0, "completed", Some("404"), "WARN", None),
         ("GET", "/never/7", 0, "cancelled", None, "WARN", Some("/never/{id}")),
         ("GET", "/panic", 0, "panicked", Some("500"), "ERROR", Some("/panic")),
     ];

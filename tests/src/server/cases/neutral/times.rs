@@ -15,7 +15,7 @@ pub async fn a_silent_connection_is_closed<B: Bench>(bench: &B, way: Way) {
     assert_eq!(client.ended().await, Got::End);
     assert!(bench.now() - start >= SHORT - SHORT / 10);
     assert_eq!(client.is_told_to_go(), way.differs(false, true));
-    assert_eq!(site.end().await.endings(), [("first-byte-late", 1)]);
+    assert_eq!(site.end().await.endings(), [("first-byte-timeout", 1)]);
 }
 
 /// A connection that is idle between requests is closed. HTTP/2 sends GOAWAY.
@@ -29,7 +29,7 @@ pub async fn an_idle_connection_is_closed<B: Bench>(bench: &B, way: Way) {
     assert_eq!(client.ended().await, Got::End);
     assert!(bench.now() - start >= SHORT - SHORT / 10);
     assert_eq!((client.is_told_to_go(), client.go_away_code()), (way.differs(false, true), 0));
-    assert_eq!(site.end().await.endings(), [("idle", 1)]);
+    assert_eq!(site.end().await.endings(), [("idle-timeout", 1)]);
 }
 
 /// A head that does not complete times out. HTTP/1.1 answers 408; HTTP/2 has no stream yet, and
@@ -46,14 +46,14 @@ pub async fn a_slow_head_is_cut_off<B: Bench>(bench: &B, way: Way) {
     assert_eq!(answer.field("content-type"), way.differs(PROBLEM, None));
     client.expect_goodbye().await;
     assert!(bench.now() - start >= SHORT - SHORT / 10);
-    assert_eq!(site.end().await.endings(), [("head-late", 1)]);
+    assert_eq!(site.end().await.endings(), [("head-timeout", 1)]);
 }
 
 /// When a body stalls, its reader gets a 408. HTTP/1.1 cannot discard the rest, and ends the
 /// connection.
 pub async fn a_slow_body_is_a_408<B: Bench>(bench: &B, way: Way) {
     bench.calm();
-    let site = begin_with(bench, way, Limits { rate_slack: SHORT, rate_min: 1_000, ..limits() });
+    let site = begin_with(bench, way, Limits { transfer_rate_grace: SHORT, transfer_rate_min: 1_000, ..limits() });
     for length in [Length::Declared(1_000), Length::Undeclared] {
         let mut client = site.client().await;
         let id = client.begin("POST", "/echo", &[], length);
@@ -72,7 +72,7 @@ pub async fn a_slow_body_is_a_408<B: Bench>(bench: &B, way: Way) {
 /// A body that is fast enough may take longer than the timeout for a single piece.
 pub async fn a_steady_body_is_not_late<B: Bench>(bench: &B, way: Way) {
     bench.calm();
-    let site = begin_with(bench, way, Limits { rate_slack: 2 * SHORT, rate_min: 100, ..limits() });
+    let site = begin_with(bench, way, Limits { transfer_rate_grace: 2 * SHORT, transfer_rate_min: 100, ..limits() });
     let mut client = site.client().await;
     let id = client.begin("POST", "/echo", &[], Length::Declared(3_000));
     for _ in 0..10 {
@@ -89,7 +89,7 @@ pub async fn a_steady_body_is_not_late<B: Bench>(bench: &B, way: Way) {
 /// The time during which a handler does not read does not count against its client.
 pub async fn a_body_is_not_late_while_nobody_reads_it<B: Bench>(bench: &B, way: Way) {
     bench.calm();
-    let limits = Limits { rate_slack: SHORT, rate_min: 1_000_000, ..limits() };
+    let limits = Limits { transfer_rate_grace: SHORT, transfer_rate_min: 1_000_000, ..limits() };
     let site = begin_with(bench, way, limits);
     let mut client = site.client().await;
     let id = client.post("/ignore-after-wait", b"hello").await;
@@ -146,7 +146,7 @@ pub async fn an_exchange_has_its_time<B: Bench>(bench: &B, way: Way) {
 /// A connection at its maximum age announces its close, and the request in progress is answered.
 pub async fn an_old_connection_is_closed<B: Bench>(bench: &B, way: Way) {
     bench.calm();
-    let site = begin_with(bench, way, Limits { lifetime_max: Some(SHORT), ..limits() });
+    let site = begin_with(bench, way, Limits { connection_age_max: Some(SHORT), ..limits() });
     let mut client = site.client().await;
     let id = client.get("/sleep/1500");
     assert_eq!(client.answer(id).await.text(), "slept 1500");
@@ -159,7 +159,7 @@ pub async fn an_old_connection_is_closed<B: Bench>(bench: &B, way: Way) {
 /// stays closed, and keeps the connection.
 pub async fn a_stalled_reader_is_cut_off<B: Bench>(bench: &B, way: Way) {
     bench.calm();
-    let site = begin_with(bench, way, Limits { rate_slack: SHORT, ..limits() });
+    let site = begin_with(bench, way, Limits { transfer_rate_grace: SHORT, ..limits() });
     let shared = &site.shared;
     let mut client = site.client().await;
     client.take_no_more();
