@@ -54,11 +54,11 @@ impl Challenge {
 ///
 /// ```no_run
 /// use peregrine::acme::{Acme, Challenge, LETS_ENCRYPT_STAGING};
-/// use peregrine::tls::Version;
+/// use peregrine::tls::TlsVersion;
 ///
 /// let tls = Acme::new(["example.org"])
 ///     .contact("admin@example.org")
-///     .directory(LETS_ENCRYPT_STAGING)
+///     .directory_url(LETS_ENCRYPT_STAGING)
 ///     .challenges(&[Challenge::TlsAlpn01])
 ///     .folder("/var/lib/example/acme")
 ///     .tls()?

@@ -12,7 +12,7 @@ use subtle::ConstantTimeEq;
 /// need a slow hash: see the guide.
 ///
 /// ```
-/// use peregrine::auth::Secret;
+/// use peregrine::auth::SecretHash;
 ///
 /// let secret = Secret::new("4mQ0xV7bS2");
 /// assert!(secret.is("4mQ0xV7bS2"));

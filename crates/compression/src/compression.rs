@@ -36,8 +36,8 @@ pub(crate) const DIGEST_FIELDS: [&str; 3] = ["content-digest", "repr-digest", "c
 /// use peregrine::App;
 ///
 /// let page = || "many words, ".repeat(1000);
-/// let client = App::new().with(Compression::new()).get("/", page).test();
-/// let response = client.get("/").header("accept-encoding", "gzip, br;q=0.5").send_now();
+/// let client = App::new().wrap(Compression::new()).get("/", page).test();
+/// let response = client.get("/").header("accept-encoding", "gzip, br;q=0.5").send_blocking();
 /// assert_eq!(response.header("content-encoding"), Some("gzip"));
 /// assert_eq!(response.header("vary"), Some("accept-encoding"));
 /// assert!(response.bytes().len() < 200);
@@ -71,14 +71,14 @@ pub(crate) const DIGEST_FIELDS: [&str; 3] = ["content-digest", "repr-digest", "c
 /// return [`Uncompressed`] with the response, or exclude them with [`Compression::except`].
 ///
 /// ```
-/// use peregrine::compression::{Compression, Uncompressed};
+/// use peregrine::compression::{Compression, NoCompression};
 /// use peregrine::App;
 ///
 /// async fn token() -> (Uncompressed, String) {
 ///     (Uncompressed, "secret".repeat(1000))
 /// }
-/// let client = App::new().with(Compression::new()).get("/", token).test();
-/// let response = client.get("/").header("accept-encoding", "gzip").send_now();
+/// let client = App::new().wrap(Compression::new()).get("/", token).test();
+/// let response = client.get("/").header("accept-encoding", "gzip").send_blocking();
 /// assert_eq!(response.header("content-encoding"), None);
 /// ```
 #[derive(Clone)]

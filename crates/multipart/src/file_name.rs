@@ -13,7 +13,7 @@ const BYTES_MAX: usize = 200;
 /// this one for display.
 ///
 /// ```
-/// use peregrine::multipart::safe_name;
+/// use peregrine::multipart::sanitize_file_name;
 ///
 /// assert_eq!(safe_name("../../etc/passwd").as_deref(), Some("passwd"));
 /// assert_eq!(safe_name(r"C:\fakepath\wing.jpg").as_deref(), Some("wing.jpg"));

@@ -5,7 +5,7 @@
 //! temporary files, written by threads that may block.
 //!
 //! ```
-//! use peregrine::multipart::{MultipartForm, Upload};
+//! use peregrine::multipart::{MultipartForm, UploadedFile};
 //! use peregrine::prelude::*;
 //!
 //! #[derive(serde::Deserialize)]

@@ -11,7 +11,7 @@ use peregrine_web::{Request, Response, Service};
 /// As middleware, it sets the limits of forms for the routes that follow in its scope.
 ///
 /// ```
-/// use peregrine::multipart::{Limits, Multipart};
+/// use peregrine::multipart::{MultipartLimits, Multipart};
 /// use peregrine::web::{App, Problem};
 ///
 /// async fn count(mut form: Multipart) -> Result<String, Problem> {
@@ -23,7 +23,7 @@ use peregrine_web::{Request, Response, Service};
 /// }
 ///
 /// let limits = Limits { fields_max: 10, ..Limits::DEFAULT };
-/// let app = App::new().with(limits).post("/count", count);
+/// let app = App::new().wrap(limits).post("/count", count);
 /// # drop(app);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

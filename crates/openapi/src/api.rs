@@ -17,7 +17,7 @@ pub struct ApiScope(Scope);
 /// or without a prefix with [`App::register`](peregrine_web::App::add).
 ///
 /// ```
-/// use peregrine::openapi::{Api, DescribeExt, OpenApiExt, OpenApi, describe};
+/// use peregrine::openapi::{ApiScope, DescribeExt, OpenApiExt, OpenApi, describe};
 /// use peregrine::prelude::*;
 ///
 /// fn birds(api: Api) -> Api {
@@ -86,7 +86,7 @@ impl ApiScope {
     /// routes and its middleware apply only within it.
     ///
     /// ```
-    /// # use peregrine::openapi::{Api, OpenApiExt, OpenApi, describe};
+    /// # use peregrine::openapi::{ApiScope, OpenApiExt, OpenApi, describe};
     /// # use peregrine::prelude::*;
     /// fn birds(api: Api) -> Api {
     ///     api.tag("birds").get("/birds", || "all of them")

@@ -100,10 +100,10 @@ impl RateLimit {
     /// let limit = RateLimit::per_hour(10).named("logins");
     /// let client = App::new().state(limit).post("/login/{name}", login).test();
     /// for _ in 0..10 {
-    ///     assert_eq!(client.post("/login/alice").send_now().status(), 200);
+    ///     assert_eq!(client.post("/login/alice").send_blocking().status(), 200);
     /// }
-    /// assert_eq!(client.post("/login/alice").send_now().status(), 429);
-    /// assert_eq!(client.post("/login/bob").send_now().status(), 200);
+    /// assert_eq!(client.post("/login/alice").send_blocking().status(), 429);
+    /// assert_eq!(client.post("/login/bob").send_blocking().status(), 200);
     /// ```
     ///
     /// # Errors

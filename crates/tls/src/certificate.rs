@@ -22,14 +22,14 @@ use std::sync::Arc;
 /// Ed25519 or RSA, as PKCS #8, SEC 1 or PKCS #1, without a passphrase.
 ///
 /// ```no_run
-/// use peregrine::tls::{Certificate, Tls};
+/// use peregrine::tls::{Certificate, TlsConfig};
 ///
 /// let tls = Tls::from_pem_files("example.org.pem", "example.org.key")?;
 /// let running = tls.clone(); // a clone shares everything
 /// // Later, on any thread, while the server runs:
-/// running.put_certificate(Certificate::from_files("shop.pem", "shop.key").labelled("shop"))?;
+/// running.put_certificate(Certificate::from_files("shop.pem", "shop.key").label("shop"))?;
 /// running.remove_certificate("shop")?;
-/// # Ok::<(), peregrine::tls::TlsError>(())
+/// # Ok::<(), peregrine::tls::TlsSetupError>(())
 /// ```
 #[derive(Clone, Debug)]
 #[must_use = "has no effect until it is added to a `Tls`"]

@@ -17,11 +17,11 @@ use std::sync::Arc;
 /// Requests certificates from clients, issued by one of these issuers.
 ///
 /// ```no_run
-/// use peregrine::tls::{ClientAuth, Tls};
+/// use peregrine::tls::{ClientAuth, TlsConfig};
 ///
 /// let clients = ClientAuth::required().roots_file("clients-ca.pem").crl_file("revoked.crl");
 /// let tls = Tls::from_pem_files("server.pem", "server.key")?.with_client_auth(clients)?;
-/// # Ok::<(), peregrine::tls::TlsError>(())
+/// # Ok::<(), peregrine::tls::TlsSetupError>(())
 /// ```
 ///
 /// - *Required*: a client without a certificate is rejected in the handshake. *Optional*: it is

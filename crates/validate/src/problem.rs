@@ -20,7 +20,7 @@ const TEXT_BYTES_MAX: usize = 200;
 ///
 /// ```
 /// use peregrine::prelude::*;
-/// use peregrine::validate::Invalid;
+/// use peregrine::validate::ValidationErrors;
 ///
 /// async fn create(Json(name): Json<String>) -> Result<String, Problem> {
 ///     if name == "ada" {
@@ -30,7 +30,7 @@ const TEXT_BYTES_MAX: usize = 200;
 /// }
 ///
 /// let client = App::new().post("/", create).test();
-/// assert_eq!(client.post("/").json("ada").send_now().status(), 422);
+/// assert_eq!(client.post("/").json("ada").send_blocking().status(), 422);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ValidationErrors {

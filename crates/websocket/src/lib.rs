@@ -20,8 +20,8 @@
 //! }
 //!
 //! let client = App::new().get("/echo", echo).test();
-//! let mut socket = client.websocket("/echo").connect_now();
-//! socket.send_now("hello");
+//! let mut socket = client.websocket("/echo").connect_blocking();
+//! socket.send_blocking("hello");
 //! assert_eq!(socket.recv_now().unwrap().text(), "hello");
 //! ```
 //!

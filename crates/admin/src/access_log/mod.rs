@@ -47,7 +47,7 @@ pub const DEFAULT_FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 /// a queue for another thread; they wait neither for the disk nor for that thread.
 ///
 /// ```no_run
-/// use peregrine::log::{Log, Form};
+/// use peregrine::access_log::{Log, Form};
 /// use peregrine::prelude::*;
 ///
 /// fn main() -> peregrine::Result<()> {

@@ -56,7 +56,7 @@ const EXCLUDED_TARGETS: [&str; 2] = ["opentelemetry", "rustls"];
 /// ```no_run
 /// use peregrine::otlp::Otlp;
 /// use peregrine::prelude::*;
-/// use peregrine::trace::Traces;
+/// use peregrine::trace::TraceConfig;
 ///
 /// fn main() -> Result<(), Box<dyn std::error::Error>> {
 ///     Otlp::new("birds").endpoint("http://collector:4318").install()?;

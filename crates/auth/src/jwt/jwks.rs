@@ -33,7 +33,7 @@ type FetchFuture = Pin<Box<dyn Future<Output = Result<Bytes, String>> + Send>>;
 /// and clone it in there.
 ///
 /// ```
-/// use peregrine::auth::{Jwks, JwtKeys, JwtVerifier};
+/// use peregrine::auth::{RemoteJwks, JwtKeys, JwtVerifier};
 ///
 /// let keys = Jwks::new(async || {
 ///     // For example: client.get("https://id.example/jwks.json").send().await?.bytes().await

@@ -41,7 +41,7 @@ const FILE_BYTES_MAX: u64 = 1024 * 1024;
 /// may have another purpose, such as those that Kubernetes sets for each of its services.
 ///
 /// ```
-/// use peregrine::config::Layers;
+/// use peregrine::config::ConfigLoader;
 /// use serde::{Deserialize, Serialize};
 ///
 /// #[derive(Debug, Default, Deserialize, Serialize)]

@@ -35,7 +35,7 @@ impl fmt::Display for ResponseStatus {
 /// cannot be described automatically.
 ///
 /// ```
-/// use peregrine::openapi::{OperationOutput, Responses};
+/// use peregrine::openapi::{OperationOutput, ResponsesBuilder};
 /// use peregrine::prelude::*;
 ///
 /// struct Csv(String);

@@ -19,13 +19,13 @@ use std::convert::Infallible;
 /// `Status<201, Json<Bird>>`.
 ///
 /// ```
-/// use peregrine::openapi::Status;
+/// use peregrine::openapi::WithStatus;
 /// use peregrine::prelude::*;
 ///
 /// async fn create() -> Status<201, Json<&'static str>> {
 ///     Status(Json("made"))
 /// }
-/// assert_eq!(App::new().post("/", create).test().post("/").send_now().status(), 201);
+/// assert_eq!(App::new().post("/", create).test().post("/").send_blocking().status(), 201);
 /// ```
 ///
 /// An invalid status does not compile.

@@ -39,7 +39,7 @@ pub(crate) const DEFAULT_LIVENESS_THRESHOLD: Duration = Duration::from_secs(30);
 /// use std::time::Duration;
 ///
 /// fn main() -> peregrine::Result<()> {
-///     let admin = Admin::bind("127.0.0.1:9000").live_within(Duration::from_secs(60));
+///     let admin = Admin::bind("127.0.0.1:9000").liveness_threshold(Duration::from_secs(60));
 ///     Server::bind("0.0.0.0:8080").admin(admin).serve(|| App::new().get("/", || "hello"))
 /// }
 /// ```

@@ -152,7 +152,7 @@ impl Server {
     ///
     /// fn main() -> Result<(), Box<dyn std::error::Error>> {
     ///     let listener = UnixListener::bind("/run/app.sock")?;
-    ///     Ok(Server::new().listener(listener).serve(|| App::new().get("/", || "hello"))?)
+    ///     Ok(Server::new().listen_socket(listener).serve(|| App::new().get("/", || "hello"))?)
     /// }
     /// ```
     pub fn listen_socket(self, listener: impl Into<Socket>) -> Self {

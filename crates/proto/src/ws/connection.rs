@@ -38,7 +38,7 @@ pub enum Role {
 /// `out` after each `receive`, whatever the event is.
 ///
 /// ```
-/// use peregrine_proto::ws::{Close, CloseCode, Connection, Content, Event, Limits, Next, Role};
+/// use peregrine_proto::ws::{Close, CloseCode, Connection, MessagePayload, Event, Limits, NextAction, Role};
 /// use std::borrow::Cow;
 ///
 /// let limits = Limits::default();
@@ -67,8 +67,8 @@ pub enum Role {
 ///     }
 /// }
 /// assert_eq!(out, b"\x81\x05hello\x88\x02\x03\xe8");
-/// assert_eq!(server.next(), Next::Close);
-/// # Ok::<(), peregrine_proto::ws::Unsent>(())
+/// assert_eq!(server.next_action(), Next::Close);
+/// # Ok::<(), peregrine_proto::ws::WriteError>(())
 /// ```
 #[derive(Debug)]
 pub struct Connection<C = NoDeflate> {

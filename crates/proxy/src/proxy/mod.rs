@@ -42,7 +42,7 @@ const ALLOWED_METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 ///
 /// ```no_run
 /// use peregrine::prelude::*;
-/// use peregrine::proxy::{Proxy, Upstreams};
+/// use peregrine::proxy::{ReverseProxy, Upstreams};
 ///
 /// fn main() -> Result<(), Box<dyn std::error::Error>> {
 ///     let upstreams = Upstreams::new(["http://127.0.0.1:9000", "http://127.0.0.1:9001"])?;

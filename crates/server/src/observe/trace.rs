@@ -25,7 +25,7 @@ use tracing::Span;
 ///
 /// ```no_run
 /// use peregrine::prelude::*;
-/// use peregrine::trace::Traces;
+/// use peregrine::trace::TraceConfig;
 ///
 /// fn main() -> peregrine::Result<()> {
 ///     // Sample one in ten of the requests that start a trace, and no health checks.

@@ -11,8 +11,8 @@ pub const CATCH_ALL: &str = "/{*peregrine_rest}";
 /// The pattern for display: everything below a mount is shown as `*`.
 ///
 /// ```
-/// use peregrine::web::route::readable;
-/// use peregrine::web::scope::REST;
+/// use peregrine::web::route::display_pattern;
+/// use peregrine::web::scope::CATCH_ALL;
 ///
 /// assert_eq!(readable(&format!("/api{REST}")), "/api/*");
 /// assert_eq!(readable("/users/{id}"), "/users/{id}");

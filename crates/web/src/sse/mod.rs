@@ -10,7 +10,7 @@
 //!     sse
 //! }
 //!
-//! let mut response = App::new().get("/", hello).test().get("/").send_now();
+//! let mut response = App::new().get("/", hello).test().get("/").send_blocking();
 //! assert_eq!(response.header("content-type"), Some("text/event-stream"));
 //! let event = response.event_now().expect("an event was sent");
 //! assert_eq!((event.name.as_str(), event.data.as_str()), ("greeting", "hello"));

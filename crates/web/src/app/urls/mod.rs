@@ -33,7 +33,7 @@ use std::rc::Rc;
 /// }
 /// let show = |Path(name): Path<String>| name;
 /// let app = App::new().post("/users", create).get("/users/{name}", show.named("user"));
-/// assert_eq!(app.test().post("/users").send_now().text(), "/users/Ada%20Lovelace");
+/// assert_eq!(app.test().post("/users").send_blocking().text(), "/users/Ada%20Lovelace");
 /// ```
 #[derive(Clone, Debug)]
 pub struct Urls {
@@ -97,7 +97,7 @@ impl FromRequestParts for Urls {
 /// let app = App::new().get(POST.pattern(), post);
 /// let path = POST.path(&("ada".to_owned(), 7))?;
 /// assert_eq!(path, "/users/ada/posts/7");
-/// assert_eq!(app.test().get(&path).send_now().text(), "post 7 of ada");
+/// assert_eq!(app.test().get(&path).send_blocking().text(), "post 7 of ada");
 /// # Ok::<(), peregrine::web::urls::UrlError>(())
 /// ```
 pub struct RoutePath<T> {

@@ -32,9 +32,9 @@ use std::net::{IpAddr, SocketAddr};
 /// async fn login(request: Request) -> String {
 ///     format!("{}/login", request.client().origin())
 /// }
-/// let client = App::new().get("/", login).test().behind(TrustedProxies::hops(1));
+/// let client = App::new().get("/", login).test().with_trusted_proxies(TrustedProxies::hops(1));
 /// let request = client.get("/").header("host", "a.example").header("x-forwarded-proto", "https");
-/// assert_eq!(request.send_now().text(), "https://a.example/login");
+/// assert_eq!(request.send_blocking().text(), "https://a.example/login");
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct ClientInfo<'r> {

@@ -21,7 +21,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 ///
 /// ```
 /// use peregrine::prelude::*;
-/// use peregrine::web::private_response::Personal;
+/// use peregrine::web::private_response::PrivateResponse;
 ///
 /// #[derive(Clone)]
 /// struct Customer(String);
