@@ -60,9 +60,9 @@ impl Challenge {
 ///     .contact("admin@example.org")
 ///     .directory_url(LETS_ENCRYPT_STAGING)
 ///     .challenges(&[Challenge::TlsAlpn01])
-///     .folder("/var/lib/example/acme")
+///     .state_dir("/var/lib/example/acme")
 ///     .tls()?
-///     .with_minimum_version(Version::Tls13)?;
+///     .with_minimum_version(TlsVersion::Tls13)?;
 /// # let _ = tls;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -30,9 +30,9 @@ use std::marker::PhantomData;
 /// #[derive(Clone)]
 /// struct Robot(&'static str);
 ///
-/// let secret = Secret::new("c2VjcmV0");
+/// let secret = SecretHash::new("c2VjcmV0");
 /// let robots = Authenticate::bearer(async move |BearerToken(token)| {
-///     secret.is(&token).then_some(Robot("crawler"))
+///     secret.verify(&token).then_some(Robot("crawler"))
 /// });
 /// let app = App::new()
 ///     .get("/", || "everybody")

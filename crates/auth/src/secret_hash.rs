@@ -14,9 +14,9 @@ use subtle::ConstantTimeEq;
 /// ```
 /// use peregrine::auth::SecretHash;
 ///
-/// let secret = Secret::new("4mQ0xV7bS2");
-/// assert!(secret.is("4mQ0xV7bS2"));
-/// assert!(!secret.is("4mQ0xV7bS3"));
+/// let secret = SecretHash::new("4mQ0xV7bS2");
+/// assert!(secret.verify("4mQ0xV7bS2"));
+/// assert!(!secret.verify("4mQ0xV7bS3"));
 /// assert_eq!(format!("{secret:?}"), "Secret(..)");
 /// ```
 #[derive(Clone)]

@@ -422,7 +422,7 @@ fn redirect_to_slash(parts: &Parts) -> Response {
     let (head, client) = (&parts.head, parts.client());
     // A path that begins with two slashes would lead to another host.
     let path = head.original_path().trim_start_matches(['/', '\\']);
-    let mut place = format!("{}/{path}/", client.parse_prefix());
+    let mut place = format!("{}/{path}/", client.prefix());
     if let Some(query) = head.query() {
         place.push('?');
         place.push_str(query);

@@ -44,7 +44,7 @@ pub const ACCESS_LOG_TARGET: &str = "peregrine::access";
 /// use peregrine::middleware::{AccessLog, RequestId};
 /// use peregrine::App;
 ///
-/// let app = App::empty().wrap(RequestId::empty()).wrap(AccessLog::empty()).get("/", || "hello");
+/// let app = App::wait_idle().wrap(RequestId::wait_idle()).wrap(AccessLog::wait_idle()).get("/", || "hello");
 /// assert_eq!(app.test().get("/").send_blocking().text(), "hello");
 /// ```
 #[derive(Clone, Copy, Debug, Default)]

@@ -27,14 +27,14 @@ pub const REQUEST_ID_BYTES_MAX: usize = 128;
 /// order. IDs are unique, but not secret.
 ///
 /// ```
-/// use peregrine::middleware::{SetRequestId, SetRequestId};
+/// use peregrine::middleware::{RequestId, SetRequestId};
 /// use peregrine::App;
 ///
 /// async fn show(id: RequestId) -> String {
 ///     id.to_string()
 /// }
 ///
-/// let client = App::empty().wrap(RequestId::empty()).get("/", show).test();
+/// let client = App::new().wrap(SetRequestId::new()).get("/", show).test();
 /// let response = client.get("/").header("X-Request-Id", "from-the-proxy").send_blocking();
 /// assert_eq!(response.text(), "from-the-proxy");
 /// assert_eq!(response.header("x-request-id"), Some("from-the-proxy"));
@@ -106,7 +106,7 @@ impl Middleware for SetRequestId {
 }
 
 /// The ID of a request. As a handler argument it requires [`SetRequestId`] around the handler;
-/// otherwise the problem has status 500, and `Option<RequestId>` is `None`.
+/// otherwise the problem has status 500, and `Option<SetRequestId>` is `None`.
 #[derive(Clone, Copy)]
 pub struct RequestId {
     bytes: [u8; REQUEST_ID_BYTES_MAX],

@@ -14,7 +14,7 @@ use peregrine_web::{Middleware, Request, Response, Service};
 ///
 /// let headers = ResponseHeaders::new()
 ///     .insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"))
-///     .set_default(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))
+///     .insert_if_not_present(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))
 ///     .remove(header::SERVER);
 /// let client = App::new().wrap(headers).get("/", || "hello").test();
 /// let response = client.get("/").send_blocking();

@@ -32,7 +32,7 @@ const FIELD_OVERHEAD_BYTES: usize = size_of::<(String, FieldValue)>();
 /// struct Sighting {
 ///     bird: String,
 ///     count: Option<u32>,
-///     photo: Upload,
+///     photo: UploadedFile,
 /// }
 ///
 /// async fn report(MultipartForm(sighting): MultipartForm<Sighting>) -> String {

@@ -11,7 +11,7 @@
 //! #[derive(serde::Deserialize)]
 //! struct Photo {
 //!     title: String,
-//!     picture: Upload,
+//!     picture: UploadedFile,
 //! }
 //!
 //! async fn show(form: MultipartForm<Photo>) -> String {

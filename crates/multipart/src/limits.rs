@@ -22,7 +22,7 @@ use peregrine_web::{Request, Response, Service};
 ///     Ok(fields.to_string())
 /// }
 ///
-/// let limits = Limits { fields_max: 10, ..Limits::DEFAULT };
+/// let limits = MultipartLimits { fields_max: 10, ..MultipartLimits::DEFAULT };
 /// let app = App::new().wrap(limits).post("/count", count);
 /// # drop(app);
 /// ```

@@ -34,7 +34,7 @@ pub const OPENAPI_VERSION: &str = "3.1.0";
 ///     .description("Which birds were seen.")
 ///     .security_scheme("token", SecurityScheme::bearer(""))
 ///     .default_security("token")
-///     .all_described();
+///     .require_descriptions();
 /// let app = App::new().get("/birds", (|| "all").described()).add(api);
 /// let client = app.test();
 /// assert_eq!(client.get("/openapi.json").send_blocking().status(), 200);

@@ -45,7 +45,7 @@ pub struct RequestLine<'a> {
 /// builder.finish()?;
 /// assert_eq!(head.authority.slice(&bytes), b"example.org");
 /// assert_eq!(bytes, b"GET https://example.org/a?b HTTP/2.0\r\naccept: */*\r\n\r\n");
-/// # Ok::<_, peregrine_proto::Reject>(())
+/// # Ok::<_, peregrine_proto::RequestError>(())
 /// ```
 #[derive(Debug)]
 #[must_use = "a head ends with `finish`"]

@@ -23,9 +23,9 @@ const FAIL_TIMEOUT: Duration = Duration::from_secs(10);
 /// use peregrine::proxy::{LoadBalancing, Upstreams};
 /// use std::time::Duration;
 ///
-/// let upstreams = Upstream::new(["http://10.0.0.7:8080", "http://10.0.0.8:8080"])?
-///     .load_balancing(Balance::LeastRequests)
-///     .check("/health", Duration::from_secs(5));
+/// let upstreams = Upstreams::new(["http://10.0.0.7:8080", "http://10.0.0.8:8080"])?
+///     .load_balancing(LoadBalancing::LeastRequests)
+///     .health_check("/health", Duration::from_secs(5));
 /// # let _ = upstreams;
 /// # Ok::<(), peregrine::proxy::UpstreamError>(())
 /// ```

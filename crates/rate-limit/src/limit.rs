@@ -184,7 +184,7 @@ impl RateLimit {
     /// // Users by ID, all other clients by address.
     /// let limit = RateLimit::per_minute(100).key_by(|request| {
     ///     let user = request.extensions().get::<UserId>();
-    ///     user.map_or_else(Key::client_ip, |user| Key::from_value(user.0.to_be_bytes()))
+    ///     user.map_or_else(RateLimitKey::client_ip, |user| RateLimitKey::from_value(user.0.to_be_bytes()))
     /// });
     /// # let _ = limit;
     /// ```

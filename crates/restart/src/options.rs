@@ -20,7 +20,7 @@ use std::time::Duration;
 /// use std::time::Duration;
 ///
 /// fn main() -> peregrine::Result<()> {
-///     let successor = Successor::new().timeout(Duration::from_secs(120));
+///     let successor = UpgradeOptions::new().timeout(Duration::from_secs(120));
 ///     let server = Server::bind("127.0.0.1:8080").upgrade_options(successor);
 ///     server.serve(|| App::new().get("/", || "hello"))
 /// }

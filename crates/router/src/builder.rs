@@ -33,7 +33,7 @@ pub enum TrailingSlash {
 /// const GET: u8 = 0;
 ///
 /// let mut builder = RouterBuilder::new();
-/// builder.insert("/users/{id}", Methods::single(GET), 7);
+/// builder.insert("/users/{id}", MethodSet::single(GET), 7);
 /// let router = builder.build()?;
 ///
 /// let mut parameters = Parameters::default();

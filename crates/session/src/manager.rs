@@ -38,7 +38,7 @@ const BYTES_MAX: usize = 64 * 1024;
 ///     Ok(format!("visit number {visits}"))
 /// }
 /// let keys = CookieKeys::new(&[7; 32]); // from the configuration
-/// let client = App::new().wrap(Sessions::cookie_store(keys)).get("/", visit).test();
+/// let client = App::new().wrap(SessionManager::cookie_store(keys)).get("/", visit).test();
 /// let first = client.get("/").send_blocking();
 /// let cookie = first.header("set-cookie").unwrap().split(';').next().unwrap();
 /// assert_eq!(client.get("/").header("cookie", cookie).send_blocking().text(), "visit number 2");
@@ -82,7 +82,7 @@ pub(crate) struct SessionSettings {
 
 impl SessionManager {
     /// Keeps sessions in a `tower-sessions` store (version 0.15), such as `MemoryIdempotencyStore`,
-    /// `PostgresStore` or `RedisStore`. All workers share the store: create one `Sessions` outside
+    /// `PostgresStore` or `RedisStore`. All workers share the store: create one `SessionManager` outside
     /// the closure passed to `serve` and clone it in there.
     pub fn new(store: impl SessionStore) -> Self {
         Self::with_backend(Backend::Store(Arc::new(store)))

@@ -97,19 +97,19 @@ impl TlsConnection {
 
     /// The identity in the client's certificate.
     #[must_use]
-    pub fn client(&self) -> Option<PeerCertificate> {
+    pub fn peer_certificate(&self) -> Option<PeerCertificate> {
         match *self {}
     }
 
     /// The hosts that requests may be for.
-    pub fn hosts(&mut self) -> Option<&mut CertificateNames> {
+    pub fn certificate_names(&mut self) -> Option<&mut CertificateNames> {
         match *self {}
     }
 }
 
 impl CertificateNames {
     /// Returns whether the certificate is valid for the host of `authority`.
-    pub fn cover(&mut self, _: &str) -> bool {
+    pub fn matches(&mut self, _: &str) -> bool {
         match *self {}
     }
 }

@@ -5,10 +5,10 @@
 //! only clock and the only randomness are those that rustls needs for itself.
 //!
 //! ```
-//! use peregrine::tls::{TlsReadState, Tls};
+//! use peregrine::tls::{TlsReadState, TlsConfig};
 //!
-//! let made = Tls::self_signed(&["localhost"])?;
-//! let mut session = made.tls.session(); // one for each connection
+//! let made = TlsConfig::self_signed(&["localhost"])?;
+//! let mut session = made.tls.new_connection(); // one for each connection
 //! let (mut plain, mut out) = (Vec::new(), Vec::new());
 //!
 //! // Always send the bytes appended to `out`, even after an error.

@@ -24,7 +24,7 @@ const TEXT_BYTES_MAX: usize = 200;
 ///
 /// async fn create(Json(name): Json<String>) -> Result<String, Problem> {
 ///     if name == "ada" {
-///         return Err(Invalid::in_body().and("", "the name is taken").into());
+///         return Err(ValidationErrors::in_body().add("", "the name is taken").into());
 ///     }
 ///     Ok(name)
 /// }

@@ -22,7 +22,7 @@
 //! let client = App::new().get("/echo", echo).test();
 //! let mut socket = client.websocket("/echo").connect_blocking();
 //! socket.send_blocking("hello");
-//! assert_eq!(socket.recv_now().unwrap().text(), "hello");
+//! assert_eq!(socket.recv_blocking().unwrap().text(), "hello");
 //! ```
 //!
 //! Handlers need not answer pings, detect silent peers, complete the close handshake in time, or

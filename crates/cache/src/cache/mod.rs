@@ -382,7 +382,7 @@ impl CacheSettings {
     fn cache_key(&self, parts: &Parts) -> Option<String> {
         let client = parts.client();
         let mut key = client.origin().to_ascii_lowercase();
-        key.push_str(client.parse_prefix());
+        key.push_str(client.prefix());
         key.push(' ');
         match &self.key {
             Some(key_of) => key.push_str(&key_of(parts)?),

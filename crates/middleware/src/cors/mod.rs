@@ -39,8 +39,8 @@ const REQUEST_PRIVATE_NETWORK: &str = "access-control-request-private-network";
 ///
 /// let cors = Cors::new()
 ///     .allow_origin("https://app.example.com")
-///     .origin("https://*.preview.example.com")
-///     .credentials();
+///     .allow_origin("https://*.preview.example.com")
+///     .allow_credentials();
 /// let client = App::new().wrap(cors).get("/birds", || "peregrine").test();
 /// let response = client.get("/birds").header("origin", "https://app.example.com").send_blocking();
 /// assert_eq!(response.header("access-control-allow-origin"), Some("https://app.example.com"));

@@ -47,7 +47,7 @@ impl fmt::Display for ResponseStatus {
 /// }
 ///
 /// impl OperationOutput for Csv {
-///     fn describe(responses: &mut Responses) {
+///     fn describe(responses: &mut ResponsesBuilder) {
 ///         responses.text(200, "text/csv");
 ///     }
 /// }

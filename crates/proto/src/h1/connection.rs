@@ -92,7 +92,7 @@ pub enum NextAction {
 /// connection.send_response(200, [], ResponseLength::Exact(2), &date, &mut out);
 /// connection.send_data(b"hi", &mut out);
 /// connection.finish([], &mut out);
-/// assert_eq!(connection.next_action(), Next::Request);
+/// assert_eq!(connection.next_action(), NextAction::Request);
 /// ```
 #[derive(Debug)]
 pub struct Connection {

@@ -52,8 +52,8 @@ use crate::trailers::Trailers;
 /// let mut unread = frame::PREFACE.to_vec();
 /// frame::write_settings([], &mut unread);
 /// // GET, https, /, and the authority `a`, by HPACK.
-/// let end = receive_frame::flags::END_STREAM | receive_frame::flags::END_HEADERS;
-/// receive_frame::write(receive_frame::Kind::Headers, end, 1, b"\x82\x87\x84\x01\x01a", &mut unread);
+/// let end = frame::flags::END_STREAM | frame::flags::END_HEADERS;
+/// frame::write_frame(frame::FrameType::Headers, end, 1, b"\x82\x87\x84\x01\x01a", &mut unread);
 ///
 /// let (used, event) = connection.receive(&limits, &unread, &mut bytes, &mut head, &mut out);
 /// assert_eq!(event, Event::Settings);
@@ -65,7 +65,7 @@ use crate::trailers::Trailers;
 ///
 /// connection.send_response(&limits, request.stream, 200, [], ResponseLength::Exact(2), &date, &mut out);
 /// assert!(connection.send_capacity(&limits, request.stream) >= 2);
-/// connection.send_data(&limits, request.stream, b"hi", After::End, &mut out);
+/// connection.send_data(&limits, request.stream, b"hi", MoreData::End, &mut out);
 /// connection.close_answered_streams(&mut out, |_| {});
 /// ```
 #[derive(Debug)]

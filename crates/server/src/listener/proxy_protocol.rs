@@ -24,7 +24,7 @@ use std::sync::Arc;
 /// use peregrine::{Listener, ProxyProtocol, Server};
 ///
 /// let balanced = Listener::bind("0.0.0.0:8443")
-///     .proxy_protocol(ProxyProtocol::required().from(["10.0.0.0/8"]));
+///     .proxy_protocol(ProxyProtocol::required().trust(["10.0.0.0/8"]));
 /// let server = Server::new().listen(balanced);
 /// # let _ = server;
 /// ```

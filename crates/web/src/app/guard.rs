@@ -102,8 +102,8 @@ fn combined_header_names(left: &impl Guard, right: &impl Guard) -> Option<Vec<He
 /// use peregrine::web::guard::{self, GuardContext};
 /// use peregrine::web::{App, HandlerExt};
 ///
-/// let is_new = |asked: &Asked<'_>| {
-///     asked.head().field_text("x-version").is_some_and(|version| version >= "2")
+/// let is_new = |asked: &GuardContext<'_>| {
+///     asked.head().header("x-version").is_some_and(|version| version >= "2")
 /// };
 /// let client = App::new()
 ///     .get("/", (|| "new").guard(guard::varying_by(["x-version"], is_new)))

@@ -190,7 +190,7 @@ impl App {
     /// ```
     /// use peregrine::web::{App, RequestHead, Problem, Response};
     ///
-    /// let app = App::new().on_problem(|problem: Problem, _: &Head| {
+    /// let app = App::new().on_problem(|problem: Problem, _: &RequestHead| {
     ///     Response::new(problem.status).with_body(format!("Oh no! {}", problem.kind))
     /// });
     /// assert_eq!(app.test().get("/x").send_blocking().text(), "Oh no! unknown-route");

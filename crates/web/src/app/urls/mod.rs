@@ -44,7 +44,7 @@ pub struct Urls {
 
 impl Urls {
     /// The path of the route called `name`. It starts with the prefix that a trusted proxy removed
-    /// from the path, if any ([`ClientInfo::parse_prefix`](crate::ClientInfo::parse_prefix)).
+    /// from the path, if any ([`ClientInfo::prefix`](crate::ClientInfo::prefix)).
     ///
     /// # Errors
     /// If no route has the name, or the values do not match the parameters of its pattern.
@@ -75,7 +75,7 @@ impl FromRequestParts for Urls {
         let client = parts.client();
         Ok(Self {
             route_index: facts,
-            prefix: client.parse_prefix().to_owned(),
+            prefix: client.prefix().to_owned(),
             origin: client.origin(),
         })
     }

@@ -195,7 +195,7 @@ impl<'r> ClientInfo<'r> {
     /// The prefix that a proxy removed from the path, such as `/shop`, without a slash at its end;
     /// empty if there is none. The redirects of routes (`TrailingSlash`) put it before their paths.
     #[must_use]
-    pub fn parse_prefix(&self) -> &'r str {
+    pub fn prefix(&self) -> &'r str {
         let proxies = self.connection.trusted_proxies.as_deref();
         if !proxies.is_some_and(|proxies| {
             matches!(proxies.header, ForwardedHeader::XForwarded { prefix: true, .. })

@@ -116,7 +116,7 @@ pub enum ConnectionAddr {
 /// // Only processes of root are allowed.
 /// async fn admin(request: Request) -> Response {
 ///     match request.parts.connection().peer.peer_credentials() {
-///         Some(Credentials { uid: 0, .. }) => "hello, root".into_response(),
+///         Some(PeerCredentials { uid: 0, .. }) => "hello, root".into_response(),
 ///         _ => StatusCode::FORBIDDEN.into_response(),
 ///     }
 /// }
