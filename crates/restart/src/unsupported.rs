@@ -19,7 +19,7 @@ impl UpgradeOptions {
         Self(())
     }
 
-    pub fn is_by_signal(&self) -> bool {
+    pub fn is_on_sigusr2(&self) -> bool {
         let Self(()) = self;
         false
     }
@@ -51,7 +51,7 @@ impl RestartState {
         let Self(()) = self;
     }
 
-    pub fn is_by_signal(&self) -> bool {
+    pub fn upgrades_on_sigusr2(&self) -> bool {
         let Self(()) = self;
         false
     }
@@ -95,7 +95,7 @@ impl InheritedListeners {
         match self.0 {}
     }
 
-    pub fn take_by_name(&mut self, _: &str, _: Option<&str>) -> Vec<InheritedListener> {
+    pub fn take(&mut self, _: &str, _: Option<&str>) -> Vec<InheritedListener> {
         match self.0 {}
     }
 

@@ -176,7 +176,7 @@ mod other {
                 if entries.len() == most {
                     return Ok((entries, true));
                 }
-                entries.push(DirEntry { name: name.to_owned(), is_folder: kind.is_dir() });
+                entries.push(DirEntry { name: name.to_owned(), is_dir: kind.is_dir() });
             }
             Ok((entries, false))
         }

@@ -26,7 +26,7 @@ use peregrine_driver::{Options, Socket, SocketOptions};
 #[cfg(all(target_os = "linux", feature = "restart"))]
 use peregrine_restart::UpgradeOptions;
 #[cfg(not(all(target_os = "linux", feature = "restart")))]
-use peregrine_restart::internal::Successor;
+use peregrine_restart::internal::UpgradeOptions;
 use peregrine_server::{Limits, TraceConfig};
 #[cfg(feature = "tls")]
 use peregrine_tls::TlsConfig;
