@@ -54,15 +54,15 @@ impl Challenge {
 ///
 /// ```no_run
 /// use peregrine::acme::{Acme, Challenge, LETS_ENCRYPT_STAGING};
-/// use peregrine::tls::Version;
+/// use peregrine::tls::TlsVersion;
 ///
 /// let tls = Acme::new(["example.org"])
 ///     .contact("admin@example.org")
-///     .directory(LETS_ENCRYPT_STAGING)
+///     .directory_url(LETS_ENCRYPT_STAGING)
 ///     .challenges(&[Challenge::TlsAlpn01])
-///     .folder("/var/lib/example/acme")
+///     .state_dir("/var/lib/example/acme")
 ///     .tls()?
-///     .with_minimum_version(Version::Tls13)?;
+///     .with_minimum_version(TlsVersion::Tls13)?;
 /// # let _ = tls;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

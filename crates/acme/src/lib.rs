@@ -10,9 +10,9 @@
 //! fn main() -> Result<(), Box<dyn std::error::Error>> {
 //!     let tls = Acme::new(["example.org", "www.example.org"])
 //!         .contact("admin@example.org")
-//!         .folder("/var/lib/example/acme")
+//!         .state_dir("/var/lib/example/acme")
 //!         .tls()?;
-//!     Server::bind("[::]:80").tls("[::]:443", tls).serve(|| App::new().get("/", || "hello"))?;
+//!     Server::bind("[::]:80").listen_tls("[::]:443", tls).serve(|| App::new().get("/", || "hello"))?;
 //!     Ok(())
 //! }
 //! ```

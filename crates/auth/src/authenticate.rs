@@ -25,24 +25,24 @@ use std::marker::PhantomData;
 ///
 /// ```
 /// use peregrine::App;
-/// use peregrine::auth::{Authenticate, BearerToken, Secret, User};
+/// use peregrine::auth::{Authenticate, BearerToken, SecretHash, User};
 ///
 /// #[derive(Clone)]
 /// struct Robot(&'static str);
 ///
-/// let secret = Secret::new("c2VjcmV0");
+/// let secret = SecretHash::new("c2VjcmV0");
 /// let robots = Authenticate::bearer(async move |BearerToken(token)| {
-///     secret.is(&token).then_some(Robot("crawler"))
+///     secret.verify(&token).then_some(Robot("crawler"))
 /// });
 /// let app = App::new()
 ///     .get("/", || "everybody")
 ///     .scope("/robots", |scope| {
-///         scope.with(robots).get("/me", |User(robot): User<Robot>| robot.0)
+///         scope.wrap(robots).get("/me", |User(robot): User<Robot>| robot.0)
 ///     });
 ///
 /// let client = app.test();
-/// let send = |value: &str| client.get("/robots/me").header("authorization", value).send_now();
-/// assert_eq!(client.get("/").send_now().text(), "everybody");
+/// let send = |value: &str| client.get("/robots/me").header("authorization", value).send_blocking();
+/// assert_eq!(client.get("/").send_blocking().text(), "everybody");
 /// assert_eq!(send("Bearer c2VjcmV0").text(), "crawler");
 /// let refused = send("Bearer other");
 /// assert_eq!(refused.status(), 401);
@@ -135,8 +135,8 @@ impl<F> Authenticate<BearerToken, F> {
     ///
     /// let verify = async |BearerToken(token)| (token == "abc").then_some(7);
     /// let tokens = Authenticate::bearer(verify).scheme("Token");
-    /// let client = App::new().with(tokens).get("/", || "welcome").test();
-    /// let send = |value: &str| client.get("/").header("authorization", value).send_now();
+    /// let client = App::new().wrap(tokens).get("/", || "welcome").test();
+    /// let send = |value: &str| client.get("/").header("authorization", value).send_blocking();
     /// assert_eq!(send("Token abc").text(), "welcome");
     /// let refused = send("Bearer abc");
     /// assert_eq!(refused.header("www-authenticate"), Some(r#"Token realm="restricted""#));

@@ -20,10 +20,10 @@ use std::fmt;
 /// use peregrine::App;
 /// use peregrine::auth::BasicAuth;
 ///
-/// let client = App::new().get("/", |credentials: BasicAuth| credentials.user).test();
+/// let client = App::new().get("/", |credentials: BasicAuth| credentials.username).test();
 /// let request = client.get("/").header("authorization", "Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==");
-/// assert_eq!(request.send_now().text(), "Aladdin");
-/// let refused = client.get("/").send_now();
+/// assert_eq!(request.send_blocking().text(), "Aladdin");
+/// let refused = client.get("/").send_blocking();
 /// let challenge = r#"Basic realm="restricted", charset="UTF-8""#;
 /// assert_eq!(refused.header("www-authenticate"), Some(challenge));
 /// ```
@@ -296,7 +296,7 @@ impl BearerToken {
     /// }
     ///
     /// let client = App::new().get("/", token).test();
-    /// let send = |value: &str| client.get("/").header("authorization", value).send_now();
+    /// let send = |value: &str| client.get("/").header("authorization", value).send_blocking();
     /// assert_eq!(send("Token abc").text(), "abc");
     /// assert_eq!(send("Bearer abc").text(), "none");
     /// assert_eq!(send("Token a b").status(), 400);

@@ -12,11 +12,11 @@ use subtle::ConstantTimeEq;
 /// need a slow hash: see the guide.
 ///
 /// ```
-/// use peregrine::auth::Secret;
+/// use peregrine::auth::SecretHash;
 ///
-/// let secret = Secret::new("4mQ0xV7bS2");
-/// assert!(secret.is("4mQ0xV7bS2"));
-/// assert!(!secret.is("4mQ0xV7bS3"));
+/// let secret = SecretHash::new("4mQ0xV7bS2");
+/// assert!(secret.verify("4mQ0xV7bS2"));
+/// assert!(!secret.verify("4mQ0xV7bS3"));
 /// assert_eq!(format!("{secret:?}"), "SecretHash(..)");
 /// ```
 #[doc(alias = "constant_time_eq")]

@@ -21,10 +21,10 @@ const HASHED_BYTES_MAX: u64 = 1024 * 1024;
 /// use peregrine::App;
 /// use peregrine::cache::Etag;
 ///
-/// let client = App::new().with(Etag::new()).get("/", || "a page").test();
-/// let first = client.get("/").send_now();
+/// let client = App::new().wrap(Etag::new()).get("/", || "a page").test();
+/// let first = client.get("/").send_blocking();
 /// let tag = first.header("etag").unwrap();
-/// let again = client.get("/").header("if-none-match", tag).send_now();
+/// let again = client.get("/").header("if-none-match", tag).send_blocking();
 /// assert_eq!((again.status().as_u16(), again.text().as_str()), (304, ""));
 /// ```
 ///

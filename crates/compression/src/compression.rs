@@ -36,8 +36,8 @@ pub(crate) const DIGEST_FIELDS: [&str; 3] = ["content-digest", "repr-digest", "c
 /// use peregrine::App;
 ///
 /// let page = || "many words, ".repeat(1000);
-/// let client = App::new().with(Compression::new()).get("/", page).test();
-/// let response = client.get("/").header("accept-encoding", "gzip, br;q=0.5").send_now();
+/// let client = App::new().wrap(Compression::new()).get("/", page).test();
+/// let response = client.get("/").header("accept-encoding", "gzip, br;q=0.5").send_blocking();
 /// assert_eq!(response.header("content-encoding"), Some("gzip"));
 /// assert_eq!(response.header("vary"), Some("accept-encoding"));
 /// assert!(response.bytes().len() < 200);
@@ -51,7 +51,7 @@ pub(crate) const DIGEST_FIELDS: [&str; 3] = ["content-digest", "repr-digest", "c
 ///   ([`Compression::content_types`]).
 /// - **Length**: 1 KiB or more, or unknown ([`Compression::bytes_min`]).
 /// - **Never compressed**: content that has a coding, ranges (206), responses with
-///   `Cache-Control: no-transform` or [`Uncompressed`], and requests selected by
+///   `Cache-Control: no-transform` or [`NoCompression`], and requests selected by
 ///   [`Compression::except`].
 /// - **`ETag`**: a strong tag becomes weak, since the bytes differ.
 /// - **`Vary: Accept-Encoding`** is set on every response that could be compressed.
@@ -68,17 +68,17 @@ pub(crate) const DIGEST_FIELDS: [&str; 3] = ["content-digest", "repr-digest", "c
 /// their compressed length, the attacker can guess other content of the same response byte by byte
 /// (BREACH). Responses with both a secret and data from the request should therefore not be
 /// compressed, or should mask the secret, as `CsrfToken` does. Keep such routes out of the scope,
-/// return [`Uncompressed`] with the response, or exclude them with [`Compression::except`].
+/// return [`NoCompression`] with the response, or exclude them with [`Compression::except`].
 ///
 /// ```
-/// use peregrine::compression::{Compression, Uncompressed};
+/// use peregrine::compression::{Compression, NoCompression};
 /// use peregrine::App;
 ///
-/// async fn token() -> (Uncompressed, String) {
-///     (Uncompressed, "secret".repeat(1000))
+/// async fn token() -> (NoCompression, String) {
+///     (NoCompression, "secret".repeat(1000))
 /// }
-/// let client = App::new().with(Compression::new()).get("/", token).test();
-/// let response = client.get("/").header("accept-encoding", "gzip").send_now();
+/// let client = App::new().wrap(Compression::new()).get("/", token).test();
+/// let response = client.get("/").header("accept-encoding", "gzip").send_blocking();
 /// assert_eq!(response.header("content-encoding"), None);
 /// ```
 #[doc(alias = "CompressionLayer")]
@@ -150,7 +150,7 @@ impl Compression {
 
     /// Excludes the requests for which the function returns `true`. A path is matched exactly as
     /// sent, and the same path can be encoded in several ways (`/%61dmin`): for secrets, prefer
-    /// [`Uncompressed`] or scopes.
+    /// [`NoCompression`] or scopes.
     pub fn except(mut self, is_exempt: impl Fn(&RequestHead) -> bool + 'static) -> Self {
         self.except = Some(Rc::new(is_exempt));
         self

@@ -44,14 +44,14 @@ const WINDOW_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// async fn echo(text: String) -> String {
 ///     text
 /// }
-/// let client = App::new().with(Decompression::new()).post("/", echo).test();
+/// let client = App::new().wrap(Decompression::new()).post("/", echo).test();
 /// // "hello" in gzip.
 /// let packed = [
 ///     31, 139, 8, 0, 0, 0, 0, 0, 0, 255, 203, 72, 205, 201, 201, 7, 0, 134, 166, 16, 54, 5, 0,
 ///     0, 0,
 /// ];
 /// let send = |coding: &str, body: Vec<u8>| {
-///     client.post("/").header("content-encoding", coding).body(body).send_now()
+///     client.post("/").header("content-encoding", coding).body(body).send_blocking()
 /// };
 /// assert_eq!(send("gzip", packed.to_vec()).text(), "hello");
 /// assert_eq!(send("lzma", b"?".to_vec()).status(), 415);

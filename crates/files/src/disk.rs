@@ -54,7 +54,7 @@ pub(crate) fn try_read(file: &File, buffer: &mut [u8], at: u64) -> TryRead<usize
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn read_now(_: &File, _: &mut [u8], _: u64) -> TryRead<usize> {
+pub(crate) fn try_read(_: &File, _: &mut [u8], _: u64) -> TryRead<usize> {
     TryRead::Unknown
 }
 

@@ -54,9 +54,9 @@ const ALLOWED_METHODS: &str = "GET, HEAD, OPTIONS";
 /// std::fs::write(folder.path().join("hello.txt"), "hello").unwrap();
 ///
 /// let client = App::new().subtree("/files", Files::dir(folder.path())).test();
-/// let response = client.get("/files/hello.txt").header("range", "bytes=1-").send_now();
+/// let response = client.get("/files/hello.txt").header("range", "bytes=1-").send_blocking();
 /// assert_eq!((response.status().as_u16(), response.text().as_str()), (206, "ello"));
-/// assert_eq!(client.get("/files/../Cargo.toml").send_now().status(), 400);
+/// assert_eq!(client.get("/files/../Cargo.toml").send_blocking().status(), 400);
 /// ```
 #[doc(alias = "ServeDir")]
 #[doc(alias = "static_files")]
@@ -263,8 +263,8 @@ impl Files {
     /// }
     ///
     /// let client = App::new().state(Files::dir(root)).get("/reports/{id}", report).test();
-    /// assert_eq!(client.get("/reports/7").send_now().text(), "PDF");
-    /// assert_eq!(client.get("/reports/8").send_now().status(), 404);
+    /// assert_eq!(client.get("/reports/7").send_blocking().text(), "PDF");
+    /// assert_eq!(client.get("/reports/8").send_blocking().status(), 404);
     /// ```
     pub async fn serve(&self, parts: &Parts, path: &str) -> Response {
         match FilePath::from_path(path, self.hidden_files) {
@@ -436,7 +436,7 @@ fn redirect_to_slash(parts: &Parts) -> Response {
     let (head, client) = (&parts.head, parts.client());
     // A path that begins with two slashes would lead to another host.
     let path = head.original_path().trim_start_matches(['/', '\\']);
-    let mut place = format!("{}/{path}/", client.parse_prefix());
+    let mut place = format!("{}/{path}/", client.prefix());
     if let Some(query) = head.query() {
         place.push('?');
         place.push_str(query);

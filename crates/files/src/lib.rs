@@ -4,7 +4,7 @@
 //! use peregrine::files::Files;
 //! use peregrine::prelude::*;
 //!
-//! let files = Files::dir("static").precompressed().immutable_hashed_names();
+//! let files = Files::dir("static").serve_precompressed().immutable_hashed_names();
 //! let app = App::new().subtree("/static", files);
 //! # drop(app);
 //! ```

@@ -44,8 +44,8 @@ pub const ACCESS_LOG_TARGET: &str = "peregrine::access";
 /// use peregrine::middleware::{AccessLog, RequestId};
 /// use peregrine::App;
 ///
-/// let app = App::new().with(RequestId::new()).with(AccessLog::new()).get("/", || "hello");
-/// assert_eq!(app.test().get("/").send_now().text(), "hello");
+/// let app = App::wait_idle().wrap(RequestId::wait_idle()).wrap(AccessLog::wait_idle()).get("/", || "hello");
+/// assert_eq!(app.test().get("/").send_blocking().text(), "hello");
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]

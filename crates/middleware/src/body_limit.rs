@@ -19,9 +19,9 @@ use peregrine_web::{Middleware, Request, Response, Service};
 ///     text
 /// }
 ///
-/// let client = App::new().with(BodyLimit::new(5)).post("/", echo).test();
-/// assert_eq!(client.post("/").body("12345").send_now().text(), "12345");
-/// assert_eq!(client.post("/").body("123456").send_now().status(), 413);
+/// let client = App::new().wrap(BodyLimit::new(5)).post("/", echo).test();
+/// assert_eq!(client.post("/").body("12345").send_blocking().text(), "12345");
+/// assert_eq!(client.post("/").body("123456").send_blocking().status(), 413);
 /// ```
 #[doc(alias = "RequestBodyLimit")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

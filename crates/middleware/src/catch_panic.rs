@@ -22,8 +22,8 @@ use std::task::Poll;
 /// use peregrine::App;
 ///
 /// let nothing: Vec<String> = Vec::new();
-/// let app = App::new().with(CatchPanic::new()).get("/", move || nothing[0].clone());
-/// assert_eq!(app.test().get("/").send_now().status(), 500);
+/// let app = App::new().wrap(CatchPanic::new()).get("/", move || nothing[0].clone());
+/// assert_eq!(app.test().get("/").send_blocking().status(), 500);
 /// ```
 #[derive(Default)]
 pub struct CatchPanic {
@@ -58,8 +58,8 @@ impl CatchPanic {
     /// use peregrine::App;
     ///
     /// let catch = CatchPanic::new().on_panic(|panicked| format!("{:?} broke", panicked.route));
-    /// let app = App::new().with(catch).get("/{x}", || -> &'static str { panic!("oh no") });
-    /// assert_eq!(app.test().get("/a").send_now().text(), "Some(\"/{x}\") broke");
+    /// let app = App::new().wrap(catch).get("/{x}", || -> &'static str { panic!("oh no") });
+    /// assert_eq!(app.test().get("/a").send_blocking().text(), "Some(\"/{x}\") broke");
     /// ```
     #[must_use]
     pub fn on_panic<F, R>(mut self, hook: F) -> Self

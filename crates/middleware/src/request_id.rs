@@ -27,15 +27,15 @@ pub const REQUEST_ID_BYTES_MAX: usize = 128;
 /// order. IDs are unique, but not secret.
 ///
 /// ```
-/// use peregrine::middleware::{RequestId, RequestId};
+/// use peregrine::middleware::{RequestId, SetRequestId};
 /// use peregrine::App;
 ///
 /// async fn show(id: RequestId) -> String {
 ///     id.to_string()
 /// }
 ///
-/// let client = App::new().with(RequestId::new()).get("/", show).test();
-/// let response = client.get("/").header("X-Request-Id", "from-the-proxy").send_now();
+/// let client = App::new().wrap(SetRequestId::new()).get("/", show).test();
+/// let response = client.get("/").header("X-Request-Id", "from-the-proxy").send_blocking();
 /// assert_eq!(response.text(), "from-the-proxy");
 /// assert_eq!(response.header("x-request-id"), Some("from-the-proxy"));
 /// ```

@@ -22,10 +22,10 @@ use std::rc::Rc;
 /// });
 /// let app = App::new()
 ///     .get("/", || "hello")
-///     .scope("/admin", |admin| admin.with(is_ours).get("/users", || "users"))
+///     .scope("/admin", |admin| admin.wrap(is_ours).get("/users", || "users"))
 ///     .test();
-/// assert_eq!(app.get("/").send_now().status(), 200);
-/// assert_eq!(app.get("/admin/users").send_now().status(), 403);
+/// assert_eq!(app.get("/").send_blocking().status(), 200);
+/// assert_eq!(app.get("/admin/users").send_blocking().status(), 403);
 /// ```
 #[doc(alias = "mtls")]
 #[doc(alias = "client_certificate")]

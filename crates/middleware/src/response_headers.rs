@@ -13,11 +13,11 @@ use peregrine_web::{Middleware, Request, Response, Service};
 /// use peregrine::App;
 ///
 /// let headers = ResponseHeaders::new()
-///     .set(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"))
-///     .set_default(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))
+///     .insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"))
+///     .insert_if_not_present(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))
 ///     .remove(header::SERVER);
-/// let client = App::new().with(headers).get("/", || "hello").test();
-/// let response = client.get("/").send_now();
+/// let client = App::new().wrap(headers).get("/", || "hello").test();
+/// let response = client.get("/").send_blocking();
 /// assert_eq!(response.header("cache-control"), Some("no-store"));
 /// assert_eq!(response.header("x-content-type-options"), Some("nosniff"));
 /// ```

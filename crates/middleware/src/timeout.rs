@@ -24,8 +24,8 @@ use tokio::time::{Sleep, sleep};
 /// use peregrine::App;
 /// use std::time::Duration;
 ///
-/// let app = App::new().with(Timeout::new(Duration::from_secs(10))).get("/", || "hello");
-/// assert_eq!(app.test().get("/").send_now().text(), "hello");
+/// let app = App::new().wrap(Timeout::new(Duration::from_secs(10))).get("/", || "hello");
+/// assert_eq!(app.test().get("/").send_blocking().text(), "hello");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeout {

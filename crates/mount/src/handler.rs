@@ -74,7 +74,7 @@ type ErrorHandler = Arc<dyn Fn(BoxError) -> Response + Send + Sync>;
 /// let router = Router::new()
 ///     .route("/hello/{name}", get(async |Path(name): Path<String>| format!("Hello, {name}!")));
 /// let client = App::new().subtree("/", tower(router)).test();
-/// assert_eq!(client.get("/hello/Ada").send_now().text(), "Hello, Ada!");
+/// assert_eq!(client.get("/hello/Ada").send_blocking().text(), "Hello, Ada!");
 /// ```
 pub fn tower<Via, T: IntoTowerHandler<Via>>(service: T) -> TowerHandler<T::Dispatch> {
     service.into_tower_handler()
@@ -168,7 +168,7 @@ impl<R> TowerHandler<R> {
     /// );
     /// let mounted = tower(router).extension(ConnectionInfo::clone);
     /// let client = App::new().subtree("/", mounted).test();
-    /// assert_eq!(client.get("/").send_now().text(), "from (none)");
+    /// assert_eq!(client.get("/").send_blocking().text(), "from (none)");
     /// ```
     #[must_use]
     pub fn extension<T, F>(self, make: F) -> Self
@@ -220,7 +220,7 @@ impl<R> TowerHandler<R> {
     ///
     /// let fails = tower_service_that_fails();
     /// let mounted = tower(fails).on_error(|error| (StatusCode::BAD_GATEWAY, error.to_string()));
-    /// let response = App::new().subtree("/", mounted).test().get("/").send_now();
+    /// let response = App::new().subtree("/", mounted).test().get("/").send_blocking();
     /// assert_eq!((response.status().as_u16(), response.text().as_str()), (502, "down"));
     /// # use peregrine::tower::SendBody;
     /// # fn tower_service_that_fails() -> impl tower::Service<

@@ -63,11 +63,11 @@ use tower_layer::Layer;
 /// let value = peregrine::http::HeaderValue::from_static("1");
 /// let app = App::new()
 ///     .get("/outside", || "plain")
-///     .with(layer(SetResponseHeaderLayer::overriding(stamp, value)))
+///     .wrap(layer(SetResponseHeaderLayer::overriding(stamp, value)))
 ///     .get("/inside", || "stamped");
 /// let client = app.test();
-/// assert_eq!(client.get("/inside").send_now().field("x-stamp"), Some("1"));
-/// assert_eq!(client.get("/outside").send_now().field("x-stamp"), None);
+/// assert_eq!(client.get("/inside").send_blocking().field("x-stamp"), Some("1"));
+/// assert_eq!(client.get("/outside").send_blocking().field("x-stamp"), None);
 /// ```
 ///
 /// # Cost
@@ -108,7 +108,7 @@ impl<L> LayerMiddleware<L> {
     ///         println!("from {} over {:?}", info.peer, info.tls);
     ///     },
     /// );
-    /// let app = App::new().with(layer(trace).extension(ConnectionInfo::clone));
+    /// let app = App::new().wrap(layer(trace).extension(ConnectionInfo::clone));
     /// # let _ = app;
     /// ```
     #[must_use]

@@ -16,9 +16,9 @@ use peregrine_web::{App, Handler, Request, Response, Scope};
 /// let router = Router::new().route("/", get("all")).route("/{id}", get("one"));
 /// let app = App::new().get("/", || "ours").mount("/birds", router);
 /// let client = app.test();
-/// assert_eq!(client.get("/").send_now().text(), "ours");
-/// assert_eq!(client.get("/birds").send_now().text(), "all");
-/// assert_eq!(client.get("/birds/7").send_now().text(), "one");
+/// assert_eq!(client.get("/").send_blocking().text(), "ours");
+/// assert_eq!(client.get("/birds").send_blocking().text(), "all");
+/// assert_eq!(client.get("/birds/7").send_blocking().text(), "one");
 /// ```
 #[doc(alias = "nest_service")]
 pub trait Mount: Sized {

@@ -29,8 +29,8 @@ use tower_service::Service;
 ///     response
 /// }
 ///
-/// let app = App::new().with(layer_with_body(Body::new, from_fn(stamp))).get("/", || "hello");
-/// let response = app.test().get("/").send_now();
+/// let app = App::new().wrap(layer_with_body(Body::new, from_fn(stamp))).get("/", || "hello");
+/// let response = app.test().get("/").send_blocking();
 /// assert_eq!((response.header("x-stamp"), response.text().as_str()), (Some("1"), "hello"));
 /// ```
 ///

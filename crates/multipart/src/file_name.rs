@@ -13,11 +13,11 @@ const BYTES_MAX: usize = 200;
 /// this one for display.
 ///
 /// ```
-/// use peregrine::multipart::safe_name;
+/// use peregrine::multipart::sanitize_file_name;
 ///
-/// assert_eq!(safe_name("../../etc/passwd").as_deref(), Some("passwd"));
-/// assert_eq!(safe_name(r"C:\fakepath\wing.jpg").as_deref(), Some("wing.jpg"));
-/// assert_eq!(safe_name("..").as_deref(), None);
+/// assert_eq!(sanitize_file_name("../../etc/passwd").as_deref(), Some("passwd"));
+/// assert_eq!(sanitize_file_name(r"C:\fakepath\wing.jpg").as_deref(), Some("wing.jpg"));
+/// assert_eq!(sanitize_file_name("..").as_deref(), None);
 /// ```
 #[must_use]
 pub fn sanitize_file_name(sent: &str) -> Option<String> {

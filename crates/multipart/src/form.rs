@@ -25,14 +25,14 @@ const FIELD_OVERHEAD_BYTES: usize = size_of::<(String, FieldValue)>();
 /// field.
 ///
 /// ```
-/// use peregrine::multipart::{MultipartForm, Upload};
+/// use peregrine::multipart::{MultipartForm, UploadedFile};
 /// use peregrine::prelude::*;
 ///
 /// #[derive(serde::Deserialize)]
 /// struct Sighting {
 ///     bird: String,
 ///     count: Option<u32>,
-///     photo: Upload,
+///     photo: UploadedFile,
 /// }
 ///
 /// async fn report(MultipartForm(sighting): MultipartForm<Sighting>) -> String {
@@ -46,7 +46,7 @@ const FIELD_OVERHEAD_BYTES: usize = size_of::<(String, FieldValue)>();
 ///             \u{1}\u{2}\r\n--b--\r\n";
 /// let content_type = "multipart/form-data; boundary=b";
 /// let request = client.post("/sightings").header("content-type", content_type);
-/// assert_eq!(request.body(form).send_now().text(), "1 of lanner, 2 bytes of photo");
+/// assert_eq!(request.body(form).send_blocking().text(), "1 of lanner, 2 bytes of photo");
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MultipartForm<T>(pub T);

@@ -5,13 +5,13 @@
 //! temporary files, written by threads that may block.
 //!
 //! ```
-//! use peregrine::multipart::{MultipartForm, Upload};
+//! use peregrine::multipart::{MultipartForm, UploadedFile};
 //! use peregrine::prelude::*;
 //!
 //! #[derive(serde::Deserialize)]
 //! struct Photo {
 //!     title: String,
-//!     picture: Upload,
+//!     picture: UploadedFile,
 //! }
 //!
 //! async fn show(form: MultipartForm<Photo>) -> String {

@@ -11,7 +11,7 @@ use peregrine_web::{Request, Response, Service};
 /// As middleware, it sets the limits of forms for the routes that follow in its scope.
 ///
 /// ```
-/// use peregrine::multipart::{Limits, Multipart};
+/// use peregrine::multipart::{MultipartLimits, Multipart};
 /// use peregrine::web::{App, Problem};
 ///
 /// async fn count(mut form: Multipart) -> Result<String, Problem> {
@@ -22,8 +22,8 @@ use peregrine_web::{Request, Response, Service};
 ///     Ok(fields.to_string())
 /// }
 ///
-/// let limits = Limits { fields_max: 10, ..Limits::DEFAULT };
-/// let app = App::new().with(limits).post("/count", count);
+/// let limits = MultipartLimits { fields_max: 10, ..MultipartLimits::DEFAULT };
+/// let app = App::new().wrap(limits).post("/count", count);
 /// # drop(app);
 /// ```
 #[doc(alias = "SizeLimit")]

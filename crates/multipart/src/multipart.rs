@@ -43,7 +43,7 @@ use std::task::{Context, Poll, ready};
 /// let client = App::new().post("/", sizes).test();
 /// let form = "--b\r\nContent-Disposition: form-data; name=\"bird\"\r\n\r\nlanner\r\n--b--\r\n";
 /// let request = client.post("/").header("content-type", "multipart/form-data; boundary=b");
-/// assert_eq!(request.body(form).send_now().text(), "bird: 6\n");
+/// assert_eq!(request.body(form).send_blocking().text(), "bird: 6\n");
 /// ```
 #[doc(alias = "form-data")]
 pub struct Multipart {

@@ -18,17 +18,17 @@ pub struct ApiScope(Scope);
 /// or without a prefix with [`App::register`](peregrine_web::App::add).
 ///
 /// ```
-/// use peregrine::openapi::{Api, DescribeExt, OpenApiExt, OpenApi, describe};
+/// use peregrine::openapi::{ApiScope, DescribeExt, OpenApiExt, OpenApi, api_scope};
 /// use peregrine::prelude::*;
 ///
-/// fn birds(api: Api) -> Api {
+/// fn birds(api: ApiScope) -> ApiScope {
 ///     api.tag("birds")
 ///         .get("/", || "all of them")
 ///         .get("/{id}", |Path(id): Path<u32>| format!("bird {id}"))
 ///         .delete("/{id}", (|Path(_): Path<u32>| ()).describe(|it| it.deprecated()))
 /// }
 ///
-/// let app = App::new().scope("/birds", describe(birds)).add(OpenApi::new("Birds", "1.0"));
+/// let app = App::new().scope("/birds", api_scope(birds)).add(OpenApi::new("Birds", "1.0"));
 /// let document = app.openapi()?;
 /// assert_eq!(document.operation("GET", "/birds/{id}").unwrap()["tags"][0], "birds");
 /// # Ok::<(), peregrine::openapi::OpenApiError>(())
@@ -89,16 +89,16 @@ impl ApiScope {
     /// routes and its middleware apply only within it.
     ///
     /// ```
-    /// # use peregrine::openapi::{Api, OpenApiExt, OpenApi, describe};
+    /// # use peregrine::openapi::{ApiScope, OpenApiExt, OpenApi, api_scope};
     /// # use peregrine::prelude::*;
-    /// fn birds(api: Api) -> Api {
+    /// fn birds(api: ApiScope) -> ApiScope {
     ///     api.tag("birds").get("/birds", || "all of them")
     /// }
-    /// fn eggs(api: Api) -> Api {
+    /// fn eggs(api: ApiScope) -> ApiScope {
     ///     api.tag("eggs").get("/eggs", || "none")
     /// }
     ///
-    /// let all = describe(|api| api.add(birds).add(eggs));
+    /// let all = api_scope(|api| api.add(birds).add(eggs));
     /// let document = App::new().add(all).add(OpenApi::new("Birds", "1.0")).openapi()?;
     /// assert_eq!(document.operation("GET", "/eggs").unwrap()["tags"][0], "eggs");
     /// # Ok::<(), peregrine::openapi::OpenApiError>(())

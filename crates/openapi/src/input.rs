@@ -34,7 +34,7 @@ pub(crate) const VALIDATION_FAILED: &str =
 ///
 /// impl FromRequestParts for ApiVersion {
 ///     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
-///         let version = parts.head.field_text("x-api-version").and_then(|text| text.parse().ok());
+///         let version = parts.head.header("x-api-version").and_then(|text| text.parse().ok());
 ///         version.map(ApiVersion).ok_or_else(|| {
 ///             let detail = "send X-Api-Version with a whole number";
 ///             Problem::new(StatusCode::BAD_REQUEST, "no-api-version", detail)
@@ -44,8 +44,8 @@ pub(crate) const VALIDATION_FAILED: &str =
 ///
 /// impl OperationInput for ApiVersion {
 ///     fn describe(operation: &mut Operation) {
-///         let version = Parameter::header("X-Api-Version").required().of::<u32>();
-///         operation.parameter(version).problems(&[400]);
+///         let version = Parameter::header("X-Api-Version").required().schema::<u32>();
+///         operation.parameter(version).problem_statuses(&[400]);
 ///     }
 /// }
 /// ```

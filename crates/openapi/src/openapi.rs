@@ -33,12 +33,12 @@ pub const OPENAPI_VERSION: &str = "3.1.0";
 /// let api = OpenApi::new("Birds", "1.2.0")
 ///     .description("Which birds were seen.")
 ///     .security_scheme("token", SecurityScheme::bearer(""))
-///     .security("token")
-///     .all_described();
+///     .default_security("token")
+///     .require_descriptions();
 /// let app = App::new().get("/birds", (|| "all").described()).add(api);
 /// let client = app.test();
-/// assert_eq!(client.get("/openapi.json").send_now().status(), 200);
-/// assert!(client.get("/docs").send_now().text().contains("Birds"));
+/// assert_eq!(client.get("/openapi.json").send_blocking().status(), 200);
+/// assert!(client.get("/docs").send_blocking().text().contains("Birds"));
 /// ```
 #[derive(Clone)]
 pub struct OpenApi {

@@ -85,7 +85,7 @@ pub trait OperationHandler<Args>: Signature<Args> {
 /// }
 ///
 /// let app = App::new().get("/birds/{id}", show.described()).add(OpenApi::new("Birds", "1.0"));
-/// let document = app.test().get("/openapi.json").send_now().json::<serde_json::Value>();
+/// let document = app.test().get("/openapi.json").send_blocking().json::<serde_json::Value>();
 /// let parameter = &document["paths"]["/birds/{id}"]["get"]["parameters"][0];
 /// assert_eq!(parameter["schema"]["format"], "uint32");
 /// ```

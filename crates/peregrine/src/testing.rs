@@ -13,7 +13,7 @@ use std::num::NonZeroUsize;
 ///
 /// ```no_run
 /// use peregrine::prelude::*;
-/// use peregrine::test::TestServer;
+/// use peregrine::testing::TestServer;
 ///
 /// let server = TestServer::start(|| App::new().get("/", || async { "Hello" })).unwrap();
 /// // Any client: server.url() is http://127.0.0.1:PORT

@@ -187,10 +187,10 @@ where
 /// ```no_run
 /// # async fn run() -> peregrine::Result<()> {
 /// use axum::{Router, routing::get};
-/// use peregrine::tls::Tls;
+/// use peregrine::tls::TlsConfig;
 ///
 /// let app = Router::new().route("/", get(async || "Hello, World!"));
-/// let tls = Tls::from_pem_files("certificate.pem", "key.pem").unwrap();
+/// let tls = TlsConfig::from_pem_files("certificate.pem", "key.pem").unwrap();
 /// peregrine::tower::serve_tls("0.0.0.0:443", tls, app).await
 /// # }
 /// ```

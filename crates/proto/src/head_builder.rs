@@ -43,9 +43,9 @@ pub struct RequestLine<'a> {
 /// let mut builder = HeadBuilder::new(&limits, &line, &mut bytes, &mut head)?;
 /// builder.field(b"accept", b"*/*")?;
 /// builder.finish()?;
-/// assert_eq!(head.authority.of(&bytes), b"example.org");
+/// assert_eq!(head.authority.slice(&bytes), b"example.org");
 /// assert_eq!(bytes, b"GET https://example.org/a?b HTTP/2.0\r\naccept: */*\r\n\r\n");
-/// # Ok::<_, peregrine_proto::Reject>(())
+/// # Ok::<_, peregrine_proto::RequestError>(())
 /// ```
 #[derive(Debug)]
 #[must_use = "a head ends with `finish`"]

@@ -20,12 +20,12 @@ const FAIL_TIMEOUT: Duration = Duration::from_secs(10);
 /// application's closure and clone it into the closure, so that the workers share its health state.
 ///
 /// ```
-/// use peregrine::proxy::{Balance, Upstreams};
+/// use peregrine::proxy::{LoadBalancing, Upstreams};
 /// use std::time::Duration;
 ///
 /// let upstreams = Upstreams::new(["http://10.0.0.7:8080", "http://10.0.0.8:8080"])?
-///     .balance(Balance::LeastRequests)
-///     .check("/health", Duration::from_secs(5));
+///     .load_balancing(LoadBalancing::LeastRequests)
+///     .health_check("/health", Duration::from_secs(5));
 /// # let _ = upstreams;
 /// # Ok::<(), peregrine::proxy::UpstreamError>(())
 /// ```

@@ -93,17 +93,17 @@ impl RateLimit {
     /// type Answer = Result<String, Problem>;
     ///
     /// async fn login(limit: StateRef<RateLimit>, Path(name): Path<String>) -> Answer {
-    ///     limit.take(&name).await?;
+    ///     limit.check_key(&name).await?;
     ///     Ok(format!("the password of {name} is checked"))
     /// }
     ///
-    /// let limit = RateLimit::per_hour(10).named("logins");
+    /// let limit = RateLimit::per_hour(10).name("logins");
     /// let client = App::new().state(limit).post("/login/{name}", login).test();
     /// for _ in 0..10 {
-    ///     assert_eq!(client.post("/login/alice").send_now().status(), 200);
+    ///     assert_eq!(client.post("/login/alice").send_blocking().status(), 200);
     /// }
-    /// assert_eq!(client.post("/login/alice").send_now().status(), 429);
-    /// assert_eq!(client.post("/login/bob").send_now().status(), 200);
+    /// assert_eq!(client.post("/login/alice").send_blocking().status(), 429);
+    /// assert_eq!(client.post("/login/bob").send_blocking().status(), 200);
     /// ```
     ///
     /// # Errors

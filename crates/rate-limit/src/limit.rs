@@ -32,15 +32,15 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// use peregrine::App;
 ///
 /// // 10 a second, bursts of 20, and 1000 an hour.
-/// let limit = RateLimit::per_second(10).burst(20).and(RateLimit::per_hour(1000).named("hourly"));
+/// let limit = RateLimit::per_second(10).burst(20).and(RateLimit::per_hour(1000).name("hourly"));
 /// // Each worker builds its application from the same value, so that all of them count together.
-/// let make = move || App::new().with(limit.clone()).get("/", || "hello");
+/// let make = move || App::new().wrap(limit.clone()).get("/", || "hello");
 ///
 /// let client = make().test();
 /// for _ in 0..20 {
-///     assert_eq!(client.get("/").send_now().status(), 200);
+///     assert_eq!(client.get("/").send_blocking().status(), 200);
 /// }
-/// let refused = client.get("/").send_now();
+/// let refused = client.get("/").send_blocking();
 /// assert_eq!((refused.status().as_u16(), refused.header("retry-after")), (429, Some("1")));
 /// ```
 ///
@@ -179,15 +179,15 @@ impl RateLimit {
     /// authenticated or the plan of a customer.
     ///
     /// ```
-    /// use peregrine::rate_limit::{Key, RateLimit};
+    /// use peregrine::rate_limit::{RateLimitKey, RateLimit};
     ///
     /// #[derive(Clone)]
     /// struct UserId(u64);
     ///
     /// // Users by ID, all other clients by address.
-    /// let limit = RateLimit::per_minute(100).by(|request| {
+    /// let limit = RateLimit::per_minute(100).key_by(|request| {
     ///     let user = request.extensions().get::<UserId>();
-    ///     user.map_or_else(Key::client_ip, |user| Key::from_value(user.0.to_be_bytes()))
+    ///     user.map_or_else(RateLimitKey::client_ip, |user| RateLimitKey::from_value(user.0.to_be_bytes()))
     /// });
     /// # let _ = limit;
     /// ```
@@ -273,11 +273,11 @@ impl RateLimit {
     /// let shared = Arc::clone(&seconds);
     /// let clock = move || Duration::from_secs(shared.load(Relaxed));
     /// let limit = RateLimit::per_minute(1).clock(clock);
-    /// let client = App::new().with(limit).get("/", || "hello").test();
-    /// assert_eq!(client.get("/").send_now().status(), 200);
-    /// assert_eq!(client.get("/").send_now().status(), 429);
+    /// let client = App::new().wrap(limit).get("/", || "hello").test();
+    /// assert_eq!(client.get("/").send_blocking().status(), 200);
+    /// assert_eq!(client.get("/").send_blocking().status(), 429);
     /// seconds.store(60, Relaxed);
-    /// assert_eq!(client.get("/").send_now().status(), 200);
+    /// assert_eq!(client.get("/").send_blocking().status(), 200);
     /// ```
     pub fn clock(self, clock: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
         self.configure(|settings| settings.clock = Some(Arc::new(clock)))

@@ -84,8 +84,8 @@ pub enum OnStoreFailure {
 ///
 /// fn main() -> peregrine::Result<()> {
 ///     let store = RedisStore::from_url("redis://127.0.0.1/");
-///     let limit = RateLimit::per_minute(100).in_redis(store);
-///     let make = move || App::new().with(limit.clone()).get("/", || "hello");
+///     let limit = RateLimit::per_minute(100).redis_store(store);
+///     let make = move || App::new().wrap(limit.clone()).get("/", || "hello");
 ///     Server::bind("127.0.0.1:8080").serve(make)
 /// }
 /// ```

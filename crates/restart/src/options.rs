@@ -16,12 +16,12 @@ use std::time::Duration;
 ///
 /// ```no_run
 /// use peregrine::prelude::*;
-/// use peregrine::restart::Successor;
+/// use peregrine::restart::UpgradeOptions;
 /// use std::time::Duration;
 ///
 /// fn main() -> peregrine::Result<()> {
-///     let successor = Successor::new().timeout(Duration::from_secs(120));
-///     let server = Server::bind("127.0.0.1:8080").successor(successor);
+///     let successor = UpgradeOptions::new().timeout(Duration::from_secs(120));
+///     let server = Server::bind("127.0.0.1:8080").upgrade_options(successor);
 ///     server.serve(|| App::new().get("/", || "hello"))
 /// }
 /// ```

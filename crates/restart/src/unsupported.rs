@@ -1,10 +1,10 @@
 //! Stubs for builds without upgrades: on systems other than Linux, and without the feature
 //! `restart`. Nothing here has a value or does anything.
-#![expect(missing_docs, reason = "the types with the same names in the other modules have docs")]
+#![expect(missing_docs, reason = "the types of the same names in the other modules have docs")]
 
-use crate::host::{TakeOverError, UpgradeHost};
-use crate::listener::{Holding, Inherited};
-use peregrine_server::Order;
+use crate::host::{HandoverError, UpgradeHost};
+use crate::listener::{ListenerFds, InheritedListener};
+use peregrine_server::Lifecycle;
 use std::convert::Infallible;
 use std::fmt;
 use std::io;
@@ -12,46 +12,46 @@ use std::sync::Arc;
 use tokio::sync::watch as watched;
 
 #[derive(Clone, Debug, Default)]
-pub struct Successor(());
+pub struct UpgradeOptions(());
 
-impl Successor {
+impl UpgradeOptions {
     pub fn new() -> Self {
         Self(())
     }
 
-    pub fn is_by_signal(&self) -> bool {
+    pub fn is_on_sigusr2(&self) -> bool {
         let Self(()) = self;
         false
     }
 }
 
 #[derive(Debug, Default)]
-pub struct Restart(());
+pub struct RestartState(());
 
 /// A reload in progress, until this is dropped. It reports nothing.
 #[derive(Debug)]
-pub struct Reloading(());
+pub struct ReloadGuard(());
 
-impl Reloading {
+impl ReloadGuard {
     pub fn join(&mut self, other: Self) {
         let (Self(()), Self(())) = (self, other);
     }
 
-    pub fn fails(&mut self, _: String) {
+    pub fn set_failed(&mut self, _: String) {
         let Self(()) = self;
     }
 }
 
-impl Restart {
-    pub fn reloading(_: &Arc<Self>) -> Reloading {
-        Reloading(())
+impl RestartState {
+    pub fn begin_reload(_: &Arc<Self>) -> ReloadGuard {
+        ReloadGuard(())
     }
 
-    pub fn tell_manager(&self) {
+    pub fn enable_notifications(&self) {
         let Self(()) = self;
     }
 
-    pub fn is_by_signal(&self) -> bool {
+    pub fn upgrades_on_sigusr2(&self) -> bool {
         let Self(()) = self;
         false
     }
@@ -61,15 +61,15 @@ impl Restart {
         None
     }
 
-    pub fn serves(&self, _: &dyn UpgradeHost, _: Vec<Holding>, _: Successor, _: bool, _: &str) {
+    pub fn set_serving(&self, _: &dyn UpgradeHost, _: Vec<ListenerFds>, _: UpgradeOptions, _: bool, _: &str) {
         let Self(()) = self;
     }
 
-    pub fn ordered(&self, _: Order) {
+    pub fn on_lifecycle_change(&self, _: Lifecycle) {
         let Self(()) = self;
     }
 
-    pub fn reload_asked(&self, _: &dyn UpgradeHost) -> bool {
+    pub fn record_reload_request(&self, _: &dyn UpgradeHost) -> bool {
         let Self(()) = self;
         false
     }
@@ -80,10 +80,10 @@ impl Restart {
 }
 
 #[derive(Debug)]
-pub struct Heir(Infallible);
+pub struct InheritedListeners(Infallible);
 
-impl Heir {
-    pub fn find() -> Result<Option<Self>, TakeOverError> {
+impl InheritedListeners {
+    pub fn from_env() -> Result<Option<Self>, HandoverError> {
         Ok(None)
     }
 
@@ -95,11 +95,11 @@ impl Heir {
         match self.0 {}
     }
 
-    pub fn take(&mut self, _: &str, _: Option<&str>) -> Vec<Inherited> {
+    pub fn take(&mut self, _: &str, _: Option<&str>) -> Vec<InheritedListener> {
         match self.0 {}
     }
 
-    pub fn succeed<E: From<TakeOverError>>(
+    pub fn take_over<E: From<HandoverError>>(
         &mut self,
         _: &dyn UpgradeHost,
         _: impl FnMut() -> Result<(), E>,
@@ -107,7 +107,7 @@ impl Heir {
         match self.0 {}
     }
 
-    pub fn fail(&self, _: &dyn fmt::Display) {
+    pub fn report_failure(&self, _: &dyn fmt::Display) {
         match self.0 {}
     }
 }
@@ -116,7 +116,7 @@ impl Heir {
 pub struct Watchdog(Infallible);
 
 impl Watchdog {
-    pub fn answering(&mut self) -> Answering {
+    pub fn responder(&mut self) -> WatchdogResponder {
         match self.0 {}
     }
 
@@ -126,10 +126,10 @@ impl Watchdog {
 }
 
 #[derive(Debug)]
-pub struct Answering(Infallible);
+pub struct WatchdogResponder(Infallible);
 
-impl Answering {
-    pub async fn run(self, _: watched::Receiver<Order>) {
+impl WatchdogResponder {
+    pub async fn run(self, _: watched::Receiver<Lifecycle>) {
         match self.0 {}
     }
 }

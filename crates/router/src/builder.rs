@@ -31,18 +31,18 @@ pub enum TrailingSlash {
 /// Collects routes for a [`Router`].
 ///
 /// ```
-/// use peregrine_router::{Builder, Match, Methods, Parameters};
+/// use peregrine_router::{RouterBuilder, Match, MethodSet, Parameters};
 /// const GET: u8 = 0;
 ///
-/// let mut builder = Builder::new();
-/// builder.insert("/users/{id}", Methods::single(GET), 7);
+/// let mut builder = RouterBuilder::new();
+/// builder.insert("/users/{id}", MethodSet::single(GET), 7);
 /// let router = builder.build()?;
 ///
 /// let mut parameters = Parameters::default();
 /// let path = b"/users/42";
 /// assert_eq!(router.find(path, GET, &mut parameters), Match::Found { route: 7 });
 /// assert_eq!(router.values(&parameters, path).by_name("id"), Some(&b"42"[..]));
-/// # Ok::<(), peregrine_router::BuildError>(())
+/// # Ok::<(), peregrine_router::RouterBuildError>(())
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct RouterBuilder {

@@ -27,7 +27,7 @@ const BYTES_MAX: usize = 64 * 1024;
 /// Adds sessions to the routes inside, which take them as [`Session`].
 ///
 /// ```
-/// use peregrine::session::{Session, Sessions};
+/// use peregrine::session::{Session, SessionManager};
 /// use peregrine::web::Problem;
 /// use peregrine::web::cookies::CookieKeys;
 /// use peregrine::App;
@@ -38,10 +38,10 @@ const BYTES_MAX: usize = 64 * 1024;
 ///     Ok(format!("visit number {visits}"))
 /// }
 /// let keys = CookieKeys::new(&[7; 32]); // from the configuration
-/// let client = App::new().with(Sessions::cookie_store(keys)).get("/", visit).test();
-/// let first = client.get("/").send_now();
+/// let client = App::new().wrap(SessionManager::cookie_store(keys)).get("/", visit).test();
+/// let first = client.get("/").send_blocking();
 /// let cookie = first.header("set-cookie").unwrap().split(';').next().unwrap();
-/// assert_eq!(client.get("/").header("cookie", cookie).send_now().text(), "visit number 2");
+/// assert_eq!(client.get("/").header("cookie", cookie).send_blocking().text(), "visit number 2");
 /// ```
 ///
 /// | setting | default |
@@ -84,7 +84,7 @@ pub(crate) struct SessionSettings {
 
 impl SessionManager {
     /// Keeps sessions in a `tower-sessions` store (version 0.15), such as `MemoryIdempotencyStore`,
-    /// `PostgresStore` or `RedisStore`. All workers share the store: create one `Sessions` outside
+    /// `PostgresStore` or `RedisStore`. All workers share the store: create one `SessionManager` outside
     /// the closure passed to `serve` and clone it in there.
     pub fn new(store: impl SessionStore) -> Self {
         Self::with_backend(Backend::Store(Arc::new(store)))

@@ -29,7 +29,7 @@ use std::time::Duration;
 ///         Ok(response) if response.status() == 200 => assert_eq!(response.text(), "hello"),
 ///         // On such a network, a request may arrive too late or be lost.
 ///         Ok(late) => assert_eq!(late.status(), 408),
-///         Err(lost) => sim.note(lost.to_string()),
+///         Err(lost) => sim.log(lost.to_string()),
 ///     }
 /// });
 /// ```

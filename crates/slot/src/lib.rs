@@ -68,7 +68,7 @@ impl FutureSlot {
     /// ```
     /// let slot = peregrine_slot::FutureSlot::new();
     /// let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-    /// let mut held = slot.hold(async { 40 + 2 });
+    /// let mut held = slot.pin(async { 40 + 2 });
     /// let answer = std::pin::Pin::new(&mut held).poll(&mut context);
     /// assert_eq!(answer, std::task::Poll::Ready(42));
     /// let slot = held.into_slot();

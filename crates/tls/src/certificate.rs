@@ -22,14 +22,14 @@ use std::sync::Arc;
 /// Ed25519 or RSA, as PKCS #8, SEC 1 or PKCS #1, without a passphrase.
 ///
 /// ```no_run
-/// use peregrine::tls::{Certificate, Tls};
+/// use peregrine::tls::{Certificate, TlsConfig};
 ///
-/// let tls = Tls::from_pem_files("example.org.pem", "example.org.key")?;
+/// let tls = TlsConfig::from_pem_files("example.org.pem", "example.org.key")?;
 /// let running = tls.clone(); // a clone shares everything
 /// // Later, on any thread, while the server runs:
-/// running.put_certificate(Certificate::from_files("shop.pem", "shop.key").labelled("shop"))?;
+/// running.upsert_certificate(Certificate::from_files("shop.pem", "shop.key").label("shop"))?;
 /// running.remove_certificate("shop")?;
-/// # Ok::<(), peregrine::tls::TlsError>(())
+/// # Ok::<(), peregrine::tls::TlsSetupError>(())
 /// ```
 #[derive(Clone, Debug)]
 #[must_use = "has no effect until it is added to a `Tls`"]
@@ -41,7 +41,7 @@ pub struct Certificate {
 }
 
 impl Certificate {
-    /// Uses PEM files. They are read when the certificate is added to a [`Tls`](crate::Tls), and
+    /// Uses PEM files. They are read when the certificate is added to a [`TlsConfig`](crate::TlsConfig), and
     /// again on each reload.
     pub fn from_files(chain: impl AsRef<Path>, key: impl AsRef<Path>) -> Self {
         Self::new(PemSource::file(chain), PemSource::file(key))

@@ -17,11 +17,11 @@ use std::sync::Arc;
 /// Requests certificates from clients, issued by one of these issuers.
 ///
 /// ```no_run
-/// use peregrine::tls::{ClientAuth, Tls};
+/// use peregrine::tls::{ClientAuth, TlsConfig};
 ///
 /// let clients = ClientAuth::required().roots_file("clients-ca.pem").crl_file("revoked.crl");
-/// let tls = Tls::from_pem_files("server.pem", "server.key")?.with_client_auth(clients)?;
-/// # Ok::<(), peregrine::tls::TlsError>(())
+/// let tls = TlsConfig::from_pem_files("server.pem", "server.key")?.with_client_auth(clients)?;
+/// # Ok::<(), peregrine::tls::TlsSetupError>(())
 /// ```
 ///
 /// - *Required*: a client without a certificate is rejected in the handshake. *Optional*: it is
@@ -31,7 +31,7 @@ use std::sync::Arc;
 ///   nginx; [`ClientAuth::only_check_end_entity_revocation`] requires that only for the client's
 ///   own certificate. After a list's `nextUpdate` its clients are rejected until there is a newer
 ///   list: install it in time, and reload.
-/// - Files are read again when [`Tls`](crate::Tls) is reloaded. A session is resumed only while the
+/// - Files are read again when [`TlsConfig`](crate::TlsConfig) is reloaded. A session is resumed only while the
 ///   same roots and lists are in use and the certificate is valid, so clients whose certificate was
 ///   revoked are rejected from then on. Open connections stay open.
 #[derive(Clone, Debug)]

@@ -226,13 +226,13 @@ impl TlsConfig {
     /// is disabled.
     ///
     /// ```
-    /// use peregrine::tls::Tls;
+    /// use peregrine::tls::TlsConfig;
     ///
-    /// let made = Tls::self_signed(&["localhost"])?;
+    /// let made = TlsConfig::self_signed(&["localhost"])?;
     /// let tls = made.tls.with_cipher_suites(&["TLS_AES_256_GCM_SHA384"])?;
     /// let error = tls.with_cipher_suites(&["RC4-SHA"]).unwrap_err().to_string();
     /// assert!(error.contains("RC4-SHA") && error.contains("TLS13_AES_256_GCM_SHA384"));
-    /// # Ok::<(), peregrine::tls::TlsError>(())
+    /// # Ok::<(), peregrine::tls::TlsSetupError>(())
     /// ```
     ///
     /// # Errors

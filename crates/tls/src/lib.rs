@@ -5,26 +5,26 @@
 //! only clock and the only randomness are those that rustls needs for itself.
 //!
 //! ```
-//! use peregrine::tls::{Received, Tls};
+//! use peregrine::tls::{TlsReadState, TlsConfig};
 //!
-//! let made = Tls::self_signed(&["localhost"])?;
-//! let mut session = made.tls.session(); // one for each connection
+//! let made = TlsConfig::self_signed(&["localhost"])?;
+//! let mut session = made.tls.new_connection(); // one for each connection
 //! let (mut plain, mut out) = (Vec::new(), Vec::new());
 //!
 //! // Always send the bytes appended to `out`, even after an error.
 //! let received = session.receive(b"GET / HTTP/1.1\r\n", &mut plain, &mut out);
 //! assert!(received.is_err(), "the bytes are not TLS");
 //! assert!(out.starts_with(b"HTTP/1.1 400 "));
-//! # Ok::<(), peregrine::tls::TlsError>(())
+//! # Ok::<(), peregrine::tls::TlsSetupError>(())
 //! ```
 //!
 //! Start reading in `session.rs`. The API for users is in `config.rs`, what a reload reads in
 //! `plan.rs`, errors of the peer in `reject.rs`, and limits in `limits.rs`. Without the feature
-//! `rustls`, which is enabled by default, `absent.rs` replaces all of them.
+//! `rustls`, which is enabled by default, `disabled.rs` replaces all of them.
 #![forbid(unsafe_code)]
 
 #[cfg(not(feature = "rustls"))]
-mod absent;
+mod disabled;
 #[cfg(feature = "rustls")]
 mod certificate;
 #[cfg(feature = "rustls")]
@@ -79,7 +79,7 @@ mod tickets;
 mod x509;
 
 #[cfg(not(feature = "rustls"))]
-pub use absent::{Hosts, Reject, SendError, Session, Tls, TlsError};
+pub use disabled::{CertificateNames, TlsConnectionError, TlsSendError, TlsConnection, TlsConfig, TlsSetupError};
 #[cfg(feature = "rustls")]
 pub use certificate::Certificate;
 #[cfg(feature = "rustls")]

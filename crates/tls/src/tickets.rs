@@ -58,7 +58,7 @@ const TIMES_BYTES: usize = 16;
 /// |---|---|---|
 /// | [`TicketKeys::random`], the default | random | automatically, every six hours |
 /// | [`TicketKeys::from_secrets`] | given | [`TicketKeys::rotate`], [`TicketKeys::set_secrets`] |
-/// | [`TicketKeys::from_file`] | in a file | a reload of [`Tls`](crate::Tls) |
+/// | [`TicketKeys::from_file`] | in a file | a reload of [`TlsConfig`](crate::TlsConfig) |
 ///
 /// # The file
 ///
@@ -69,13 +69,13 @@ const TIMES_BYTES: usize = 16;
 /// 1.2 connections that were resumed with its tickets.
 ///
 /// ```
-/// use peregrine::tls::{TicketKeys, Tls};
+/// use peregrine::tls::{TicketKeys, TlsConfig};
 ///
 /// let keys = TicketKeys::from_secrets([[7; 32]])?;
-/// let tls = Tls::self_signed(&["localhost"])?.tls.with_ticket_keys(keys.clone());
+/// let tls = TlsConfig::self_signed(&["localhost"])?.tls.with_ticket_keys(keys.clone());
 /// keys.rotate()?; // a new key makes tickets, the one before opens those that are there
 /// assert_eq!(keys.secrets().len(), 2);
-/// # Ok::<(), peregrine::tls::TlsError>(())
+/// # Ok::<(), peregrine::tls::TlsSetupError>(())
 /// ```
 #[derive(Clone)]
 pub struct TicketKeys {

@@ -41,10 +41,10 @@ pub(crate) enum Shape {
 ///
 /// async fn add(_: Valid<Json<Bird>>) {}
 ///
-/// let names = FieldNames::new().name("Bird", "kind", "type");
+/// let names = FieldNames::new().rename("Bird", "kind", "type");
 /// let client = App::new().state(names).post("/birds", add).test();
 /// let request = client.post("/birds").header("content-type", "application/json");
-/// let response = request.body(r#"{"type":"x"}"#).send_now();
+/// let response = request.body(r#"{"type":"x"}"#).send_blocking();
 /// assert!(response.text().contains(r#""pointer":"/type""#));
 /// ```
 #[derive(Clone, Debug, Default)]

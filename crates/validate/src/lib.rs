@@ -24,7 +24,7 @@
 //!
 //! let client = App::new().post("/accounts", create).test();
 //! let response = client.post("/accounts").header("content-type", "application/json");
-//! let response = response.body(r#"{"userName":"ada","age":7}"#).send_now();
+//! let response = response.body(r#"{"userName":"ada","age":7}"#).send_blocking();
 //! assert_eq!(response.status(), 422);
 //! assert!(response.text().contains(r#""errors":[{"detail":"lower than 18","pointer":"/age"}]"#));
 //! ```

@@ -20,17 +20,17 @@ const TEXT_BYTES_MAX: usize = 200;
 ///
 /// ```
 /// use peregrine::prelude::*;
-/// use peregrine::validate::Invalid;
+/// use peregrine::validate::ValidationErrors;
 ///
 /// async fn create(Json(name): Json<String>) -> Result<String, Problem> {
 ///     if name == "ada" {
-///         return Err(Invalid::in_body().and("", "the name is taken").into());
+///         return Err(ValidationErrors::in_body().add("", "the name is taken").into());
 ///     }
 ///     Ok(name)
 /// }
 ///
 /// let client = App::new().post("/", create).test();
-/// assert_eq!(client.post("/").json("ada").send_now().status(), 422);
+/// assert_eq!(client.post("/").json("ada").send_blocking().status(), 422);
 /// ```
 #[doc(alias = "Report")]
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -20,9 +20,9 @@
 //! }
 //!
 //! let client = App::new().get("/echo", echo).test();
-//! let mut socket = client.websocket("/echo").connect_now();
-//! socket.send_now("hello");
-//! assert_eq!(socket.recv_now().unwrap().text(), "hello");
+//! let mut socket = client.websocket("/echo").connect_blocking();
+//! socket.send_blocking("hello");
+//! assert_eq!(socket.recv_blocking().unwrap().text(), "hello");
 //! ```
 //!
 //! Handlers need not answer pings, detect silent peers, complete the close handshake in time, or

@@ -46,7 +46,7 @@ pub(crate) const TIME_HORIZON: Duration = Duration::from_secs(u32::MAX as u64);
 ///             }
 ///         };
 ///         stream.send(&mut b"hello".to_vec());
-///         stream.sent().await.unwrap();
+///         stream.flush().await.unwrap();
 ///     });
 ///     client.recv_all().await.unwrap()
 /// });

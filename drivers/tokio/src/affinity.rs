@@ -48,10 +48,10 @@ mod system {
     use std::io;
 
     /// Has no effect: this system offers no such call that is worth a dependency.
-    pub(crate) struct Pinned;
+    pub(crate) struct AffinityGuard;
 
     impl AffinityGuard {
-        pub(crate) fn to(_: usize) -> io::Result<Self> {
+        pub(crate) fn pin(_: usize) -> io::Result<Self> {
             Ok(Self)
         }
     }

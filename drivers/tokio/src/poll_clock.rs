@@ -157,19 +157,19 @@ mod marker {
 }
 
 #[cfg(not(unix))]
-mod mark {
+mod marker {
     use std::time::{Duration, Instant};
 
     #[derive(Clone, Copy)]
     #[expect(dead_code, reason = "marks are not supported here")]
-    pub(super) enum State {
+    pub(super) enum MarkerState {
         None,
         Sent,
-        Came { sent: Duration, at: Duration },
+        Received { sent: Duration, at: Duration },
     }
 
     #[derive(Default)]
-    pub(super) struct Mark;
+    pub(super) struct Marker;
 
     impl Marker {
         pub(super) fn state(&self) -> MarkerState {

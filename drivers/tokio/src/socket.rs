@@ -179,7 +179,7 @@ impl AsyncSocket {
     }
 
     #[cfg(not(target_os = "linux"))]
-    pub(crate) fn poll_write_before_file(
+    pub(crate) fn poll_write_more(
         &mut self,
         cx: &mut Context<'_>,
         bytes: &[u8],
@@ -189,7 +189,7 @@ impl AsyncSocket {
 
     /// Never called, because this system has no such call.
     #[cfg(not(target_os = "linux"))]
-    pub(crate) fn poll_write_file(
+    pub(crate) fn poll_sendfile(
         &mut self,
         _: &mut Context<'_>,
         _: &FileRange,

@@ -11,19 +11,19 @@ fn a_bird_that_is_added_is_found() {
     let number: usize = client
         .post("/birds")
         .json(&kestrel)
-        .send_now()
+        .send_blocking()
         .assert_status(201)
         .json();
     let path = format!("/birds/{number}");
     client
         .get(&path)
-        .send_now()
+        .send_blocking()
         .assert_status(200)
         .assert_json(&kestrel);
     assert!(
         client
             .get("/birds")
-            .send_now()
+            .send_blocking()
             .assert_status(200)
             .text()
             .contains("kestrel")
@@ -33,13 +33,13 @@ fn a_bird_that_is_added_is_found() {
 #[test]
 fn what_is_wrong_is_said() {
     let client = app().test();
-    client.get("/birds/1000000").send_now().assert_status(404);
-    client.get("/birds/no-number").send_now().assert_status(400);
+    client.get("/birds/1000000").send_blocking().assert_status(404);
+    client.get("/birds/no-number").send_blocking().assert_status(400);
     let wide = json!({ "name": "roc", "wingspan_cm": 4000 });
     let problem = client
         .post("/birds")
         .json(&wide)
-        .send_now()
+        .send_blocking()
         .assert_status(422)
         .text();
     assert!(problem.contains("/wingspan_cm"), "{problem}");
@@ -50,5 +50,5 @@ fn every_route_is_in_the_document() {
     // `all_described` makes a route without a description an error.
     let document = app().openapi().expect("every route is described");
     assert!(document.operation("POST", "/birds").is_some());
-    app().test().get("/docs").send_now().assert_status(200);
+    app().test().get("/docs").send_blocking().assert_status(200);
 }

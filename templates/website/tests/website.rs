@@ -9,7 +9,7 @@ fn whoever_signs_is_shown_and_nothing_of_it_is_markup() {
     let page = client
         .post("/")
         .form(&entry)
-        .send_now()
+        .send_blocking()
         .assert_status(200)
         .text();
     assert!(page.contains("Ada") && !page.contains("<script>"), "{page}");
@@ -22,7 +22,7 @@ fn a_form_without_a_name_is_shown_again() {
         .test()
         .post("/")
         .form(&empty)
-        .send_now()
+        .send_blocking()
         .assert_status(422)
         .text();
     assert!(page.contains("A name"), "{page}");
@@ -36,9 +36,9 @@ fn other_sites_send_no_forms_and_pages_load_nothing_from_elsewhere() {
         .post("/")
         .header("sec-fetch-site", "cross-site")
         .form(&entry)
-        .send_now();
+        .send_blocking();
     foreign.assert_status(403);
-    let page = client.get("/").send_now();
+    let page = client.get("/").send_blocking();
     page.assert_status(200);
     assert!(
         page.header("content-security-policy")
@@ -46,6 +46,6 @@ fn other_sites_send_no_forms_and_pages_load_nothing_from_elsewhere() {
     );
     client
         .get("/assets/style.css")
-        .send_now()
+        .send_blocking()
         .assert_status(200);
 }

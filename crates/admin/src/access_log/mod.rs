@@ -47,11 +47,11 @@ pub const DEFAULT_FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 /// a queue for another thread; they wait neither for the disk nor for that thread.
 ///
 /// ```no_run
-/// use peregrine::log::{Log, Form};
+/// use peregrine::access_log::{AccessLogFormat, AccessLogOptions};
 /// use peregrine::prelude::*;
 ///
 /// fn main() -> peregrine::Result<()> {
-///     let log = Log::file("/var/log/app/access.log").form(Form::Json);
+///     let log = AccessLogOptions::file("/var/log/app/access.log").format(AccessLogFormat::Json);
 ///     Server::bind("127.0.0.1:8080").access_log(log).serve(|| App::new().get("/", || "hello"))
 /// }
 /// ```

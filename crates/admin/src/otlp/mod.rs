@@ -56,11 +56,11 @@ const EXCLUDED_TARGETS: [&str; 2] = ["opentelemetry", "rustls"];
 /// ```no_run
 /// use peregrine::otlp::Otlp;
 /// use peregrine::prelude::*;
-/// use peregrine::trace::Traces;
+/// use peregrine::trace::TraceConfig;
 ///
 /// fn main() -> Result<(), Box<dyn std::error::Error>> {
 ///     Otlp::new("birds").endpoint("http://collector:4318").install()?;
-///     let server = Server::bind("0.0.0.0:8080").traces(Traces::new().ratio(0.1));
+///     let server = Server::bind("0.0.0.0:8080").traces(TraceConfig::new().sample_ratio(0.1));
 ///     Ok(server.serve(|| App::new().get("/", || "hello"))?)
 /// }
 /// ```

@@ -29,13 +29,13 @@ type FetchFuture = Pin<Box<dyn Future<Output = Result<Bytes, String>> + Send>>;
 ///
 /// The application supplies the function that fetches the document, with whatever HTTP client it
 /// already has. The function should use an `https:` URL and must not follow redirects to other
-/// hosts. Clones share the fetched keys: create one `Jwks` outside the closure passed to `serve`
+/// hosts. Clones share the fetched keys: create one `RemoteJwks` outside the closure passed to `serve`
 /// and clone it in there.
 ///
 /// ```
-/// use peregrine::auth::{Jwks, JwtKeys, JwtVerifier};
+/// use peregrine::auth::{RemoteJwks, JwtKeys, JwtVerifier};
 ///
-/// let keys = Jwks::new(async || {
+/// let keys = RemoteJwks::new(async || {
 ///     // For example: client.get("https://id.example/jwks.json").send().await?.bytes().await
 ///     Ok::<_, std::io::Error>(r#"{"keys":[]}"#)
 /// });

@@ -63,11 +63,11 @@ const BYPASS_FIELDS: [&str; 5] =
 ///     made.set(made.get() + 1);
 ///     ([("cache-control", "max-age=60")], format!("page {}", made.get()))
 /// };
-/// let client = App::new().with(Cache::new(store.clone())).get("/", page).test();
-/// assert_eq!(client.get("/").send_now().text(), "page 1");
-/// assert_eq!(client.get("/").send_now().text(), "page 1");
+/// let client = App::new().wrap(Cache::new(store.clone())).get("/", page).test();
+/// assert_eq!(client.get("/").send_blocking().text(), "page 1");
+/// assert_eq!(client.get("/").send_blocking().text(), "page 1");
 /// store.invalidate("/");
-/// assert_eq!(client.get("/").send_now().text(), "page 2");
+/// assert_eq!(client.get("/").send_blocking().text(), "page 2");
 /// ```
 ///
 /// # Stored responses
@@ -387,7 +387,7 @@ impl CacheSettings {
     fn cache_key(&self, parts: &Parts) -> Option<String> {
         let client = parts.client();
         let mut key = client.origin().to_ascii_lowercase();
-        key.push_str(client.parse_prefix());
+        key.push_str(client.prefix());
         key.push(' ');
         match &self.key {
             Some(key_of) => key.push_str(&key_of(parts)?),

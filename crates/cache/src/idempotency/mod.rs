@@ -63,9 +63,9 @@ const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 ///     orders.set(orders.get() + 1);
 ///     format!("order {}", orders.get())
 /// };
-/// let client = App::new().with(Idempotency::new(store)).post("/orders", order).test();
+/// let client = App::new().wrap(Idempotency::new(store)).post("/orders", order).test();
 /// let send = |body: &'static str| {
-///     client.post("/orders").header("idempotency-key", "\"a1\"").body(body).send_now()
+///     client.post("/orders").header("idempotency-key", "\"a1\"").body(body).send_blocking()
 /// };
 /// assert_eq!(send("a falcon").text(), "order 1");
 /// let again = send("a falcon");

@@ -41,7 +41,7 @@ const FILE_BYTES_MAX: u64 = 1024 * 1024;
 /// may have another purpose, such as those that Kubernetes sets for each of its services.
 ///
 /// ```
-/// use peregrine::config::Layers;
+/// use peregrine::config::ConfigLoader;
 /// use serde::{Deserialize, Serialize};
 ///
 /// #[derive(Debug, Default, Deserialize, Serialize)]
@@ -58,12 +58,12 @@ const FILE_BYTES_MAX: u64 = 1024 * 1024;
 /// }
 ///
 /// let variables = [("APP_MAIL__FROM", "me@example.org")];
-/// let layers = Layers::new("APP_").variables(variables);
+/// let layers = ConfigLoader::new("APP_").env_vars(variables);
 /// let code = Settings { greeting: "Hello".into(), ..Settings::default() };
 /// let settings: Settings = layers.load(&code)?;
 /// assert_eq!((&*settings.greeting, &*settings.mail.from), ("Hello", "me@example.org"));
 ///
-/// let error = Layers::new("APP_").variables([("APP_MAIL__FORM", "")]).load(&Settings::default());
+/// let error = ConfigLoader::new("APP_").env_vars([("APP_MAIL__FORM", "")]).load(&Settings::default());
 /// let text = error.unwrap_err().to_string();
 /// let expected = "the variable APP_MAIL__FORM: `mail.form`: there is no such setting; \
 ///     did you mean `from`?";

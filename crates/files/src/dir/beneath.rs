@@ -11,7 +11,7 @@ use std::io;
 pub(super) use unix::{Root, is_forbidden};
 
 #[cfg(not(unix))]
-pub(super) use other::{Root, is_refusal};
+pub(super) use other::{Root, is_forbidden};
 
 /// The entries and whether there are more, or the error.
 type Listed = io::Result<(Vec<DirEntry>, bool)>;
@@ -41,9 +41,9 @@ mod unix {
     const DIR_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
     impl Root {
-        pub(in crate::dir) fn open(path: &Path, has_links: bool) -> io::Result<Self> {
+        pub(in crate::dir) fn open(path: &Path, follow_symlinks: bool) -> io::Result<Self> {
             let folder = openat(CWD, path, DIR_FLAGS, Mode::empty())?;
-            Ok(Self { dir: folder, symlink_root: has_links.then(|| path.to_owned()) })
+            Ok(Self { dir: folder, symlink_root: follow_symlinks.then(|| path.to_owned()) })
         }
 
         pub(in crate::dir) fn file(&self, path: &str) -> io::Result<File> {
@@ -98,7 +98,7 @@ mod unix {
 
         #[cfg(not(any(target_os = "linux", target_os = "android")))]
         fn beneath(&self, path: &str, flags: OFlags) -> io::Result<OwnedFd> {
-            self.walk(path, flags)
+            self.open_components(path, flags)
         }
 
         /// Opens the path component by component.
@@ -145,12 +145,12 @@ mod other {
     #[derive(Debug)]
     pub(in crate::dir) struct Root {
         root: PathBuf,
-        has_links: bool,
+        follow_symlinks: bool,
     }
 
     impl Root {
-        pub(in crate::dir) fn open(path: &Path, has_links: bool) -> io::Result<Self> {
-            Ok(Self { root: path.canonicalize()?, has_links })
+        pub(in crate::dir) fn open(path: &Path, follow_symlinks: bool) -> io::Result<Self> {
+            Ok(Self { root: path.canonicalize()?, follow_symlinks })
         }
 
         pub(in crate::dir) fn file(&self, path: &str) -> io::Result<File> {
@@ -176,7 +176,7 @@ mod other {
                 if entries.len() == most {
                     return Ok((entries, true));
                 }
-                entries.push(DirEntry { name: name.to_owned(), is_folder: kind.is_dir() });
+                entries.push(DirEntry { name: name.to_owned(), is_dir: kind.is_dir() });
             }
             Ok((entries, false))
         }
@@ -186,7 +186,7 @@ mod other {
             let mut whole = self.root.clone();
             for name in path.split('/').filter(|name| !name.is_empty()) {
                 whole.push(name);
-                if !self.has_links && fs::symlink_metadata(&whole)?.is_symlink() {
+                if !self.follow_symlinks && fs::symlink_metadata(&whole)?.is_symlink() {
                     return Err(refused());
                 }
             }
@@ -196,7 +196,7 @@ mod other {
     }
 
     /// Here, every refusal looks like a missing file.
-    pub(in crate::dir) fn is_refusal(_: &io::Error) -> bool {
+    pub(in crate::dir) fn is_forbidden(_: &io::Error) -> bool {
         false
     }
 }
@@ -219,7 +219,7 @@ mod tests {
         symlink(outside.path().join("secret"), root.join("a/secret"))
             .expect("the file system has links");
         symlink("b/c", root.join("a/within")).expect("the file system has links");
-        for (has_links, path, opens) in [
+        for (follow_symlinks, path, opens) in [
             (false, "a/b/c", true),
             (false, "a/within", false),
             (false, "a/secret", false),
@@ -229,13 +229,13 @@ mod tests {
             (true, "a/secret", false),
             (true, "out/secret", false),
         ] {
-            let root = Root::open(root, has_links).expect("the directory exists");
+            let root = Root::open(root, follow_symlinks).expect("the directory exists");
             assert_eq!(
                 root.open_components(path, OFlags::RDONLY).is_ok(),
                 opens,
-                "{path} {has_links}"
+                "{path} {follow_symlinks}"
             );
-            assert_eq!(root.file(path).is_ok(), opens, "{path} {has_links}");
+            assert_eq!(root.file(path).is_ok(), opens, "{path} {follow_symlinks}");
         }
     }
 }

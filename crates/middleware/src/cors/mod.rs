@@ -38,13 +38,13 @@ const REQUEST_PRIVATE_NETWORK: &str = "access-control-request-private-network";
 /// use peregrine::App;
 ///
 /// let cors = Cors::new()
-///     .origin("https://app.example.com")
-///     .origin("https://*.preview.example.com")
-///     .credentials();
-/// let client = App::new().with(cors).get("/birds", || "peregrine").test();
-/// let response = client.get("/birds").header("origin", "https://app.example.com").send_now();
+///     .allow_origin("https://app.example.com")
+///     .allow_origin("https://*.preview.example.com")
+///     .allow_credentials();
+/// let client = App::new().wrap(cors).get("/birds", || "peregrine").test();
+/// let response = client.get("/birds").header("origin", "https://app.example.com").send_blocking();
 /// assert_eq!(response.header("access-control-allow-origin"), Some("https://app.example.com"));
-/// let response = client.get("/birds").header("origin", "https://evil.example").send_now();
+/// let response = client.get("/birds").header("origin", "https://evil.example").send_blocking();
 /// assert_eq!(response.header("access-control-allow-origin"), None);
 /// ```
 ///

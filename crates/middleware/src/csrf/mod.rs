@@ -49,9 +49,9 @@ pub const FORM_BYTES_MAX: u64 = 1 << 20;
 /// use peregrine::middleware::Csrf;
 /// use peregrine::App;
 ///
-/// let client = App::new().with(Csrf::new()).post("/transfer", || "done").test();
+/// let client = App::new().wrap(Csrf::new()).post("/transfer", || "done").test();
 /// let from =
-///     |site: &str| client.post("/transfer").header("sec-fetch-site", site).send_now().status();
+///     |site: &str| client.post("/transfer").header("sec-fetch-site", site).send_blocking().status();
 /// assert_eq!(from("same-origin"), 200);
 /// assert_eq!(from("cross-site"), 403);
 /// assert_eq!(from("same-site"), 403);

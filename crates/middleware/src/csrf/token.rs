@@ -144,8 +144,8 @@ thread_local! {
 /// }
 ///
 /// let key = CsrfKey::new(&[7; 32]); // from the configuration
-/// let app = App::new().with(Csrf::new().tokens(key)).get("/form", form).post("/form", || "done");
-/// let response = app.test().get("/form").send_now();
+/// let app = App::new().wrap(Csrf::new().tokens(key)).get("/form", form).post("/form", || "done");
+/// let response = app.test().get("/form").send_blocking();
 /// assert!(response.header("set-cookie").unwrap().starts_with("csrf="));
 /// ```
 ///

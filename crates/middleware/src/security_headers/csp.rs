@@ -40,8 +40,8 @@ const KEYWORDS: [&str; 9] = [
 ///     .default_src(["'self'"])
 ///     .script_src(["'self'", NONCE])
 ///     .img_src(["'self'", "data:"]);
-/// let client = App::new().with(SecurityHeaders::new().csp(csp)).get("/", page).test();
-/// let response = client.get("/").send_now();
+/// let client = App::new().wrap(SecurityHeaders::new().csp(csp)).get("/", page).test();
+/// let response = client.get("/").send_blocking();
 /// let policy = response.header("content-security-policy").unwrap();
 /// assert!(policy.starts_with("default-src 'self'; script-src 'self' 'nonce-"), "{policy}");
 /// ```

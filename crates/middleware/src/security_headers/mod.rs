@@ -63,12 +63,12 @@ const YEAR: Duration = Duration::from_secs(31_536_000);
 /// let headers = SecurityHeaders::new()
 ///     .csp(Csp::new().default_src(["'self'"]))
 ///     .frame_ancestors(["'self'"])
-///     .permissions(
+///     .permissions_policy(
 ///         PermissionsPolicy::new()
 ///             .deny("camera")
 ///             .allow("fullscreen", ["self", "https://video.example"]),
 ///     );
-/// let response = App::new().with(headers).get("/", || "hello").test().get("/").send_now();
+/// let response = App::new().wrap(headers).get("/", || "hello").test().get("/").send_blocking();
 /// assert_eq!(
 ///     response.header("content-security-policy"),
 ///     Some("default-src 'self'; frame-ancestors 'self'")

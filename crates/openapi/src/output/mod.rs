@@ -35,7 +35,7 @@ impl fmt::Display for ResponseStatus {
 /// cannot be described automatically.
 ///
 /// ```
-/// use peregrine::openapi::{OperationOutput, Responses};
+/// use peregrine::openapi::{OperationOutput, ResponsesBuilder};
 /// use peregrine::prelude::*;
 ///
 /// struct Csv(String);
@@ -47,7 +47,7 @@ impl fmt::Display for ResponseStatus {
 /// }
 ///
 /// impl OperationOutput for Csv {
-///     fn describe(responses: &mut Responses) {
+///     fn describe(responses: &mut ResponsesBuilder) {
 ///         responses.text(200, "text/csv");
 ///     }
 /// }

@@ -16,16 +16,16 @@ use std::borrow::Cow;
 use std::convert::Infallible;
 
 /// A response whose status is part of its type, so that the document can state it:
-/// `Status<201, Json<Bird>>`.
+/// `WithStatus<201, Json<Bird>>`.
 ///
 /// ```
-/// use peregrine::openapi::Status;
+/// use peregrine::openapi::WithStatus;
 /// use peregrine::prelude::*;
 ///
-/// async fn create() -> Status<201, Json<&'static str>> {
-///     Status(Json("made"))
+/// async fn create() -> WithStatus<201, Json<&'static str>> {
+///     WithStatus(Json("made"))
 /// }
-/// assert_eq!(App::new().post("/", create).test().post("/").send_now().status(), 201);
+/// assert_eq!(App::new().post("/", create).test().post("/").send_blocking().status(), 201);
 /// ```
 ///
 /// An invalid status does not compile.

@@ -47,7 +47,7 @@ impl Reloaders {
     }
 
     #[cfg(not(feature = "config"))]
-    pub(crate) fn logging_at(self, _: Option<&StartedAccessLog>) -> Self {
+    pub(crate) fn with_log_control(self, _: Option<&StartedAccessLog>) -> Self {
         self
     }
 

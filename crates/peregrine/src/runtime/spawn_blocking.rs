@@ -19,7 +19,7 @@ use std::panic::resume_unwind;
 ///
 /// async fn count_primes(Path(below): Path<u64>) -> String {
 ///     let is_prime = |n: &u64| *n > 1 && (2..*n).take_while(|d| d * d <= *n).all(|d| n % d != 0);
-///     let count = peregrine::offload(move || (0..below).filter(is_prime).count()).await;
+///     let count = peregrine::spawn_blocking(move || (0..below).filter(is_prime).count()).await;
 ///     format!("{count} primes below {below}")
 /// }
 ///

@@ -40,7 +40,7 @@ impl ServerHandle {
 
 #[cfg(all(unix, not(all(target_os = "linux", feature = "restart"))))]
 impl ServerHandle {
-    pub(crate) fn upgrade_beside(&self) {
+    pub(crate) fn spawn_upgrade(&self) {
         tracing::warn!(target: "peregrine", "this program was built without upgrades");
     }
 }

@@ -26,7 +26,7 @@ use peregrine_driver::{Options, Socket, SocketOptions};
 #[cfg(all(target_os = "linux", feature = "restart"))]
 use peregrine_restart::UpgradeOptions;
 #[cfg(not(all(target_os = "linux", feature = "restart")))]
-use peregrine_restart::internal::Successor;
+use peregrine_restart::internal::UpgradeOptions;
 use peregrine_server::{Limits, TraceConfig};
 #[cfg(feature = "tls")]
 use peregrine_tls::TlsConfig;
@@ -155,7 +155,7 @@ impl Server {
     ///
     /// fn main() -> Result<(), Box<dyn std::error::Error>> {
     ///     let listener = UnixListener::bind("/run/app.sock")?;
-    ///     Ok(Server::new().listener(listener).serve(|| App::new().get("/", || "hello"))?)
+    ///     Ok(Server::new().listen_socket(listener).serve(|| App::new().get("/", || "hello"))?)
     /// }
     /// ```
     #[doc(alias = "listen")]

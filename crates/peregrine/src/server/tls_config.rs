@@ -74,8 +74,8 @@ fn with_acme(config: &TlsSection, section: &str) -> Result<TlsConfig, Error> {
 }
 
 #[cfg(not(feature = "acme"))]
-fn supplied(_: &TlsSection, section: &str) -> Result<TlsConfig, Error> {
-    Err(missing(&format!("{section}.acme.domains"), "acme"))
+fn with_acme(_: &TlsSection, section: &str) -> Result<TlsConfig, Error> {
+    Err(missing_feature(&format!("{section}.acme.domains"), "acme"))
 }
 
 fn certificate(config: &TlsSection, label: &str) -> Certificate {

@@ -78,7 +78,7 @@ pub enum NextAction {
 ///
 /// ```
 /// use peregrine_proto::{Date, HeadIndex, Limits};
-/// use peregrine_proto::h1::{Connection, Event, Next, ResponseLength};
+/// use peregrine_proto::h1::{Connection, Event, NextAction, ResponseLength};
 ///
 /// let (limits, date) = (Limits::default(), Date::from_unix_seconds(784_111_777));
 /// let (mut connection, mut head) = (Connection::new(&limits), HeadIndex::new());
@@ -86,13 +86,13 @@ pub enum NextAction {
 /// let (used, event) = connection.receive(&limits, unread, &mut head);
 /// assert_eq!(used, unread.len());
 /// assert!(matches!(event, Event::Head(framing) if framing.keep_alive));
-/// assert_eq!(head.path.of(unread), b"/hello");
+/// assert_eq!(head.path.slice(unread), b"/hello");
 ///
 /// let mut out = Vec::new();
-/// connection.respond(200, [], ResponseLength::Exact(2), &date, &mut out);
+/// connection.send_response(200, [], ResponseLength::Exact(2), &date, &mut out);
 /// connection.send_data(b"hi", &mut out);
 /// connection.finish([], &mut out);
-/// assert_eq!(connection.next(), Next::Request);
+/// assert_eq!(connection.next_action(), NextAction::Request);
 /// ```
 #[derive(Debug)]
 pub struct Connection {

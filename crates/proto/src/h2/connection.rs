@@ -43,7 +43,7 @@ use crate::trailers::Trailers;
 ///
 /// ```
 /// use peregrine_proto::{Date, HeadIndex, h1::ResponseLength};
-/// use peregrine_proto::h2::{After, Connection, Event, Limits, frame};
+/// use peregrine_proto::h2::{MoreData, Connection, Event, Limits, frame};
 ///
 /// let (limits, date) = (Limits::default(), Date::from_unix_seconds(784_111_777));
 /// let (mut bytes, mut head, mut out) = (Vec::new(), HeadIndex::new(), Vec::new());
@@ -52,8 +52,8 @@ use crate::trailers::Trailers;
 /// let mut unread = frame::PREFACE.to_vec();
 /// frame::write_settings([], &mut unread);
 /// // GET, https, /, and the authority `a`, by HPACK.
-/// let end = frame::flag::END_STREAM | frame::flag::END_HEADERS;
-/// frame::write(frame::Kind::Headers, end, 1, b"\x82\x87\x84\x01\x01a", &mut unread);
+/// let end = frame::flags::END_STREAM | frame::flags::END_HEADERS;
+/// frame::write_frame(frame::FrameType::Headers, end, 1, b"\x82\x87\x84\x01\x01a", &mut unread);
 ///
 /// let (used, event) = connection.receive(&limits, &unread, &mut bytes, &mut head, &mut out);
 /// assert_eq!(event, Event::Settings);
@@ -61,12 +61,12 @@ use crate::trailers::Trailers;
 /// let (used, event) = connection.receive(&limits, unread, &mut bytes, &mut head, &mut out);
 /// assert_eq!(used, unread.len());
 /// let Event::Request(request) = event else { panic!("{event:?}") };
-/// assert_eq!(head.authority.of(&bytes), b"a");
+/// assert_eq!(head.authority.slice(&bytes), b"a");
 ///
-/// connection.respond(&limits, request.stream, 200, [], ResponseLength::Exact(2), &date, &mut out);
-/// assert!(connection.room(&limits, request.stream) >= 2);
-/// connection.send_data(&limits, request.stream, b"hi", After::End, &mut out);
-/// connection.settle(&mut out, |_| {});
+/// connection.send_response(&limits, request.stream, 200, [], ResponseLength::Exact(2), &date, &mut out);
+/// assert!(connection.send_capacity(&limits, request.stream) >= 2);
+/// connection.send_data(&limits, request.stream, b"hi", MoreData::End, &mut out);
+/// connection.close_answered_streams(&mut out, |_| {});
 /// ```
 #[derive(Debug)]
 pub struct Connection {

@@ -38,7 +38,7 @@ pub enum Role {
 /// `out` after each `receive`, whatever the event is.
 ///
 /// ```
-/// use peregrine_proto::ws::{Close, CloseCode, Connection, Content, Event, Limits, Next, Role};
+/// use peregrine_proto::ws::{Close, CloseCode, Connection, MessagePayload, Event, Limits, NextAction, Role};
 /// use std::borrow::Cow;
 ///
 /// let limits = Limits::default();
@@ -46,7 +46,7 @@ pub enum Role {
 /// let mut client = <Connection>::new(&limits, Role::Client(|| *b"mask"), None);
 ///
 /// let (mut unread, mut out) = (Vec::new(), Vec::new());
-/// client.send(&limits, Content::Text("hello"), &mut unread)?;
+/// client.send(&limits, MessagePayload::Text("hello"), &mut unread)?;
 /// client.close(Some((CloseCode::NORMAL_CLOSURE, "")), &mut unread)?;
 ///
 /// let mut at = 0;
@@ -57,7 +57,7 @@ pub enum Role {
 ///         Event::NeedInput => break, // Send `out`, and receive more behind `unread[at..]`.
 ///         Event::Text(text) => {
 ///             assert_eq!(text, Cow::Borrowed("hello"));
-///             server.send(&limits, Content::Text(&text), &mut out)?;
+///             server.send(&limits, MessagePayload::Text(&text), &mut out)?;
 ///         }
 ///         Event::Close(close) => {
 ///             assert_eq!(close, Close { code: CloseCode::NORMAL_CLOSURE, reason: "" });
@@ -67,8 +67,8 @@ pub enum Role {
 ///     }
 /// }
 /// assert_eq!(out, b"\x81\x05hello\x88\x02\x03\xe8");
-/// assert_eq!(server.next(), Next::Close);
-/// # Ok::<(), peregrine_proto::ws::Unsent>(())
+/// assert_eq!(server.next_action(), NextAction::Close);
+/// # Ok::<(), peregrine_proto::ws::WriteError>(())
 /// ```
 #[derive(Debug)]
 pub struct Connection<C = NoDeflate> {

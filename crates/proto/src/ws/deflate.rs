@@ -85,10 +85,10 @@ impl fmt::Display for DeflateParams {
 /// compressed.
 ///
 /// ```
-/// use peregrine_proto::ws::deflate::{Wishes, negotiate};
+/// use peregrine_proto::ws::deflate::{DeflateConfig, negotiate};
 ///
 /// let offer: &[u8] = b"permessage-deflate; client_max_window_bits";
-/// let agreed = negotiate([offer].into_iter(), &Wishes::default()).unwrap();
+/// let agreed = negotiate([offer].into_iter(), &DeflateConfig::default()).unwrap();
 /// let answer = "permessage-deflate; server_no_context_takeover; client_no_context_takeover";
 /// assert_eq!(agreed.to_string(), answer);
 /// ```

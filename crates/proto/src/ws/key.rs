@@ -39,10 +39,10 @@ impl HandshakeKey {
     /// The value of Sec-WebSocket-Accept.
     ///
     /// ```
-    /// use peregrine_proto::ws::accept::Key;
+    /// use peregrine_proto::ws::key::HandshakeKey;
     ///
-    /// let key = Key::read(b"dGhlIHNhbXBsZSBub25jZQ==").unwrap();
-    /// assert_eq!(&key.accept(), b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+    /// let key = HandshakeKey::parse(b"dGhlIHNhbXBsZSBub25jZQ==").unwrap();
+    /// assert_eq!(&key.private_key_pem(), b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
     /// ```
     // RFC 6455 §4.2.2: the key and a fixed text, hashed by SHA-1, in base64.
     #[must_use]

@@ -42,11 +42,11 @@ const ALLOWED_METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 ///
 /// ```no_run
 /// use peregrine::prelude::*;
-/// use peregrine::proxy::{Proxy, Upstreams};
+/// use peregrine::proxy::{ReverseProxy, Upstreams};
 ///
 /// fn main() -> Result<(), Box<dyn std::error::Error>> {
 ///     let upstreams = Upstreams::new(["http://127.0.0.1:9000", "http://127.0.0.1:9001"])?;
-///     let app = move || App::new().subtree("/", Proxy::new(upstreams.clone()));
+///     let app = move || App::new().subtree("/", ReverseProxy::new(upstreams.clone()));
 ///     Server::bind("0.0.0.0:8080").serve(app)?;
 ///     Ok(())
 /// }
@@ -61,7 +61,7 @@ const ALLOWED_METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 /// - `Host`: the client's; see [`ReverseProxy::use_upstream_host`] and
 ///   [`ReverseProxy::override_host`].
 /// - Fields: all except those of one connection (RFC 9110 §7.6.1): `Connection` and the fields that
-///   it names, `Keep-Alive`, `TE`, `Transfer-Encoding`, `Upgrade`, `Proxy-*`. `TE: trailers` is
+///   it names, `Keep-Alive`, `TE`, `Transfer-Encoding`, `Upgrade`, `ReverseProxy-*`. `TE: trailers` is
 ///   forwarded.
 /// - Client address: in `X-Forwarded-For`, `-Proto` and `-Host`; see
 ///   [`ReverseProxy::use_forwarded_header`]. Values that the client sent in these fields, in other

@@ -25,11 +25,11 @@ use tracing::Span;
 ///
 /// ```no_run
 /// use peregrine::prelude::*;
-/// use peregrine::trace::Traces;
+/// use peregrine::trace::TraceConfig;
 ///
 /// fn main() -> peregrine::Result<()> {
 ///     // Sample one in ten of the requests that start a trace, and no health checks.
-///     let traces = Traces::new().ratio(0.1).route("/health", 0.0);
+///     let traces = TraceConfig::new().sample_ratio(0.1).route_sample_ratio("/health", 0.0);
 ///     Server::bind("127.0.0.1:8080").traces(traces).serve(|| App::new().get("/health", || "well"))
 /// }
 /// ```

@@ -96,7 +96,7 @@ fn each_mistake_has_its_own_error_with_a_remedy() {
         (error(&one.certificate, legacy), "EncryptedKey", "openssl pkey"),
         (error(&one.certificate, nonsense_key), "UnsupportedKey", "ECDSA"),
         (error(&one.certificate, &other.key), "KeyMismatch", "does not belong"),
-        (error(cut, &one.key), "BrokenPem", "END"),
+        (error(cut, &one.key), "InvalidPem", "END"),
         (error(nonsense, &one.key), "BadCertificate", "X.509"),
     ];
     for (error, variant, remedy) in table {

@@ -105,9 +105,9 @@ fn what_is_broken_changes_nothing_and_is_told_until_it_is_mended() {
     std::fs::write(&key, &new.key).unwrap();
     fails("KeyMismatch", "does not belong");
     files.write(&out_of_time(2000, 2001));
-    fails("NotValidNow", "expired");
+    fails("OutsideValidity", "expired");
     files.write(&out_of_time(2990, 2999));
-    fails("NotValidNow", "becomes valid");
+    fails("OutsideValidity", "becomes valid");
     files.write(&new);
     std::fs::remove_file(&key).unwrap();
     fails("Unreadable", "tls.key");

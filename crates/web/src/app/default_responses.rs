@@ -262,7 +262,7 @@ fn method_not_allowed(head: &RequestHead, names: &str) -> Response {
 }
 
 fn slash_redirect(request: &Request, add_slash: bool) -> Response {
-    let (head, prefix) = (&request.parts.head, request.client().parse_prefix());
+    let (head, prefix) = (&request.parts.head, request.client().prefix());
     let path = head.original_path();
     let path = if add_slash { path } else { path.strip_suffix('/').unwrap_or(path) };
     let slash = if add_slash { "/" } else { "" };

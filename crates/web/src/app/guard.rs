@@ -15,14 +15,14 @@
 //! use peregrine::web::{App, HandlerExt, guard};
 //!
 //! let app = App::new()
-//!     .get("/", (|| "the administration").when(guard::host("admin.example.org")))
-//!     .get("/", (|| "a preview").when(guard::query("preview", "yes")))
+//!     .get("/", (|| "the administration").guard(guard::host("admin.example.org")))
+//!     .get("/", (|| "a preview").guard(guard::query("preview", "yes")))
 //!     .get("/", || "the front page");
 //!
 //! let client = app.test();
-//! assert_eq!(client.get("/").send_now().text(), "the front page");
-//! assert_eq!(client.get("/?preview=yes").send_now().text(), "a preview");
-//! let admin = client.get("/").header("host", "admin.example.org").send_now();
+//! assert_eq!(client.get("/").send_blocking().text(), "the front page");
+//! assert_eq!(client.get("/?preview=yes").send_blocking().text(), "a preview");
+//! let admin = client.get("/").header("host", "admin.example.org").send_blocking();
 //! assert_eq!(admin.text(), "the administration");
 //! ```
 
@@ -99,18 +99,18 @@ fn combined_header_names(left: &impl Guard, right: &impl Guard) -> Option<Vec<He
 /// the responses of its route, nor those of other routes whose choice depends on the closure.
 ///
 /// ```
-/// use peregrine::web::guard::{self, Asked};
+/// use peregrine::web::guard::{self, GuardContext};
 /// use peregrine::web::{App, HandlerExt};
 ///
-/// let is_new = |asked: &Asked<'_>| {
-///     asked.head().field_text("x-version").is_some_and(|version| version >= "2")
+/// let is_new = |asked: &GuardContext<'_>| {
+///     asked.head().header("x-version").is_some_and(|version| version >= "2")
 /// };
 /// let client = App::new()
-///     .get("/", (|| "new").when(guard::varying_by(["x-version"], is_new)))
+///     .get("/", (|| "new").guard(guard::varying_by(["x-version"], is_new)))
 ///     .get("/", || "old")
 ///     .test();
-/// assert_eq!(client.get("/").header("x-version", "3").send_now().text(), "new");
-/// assert_eq!(client.get("/").send_now().header("vary"), Some("x-version"));
+/// assert_eq!(client.get("/").header("x-version", "3").send_blocking().text(), "new");
+/// assert_eq!(client.get("/").send_blocking().header("vary"), Some("x-version"));
 /// ```
 ///
 /// # Panics

@@ -25,7 +25,7 @@
 //!         let greeting = greeting.clone();
 //!         async move { greeting }
 //!     });
-//! assert_eq!(app.test().get("/greeting").send_now().text(), "hello");
+//! assert_eq!(app.test().get("/greeting").send_blocking().text(), "hello");
 //! ```
 //!
 //! # Closures
@@ -194,7 +194,7 @@ pub trait HandlerExt<Args>: Signature<Args> + Sized {
     /// use peregrine::web::HandlerExt;
     ///
     /// let app = App::new().get("/raw/{*path}", (|| "raw").allow_ambiguous_paths());
-    /// assert_eq!(app.test().get("/raw/a/../b").send_now().text(), "raw");
+    /// assert_eq!(app.test().get("/raw/a/../b").send_blocking().text(), "raw");
     /// ```
     fn allow_ambiguous_paths(self) -> WithOption<Self> {
         WithOption { handler: self, option: RouteOption::AllowAmbiguousPaths }

@@ -22,10 +22,10 @@ use peregrine_proto::Method;
 ///     .method_override(MethodOverride::new().query("_method").header("x-http-method-override"))
 ///     .delete("/birds/{id}", || "gone");
 /// let client = app.test();
-/// assert_eq!(client.post("/birds/7?_method=DELETE").send_now().text(), "gone");
+/// assert_eq!(client.post("/birds/7?_method=DELETE").send_blocking().text(), "gone");
 /// let post = client.post("/birds/7").header("x-http-method-override", "DELETE");
-/// assert_eq!(post.send_now().text(), "gone");
-/// assert_eq!(client.post("/birds/7").send_now().status(), 405);
+/// assert_eq!(post.send_blocking().text(), "gone");
+/// assert_eq!(client.post("/birds/7").send_blocking().status(), 405);
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct MethodOverride {

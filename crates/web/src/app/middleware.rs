@@ -16,8 +16,8 @@
 //!     response
 //! }
 //!
-//! let app = App::new().with(log).get("/", || "hello");
-//! assert_eq!(app.test().get("/").send_now().text(), "hello");
+//! let app = App::new().wrap(log).get("/", || "hello");
+//! assert_eq!(app.test().get("/").send_blocking().text(), "hello");
 //! ```
 //!
 //! The function may take up to six extractors before these two arguments ([`from_fn`] has an
@@ -48,8 +48,8 @@
 //! }
 //!
 //! let stamp = Stamp(HeaderName::from_static("x-stamp"), HeaderValue::from_static("1"));
-//! let app = App::new().with(stamp).get("/", || "hello");
-//! assert_eq!(app.test().get("/").send_now().header("x-stamp"), Some("1"));
+//! let app = App::new().wrap(stamp).get("/", || "hello");
+//! assert_eq!(app.test().get("/").send_blocking().header("x-stamp"), Some("1"));
 //! ```
 
 use crate::app::default_responses::{AppContext, RenderProblems};
@@ -195,7 +195,7 @@ impl<M: Middleware> IntoMiddleware<ViaType> for M {
 /// # struct Key(String);
 /// # impl FromRequestParts for Key {
 /// #     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
-/// #         parts.head.field_text("x-key").map(|key| Key(key.to_owned())).ok_or_else(|| {
+/// #         parts.head.header("x-key").map(|key| Key(key.to_owned())).ok_or_else(|| {
 /// #             Problem::new(StatusCode::UNAUTHORIZED, "no-key", "Send a key in X-Key.")
 /// #         })
 /// #     }
@@ -212,11 +212,11 @@ impl<M: Middleware> IntoMiddleware<ViaType> for M {
 ///     Err(Problem::new(StatusCode::FORBIDDEN, "wrong-key", "This key opens nothing."))
 /// }
 ///
-/// let app = App::new().with(with_key).get("/", || "gold");
+/// let app = App::new().wrap(with_key).get("/", || "gold");
 /// let client = app.test();
-/// assert_eq!(client.get("/").header("x-key", "open sesame").send_now().text(), "gold");
-/// assert_eq!(client.get("/").header("x-key", "open rye").send_now().status(), 403);
-/// assert_eq!(client.get("/").send_now().status(), 401);
+/// assert_eq!(client.get("/").header("x-key", "open sesame").send_blocking().text(), "gold");
+/// assert_eq!(client.get("/").header("x-key", "open rye").send_blocking().status(), 403);
+/// assert_eq!(client.get("/").send_blocking().status(), 401);
 /// ```
 #[must_use]
 pub fn from_fn<F, Args>(function: F) -> FromFn<F, Args>

@@ -63,9 +63,9 @@ pub use peregrine_router::TrailingSlash;
 ///     .scope("/users", |scope| scope.get("/{id}", greet).post("/", || "made one"));
 ///
 /// let client = app.test();
-/// assert_eq!(client.get("/").send_now().text(), "the front page");
-/// assert_eq!(client.get("/users/7").send_now().text(), "You requested /users/7");
-/// assert_eq!(client.delete("/users").send_now().status(), 405);
+/// assert_eq!(client.get("/").send_blocking().text(), "the front page");
+/// assert_eq!(client.get("/users/7").send_blocking().text(), "You requested /users/7");
+/// assert_eq!(client.delete("/users").send_blocking().status(), 405);
 /// ```
 ///
 /// # Middleware
@@ -192,12 +192,12 @@ impl App {
     /// through middleware.
     ///
     /// ```
-    /// use peregrine::web::{App, Head, Problem, Response};
+    /// use peregrine::web::{App, RequestHead, Problem, Response};
     ///
-    /// let app = App::new().on_problem(|problem: Problem, _: &Head| {
+    /// let app = App::new().on_problem(|problem: Problem, _: &RequestHead| {
     ///     Response::new(problem.status).with_body(format!("Oh no! {}", problem.kind))
     /// });
-    /// assert_eq!(app.test().get("/x").send_now().text(), "Oh no! unknown-route");
+    /// assert_eq!(app.test().get("/x").send_blocking().text(), "Oh no! unknown-route");
     /// ```
     #[doc(alias = "error_handler")]
     #[doc(alias = "catcher")]

@@ -11,11 +11,11 @@ pub const CATCH_ALL: &str = "/{*peregrine_rest}";
 /// The pattern for display: everything below a mount is shown as `*`.
 ///
 /// ```
-/// use peregrine::web::route::readable;
-/// use peregrine::web::scope::REST;
+/// use peregrine::web::route::display_pattern;
+/// use peregrine::web::scope::CATCH_ALL;
 ///
-/// assert_eq!(readable(&format!("/api{REST}")), "/api/*");
-/// assert_eq!(readable("/users/{id}"), "/users/{id}");
+/// assert_eq!(display_pattern(&format!("/api{CATCH_ALL}")), "/api/*");
+/// assert_eq!(display_pattern("/users/{id}"), "/users/{id}");
 /// ```
 #[must_use]
 pub fn display_pattern(pattern: &str) -> Cow<'_, str> {

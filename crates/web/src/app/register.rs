@@ -16,7 +16,7 @@ use crate::app::scope::Scope;
 /// }
 ///
 /// let client = App::new().add((users, birds)).test();
-/// assert_eq!(client.get("/birds").send_now().text(), "all of them");
+/// assert_eq!(client.get("/birds").send_blocking().text(), "all of them");
 /// ```
 #[doc(alias = "HttpServiceFactory")]
 pub trait RegisterRoutes {

@@ -42,7 +42,7 @@ pub use crate::app::pattern::CATCH_ALL;
 /// }
 ///
 /// let app = App::new().scope("/users", users);
-/// assert_eq!(app.test().get("/users").send_now().text(), "everybody");
+/// assert_eq!(app.test().get("/users").send_blocking().text(), "everybody");
 /// ```
 #[doc(alias = "nest")]
 #[doc(alias = "subtree")]

@@ -29,7 +29,7 @@ use std::fmt;
 ///         .respond()
 /// }
 /// let client = App::new().get("/", bird).test();
-/// let get = |accept: &str| client.get("/").header("accept", accept).send_now();
+/// let get = |accept: &str| client.get("/").header("accept", accept).send_blocking();
 /// assert_eq!(get("text/html, application/json;q=0.9").text(), "<b>kestrel</b>");
 /// assert_eq!(get("*/*").text(), "\"kestrel\"");
 /// assert_eq!(get("image/png").status(), 406);
@@ -102,8 +102,8 @@ impl Accept {
     /// ```
     /// # use peregrine::App;
     /// # use peregrine::web::extract::Accept;
-    /// let client = App::new().get("/", |accept: Accept| accept.data(&[1, 2])).test();
-    /// let response = client.get("/").header("accept", "application/cbor").send_now();
+    /// let client = App::new().get("/", |accept: Accept| accept.serialize(&[1, 2])).test();
+    /// let response = client.get("/").header("accept", "application/cbor").send_blocking();
     /// assert_eq!(response.bytes(), b"\x82\x01\x02"[..]);
     /// ```
     #[must_use]

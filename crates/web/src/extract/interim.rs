@@ -27,7 +27,7 @@ use std::fmt;
 ///     Html("<link rel=stylesheet href=/style.css>")
 /// }
 ///
-/// let response = App::new().get("/", page).test().get("/").send_now();
+/// let response = App::new().get("/", page).test().get("/").send_blocking();
 /// let (status, fields) = &response.interim()[0];
 /// assert_eq!(status.as_u16(), 103);
 /// assert_eq!(fields["link"], "</style.css>; rel=preload; as=style");

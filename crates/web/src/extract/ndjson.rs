@@ -57,7 +57,7 @@ const MEDIA_TYPE: &str = "application/x-ndjson";
 /// let client = App::new().post("/sum", sum).test();
 /// let post = |text: &'static str| {
 ///     let request = client.post("/sum").header("content-type", "application/x-ndjson");
-///     request.body(text).send_now()
+///     request.body(text).send_blocking()
 /// };
 /// assert_eq!(post("1\n2\n3\n").text(), "6");
 /// assert_eq!(post("1\ntwo\n").status(), 400);
@@ -217,7 +217,7 @@ impl NdJson<()> {
     /// # }
     /// // `Numbers` is a stream of `Result<u8, _>`.
     /// let client = App::new().get("/", || NdJson::response(Numbers(0))).test();
-    /// assert_eq!(client.get("/").send_now().text(), "1\n2\n3\n");
+    /// assert_eq!(client.get("/").send_blocking().text(), "1\n2\n3\n");
     /// ```
     pub fn response<S, T, E>(items: S) -> Response
     where

@@ -126,7 +126,7 @@ impl<'v> Validators<'v> {
 /// use peregrine::web::precondition::Validators;
 ///
 /// async fn rename(conditions: Preconditions, name: String) -> Result<String, Problem> {
-///     conditions.demand()?;
+///     conditions.require_precondition()?;
 ///     // The current version in the database.
 ///     conditions.check(Validators::etag("\"7\""))?;
 ///     Ok(name)
@@ -135,10 +135,10 @@ impl<'v> Validators<'v> {
 /// let client = App::new().put("/birds/1", rename).test();
 /// let put = |tag: &str| {
 ///     let request = client.put("/birds/1").header("if-match", tag);
-///     request.body("kestrel").send_now().status()
+///     request.body("kestrel").send_blocking().status()
 /// };
 /// assert_eq!((put("\"7\"").as_u16(), put("\"6\"").as_u16()), (200, 412));
-/// assert_eq!(client.put("/birds/1").body("kestrel").send_now().status(), 428);
+/// assert_eq!(client.put("/birds/1").body("kestrel").send_blocking().status(), 428);
 /// ```
 pub struct Preconditions {
     head: RequestHead,

@@ -53,7 +53,7 @@ pub struct State<T>(pub T);
 ///
 /// let catalogue = Arc::new(Catalogue(vec!["peregrine".to_owned()]));
 /// let client = App::new().state(Arc::clone(&catalogue)).get("/", first).test();
-/// assert_eq!(client.get("/").send_now().text(), "peregrine");
+/// assert_eq!(client.get("/").send_blocking().text(), "peregrine");
 /// ```
 #[doc(alias = "Data")]
 #[derive(Debug)]

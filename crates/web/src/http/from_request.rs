@@ -17,7 +17,7 @@ use crate::http::requirements::Requirements;
 ///
 /// impl FromRequestParts for ApiVersion {
 ///     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
-///         let version = parts.head.field_text("x-api-version").and_then(|text| text.parse().ok());
+///         let version = parts.head.header("x-api-version").and_then(|text| text.parse().ok());
 ///         version.map(ApiVersion).ok_or_else(|| {
 ///             let detail = "send X-Api-Version with a whole number";
 ///             Problem::new(StatusCode::BAD_REQUEST, "no-api-version", detail)

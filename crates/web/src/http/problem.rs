@@ -33,7 +33,7 @@ const KIND_BODY_TOO_LARGE: &str = "body-too-large";
 /// use peregrine::web::Problem;
 ///
 /// let problem = Problem::new(StatusCode::CONFLICT, "name-taken", "choose another name")
-///     .with("name", "lanner");
+///     .with_member("name", "lanner");
 /// assert_eq!(
 ///     problem.to_json(),
 ///     r#"{"type":"/problems/name-taken","title":"Conflict","status":409,"#.to_owned()

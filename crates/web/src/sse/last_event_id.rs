@@ -23,9 +23,9 @@ const HEADER: &str = "last-event-id";
 /// }
 ///
 /// let client = App::new().get("/news", news).test();
-/// assert_eq!(client.get("/news").send_now().text(), "from 0 on");
-/// assert_eq!(client.get("/news").header("last-event-id", "7").send_now().text(), "from 8 on");
-/// assert_eq!(client.get("/news").header("last-event-id", "x").send_now().status(), 400);
+/// assert_eq!(client.get("/news").send_blocking().text(), "from 0 on");
+/// assert_eq!(client.get("/news").header("last-event-id", "7").send_blocking().text(), "from 8 on");
+/// assert_eq!(client.get("/news").header("last-event-id", "x").send_blocking().status(), 400);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LastEventId<T = String>(pub T);

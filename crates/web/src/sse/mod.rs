@@ -10,11 +10,11 @@
 //!     sse
 //! }
 //!
-//! let mut response = App::new().get("/", hello).test().get("/").send_now();
+//! let mut response = App::new().get("/", hello).test().get("/").send_blocking();
 //! assert_eq!(response.header("content-type"), Some("text/event-stream"));
-//! let event = response.event_now().expect("an event was sent");
+//! let event = response.event_blocking().expect("an event was sent");
 //! assert_eq!((event.name.as_str(), event.data.as_str()), ("greeting", "hello"));
-//! assert!(response.event_now().is_none());
+//! assert!(response.event_blocking().is_none());
 //! ```
 //!
 //! Start with [`Sse`]; use [`channel`] to push events.

@@ -31,7 +31,7 @@ impl TestResponse {
     /// use peregrine::web::{App, extract::Json};
     ///
     /// let client = App::new().get("/", || Json(vec![("a", 1), ("b", 2)])).test();
-    /// client.get("/").send_now().assert_status(200).assert_json(&[("a", 1), ("b", 2)]);
+    /// client.get("/").send_blocking().assert_status(200).assert_json(&[("a", 1), ("b", 2)]);
     /// ```
     ///
     /// # Panics

@@ -11,7 +11,7 @@ use bytes::Bytes;
 ///
 /// let client = App::new().post("/", |body: String| body).test();
 /// let form = TestForm::new().text("name", "Ada").file("photo", "ada.png", "image/png", "PNG");
-/// let sent = client.post("/").multipart(form).send_now().text();
+/// let sent = client.post("/").multipart(form).send_blocking().text();
 /// assert!(sent.contains("name=\"photo\"; filename=\"ada.png\"\r\n"));
 /// assert!(sent.contains("content-type: image/png\r\n\r\nPNG\r\n"));
 /// ```

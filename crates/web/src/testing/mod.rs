@@ -14,7 +14,7 @@
 //! }
 //!
 //! let client = App::new().get("/", greet).test();
-//! let response = client.get("/").header("x-name", "Ada").send_now();
+//! let response = client.get("/").header("x-name", "Ada").send_blocking();
 //! assert_eq!(response.status(), 200);
 //! assert_eq!(response.text(), "hello, Ada");
 //! ```
@@ -155,10 +155,10 @@ impl TestClient {
     ///
     /// let greet = |request: Request| format!("{:?}", request.header("cookie"));
     /// let log_in = || ([("set-cookie", "who=Ada; HttpOnly")], "welcome");
-    /// let client = App::new().get("/", greet).get("/login", log_in).test().keep_cookies();
-    /// assert_eq!(client.get("/").send_now().text(), "None");
-    /// assert_eq!(client.get("/login").send_now().text(), "welcome");
-    /// assert_eq!(client.get("/").send_now().text(), "Some(\"who=Ada\")");
+    /// let client = App::new().get("/", greet).get("/login", log_in).test().save_cookies();
+    /// assert_eq!(client.get("/").send_blocking().text(), "None");
+    /// assert_eq!(client.get("/login").send_blocking().text(), "welcome");
+    /// assert_eq!(client.get("/").send_blocking().text(), "Some(\"who=Ada\")");
     /// ```
     #[doc(alias = "cookie_store")]
     #[must_use]

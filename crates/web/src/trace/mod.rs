@@ -48,7 +48,7 @@ const FLAG_RANDOM: u8 = 2;
 ///     format!("{} fields", fields.len())
 /// }
 /// # let client = peregrine::App::new().get("/", proxy).test();
-/// # assert_eq!(client.get("/").send_now().text(), "0 fields");
+/// # assert_eq!(client.get("/").send_blocking().text(), "0 fields");
 /// ```
 ///
 /// [`Traces`]: https://docs.rs/peregrine/latest/peregrine/trace/struct.Traces.html

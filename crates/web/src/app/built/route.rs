@@ -111,7 +111,7 @@ impl<'a> RouteInfo<'a> {
     /// let app = App::new().noted(Owner("the bird team")).get("/birds", || "all of them");
     /// let application = app.build()?;
     /// let route = application.routes().next().expect("one route was added");
-    /// assert_eq!(route.notes::<Owner>().next().map(|owner| owner.0), Some("the bird team"));
+    /// assert_eq!(route.metadata::<Owner>().next().map(|owner| owner.0), Some("the bird team"));
     /// # Ok::<(), peregrine::web::BuildError>(())
     /// ```
     pub fn metadata<T: 'static>(&self) -> impl DoubleEndedIterator<Item = &'a T> + use<'a, T> {

@@ -33,7 +33,7 @@ use std::rc::Rc;
 /// }
 /// let show = |Path(name): Path<String>| name;
 /// let app = App::new().post("/users", create).get("/users/{name}", show.named("user"));
-/// assert_eq!(app.test().post("/users").send_now().text(), "/users/Ada%20Lovelace");
+/// assert_eq!(app.test().post("/users").send_blocking().text(), "/users/Ada%20Lovelace");
 /// ```
 #[doc(alias = "url_for")]
 #[doc(alias = "reverse")]
@@ -46,7 +46,7 @@ pub struct Urls {
 
 impl Urls {
     /// The path of the route called `name`. It starts with the prefix that a trusted proxy removed
-    /// from the path, if any ([`ClientInfo::parse_prefix`](crate::ClientInfo::parse_prefix)).
+    /// from the path, if any ([`ClientInfo::prefix`](crate::ClientInfo::prefix)).
     ///
     /// # Errors
     /// If no route has the name, or the values do not match the parameters of its pattern.
@@ -77,7 +77,7 @@ impl FromRequestParts for Urls {
         let client = parts.client();
         Ok(Self {
             route_index: facts,
-            prefix: client.parse_prefix().to_owned(),
+            prefix: client.prefix().to_owned(),
             origin: client.origin(),
         })
     }
@@ -99,7 +99,7 @@ impl FromRequestParts for Urls {
 /// let app = App::new().get(POST.pattern(), post);
 /// let path = POST.path(&("ada".to_owned(), 7))?;
 /// assert_eq!(path, "/users/ada/posts/7");
-/// assert_eq!(app.test().get(&path).send_now().text(), "post 7 of ada");
+/// assert_eq!(app.test().get(&path).send_blocking().text(), "post 7 of ada");
 /// # Ok::<(), peregrine::web::urls::UrlError>(())
 /// ```
 #[doc(alias = "TypedPath")]

@@ -27,7 +27,7 @@ use serde::de::DeserializeOwned;
 /// let client = App::new().post("/sum", sum).test();
 /// let request = client.post("/sum").header("content-type", "application/cbor");
 /// let request = request.body(&b"\x83\x01\x02\x03"[..]);
-/// assert_eq!(request.send_now().bytes(), [6][..]);
+/// assert_eq!(request.send_blocking().bytes(), [6][..]);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use]

@@ -32,7 +32,7 @@ use std::io::Cursor;
 /// let client = App::new().post("/sum", sum).test();
 /// let request = client.post("/sum").header("content-type", "application/msgpack");
 /// let request = request.body(&b"\x93\x01\x02\x03"[..]);
-/// assert_eq!(request.send_now().bytes(), [6][..]);
+/// assert_eq!(request.send_blocking().bytes(), [6][..]);
 /// ```
 #[doc(alias = "MsgPack")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

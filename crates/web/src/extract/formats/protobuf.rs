@@ -32,7 +32,7 @@ use prost::Message;
 /// let client = App::new().post("/", echo).test();
 /// let request = client.post("/").header("content-type", "application/protobuf");
 /// let request = request.body(&b"\x0a\x05hobby"[..]);
-/// assert_eq!(request.send_now().bytes(), b"\x0a\x05hobby"[..]);
+/// assert_eq!(request.send_blocking().bytes(), b"\x0a\x05hobby"[..]);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use]

@@ -32,7 +32,7 @@ use std::cell::RefCell;
 ///     SimdJson(numbers.iter().sum())
 /// }
 /// let client = App::new().post("/sum", sum).test();
-/// assert_eq!(client.post("/sum").json(&[1, 2, 3]).send_now().text(), "6");
+/// assert_eq!(client.post("/sum").json(&[1, 2, 3]).send_blocking().text(), "6");
 /// ```
 #[doc(alias = "FastJson")]
 #[doc(alias = "simd")]

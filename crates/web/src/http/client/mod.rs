@@ -32,9 +32,9 @@ use std::net::{IpAddr, SocketAddr};
 /// async fn login(request: Request) -> String {
 ///     format!("{}/login", request.client().origin())
 /// }
-/// let client = App::new().get("/", login).test().behind(TrustedProxies::hops(1));
+/// let client = App::new().get("/", login).test().with_trusted_proxies(TrustedProxies::hops(1));
 /// let request = client.get("/").header("host", "a.example").header("x-forwarded-proto", "https");
-/// assert_eq!(request.send_now().text(), "https://a.example/login");
+/// assert_eq!(request.send_blocking().text(), "https://a.example/login");
 /// ```
 #[doc(alias = "RealIp")]
 #[doc(alias = "realip_remote_addr")]
@@ -198,7 +198,7 @@ impl<'r> ClientInfo<'r> {
     /// The prefix that a proxy removed from the path, such as `/shop`, without a slash at its end;
     /// empty if there is none. The redirects of routes (`TrailingSlash`) put it before their paths.
     #[must_use]
-    pub fn parse_prefix(&self) -> &'r str {
+    pub fn prefix(&self) -> &'r str {
         let proxies = self.connection.trusted_proxies.as_deref();
         if !proxies.is_some_and(|proxies| {
             matches!(proxies.header, ForwardedHeader::XForwarded { prefix: true, .. })

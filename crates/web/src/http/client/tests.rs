@@ -188,7 +188,7 @@ fn only_the_fields_that_were_chosen_are_read() {
     let said = |proxies| {
         let (head, connection) = (head(&all), connection(proxies));
         let client = ClientInfo::new(&head, &connection);
-        format!("{} {}", client.origin(), client.parse_prefix())
+        format!("{} {}", client.origin(), client.prefix())
     };
     assert_eq!(said(ten()), "https://own.example ");
     assert_eq!(said(ten().x_forwarded_host()), "https://a.example:8443 ");
@@ -282,7 +282,7 @@ fn hosts_and_prefixes_are_only_what_may_be_one() {
         let head = head(&[(&format!("X-Forwarded-{name}"), value)]);
         let connection = connection(ten().x_forwarded_host().x_forwarded_prefix());
         let client = ClientInfo::new(&head, &connection);
-        let said = format!("{} {}", client.origin(), client.parse_prefix());
+        let said = format!("{} {}", client.origin(), client.prefix());
         assert_eq!(said, expected, "{name} {value}");
     }
     let both = [("X-Forwarded-Host", "[::1]"), ("X-Forwarded-Port", "81")];

@@ -23,11 +23,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// }
 ///
 /// let client = ClientIdentity { subject: "CN=alice".to_owned(), ..ClientIdentity::default() };
-/// let tls = TlsInfo { client: Some(Arc::new(client)), ..TlsInfo::default() };
+/// let tls = TlsInfo { client_identity: Some(Arc::new(client)), ..TlsInfo::default() };
 /// let connection = ConnectionInfo { tls: Some(Arc::new(tls)), ..ConnectionInfo::default() };
 /// let app = App::new().get("/who", who).test();
-/// assert_eq!(app.get("/who").send_now().status(), 403);
-/// assert_eq!(app.on(connection).get("/who").send_now().text(), "CN=alice");
+/// assert_eq!(app.get("/who").send_blocking().status(), 403);
+/// assert_eq!(app.with_connection(connection).get("/who").send_blocking().text(), "CN=alice");
 /// ```
 #[doc(alias = "client_certificate")]
 #[doc(alias = "peer_certificates")]

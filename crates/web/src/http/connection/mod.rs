@@ -117,17 +117,17 @@ pub enum ConnectionAddr {
 ///
 /// ```
 /// use peregrine::prelude::*;
-/// use peregrine::web::connection::Credentials;
+/// use peregrine::web::connection::PeerCredentials;
 ///
 /// // Only processes of root are allowed.
 /// async fn admin(request: Request) -> Response {
-///     match request.parts.connection().peer.credentials() {
-///         Some(Credentials { uid: 0, .. }) => "hello, root".into_response(),
+///     match request.parts.connection().peer.peer_credentials() {
+///         Some(PeerCredentials { uid: 0, .. }) => "hello, root".into_response(),
 ///         _ => StatusCode::FORBIDDEN.into_response(),
 ///     }
 /// }
 /// let app = App::new().get("/admin", admin);
-/// assert_eq!(app.test().get("/admin").send_now().status(), 403);
+/// assert_eq!(app.test().get("/admin").send_blocking().status(), 403);
 /// ```
 #[doc(alias = "UCred")]
 #[doc(alias = "SO_PEERCRED")]

@@ -21,7 +21,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 ///
 /// ```
 /// use peregrine::prelude::*;
-/// use peregrine::web::private_response::Personal;
+/// use peregrine::web::private_response::PrivateResponse;
 ///
 /// #[derive(Clone)]
 /// struct Customer(String);
@@ -29,7 +29,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 /// async fn find_customer(mut request: Request, next: Next<'_>) -> Response {
 ///     if let Some(name) = request.header("x-customer").map(str::to_owned) {
 ///         request.parts.extensions_mut().insert(Customer(name));
-///         Personal::mark(&request.parts);
+///         PrivateResponse::mark(&request.parts);
 ///     }
 ///     next.run(request).await
 /// }

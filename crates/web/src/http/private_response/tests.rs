@@ -150,12 +150,12 @@ const UNMARKED: [(&str, &[&str]); 5] = [
         "peek_field(",
         // The cache and idempotency keys keep clients apart by these values; rate limits only count
         // them.
-        &["cache/src/cache/asker.rs", "cache/src/idempotency/mod.rs", "rate-limit/src/key.rs"],
+        &["cache/src/cache/requester.rs", "cache/src/idempotency/mod.rs", "rate-limit/src/key.rs"],
     ),
     (
         "peek_fields_named(",
         &[
-            "cache/src/cache/asker.rs",
+            "cache/src/cache/requester.rs",
             "cache/src/idempotency/key.rs",
             "web/src/http/head/cookies.rs",
         ],
@@ -164,22 +164,22 @@ const UNMARKED: [(&str, &[&str]); 5] = [
     // Mounts and the proxy mark the requests that they pass on.
     (
         "peek_fields(",
-        &["mount/src/restore.rs", "proxy/src/fields.rs", "web/src/http/client/forwarded.rs"],
+        &["mount/src/restore.rs", "proxy/src/headers.rs", "web/src/http/client/forwarded.rs"],
     ),
     (
         "peek_connection(",
         &[
             "cache/src/cache/mod.rs",
-            "cache/src/cache/asker.rs",
+            "cache/src/cache/requester.rs",
             "cache/src/cache/fetch.rs",
             "cache/src/idempotency/mod.rs",
             "cache/src/idempotency/key.rs",
             "middleware/src/access_log.rs",
-            "mount/src/facts.rs",
+            "mount/src/extensions",
             "mount/src/layer.rs",
             "mount/src/restore.rs",
-            "mount/src/tower.rs",
-            "proxy/src/fields.rs",
+            "mount/src/handler.rs",
+            "proxy/src/headers.rs",
             "proxy/src/proxy/mod.rs",
             "server/src/observe/span.rs",
             "web/src/app/built/mod.rs",

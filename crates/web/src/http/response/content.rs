@@ -73,7 +73,7 @@ pub struct Form<T>(pub T);
 /// use peregrine::web::response::{Html, IntoResponse};
 ///
 /// let response = Html("<h1>Hello</h1>").into_response();
-/// let content_type = response.fields.get(&peregrine::http::header::CONTENT_TYPE).unwrap();
+/// let content_type = response.headers.get(&peregrine::http::header::CONTENT_TYPE).unwrap();
 /// assert_eq!(content_type, "text/html; charset=utf-8");
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -18,7 +18,7 @@ use std::fmt::Display;
 /// let links =
 ///     AppendHeaders([(LINK, "</style.css>; rel=preload"), (LINK, "</app.js>; rel=preload")]);
 /// let response = (links, "page").into_response();
-/// assert_eq!(response.fields.iter().filter(|(name, _)| *name == LINK).count(), 2);
+/// assert_eq!(response.headers.iter().filter(|(name, _)| *name == LINK).count(), 2);
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
 #[must_use]

@@ -18,7 +18,7 @@ use crate::http::response::Response;
 ///     (StatusCode::ACCEPTED, [(RETRY_AFTER, "5")], Json(["soon"]))
 /// }
 /// # let response = (StatusCode::ACCEPTED, [(RETRY_AFTER, "5")], Json(["soon"])).into_response();
-/// # assert_eq!((response.status.as_u16(), response.fields.len()), (202, 2));
+/// # assert_eq!((response.status.as_u16(), response.headers.len()), (202, 2));
 /// # let _ = (text, more);
 /// ```
 #[diagnostic::on_unimplemented(

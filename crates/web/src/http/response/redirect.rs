@@ -15,7 +15,7 @@ use http::{HeaderValue, StatusCode};
 ///
 /// let response = Redirect::to("/birds/7").into_response();
 /// assert_eq!(response.status, 303);
-/// assert_eq!(response.fields.get(&peregrine::http::header::LOCATION).unwrap(), "/birds/7");
+/// assert_eq!(response.headers.get(&peregrine::http::header::LOCATION).unwrap(), "/birds/7");
 /// ```
 #[derive(Clone, Debug)]
 #[must_use]

@@ -3,47 +3,47 @@
 //! These types have no values, so the code that handles TLS needs no conditional compilation and is
 //! compiled to nothing.
 
-use crate::facts::{Facts, Identity, Received};
+use crate::handshake_info::{HandshakeInfo, PeerCertificate, TlsReadState};
 use std::fmt;
 use std::task::{Context, Poll};
 
 /// The settings of a TLS server. Has no values without the feature `rustls`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Tls {}
+pub enum TlsConfig {}
 
-/// A TLS session. Has no values.
+/// A TLS new_connection. Has no values.
 #[derive(Debug)]
-pub enum Session {}
+pub enum TlsConnection {}
 
 /// The hosts that a certificate is valid for.
 #[derive(Debug)]
-pub enum Hosts {}
+pub enum CertificateNames {}
 
 /// How a peer can break the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Reject {
+pub enum TlsConnectionError {
     /// The peer speaks plain HTTP instead of TLS.
     PlainHttp,
 }
 
 /// Why data cannot be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SendError {}
+pub enum TlsSendError {}
 
 /// Errors in the settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TlsError {}
+pub enum TlsSetupError {}
 
-impl Tls {
-    /// Creates a session.
+impl TlsConfig {
+    /// Creates a new_connection.
     #[must_use]
-    pub fn session(&self) -> Session {
+    pub fn new_connection(&self) -> TlsConnection {
         match *self {}
     }
 }
 
-impl Session {
+impl TlsConnection {
     /// Processes bytes from the peer.
     ///
     /// # Errors
@@ -54,24 +54,24 @@ impl Session {
         _: &[u8],
         _: &mut Vec<u8>,
         _: &mut Vec<u8>,
-    ) -> Result<Received, Reject> {
+    ) -> Result<TlsReadState, TlsConnectionError> {
         match *self {}
     }
 
     /// The number of bytes buffered for an incomplete record.
     #[must_use]
-    pub fn unread_bytes(&self) -> usize {
+    pub fn buffered_bytes(&self) -> usize {
         match *self {}
     }
 
     /// Returns whether the handshake waits for a lookup.
     #[must_use]
-    pub fn is_looking(&self) -> bool {
+    pub fn is_lookup_pending(&self) -> bool {
         match *self {}
     }
 
     /// Ready when the lookup is done.
-    pub fn poll_look(&mut self, _: &mut Context<'_>) -> Poll<()> {
+    pub fn poll_lookup(&mut self, _: &mut Context<'_>) -> Poll<()> {
         match *self {}
     }
 
@@ -80,7 +80,7 @@ impl Session {
     /// # Errors
     ///
     /// Never fails.
-    pub fn send(&mut self, _: &[u8], _: &mut Vec<u8>) -> Result<(), SendError> {
+    pub fn send(&mut self, _: &[u8], _: &mut Vec<u8>) -> Result<(), TlsSendError> {
         match *self {}
     }
 
@@ -91,30 +91,30 @@ impl Session {
 
     /// The negotiated parameters.
     #[must_use]
-    pub fn facts(&self) -> Option<Facts<'_>> {
+    pub fn handshake_info(&self) -> Option<HandshakeInfo<'_>> {
         match *self {}
     }
 
     /// The identity in the client's certificate.
     #[must_use]
-    pub fn client(&self) -> Option<Identity> {
+    pub fn peer_certificate(&self) -> Option<PeerCertificate> {
         match *self {}
     }
 
     /// The hosts that requests may be for.
-    pub fn hosts(&mut self) -> Option<&mut Hosts> {
+    pub fn certificate_names(&mut self) -> Option<&mut CertificateNames> {
         match *self {}
     }
 }
 
-impl Hosts {
+impl CertificateNames {
     /// Returns whether the certificate is valid for the host of `authority`.
-    pub fn cover(&mut self, _: &str) -> bool {
+    pub fn matches(&mut self, _: &str) -> bool {
         match *self {}
     }
 }
 
-impl Reject {
+impl TlsConnectionError {
     /// A short name for logs and metrics.
     #[must_use]
     pub fn label(&self) -> &'static str {
@@ -129,29 +129,29 @@ impl Reject {
 
     /// Why the peer's certificate was rejected.
     #[must_use]
-    pub fn client_fault(&self) -> Option<&'static str> {
+    pub fn client_certificate_error(&self) -> Option<&'static str> {
         None
     }
 }
 
-impl fmt::Display for Reject {
+impl fmt::Display for TlsConnectionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("plain HTTP on a TLS port")
     }
 }
 
-impl fmt::Display for SendError {
+impl fmt::Display for TlsSendError {
     fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {}
     }
 }
 
-impl fmt::Display for TlsError {
+impl fmt::Display for TlsSetupError {
     fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {}
     }
 }
 
-impl std::error::Error for Reject {}
-impl std::error::Error for SendError {}
-impl std::error::Error for TlsError {}
+impl std::error::Error for TlsConnectionError {}
+impl std::error::Error for TlsSendError {}
+impl std::error::Error for TlsSetupError {}
