@@ -49,9 +49,14 @@ impl UpstreamConnection {
     ) -> Self {
         // A server that allows no streams at first may allow them later. The request that opened
         // the connection waits for that.
-        let users_max =
-            concurrent_streams_max.unwrap_or(STREAMS_PER_CONNECTION_MAX).clamp(1, STREAMS_PER_CONNECTION_MAX);
-        Self::Http2(Http2Connection { sender, streams: Rc::new(()), concurrent_streams_max: users_max })
+        let users_max = concurrent_streams_max
+            .unwrap_or(STREAMS_PER_CONNECTION_MAX)
+            .clamp(1, STREAMS_PER_CONNECTION_MAX);
+        Self::Http2(Http2Connection {
+            sender,
+            streams: Rc::new(()),
+            concurrent_streams_max: users_max,
+        })
     }
 
     pub(crate) fn is_http2(&self) -> bool {
@@ -133,7 +138,8 @@ impl ConnectionPool {
     fn checkout_http2(&self) -> Option<Http2Connection> {
         let mut all = self.http2.borrow_mut();
         let has_room = |shared: &Http2Connection| {
-            u32::try_from(shared.active_streams()).is_ok_and(|users| users < shared.concurrent_streams_max)
+            u32::try_from(shared.active_streams())
+                .is_ok_and(|users| users < shared.concurrent_streams_max)
         };
         self.evict_expired_http2(&mut all, Instant::now());
         let (shared, since) = all.iter_mut().find(|(shared, _)| has_room(shared))?;

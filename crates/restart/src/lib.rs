@@ -61,7 +61,9 @@ pub mod internal {
     pub use crate::listener::{InheritedListener, ListenerFds, TicketSecrets};
 
     #[cfg(not(all(target_os = "linux", feature = "restart")))]
-    pub use crate::unsupported::{InheritedListeners, ReloadGuard, RestartState, UpgradeOptions, WatchdogResponder};
+    pub use crate::unsupported::{
+        InheritedListeners, ReloadGuard, RestartState, UpgradeOptions, WatchdogResponder,
+    };
     #[cfg(all(target_os = "linux", feature = "restart"))]
     pub use crate::{
         inherit::InheritedListeners, notify_state::ReloadGuard, restart::RestartState,

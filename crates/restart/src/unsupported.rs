@@ -3,7 +3,7 @@
 #![expect(missing_docs, reason = "the types of the same names in the other modules have docs")]
 
 use crate::host::{HandoverError, UpgradeHost};
-use crate::listener::{ListenerFds, InheritedListener};
+use crate::listener::{InheritedListener, ListenerFds};
 use peregrine_server::Lifecycle;
 use std::convert::Infallible;
 use std::fmt;
@@ -61,7 +61,14 @@ impl RestartState {
         None
     }
 
-    pub fn set_serving(&self, _: &dyn UpgradeHost, _: Vec<ListenerFds>, _: UpgradeOptions, _: bool, _: &str) {
+    pub fn set_serving(
+        &self,
+        _: &dyn UpgradeHost,
+        _: Vec<ListenerFds>,
+        _: UpgradeOptions,
+        _: bool,
+        _: &str,
+    ) {
         let Self(()) = self;
     }
 

@@ -81,7 +81,8 @@ impl TraceSection {
     pub fn to_trace_config(&self) -> Option<TraceConfig> {
         self.enabled.then(|| {
             let traces = TraceConfig::new().sample_ratio(self.sample_ratio);
-            let traces = if self.follow_remote_parents { traces } else { traces.ignore_remote_parents() };
+            let traces =
+                if self.follow_remote_parents { traces } else { traces.ignore_remote_parents() };
             self.route_sample_ratios
                 .iter()
                 .fold(traces, |traces, (pattern, ratio)| traces.route_sample_ratio(pattern, *ratio))
@@ -102,9 +103,8 @@ impl ServerConfig {
         let wrong =
             |name: &str, text: &str| Err(ConfigError::for_key(&format!("traces.{name}"), text));
         let of = &self.traces;
-        let of_route = |(pattern, ratio): (&String, &f64)| {
-            (format!("route_sample_ratios.{pattern}"), *ratio)
-        };
+        let of_route =
+            |(pattern, ratio): (&String, &f64)| (format!("route_sample_ratios.{pattern}"), *ratio);
         let routes = of.route_sample_ratios.iter().map(of_route);
         let of_all = ("sample_ratio".to_owned(), of.sample_ratio);
         for (name, ratio) in std::iter::once(of_all).chain(routes) {

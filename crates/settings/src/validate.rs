@@ -121,10 +121,25 @@ fn check_limits(section: &str, limits: &Limits) -> Result<(), ConfigError> {
         ("http2.concurrent_streams_max", http2.concurrent_streams_max.into(), 1, 32_768),
         ("http2.initial_stream_window", http2.initial_stream_window.into(), 1, window_max),
         ("http2.stream_window_max", http2.stream_window_max.into(), 1, window_max),
-        ("http2.initial_connection_window", http2.initial_connection_window.into(), table_max, window_max),
+        (
+            "http2.initial_connection_window",
+            http2.initial_connection_window.into(),
+            table_max,
+            window_max,
+        ),
         ("http2.connection_window_max", http2.connection_window_max.into(), table_max, window_max),
-        ("http2.hpack_decoder_table_bytes_max", http2.hpack_decoder_table_bytes_max.into(), 0, table_max),
-        ("http2.hpack_encoder_table_bytes_max", http2.hpack_encoder_table_bytes_max.into(), 0, table_max),
+        (
+            "http2.hpack_decoder_table_bytes_max",
+            http2.hpack_decoder_table_bytes_max.into(),
+            0,
+            table_max,
+        ),
+        (
+            "http2.hpack_encoder_table_bytes_max",
+            http2.hpack_encoder_table_bytes_max.into(),
+            0,
+            table_max,
+        ),
         ("http2.header_block_bytes_max", http2.header_block_bytes_max.into(), 64, u64::MAX),
         ("http2.abuse_budget_max", http2.abuse_budget_max.into(), 1, u64::MAX),
         ("http2.pending_control_frames_max", http2.pending_control_frames_max.into(), 1, u64::MAX),
@@ -164,8 +179,13 @@ fn check_limits(section: &str, limits: &Limits) -> Result<(), ConfigError> {
 /// Reports a limit set for one listener that applies only to the whole server
 /// (`Listener::limits`).
 pub(crate) fn check_server_wide(tree: &ConfigValue) -> Option<ConfigError> {
-    const SETTINGS: [&str; 5] =
-        ["blocking_poll_threshold", "lame_duck_period", "shutdown_timeout", "background_task_timeout", "overload"];
+    const SETTINGS: [&str; 5] = [
+        "blocking_poll_threshold",
+        "lame_duck_period",
+        "shutdown_timeout",
+        "background_task_timeout",
+        "overload",
+    ];
     let leaves = tree.leaves();
     leaves.iter().find_map(|(name, value)| {
         let (_, setting) = name.strip_prefix("listeners.")?.split_once(".limits.")?;

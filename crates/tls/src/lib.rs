@@ -23,8 +23,6 @@
 //! `rustls`, which is enabled by default, `disabled.rs` replaces all of them.
 #![forbid(unsafe_code)]
 
-#[cfg(not(feature = "rustls"))]
-mod disabled;
 #[cfg(feature = "rustls")]
 mod certificate;
 #[cfg(feature = "rustls")]
@@ -43,6 +41,8 @@ mod connection;
 mod connection_error;
 #[cfg(feature = "rustls")]
 mod der;
+#[cfg(not(feature = "rustls"))]
+mod disabled;
 #[cfg(feature = "rustls")]
 mod error;
 #[cfg(feature = "rustls")]
@@ -78,8 +78,6 @@ mod tickets;
 #[cfg(feature = "rustls")]
 mod x509;
 
-#[cfg(not(feature = "rustls"))]
-pub use disabled::{CertificateNames, TlsConnectionError, TlsSendError, TlsConnection, TlsConfig, TlsSetupError};
 #[cfg(feature = "rustls")]
 pub use certificate::Certificate;
 #[cfg(feature = "rustls")]
@@ -95,6 +93,10 @@ pub use config::{SelfSigned, TlsConfig};
 pub use connection::TlsConnection;
 #[cfg(feature = "rustls")]
 pub use connection_error::{PLAIN_HTTP_REPLY, TlsConnectionError, TlsSendError};
+#[cfg(not(feature = "rustls"))]
+pub use disabled::{
+    CertificateNames, TlsConfig, TlsConnection, TlsConnectionError, TlsSendError, TlsSetupError,
+};
 #[cfg(feature = "rustls")]
 pub use error::{PemOrigin, TlsSetupError, TlsWarning};
 #[cfg(feature = "rustls")]

@@ -258,7 +258,9 @@ impl Drop for WebSocketSender {
 
 impl fmt::Debug for WebSocketSender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WebSocketSender").field("is_closing", &self.is_closing()).finish_non_exhaustive()
+        f.debug_struct("WebSocketSender")
+            .field("is_closing", &self.is_closing())
+            .finish_non_exhaustive()
     }
 }
 

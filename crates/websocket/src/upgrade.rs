@@ -61,8 +61,9 @@ impl FromRequestParts for WebSocketUpgrade {
 
 fn handshake_problem(refusal: HandshakeError) -> Problem {
     let status = StatusCode::from_u16(refusal.status()).unwrap_or(StatusCode::BAD_REQUEST);
-    let problem = Problem::new(status, "websocket-upgrade-required", format!("{}.", refusal.rule()))
-        .with_member("rule", refusal.section());
+    let problem =
+        Problem::new(status, "websocket-upgrade-required", format!("{}.", refusal.rule()))
+            .with_member("rule", refusal.section());
     match refusal {
         HandshakeError::MethodNotGet => problem.with_header(ALLOW, HeaderValue::from_static("GET")),
         // RFC 9110 §15.5.22: a 426 must name the protocols that are required.
@@ -220,7 +221,8 @@ impl WebSocketUpgrade {
     {
         if !self.is_origin_allowed() {
             let detail = format!("Pages of this origin may not open a WebSocket here ({ORIGIN}).");
-            return Problem::new(StatusCode::FORBIDDEN, "origin-not-allowed", detail).into_response();
+            return Problem::new(StatusCode::FORBIDDEN, "origin-not-allowed", detail)
+                .into_response();
         }
         let accept = HeaderValue::from_bytes(&self.key.derive_accept()).expect("base64 is ASCII");
         let mut response = Response::new(StatusCode::SWITCHING_PROTOCOLS)

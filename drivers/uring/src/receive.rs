@@ -317,7 +317,9 @@ impl UringWorker {
     fn apply_backpressure(&self, index: u32, connection: &mut StreamSlot) {
         let unread = connection.unread_chunks();
         match (connection.receive_state, connection.receive_mode) {
-            (ReceiveState::Armed, ReceiveMode::Multishot) if unread >= self.read_ahead_buffers_max => {
+            (ReceiveState::Armed, ReceiveMode::Multishot)
+                if unread >= self.read_ahead_buffers_max =>
+            {
                 self.cancel_receive(index, connection);
                 // If the ring did not take the cancellation, the next chunk tries again.
                 if connection.receive_state == ReceiveState::Cancelling {

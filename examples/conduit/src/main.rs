@@ -84,8 +84,8 @@ fn server_config(file: Option<PathBuf>) -> peregrine::Result<ServerConfig> {
 
 async fn run(asked: Asked) -> Result<(), Box<dyn Error>> {
     let config = server_config(asked.file)?;
-    let level =
-        EnvFilter::try_new(&config.logging.level).map_err(|error| format!("`logging.level`: {error}"))?;
+    let level = EnvFilter::try_new(&config.logging.level)
+        .map_err(|error| format!("`logging.level`: {error}"))?;
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_env_filter(level).init();
     let settings = Settings::from_environment()?.checked(asked.is_development)?;
     let conduit = Conduit::open(&settings).await?;

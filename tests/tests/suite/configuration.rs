@@ -377,7 +377,8 @@ fn the_access_log_goes_elsewhere_and_looks_otherwise_after_a_reload(choice: Driv
     let text = lines(&first, 1);
     assert!(text.contains("\"GET /who?secret HTTP/1.1\" 200"), "{text}");
 
-    settings.write(&log(&second, "format = 'json'\ninclude_query = false\nexcluded_routes = ['/']\n"));
+    settings
+        .write(&log(&second, "format = 'json'\ninclude_query = false\nexcluded_routes = ['/']\n"));
     running.handle().reload();
     until_shown(admin, "format = \"json\"");
     peer.post("x");
@@ -391,7 +392,8 @@ fn the_access_log_goes_elsewhere_and_looks_otherwise_after_a_reload(choice: Driv
     for broken in [
         log(&missing, "format = 'json'\n"),
         log(&second, "excluded_routes = ['/nowhere']\n"),
-        log(&second, "").replace("enabled = true", "enabled = true\nroute_sample_ratios.'/nowhere' = 0.5"),
+        log(&second, "")
+            .replace("enabled = true", "enabled = true\nroute_sample_ratios.'/nowhere' = 0.5"),
     ] {
         let then = good_at();
         settings.write(&broken);
@@ -426,8 +428,9 @@ fn a_log_that_nobody_reads_goes_elsewhere_after_a_reload(choice: DriverChoice) {
     }
     // A reader that does not read. Opened for reading and writing, it does not wait for a writer.
     let _reader = fs::File::options().read(true).write(true).open(&pipe).expect("a pipe");
-    let log =
-        |path: &Path| format!("[access_log]\ntarget = '{}'\nflush_timeout = '10m'\n", path.display());
+    let log = |path: &Path| {
+        format!("[access_log]\ntarget = '{}'\nflush_timeout = '10m'\n", path.display())
+    };
     let settings = Settings::new(&log(&pipe));
     let Some(running) = settings.start(choice) else { return };
     let (place, admin) = (

@@ -287,7 +287,8 @@ async fn a_shutdown_says_how_many_tasks_it_waits_for<B: Bench>(bench: &B) {
     // A count that distinguishes the line from those of other servers.
     let tasks = 1000 + number();
     let long = Duration::from_secs(3600);
-    let limits = Limits { shutdown_timeout: long, background_task_timeout: long, ..Limits::default() };
+    let limits =
+        Limits { shutdown_timeout: long, background_task_timeout: long, ..Limits::default() };
     let server = bench.start(limits, None, move || {
         App::new().get("/leave", move || {
             for _ in 0..tasks {

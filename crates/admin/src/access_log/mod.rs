@@ -237,13 +237,7 @@ impl AccessLogOptions {
     #[doc(hidden)]
     pub fn start(self, workers: usize) -> Result<StartedAccessLog, AccessLogError> {
         let may_be_file = self.may_be_file();
-        let Self {
-            target,
-            style,
-            style_updates: live,
-            queue_bytes_max,
-            flush_timeout,
-        } = self;
+        let Self { target, style, style_updates: live, queue_bytes_max, flush_timeout } = self;
         let sink = target.open()?;
         let style = live.unwrap_or_else(|| watch::channel(style).1);
         let bell = Arc::new(WriterSignal::default());
@@ -269,12 +263,7 @@ impl AccessLogOptions {
         Ok(StartedAccessLog {
             logs: queues.into_iter().map(log).collect(),
             control: may_be_file.then(|| LogControl(Arc::clone(&bell))),
-            flush: AccessLogFlush {
-                signal: bell,
-                done: ended,
-                metrics: figures,
-                flush_timeout,
-            },
+            flush: AccessLogFlush { signal: bell, done: ended, metrics: figures, flush_timeout },
         })
     }
 }

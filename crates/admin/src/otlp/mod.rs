@@ -221,14 +221,7 @@ impl Otlp {
     where
         S: Subscriber + for<'span> LookupSpan<'span>,
     {
-        let Self {
-            service_name,
-            endpoint,
-            headers,
-            level,
-            export_timeout,
-            flush_timeout,
-        } = self;
+        let Self { service_name, endpoint, headers, level, export_timeout, flush_timeout } = self;
         let exporter = SpanExporter::builder().with_http().with_protocol(Protocol::HttpBinary);
         let exporter = exporter.with_http_client(CollectorClient { timeout: export_timeout });
         let exporter = exporter.with_timeout(export_timeout).with_headers(headers);

@@ -101,7 +101,10 @@ fn codings_are_undone_from_the_last_and_are_few() {
     for codings in [&["gzip, br"][..], &["gzip", "br"], &["identity, gzip ,, BR"]] {
         assert_eq!(sent(&client, "/", codings, twice.clone()).text(), "content");
     }
-    assert_eq!(kind(&sent(&client, "/", &["br, gzip"], twice.clone())), "400 invalid-content-coding");
+    assert_eq!(
+        kind(&sent(&client, "/", &["br, gzip"], twice.clone())),
+        "400 invalid-content-coding"
+    );
     for codings in [
         &["gzip, gzip, gzip"][..],
         &["compress"],

@@ -84,7 +84,10 @@ pub struct ConfigLoader {
 impl fmt::Debug for ConfigLoader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { prefix, file, .. } = self;
-        f.debug_struct("ConfigLoader").field("prefix", prefix).field("file", file).finish_non_exhaustive()
+        f.debug_struct("ConfigLoader")
+            .field("prefix", prefix)
+            .field("file", file)
+            .finish_non_exhaustive()
     }
 }
 

@@ -58,7 +58,8 @@ fn a_reload_names_what_changed_and_what_needs_a_restart() {
     assert_eq!(text, "peregrine: configuration reloaded: nothing changed");
     assert!(!changed.has_changed().expect("the sender exists"));
 
-    let next = format!("workers = 4\n{listener}[limits]\nidle_timeout = '5s'\nlame_duck_period = '1s'\n");
+    let next =
+        format!("workers = 4\n{listener}[limits]\nidle_timeout = '5s'\nlame_duck_period = '1s'\n");
     assert_eq!(
         read(&next).expect("valid config"),
         "peregrine: configuration reloaded: limits.idle_timeout \"75s\" -> \"5s\"; a restart is needed for \

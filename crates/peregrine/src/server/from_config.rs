@@ -271,12 +271,27 @@ mod tests {
                 "`limits.head_bytes_max`: 1048576 is out of range",
             ),
             ("[limits]\nhead_timeout = '0s'", "`limits.head_timeout`: with a timeout of zero"),
-            ("[limits]\nconnection_age_max = '0'", "`limits.connection_age_max`: zero would expire"),
+            (
+                "[limits]\nconnection_age_max = '0'",
+                "`limits.connection_age_max`: zero would expire",
+            ),
             ("[limits]\nblocking_poll_threshold = '0s'", "for no limit, write `off`"),
-            ("[sockets]\ntcp_user_timeout = '0s'", "`sockets.tcp_user_timeout`: the kernel accepts `1s`"),
-            ("[sockets]\ntcp_user_timeout = '25d'", "`sockets.tcp_user_timeout`: the kernel accepts `1s`"),
-            ("[limits.http2]\nabuse_budget_max = 0", "`limits.http2.abuse_budget_max`: 0 is out of range"),
-            ("[limits.http2]\nconcurrent_streams_max = 0", "`limits.http2.concurrent_streams_max`: 0 is out of range"),
+            (
+                "[sockets]\ntcp_user_timeout = '0s'",
+                "`sockets.tcp_user_timeout`: the kernel accepts `1s`",
+            ),
+            (
+                "[sockets]\ntcp_user_timeout = '25d'",
+                "`sockets.tcp_user_timeout`: the kernel accepts `1s`",
+            ),
+            (
+                "[limits.http2]\nabuse_budget_max = 0",
+                "`limits.http2.abuse_budget_max`: 0 is out of range",
+            ),
+            (
+                "[limits.http2]\nconcurrent_streams_max = 0",
+                "`limits.http2.concurrent_streams_max`: 0 is out of range",
+            ),
             ("[listeners.a]\n", "`listeners.a.address`: set the address to listen"),
             ("[listeners.a]\nadress = ''", "did you mean `address`?"),
             (
@@ -306,7 +321,10 @@ mod tests {
                 "`driver.kind`: `epoll` is not a valid value; expected one of `auto`",
             ),
             ("workers = 0", "`workers`: expected a whole number above 0, or `auto`"),
-            ("[trusted_proxies]\nnetworks = ['10.0.0.0/33']", "`trusted_proxies.networks`: `10.0.0.0/33`"),
+            (
+                "[trusted_proxies]\nnetworks = ['10.0.0.0/33']",
+                "`trusted_proxies.networks`: `10.0.0.0/33`",
+            ),
             (
                 "[trusted_proxies]\nhops = 1\nnetworks = ['::1']",
                 "`trusted_proxies.hops`: set either `networks`",

@@ -344,8 +344,10 @@ mod tests {
 
     #[test]
     fn the_kernel_ends_no_reader_before_the_server_does() {
-        let limits =
-            |seconds| Limits { transfer_rate_grace: Duration::from_secs(seconds), ..Limits::default() };
+        let limits = |seconds| Limits {
+            transfer_rate_grace: Duration::from_secs(seconds),
+            ..Limits::default()
+        };
         let kept =
             |server: &Server| server.worker_driver_options(0, None).socket_options.tcp_user_timeout;
         let server = Server::bind("127.0.0.1:0");

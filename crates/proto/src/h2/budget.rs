@@ -158,9 +158,15 @@ impl Budget {
 
     /// The server has ended a stream on which the peer may send as much as the stream's window
     /// before it notices. All content in transit fits into the connection's window.
-    pub(super) fn on_stream_reset(&mut self, initial_stream_window: u32, initial_connection_window: u32) {
-        self.late_bytes_allowed =
-            self.late_bytes_allowed.saturating_add(initial_stream_window).min(initial_connection_window);
+    pub(super) fn on_stream_reset(
+        &mut self,
+        initial_stream_window: u32,
+        initial_connection_window: u32,
+    ) {
+        self.late_bytes_allowed = self
+            .late_bytes_allowed
+            .saturating_add(initial_stream_window)
+            .min(initial_connection_window);
     }
 
     /// Charges a DATA frame on a closed stream, unless it may have been in transit when the server

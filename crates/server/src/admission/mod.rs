@@ -238,7 +238,8 @@ impl AdmissionController {
                 None => info.peer.socket_addr().map(|peer| peer.ip()),
                 Some(_) => ClientInfo::new(head, info).ip(),
             };
-            let client = address.map(|address| ClientKey::of(address, limits.client_ipv6_prefix_len));
+            let client =
+                address.map(|address| ClientKey::of(address, limits.client_ipv6_prefix_len));
             let most = most.saturating_add(more);
             if client.is_some_and(|client| {
                 !self.per_client.try_acquire(client, ClientResource::Request, most)

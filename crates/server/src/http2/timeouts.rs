@@ -65,7 +65,8 @@ impl Http2 {
             protocol(&mut self.core).send_keep_alive_ping(&mut link.io.output.plaintext);
         }
         (self.is_ping_pending, self.last_bytes_written) = (true, (taken, waits));
-        let until = link.worker.driver.now().saturating_add(link.listener.limits.transfer_rate_grace);
+        let until =
+            link.worker.driver.now().saturating_add(link.listener.limits.transfer_rate_grace);
         link.io.deadlines.set(TimeoutKind::Ping, until);
         Action::Continue
     }

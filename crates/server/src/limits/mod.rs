@@ -390,7 +390,8 @@ mod tests {
 
     #[test]
     fn connections_that_came_together_do_not_end_together() {
-        let limits = Limits { connection_age_max: Some(Duration::from_secs(1000)), ..Limits::default() };
+        let limits =
+            Limits { connection_age_max: Some(Duration::from_secs(1000)), ..Limits::default() };
         let life =
             |born| limits.expires_at(Duration::from_millis(born)).as_secs_f64() - born as f64 / 1e3;
         for second in [0, 77, 1_000_000] {

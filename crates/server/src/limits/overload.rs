@@ -235,7 +235,11 @@ mod tests {
     fn a_mistake_is_named_with_its_remedy() {
         type Set = fn(&mut OverloadLimits);
         let table: [(Set, &str, &str); 8] = [
-            (|limits| limits.client_ipv6_prefix_len = 129, "client_ipv6_prefix_len is 129", "use 64"),
+            (
+                |limits| limits.client_ipv6_prefix_len = 129,
+                "client_ipv6_prefix_len is 129",
+                "use 64",
+            ),
             (|limits| limits.requests_max = Some(0), "requests_max is 0", "leave it out"),
             (
                 |limits| limits.requests_per_client_max = Some(0),

@@ -133,7 +133,9 @@ impl CloseReason {
             Self::Http2Rejected(h2::Http2Error::PendingControlFramesExceeded) => {
                 "http2.pending_control_frames_max"
             }
-            Self::Http2Rejected(h2::Http2Error::HeaderBlockTooLong) => "http2.header_block_bytes_max",
+            Self::Http2Rejected(h2::Http2Error::HeaderBlockTooLong) => {
+                "http2.header_block_bytes_max"
+            }
             _ => return None,
         })
     }

@@ -254,7 +254,9 @@ impl WorkerMetrics {
     pub(crate) fn record_violation(&self, rule: Violation) {
         let limit = match rule {
             Violation::Http(reject) => limit_name_for(reject),
-            Violation::Http2(h2::Http2Error::StreamsTooMany) => Some("http2.concurrent_streams_max"),
+            Violation::Http2(h2::Http2Error::StreamsTooMany) => {
+                Some("http2.concurrent_streams_max")
+            }
             Violation::Http2(_) => None,
         };
         if let Some(limit) = limit {

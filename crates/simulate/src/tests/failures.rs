@@ -49,7 +49,8 @@ fn what_fails_beside_the_test_ends_the_run() {
 #[test]
 fn a_setting_that_is_not_possible_is_told() {
     let failure = failing(&one(), 0, async |sim: Sim| {
-        let overload = peregrine::OverloadLimits { client_ipv6_prefix_len: 129, ..Default::default() };
+        let overload =
+            peregrine::OverloadLimits { client_ipv6_prefix_len: 129, ..Default::default() };
         let limits = Limits { overload, ..Limits::default() };
         sim.serve_with(|server| server.limits(limits), app);
     });

@@ -329,7 +329,12 @@ mod tests {
                 "body-decompressed-too-large",
                 "more than 7 times",
             ),
-            (BodyError::DecodeFailed { coding: "gzip" }, 400, "invalid-content-coding", "valid gzip"),
+            (
+                BodyError::DecodeFailed { coding: "gzip" },
+                400,
+                "invalid-content-coding",
+                "valid gzip",
+            ),
             (
                 BodyError::Protocol(RequestError::ChunkSizeInvalid),
                 400,

@@ -517,7 +517,12 @@ pub async fn a_slow_preface<B: Bench>(bench: &B) {
 
 /// A frame that arrives byte by byte is cut off in time: a head, content, and a frame on stream 0.
 pub async fn slow_frames<B: Bench>(bench: &B) {
-    let times = Limits { head_timeout: SHORT, transfer_rate_grace: SHORT, transfer_rate_min: 1_000, ..limits() };
+    let times = Limits {
+        head_timeout: SHORT,
+        transfer_rate_grace: SHORT,
+        transfer_rate_min: 1_000,
+        ..limits()
+    };
     let mut site = Site::begin(bench, times).await;
     let mut post = Vec::new();
     frame::write_frame(

@@ -295,7 +295,8 @@ pub async fn who_takes_no_comments_is_ended(bench: &SimulatedBench) {
 pub async fn a_reader_of_events_that_vanished_is_left(bench: &SimulatedBench) {
     bench.calm_with_large_buffers();
     let limits = promises().limits();
-    let time = limits.http2.keep_alive_interval.expect("pings are enabled") + limits.transfer_rate_grace;
+    let time =
+        limits.http2.keep_alive_interval.expect("pings are enabled") + limits.transfer_rate_grace;
     let (server, shared) = begin_with(bench, limits);
     let mut client = Streams::new(server.connect());
     let id = client.get("/events/gated");

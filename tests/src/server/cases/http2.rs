@@ -339,7 +339,8 @@ pub async fn a_conversation_that_died_ends<B: Bench>(bench: &B) {
 pub async fn a_client_that_vanished_is_left<B: Bench>(bench: &B) {
     bench.calm();
     let http2 = Http2Limits { keep_alive_interval: Some(SHORT), ..Http2Limits::default() };
-    let (server, shared) = begin_with(bench, Limits { transfer_rate_grace: SHORT, http2, ..limits() });
+    let (server, shared) =
+        begin_with(bench, Limits { transfer_rate_grace: SHORT, http2, ..limits() });
     let mut there = Streams::new(server.connect());
     let mut gone = Streams::new(server.connect());
     gone.answer_no_pings();
@@ -566,7 +567,8 @@ pub async fn a_handler_that_reads_late_makes_nobody_late<B: Bench>(bench: &B) {
         connection_window_max: window,
         ..Http2Limits::default()
     };
-    let (server, shared) = begin_with(bench, Limits { transfer_rate_grace: SHORT, http2, ..limits() });
+    let (server, shared) =
+        begin_with(bench, Limits { transfer_rate_grace: SHORT, http2, ..limits() });
     let mut client = Streams::new(server.connect());
     let sipped = client.open("POST", "/sip", &[], false);
     client.upload_part(sipped, &[7; 65_535], false).await;
@@ -591,7 +593,8 @@ pub async fn what_is_taken_of_an_upload_that_stalled_opens_the_window<B: Bench>(
         connection_window_max: window,
         ..Http2Limits::default()
     };
-    let (server, shared) = begin_with(bench, Limits { transfer_rate_grace: SHORT, http2, ..limits() });
+    let (server, shared) =
+        begin_with(bench, Limits { transfer_rate_grace: SHORT, http2, ..limits() });
     let mut client = Streams::new(server.connect());
     for _ in 0..4 {
         let id = client.open("POST", "/read-later", &[("content-length", "100000")], false);

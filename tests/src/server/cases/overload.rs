@@ -531,7 +531,11 @@ fn little_memory() -> Limits {
         ..OverloadLimits::default()
     };
     let limits = with(overload);
-    Limits { transfer_rate_grace: Duration::from_secs(3), head_timeout: Duration::from_secs(3), ..limits }
+    Limits {
+        transfer_rate_grace: Duration::from_secs(3),
+        head_timeout: Duration::from_secs(3),
+        ..limits
+    }
 }
 
 /// After an attack, new clients are served as before.

@@ -132,7 +132,11 @@ pub async fn who_ignores_the_order_is_cut_in_time<B: Bench>(bench: &B) {
         let most = time + Duration::from_millis(150);
         assert!(!bench.is_virtual() || (passed >= time && passed <= most), "{path} {passed:?}");
         let outcome = server.ended().await;
-        assert_eq!((outcome.cut.len(), outcome.ended("force-closed")), (1, 1), "{path} {outcome:?}");
+        assert_eq!(
+            (outcome.cut.len(), outcome.ended("force-closed")),
+            (1, 1),
+            "{path} {outcome:?}"
+        );
     }
 }
 

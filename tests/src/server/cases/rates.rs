@@ -236,8 +236,8 @@ pub async fn a_slow_but_steady_reader_gets_all_of_a_response(bench: &SimulatedBe
     let promises = promises();
     let (server, _) = begin_with(bench, promises.limits());
     let length = 400_000;
-    let rate =
-        promises.transfer_rate_min + LARGE.progress_step_max() as u64 / promises.rate_window.as_secs();
+    let rate = promises.transfer_rate_min
+        + LARGE.progress_step_max() as u64 / promises.rate_window.as_secs();
     for rate in [rate + 200, 20_000] {
         let mut peer = Peer::new(server.connect());
         peer.get(&format!("/large/{length}"));

@@ -31,7 +31,8 @@ impl Flow {
         let lasts = world.choose(&[SECOND, 100 * SECOND, 3_600 * SECOND]);
         // A piece may arrive one pause late at each end of a window, plus the network delay.
         let counted = window - 2 * pause - World::TICK;
-        let least = (world.promises.transfer_rate_min as f64).mul_add(window.as_secs_f64(), lump as f64);
+        let least =
+            (world.promises.transfer_rate_min as f64).mul_add(window.as_secs_f64(), lump as f64);
         let rate = least / counted.as_secs_f64() * world.choose(&[1.05, 2.0, 20.0]);
         let piece = (rate * pause.as_secs_f64()).ceil().max(1.0);
         let pieces = (lasts.as_secs_f64() / pause.as_secs_f64())

@@ -210,7 +210,10 @@ fn a_response_that_is_too_long_is_sent_once() {
     let (client, counts) = client();
     assert_eq!(post(&client, "\"a\"", "long").text().len(), 1000);
     let again = post(&client, "\"a\"", "long");
-    assert_eq!((again.status().as_u16(), again.text().as_str()), (409, "form: response-not-stored"));
+    assert_eq!(
+        (again.status().as_u16(), again.text().as_str()),
+        (409, "form: response-not-stored")
+    );
     assert_eq!(counts.get().0, 1);
 }
 

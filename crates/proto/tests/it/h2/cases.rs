@@ -45,8 +45,12 @@ pub(crate) fn limits(case: &Case) -> Limits {
             "initial_connection_window" => limits.initial_connection_window = number,
             "hpack_decoder_table_bytes_max" => limits.hpack_decoder_table_bytes_max = number,
             "header_block_bytes_max" => limits.header_block_bytes_max = number,
-            "continuation_frames_max" => limits.continuation_frames_max = u16::try_from(number).unwrap(),
-            "pending_control_frames_max" => limits.pending_control_frames_max = u16::try_from(number).unwrap(),
+            "continuation_frames_max" => {
+                limits.continuation_frames_max = u16::try_from(number).unwrap()
+            }
+            "pending_control_frames_max" => {
+                limits.pending_control_frames_max = u16::try_from(number).unwrap()
+            }
             "abuse_budget_max" => limits.abuse_budget_max = number,
             "enable_connect_protocol" => limits.enable_connect_protocol = number == 1,
             _ => panic!("no such limit: {name}"),

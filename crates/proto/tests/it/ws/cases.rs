@@ -34,7 +34,9 @@ pub(crate) fn limits(case: &Case) -> Limits {
         match name {
             "message_bytes_max" => limits.message_bytes_max = u64::from(number),
             "frame_bytes_max" => limits.frame_bytes_max = u64::from(number),
-            "pending_control_frames_max" => limits.pending_pongs_max = u16::try_from(number).unwrap(),
+            "pending_control_frames_max" => {
+                limits.pending_pongs_max = u16::try_from(number).unwrap()
+            }
             "abuse_budget_max" => limits.abuse_budget_max = number,
             _ => panic!("no such limit: {name}"),
         }

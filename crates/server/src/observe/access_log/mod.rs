@@ -75,7 +75,9 @@ pub struct WorkerAccessLog {
 
 impl fmt::Debug for WorkerAccessLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WorkerAccessLog").field("style", &*self.style.borrow()).finish_non_exhaustive()
+        f.debug_struct("WorkerAccessLog")
+            .field("style", &*self.style.borrow())
+            .finish_non_exhaustive()
     }
 }
 

@@ -75,11 +75,7 @@ impl FromRequestParts for Urls {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
         let facts = parts.states().route_index().map(Rc::clone).unwrap_or_default();
         let client = parts.client();
-        Ok(Self {
-            route_index: facts,
-            prefix: client.prefix().to_owned(),
-            origin: client.origin(),
-        })
+        Ok(Self { route_index: facts, prefix: client.prefix().to_owned(), origin: client.origin() })
     }
 }
 

@@ -53,7 +53,11 @@ pub async fn a_slow_head_is_cut_off<B: Bench>(bench: &B, way: Way) {
 /// connection.
 pub async fn a_slow_body_is_a_408<B: Bench>(bench: &B, way: Way) {
     bench.calm();
-    let site = begin_with(bench, way, Limits { transfer_rate_grace: SHORT, transfer_rate_min: 1_000, ..limits() });
+    let site = begin_with(
+        bench,
+        way,
+        Limits { transfer_rate_grace: SHORT, transfer_rate_min: 1_000, ..limits() },
+    );
     for length in [Length::Declared(1_000), Length::Undeclared] {
         let mut client = site.client().await;
         let id = client.begin("POST", "/echo", &[], length);
@@ -72,7 +76,11 @@ pub async fn a_slow_body_is_a_408<B: Bench>(bench: &B, way: Way) {
 /// A body that is fast enough may take longer than the timeout for a single piece.
 pub async fn a_steady_body_is_not_late<B: Bench>(bench: &B, way: Way) {
     bench.calm();
-    let site = begin_with(bench, way, Limits { transfer_rate_grace: 2 * SHORT, transfer_rate_min: 100, ..limits() });
+    let site = begin_with(
+        bench,
+        way,
+        Limits { transfer_rate_grace: 2 * SHORT, transfer_rate_min: 100, ..limits() },
+    );
     let mut client = site.client().await;
     let id = client.begin("POST", "/echo", &[], Length::Declared(3_000));
     for _ in 0..10 {
