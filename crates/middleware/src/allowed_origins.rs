@@ -170,7 +170,7 @@ impl OriginPattern {
 
 fn parse_rule(text: &str) -> Result<Rule, &'static str> {
     if text == "*" {
-        return Err("use `any_origin()` to allow all origins");
+        return Err("use `allow_any_origin()` to allow all origins");
     }
     if text.eq_ignore_ascii_case("null") {
         // Sandboxed frames, `data:` documents and redirects of any site have it.
@@ -261,7 +261,7 @@ mod tests {
     #[test]
     fn what_is_no_origin_says_why() {
         for (text, word) in [
-            ("*", "any_origin"),
+            ("*", "allow_any_origin"),
             ("null", "origin_if"),
             ("", "scheme"),
             ("a.test", "scheme"),

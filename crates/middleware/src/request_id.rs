@@ -188,7 +188,7 @@ impl FromRequestParts for RequestId {
         from_parts(parts).ok_or_else(|| {
             catch_log_panic(|| {
                 tracing::error!(target: "peregrine",
-                "the handler needs the request's id; add `.with(RequestId::new())` around it")
+                "the handler needs the request's id; add `.wrap(SetRequestId::new())` around it")
             });
             let detail =
                 "the server lacks something that it needs for this request; its log says what";

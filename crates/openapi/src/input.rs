@@ -56,7 +56,7 @@ pub(crate) const VALIDATION_FAILED: &str =
     message = "`{Self}` does not describe what it requires of requests, so an OpenAPI document cannot include it",
     label = "an argument of a described handler",
     note = "the `T` in `Json<T>`, `Form<T>`, `Query<T>` and `Path<T>` must be `schemars::JsonSchema`: add `#[derive(schemars::JsonSchema)]`",
-    note = "for your own extractor, implement `peregrine::openapi::DescribeArgument`; an empty implementation means that it requires nothing of requests"
+    note = "for your own extractor, implement `peregrine::openapi::OperationInput`; an empty implementation means that it requires nothing of requests"
 )]
 pub trait OperationInput {
     /// Adds what it requires, and how it fails.

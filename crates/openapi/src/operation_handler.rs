@@ -61,8 +61,8 @@ pub fn hidden() -> OperationMetadata {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be described by its argument and return types",
     label = "not a self-describing handler",
-    note = "each argument must implement `DescribeArgument`, and the return type `DescribeResponse`; those of the framework do, if the types inside them derive `schemars::JsonSchema`",
-    note = "a service or a handler that returns `impl IntoResponse` is described by `.described_by(|it| ..)`"
+    note = "each argument must implement `OperationInput`, and the return type `OperationOutput`; those of the framework do, if the types inside them derive `schemars::JsonSchema`",
+    note = "a service or a handler that returns `impl IntoResponse` is described by `.described_manually(|it| ..)`"
 )]
 pub trait OperationHandler<Args>: Signature<Args> {
     /// Adds the description that follows from the types.

@@ -293,7 +293,7 @@ impl SessionSettings {
             return Ok(());
         }
         Err(too_large(&format!(
-            "it has {length} bytes of JSON, and the limit is {}; see Sessions::bytes_max",
+            "it has {length} bytes of JSON, and the limit is {}; see SessionManager::bytes_max",
             self.bytes_max
         )))
     }
@@ -357,7 +357,7 @@ impl Middleware for SessionManager {
             faults.push("idle(..) and absolute(..) must be more than zero".to_owned());
         }
         for fault in faults {
-            requirements.config_error(format!("Sessions: {fault}"));
+            requirements.config_error(format!("SessionManager: {fault}"));
         }
     }
 }

@@ -234,7 +234,7 @@ async fn current(parts: &mut Parts) -> Result<Option<Session>, Problem> {
 impl FromRequestParts for Session {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
         current(parts).await?.ok_or_else(|| {
-            catch_log_panic(|| tracing::error!(target: "peregrine", "the handler needs a session; add `.with(Sessions::new(store))` around it"));
+            catch_log_panic(|| tracing::error!(target: "peregrine", "the handler needs a session; add `.wrap(SessionManager::new(store))` around it"));
             let detail = "the server lacks something that it needs for this request; its log says what";
             Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "missing-sessions", detail)
         })

@@ -332,19 +332,19 @@ impl Middleware for Cors {
         }
         if self.origins.is_empty() && self.origins.config_errors.is_empty() {
             requirements.config_error(
-                "Cors allows no origins; add .origin(\"https://..\") or .any_origin()",
+                "Cors allows no origins; add .allow_origin(\"https://..\") or .allow_any_origin()",
             );
         }
         if self.has_credentials && self.origins.allows_any {
             requirements.config_error(
-                "Cors has any_origin() and credentials(): every page could act as its visitor; name the origins, \
-                 or leave the credentials out",
+                "Cors has allow_any_origin() and allow_credentials(): every page could act as its visitor; \
+                 name the origins, or leave the credentials out",
             );
         }
         if self.has_credentials && self.exposed.as_ref() == Some(&ANY) {
             requirements.config_error(
-                "Cors has expose_any() and credentials(), for which browsers take `*` as the name of one field; \
-                 name the fields with expose(..)",
+                "Cors has expose_any_header() and allow_credentials(), for which browsers take `*` as the \
+                 name of one field; name the fields with expose_headers(..)",
             );
         }
     }

@@ -317,7 +317,7 @@ fn settings_that_contradict_each_other_are_found_at_start() {
         (Cors::new().allow_any_origin().allow_credentials(), "every page could act as its visitor"),
         (strict().allow_credentials().expose_any_header(), "as the name of one field"),
         (strict().allow_origin("https://a.test/"), "not even a slash"),
-        (Cors::new().allow_origins(["*"]), "any_origin()"),
+        (Cors::new().allow_origins(["*"]), "allow_any_origin()"),
     ] {
         let error = App::new()
             .wrap(cors)

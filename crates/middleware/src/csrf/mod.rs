@@ -248,7 +248,7 @@ impl Middleware for Csrf {
         }
         if self.bound_to.is_some() && self.tokens.is_none() {
             requirements.config_error(
-                "Csrf has bound_to_cookie(..) and no tokens to bind; add .tokens(key)",
+                "Csrf has bind_tokens_to_cookie(..) and no tokens to bind; add .tokens(key)",
             );
         }
     }

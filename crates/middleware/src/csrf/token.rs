@@ -173,7 +173,7 @@ impl FromRequestParts for CsrfToken {
         current(&parts.head).ok_or_else(|| {
             catch_log_panic(|| {
                 tracing::error!(target: "peregrine",
-                "the handler needs a CSRF token; add `.with(Csrf::new().tokens(key))` around it")
+                "the handler needs a CSRF token; add `.wrap(Csrf::new().tokens(key))` around it")
             });
             let detail =
                 "the server lacks something that it needs for this request; its log says what";

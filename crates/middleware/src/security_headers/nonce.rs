@@ -47,7 +47,7 @@ impl FromRequestParts for CspNonce {
         PrivateResponse::mark(parts);
         current().ok_or_else(|| {
             catch_log_panic(|| tracing::error!(target: "peregrine",
-                "the handler needs a nonce; add `.with(SecurityHeaders::new().csp(..))` around it, with NONCE in the policy"));
+                "the handler needs a nonce; add `.wrap(SecurityHeaders::new().csp(..))` around it, with NONCE in the policy"));
             let detail = "the server lacks something that it needs for this request; its log says what";
             Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "missing-csp-nonce", detail)
         })

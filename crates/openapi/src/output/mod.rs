@@ -57,8 +57,8 @@ impl fmt::Display for ResponseStatus {
     message = "`{Self}` does not describe its responses, so an OpenAPI document cannot include it",
     label = "returned by a described handler",
     note = "the `T` in `Json<T>` and `Form<T>` must be `schemars::JsonSchema`: add `#[derive(schemars::JsonSchema)]`",
-    note = "for your own type, implement `peregrine::openapi::DescribeResponse`",
-    note = "a handler that returns `impl IntoResponse` is described by `.described_by(|it| it.argument::<..>().answers::<..>())`"
+    note = "for your own type, implement `peregrine::openapi::OperationOutput`",
+    note = "a handler that returns `impl IntoResponse` is described by `.described_manually(|it| it.input::<..>().output::<..>())`"
 )]
 pub trait OperationOutput {
     /// Adds the possible responses.

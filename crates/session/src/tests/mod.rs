@@ -395,7 +395,7 @@ fn the_cookie_has_what_protects_it() {
     ] {
         let error =
             App::new().wrap(sessions).get("/", || "").build().expect_err("refused").to_string();
-        assert!(error.contains("Sessions: ") && error.contains(word), "{error}");
+        assert!(error.contains("SessionManager: ") && error.contains(word), "{error}");
     }
     let host = new().cookie_name("__Host-id").always_secure();
     assert!(App::new().wrap(host).get("/", || "").build().is_ok());

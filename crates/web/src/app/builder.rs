@@ -236,7 +236,7 @@ fn check_nested_options(
         }
         let to_end = OnDisconnect::RunToCompletion;
         if inner.on_disconnect == to_end && whole.on_disconnect != to_end {
-            fault("run_to_end", "run_to_end()");
+            fault("run_to_completion", "run_to_completion()");
         }
         let is_bound = |most| whole.requests_max.is_some_and(|whole_most| whole_most <= most);
         if inner.requests_max.is_some_and(|most| !is_bound(most)) {

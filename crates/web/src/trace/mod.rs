@@ -342,7 +342,7 @@ impl FromRequestParts for TraceContext {
         Self::current().ok_or_else(|| {
             catch_log_panic(|| {
                 tracing::error!(target: "peregrine",
-                "the handler needs the request's trace; add `.traces(Traces::new())` to the server")
+                "the handler needs the request's trace; add `.traces(TraceConfig::new())` to the server")
             });
             let detail =
                 "the server lacks something that it needs for this request; its log says what";

@@ -131,9 +131,9 @@ fn options_that_nobody_would_keep_are_faults() {
     assert_eq!(lines[0], "the application has 4 faults:", "{found}");
     for (line, (route, option, outer)) in lines[1..].iter().zip([
         ("GET /slow ", "timeout", "any method /lost (+2)"),
-        ("POST /pay ", "run_to_end", "any method /lost (+2)"),
+        ("POST /pay ", "run_to_completion", "any method /lost (+2)"),
         ("GET /slow ", "timeout", "any method /slower (+3)"),
-        ("POST /pay ", "run_to_end", "the fallback of `/` (+5)"),
+        ("POST /pay ", "run_to_completion", "the fallback of `/` (+5)"),
     ]) {
         assert!(line.trim_start().starts_with(route), "{found}");
         let rest =
