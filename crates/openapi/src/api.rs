@@ -15,7 +15,7 @@ use std::fmt;
 pub struct ApiScope(Scope);
 
 /// Describes all routes that `build` adds. Use it with [`App::scope`](peregrine_web::App::scope),
-/// or without a prefix with [`App::register`](peregrine_web::App::add).
+/// or without a prefix with [`App::register`](peregrine_web::App::register).
 ///
 /// ```
 /// use peregrine::openapi::{ApiScope, DescribeExt, OpenApiExt, OpenApi, api_scope};
@@ -28,7 +28,7 @@ pub struct ApiScope(Scope);
 ///         .delete("/{id}", (|Path(_): Path<u32>| ()).describe(|it| it.deprecated()))
 /// }
 ///
-/// let app = App::new().scope("/birds", api_scope(birds)).add(OpenApi::new("Birds", "1.0"));
+/// let app = App::new().scope("/birds", api_scope(birds)).register(OpenApi::new("Birds", "1.0"));
 /// let document = app.openapi()?;
 /// assert_eq!(document.operation("GET", "/birds/{id}").unwrap()["tags"][0], "birds");
 /// # Ok::<(), peregrine::openapi::OpenApiError>(())
@@ -98,18 +98,15 @@ impl ApiScope {
     ///     api.tag("eggs").get("/eggs", || "none")
     /// }
     ///
-    /// let all = api_scope(|api| api.add(birds).add(eggs));
-    /// let document = App::new().add(all).add(OpenApi::new("Birds", "1.0")).openapi()?;
+    /// let all = api_scope(|api| api.register(birds).register(eggs));
+    /// let document = App::new().register(all).register(OpenApi::new("Birds", "1.0")).openapi()?;
     /// assert_eq!(document.operation("GET", "/eggs").unwrap()["tags"][0], "eggs");
     /// # Ok::<(), peregrine::openapi::OpenApiError>(())
     /// ```
-    #[expect(
-        clippy::should_implement_trait,
-        reason = "named like `App::add`; it cannot be mistaken for `+`"
-    )]
+    #[doc(alias = "add")]
     #[track_caller]
     #[must_use]
-    pub fn add(self, build: impl FnOnce(Self) -> Self) -> Self {
+    pub fn register(self, build: impl FnOnce(Self) -> Self) -> Self {
         self.scope("", build)
     }
 
@@ -131,12 +128,12 @@ impl ApiScope {
         Self(self.0.wrap(middleware))
     }
 
-    /// Restricts subsequent routes to requests that `guard` accepts ([`Scope::when`]).
+    /// Restricts subsequent routes to requests that `guard` accepts ([`Scope::guard`]).
     #[doc(alias = "when")]
     #[doc(alias = "predicate")]
     #[must_use]
     pub fn guard(self, guard: impl Guard + 'static) -> Self {
-        Self(self.0.when(guard))
+        Self(self.0.guard(guard))
     }
 
     /// Describes all subsequent routes here and in nested scopes, however they are added. Their own
@@ -146,7 +143,7 @@ impl ApiScope {
         self,
         edit: impl for<'a> Fn(&'a mut Operation) -> &'a mut Operation + 'static,
     ) -> Self {
-        Self(self.0.noted(operation_defaults(edit)))
+        Self(self.0.with_metadata(operation_defaults(edit)))
     }
 
     /// Adds a tag to subsequent routes.

@@ -65,7 +65,7 @@ impl Serialize for Document {
 /// use peregrine::prelude::*;
 ///
 /// fn app() -> App {
-///     App::new().get("/birds", (|| "all").described()).add(OpenApi::new("Birds", "1.0"))
+///     App::new().get("/birds", (|| "all").described()).register(OpenApi::new("Birds", "1.0"))
 /// }
 ///
 /// let document = app().openapi()?;

@@ -23,7 +23,7 @@ use std::rc::Rc;
 pub const OPENAPI_VERSION: &str = "3.1.0";
 
 /// The description of an application as a whole. Pass it to
-/// [`App::register`](peregrine_web::App::add) to add a route that serves the document, and a page
+/// [`App::register`](peregrine_web::App::register) to add a route that serves the document, and a page
 /// that displays it.
 ///
 /// ```
@@ -35,7 +35,7 @@ pub const OPENAPI_VERSION: &str = "3.1.0";
 ///     .security_scheme("token", SecurityScheme::bearer(""))
 ///     .default_security("token")
 ///     .require_descriptions();
-/// let app = App::new().get("/birds", (|| "all").described()).add(api);
+/// let app = App::new().get("/birds", (|| "all").described()).register(api);
 /// let client = app.test();
 /// assert_eq!(client.get("/openapi.json").send_blocking().status(), 200);
 /// assert!(client.get("/docs").send_blocking().text().contains("Birds"));

@@ -42,7 +42,7 @@ impl fmt::Debug for OperationMetadata {
 }
 
 /// A note for all routes of a scope, including those not added through
-/// [`ApiScope`](crate::ApiScope): `.noted(openapi::operation_defaults(|it|
+/// [`ApiScope`](crate::ApiScope): `.with_metadata(openapi::operation_defaults(|it|
 /// it.tag("birds").security("token")))`. The descriptions of the routes themselves take precedence.
 pub fn operation_defaults(
     edit: impl for<'a> Fn(&'a mut Operation) -> &'a mut Operation + 'static,
@@ -51,7 +51,7 @@ pub fn operation_defaults(
 }
 
 /// A note that excludes routes from the document, so that they do not count as undescribed:
-/// `.noted(openapi::hidden())` on a scope or a handler.
+/// `.with_metadata(openapi::hidden())` on a scope or a handler.
 #[must_use]
 pub fn hidden() -> OperationMetadata {
     OperationMetadata(MetadataKind::Hidden)
@@ -84,7 +84,7 @@ pub trait OperationHandler<Args>: Signature<Args> {
 ///     Json(Bird { name: format!("bird {id}") })
 /// }
 ///
-/// let app = App::new().get("/birds/{id}", show.described()).add(OpenApi::new("Birds", "1.0"));
+/// let app = App::new().get("/birds/{id}", show.described()).register(OpenApi::new("Birds", "1.0"));
 /// let document = app.test().get("/openapi.json").send_blocking().json::<serde_json::Value>();
 /// let parameter = &document["paths"]["/birds/{id}"]["get"]["parameters"][0];
 /// assert_eq!(parameter["schema"]["format"], "uint32");

@@ -103,7 +103,7 @@ impl OpenApi {
             Some(page_at) => self.ui_routes(scope, page_at),
             None => scope,
         };
-        scope.inspect(move |application| {
+        scope.on_build(move |application| {
             self.build_document(application).map(|document| published.set(document))
         })
     }

@@ -93,12 +93,12 @@ impl Conduit {
             // Any origin is safe, because tokens are not cookies: a browser does not send them by
             // itself.
             .scope("/api", |scope| {
-                scope.wrap(Cors::new().allow_any_origin()).add(api_scope(|api| self.api(api)))
+                scope.wrap(Cors::new().allow_any_origin()).register(api_scope(|api| self.api(api)))
             })
             .scope("/uploads", |scope| uploads.serve(scope))
             .scope("", pages::routes)
             .get("/healthz", (|| "well").never_shed().hidden())
-            .add(self.document())
+            .register(self.document())
     }
 
     /// The API of the specification, and two additions: pictures and live updates.

@@ -206,7 +206,7 @@ fn app(all: Sightings) -> App {
         .state(all)
         .scope("/sightings", api_scope(sightings))
         .get("/healthz", (|| "well").never_shed().hidden())
-        .add(api)
+        .register(api)
 }
 
 const ABOUT: &str = "\

@@ -173,19 +173,19 @@ fn who_answers_options_by_name_answers_preflights() {
 fn a_preflight_of_a_guarded_route_is_answered_by_its_scope() {
     let puts = || vec![Method::PUT];
     let app = App::new()
-        .scope("/a", |scope| scope.when(guard::methods(puts())).wrap(strict()).any("/x", || "put"))
+        .scope("/a", |scope| scope.guard(guard::methods(puts())).wrap(strict()).any("/x", || "put"))
         .scope("/a", |scope| scope.wrap(Cors::new().allow_any_origin()).any("/x", || "all others"))
         .scope("/b", |scope| {
-            scope.when(guard::header("x-version", "2")).wrap(strict()).put("/x", || "second")
+            scope.guard(guard::header("x-version", "2")).wrap(strict()).put("/x", || "second")
         })
         .scope("/c", |scope| {
             scope
-                .when(guard::host("one.test"))
+                .guard(guard::host("one.test"))
                 .wrap(Cors::new().allow_any_origin())
                 .put("/x", || "one")
         })
         .scope("/c", |scope| {
-            scope.when(guard::host("two.test")).wrap(strict()).put("/x", || "two")
+            scope.guard(guard::host("two.test")).wrap(strict()).put("/x", || "two")
         });
     let client = app.test();
     let allowed = |path: &str, fields: &[(&str, &str)]| {

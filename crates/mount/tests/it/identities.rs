@@ -165,7 +165,7 @@ fn neighbours(store: &CacheStore) -> TestClient {
         .mount("/a", one("a"))
         .mount("/b", one("b"))
         .scope("/deep", |scope| scope.mount("/a", one("deep")))
-        .scope("/v", |scope| scope.when(by_field()).mount("/", one("two")))
+        .scope("/v", |scope| scope.guard(by_field()).mount("/", one("two")))
         .scope("/v", |scope| scope.mount("/", one("one")))
         .test()
 }
@@ -223,7 +223,7 @@ fn a_guard_around_services_at_the_root_keeps_their_pages_apart() {
     };
     let by_field = peregrine_web::guard::header("x-version", "2");
     let client = App::new()
-        .scope("", |scope| scope.when(by_field).mount("/", one("two")))
+        .scope("", |scope| scope.guard(by_field).mount("/", one("two")))
         .mount("/", one("one"))
         .test();
     for age in [None, Some("0")] {

@@ -36,7 +36,7 @@ fn api() -> OpenApi {
 
 /// The only operation of the route at `path`.
 fn operation(app: App, path: &str) -> Value {
-    let document = document(app.add(api()));
+    let document = document(app.register(api()));
     let item = document.value()["paths"][path].as_object().unwrap_or_else(|| panic!("{document}"));
     item.values().next().expect("the path has an operation").clone()
 }
@@ -267,7 +267,7 @@ fn patterns_become_templates_whatever_they_contain() {
         .get("/files/{*path}", (|Path(_): Path<String>| ()).described())
         .get("/{{x}}/v{major}", (|_: Path<u8>| ()).described())
         .delete("/bare/{name}", (|_: Path<String>| ()).described())
-        .add(api());
+        .register(api());
     let document = document(app);
     let paths: Vec<_> = document.value()["paths"].as_object().expect("paths").keys().collect();
     assert_eq!(
@@ -307,13 +307,13 @@ fn routes_that_are_left_out_are_listed_and_an_error_where_all_are_asked_for() {
             .get("/described", plain.described())
             .get("/plain", plain)
             .get("/hidden", plain.hidden())
-            .scope("/inside", |scope| scope.noted(crate::hidden()).get("/", plain))
+            .scope("/inside", |scope| scope.with_metadata(crate::hidden()).get("/", plain))
             .any("/any", plain.described())
             .any("/some", plain.describe(|it| it.methods([Method::GET, Method::PUT])))
             .query("/query", plain.described())
             .subtree("/tree", plain)
     };
-    let document = document(app().add(api()));
+    let document = document(app().register(api()));
     let left_out: Vec<_> = document
         .undescribed()
         .iter()
@@ -328,7 +328,8 @@ fn routes_that_are_left_out_are_listed_and_an_error_where_all_are_asked_for() {
             && document.operation("POST", "/some").is_none()
     );
 
-    let Err(OpenApiError::Build(error)) = app().add(api().require_descriptions()).openapi() else {
+    let Err(OpenApiError::Build(error)) = app().register(api().require_descriptions()).openapi()
+    else {
         panic!("the application must not build")
     };
     let text = error.to_string();
@@ -359,9 +360,9 @@ fn scopes_say_what_holds_for_all_of_their_routes_and_a_route_has_the_last_word()
     let app = App::new()
         .scope("/birds", api_scope(birds))
         .scope("/other", |scope| {
-            scope.noted(crate::operation_defaults(|it| it.tag("other"))).merge(inner)
+            scope.with_metadata(crate::operation_defaults(|it| it.tag("other"))).merge(inner)
         })
-        .add(
+        .register(
             api()
                 .tag("birds", "All about birds.")
                 .server("https://birds.example")
@@ -397,17 +398,18 @@ fn what_cannot_be_true_is_a_fault_of_the_application() {
         Err(OpenApiError::Build(error)) => error.to_string(),
         other => panic!("the application must not build: {other:?}"),
     };
-    let text = wrong(App::new().get("/x", (|| ()).describe(|it| it.security("tokn"))).add(api()));
+    let text =
+        wrong(App::new().get("/x", (|| ()).describe(|it| it.security("tokn"))).register(api()));
     assert!(
         text.contains("GET /x (")
             && text.contains("`tokn`")
             && text.contains(".security_scheme(\"tokn\", ..)"),
         "{text}"
     );
-    let text = wrong(App::new().add(api().default_security("key")));
+    let text = wrong(App::new().register(api().default_security("key")));
     assert!(text.contains("the application requires the security scheme `key`"), "{text}");
     let one = |it: &'static str| (|| ()).describe(move |operation| operation.operation_id(it));
-    let text = wrong(App::new().get("/x", one("a")).get("/y", one("a")).add(api()));
+    let text = wrong(App::new().get("/x", one("a")).get("/y", one("a")).register(api()));
     assert!(text.contains("both have the id `a`"), "{text}");
 }
 
@@ -416,7 +418,7 @@ fn routes_with_one_name_have_ids_by_their_methods() {
     let app = App::new()
         .get("/x", (|| ()).named("x").described())
         .post("/x", (|| ()).named("x").described());
-    let document = document(app.add(api()));
+    let document = document(app.register(api()));
     assert_eq!(
         document.operation("GET", "/x").expect("the operation exists")["operationId"],
         "get_x"
@@ -434,7 +436,7 @@ fn a_route_of_several_paths_may_have_one_id() {
         .subtree("/files", any)
         .get("/birds/{id?}", (|| ()).describe(|it| it.operation_id("birds")))
         .get("/x", (|| ()).describe(|it| it.operation_id("birds_2")));
-    let document = document(app.add(api()));
+    let document = document(app.register(api()));
     let mut ids: Vec<_> = document.value()["paths"]
         .as_object()
         .expect("paths")
@@ -467,7 +469,7 @@ fn who_may_come_without_credentials_is_let_in_without() {
         .get("/must", (|_: Token| ()).described())
         .get("/may", (|_: Option<Token>| ()).described())
         .get("/kept", (|_: Result<Token, Problem>| ()).described());
-    let document = document(app.add(api));
+    let document = document(app.register(api));
     let of = |path: &str| document.operation("GET", path).expect("the operation exists").clone();
     assert_eq!(of("/must")["security"], json!([{ "token": [] }]));
     assert_eq!(of("/may")["security"], json!([{ "token": [] }, {}]));
@@ -499,7 +501,7 @@ fn what_stands_around_a_route_refuses_in_its_document() {
     let app = App::new().get("/outside", (|| "all").described()).scope("/inside", |scope| {
         scope.wrap(Door).get("/", (|| "some").described()).get("/own", own)
     });
-    let document = document(app.add(api()));
+    let document = document(app.register(api()));
     let text = |path: &str, status: &str| {
         let operation = document.operation("GET", path).expect("the operation exists");
         operation["responses"][status]["description"].as_str().map(str::to_owned)
@@ -533,7 +535,7 @@ fn every_form_of_content_and_every_credential_is_told() {
         .put("/state", (|_: Preconditions, _: Accept, _: User<u8>| ()).described())
         .get("/credentials", credentials.described())
         .get("/jwt", (|| ()).describe(|it| it.input::<Jwt<Bird>>()));
-    let document = document(app.add(api()));
+    let document = document(app.register(api()));
     let of = |method: &str, path: &str| document.operation(method, path).expect("one").clone();
     for (path, media_type, has_schema) in [
         ("/pack", "application/vnd.msgpack", true),
@@ -566,7 +568,7 @@ fn every_form_of_content_and_every_credential_is_told() {
 #[test]
 fn the_page_finds_its_files_with_a_slash_behind_it_too() {
     let app = App::new().trailing_slash(peregrine_web::TrailingSlash::Ignore);
-    let client = app.scope("/v1", |scope| scope.add(api())).test();
+    let client = app.scope("/v1", |scope| scope.register(api())).test();
     for (path, folder) in [("/v1/docs", "docs/"), ("/v1/docs/", "")] {
         let text = client.get(path).send_blocking().text();
         assert!(text.contains(&format!("src=\"{folder}page.js\"")), "{path} {text}");
@@ -577,7 +579,7 @@ fn the_page_finds_its_files_with_a_slash_behind_it_too() {
 
 #[test]
 fn the_document_is_sent_once_to_who_has_it() {
-    let client = App::new().get("/birds", (|| "all").described()).add(api()).test();
+    let client = App::new().get("/birds", (|| "all").described()).register(api()).test();
     let paths = ["/openapi.json", "/docs", "/docs/page.css", "/docs/page.js"];
     let mut tags: Vec<String> = Vec::new();
     for path in paths {
@@ -594,9 +596,9 @@ fn the_document_is_sent_once_to_who_has_it() {
         tags.push(tag);
     }
     // The same document has the same tag in every worker, and another document has another tag.
-    let again = App::new().get("/birds", (|| "all").described()).add(api()).test();
+    let again = App::new().get("/birds", (|| "all").described()).register(api()).test();
     assert_eq!(again.get(paths[0]).send_blocking().header("etag"), Some(tags[0].as_str()));
-    let more = App::new().get("/fish", (|| "all").described()).add(api()).test();
+    let more = App::new().get("/fish", (|| "all").described()).register(api()).test();
     assert_ne!(more.get(paths[0]).send_blocking().header("etag"), Some(tags[0].as_str()));
 }
 
@@ -670,7 +672,7 @@ fn two_types_of_one_name_are_two_components() {
     async fn one(Json(_): Json<(other::Bird, other::Own)>) -> Result<Json<Bird>, Problem> {
         Ok(Json(Bird { name: String::new(), weight: None, kind: Kind::Falcon }))
     }
-    let document = document(App::new().post("/x", one.described()).add(api()));
+    let document = document(App::new().post("/x", one.described()).register(api()));
     let schemas = document.value()["components"]["schemas"].as_object().expect("schemas");
     assert!(
         schemas.values().filter(|schema| schema["properties"].get("wings").is_some()).count() == 1,
@@ -689,7 +691,7 @@ fn the_page_and_the_document_are_served_where_they_are_wanted() {
     let inner = || App::new().get("/birds", (|| "all").described());
     let client = App::new()
         .scope("/v1", |scope| {
-            scope.merge(inner().add(OpenApi::new("A <b>", "1").server("https://x.example/v1")))
+            scope.merge(inner().register(OpenApi::new("A <b>", "1").server("https://x.example/v1")))
         })
         .test();
     let page = client.get("/v1/docs").send_blocking();
@@ -723,7 +725,7 @@ fn the_page_and_the_document_are_served_where_they_are_wanted() {
     let document: Value = client.get("/v1/openapi.json").send_blocking().json();
     assert!(document["paths"]["/v1/birds"].is_object(), "the paths are those of the application");
 
-    let client = inner().add(api().json_path("/api.json").without_ui()).test();
+    let client = inner().register(api().json_path("/api.json").without_ui()).test();
     assert_eq!(client.get("/api.json").send_blocking().status(), 200);
     assert_eq!(client.get("/docs").send_blocking().status(), 404);
 }
@@ -737,7 +739,7 @@ fn problems_may_have_a_form_of_their_own() {
     }
     let app = App::new()
         .get("/x", (|_: Query<Page>| ()).described())
-        .add(api().problem_schema::<Failure>("application/json"));
+        .register(api().problem_schema::<Failure>("application/json"));
     let document = document(app);
     let refusal =
         &document.operation("GET", "/x").expect("it exists")["responses"]["400"]["content"];
@@ -762,10 +764,10 @@ fn types_of_one_name_are_told_apart_by_a_name_of_their_own() {
         }
     }
     let routes = |api: crate::ApiScope| {
-        api.add(|api| api.tag("a").post("/a", async |_: Json<users::Change>| ()))
-            .add(|api| api.post("/b", async |_: Json<birds::Change>| ()))
+        api.register(|api| api.tag("a").post("/a", async |_: Json<users::Change>| ()))
+            .register(|api| api.post("/b", async |_: Json<birds::Change>| ()))
     };
-    let document = document(App::new().add(crate::api_scope(routes)).add(api()));
+    let document = document(App::new().register(crate::api_scope(routes)).register(api()));
     let schemas = document.value()["components"]["schemas"].as_object().expect("there are some");
     let names: Vec<_> = schemas.keys().filter(|name| name.contains("Change")).collect();
     assert_eq!(names, ["Change", "UserChange"]);
@@ -800,7 +802,7 @@ fn validated_values_and_files_are_told_with_their_rules() {
     async fn create(Valid(Json(_)): Valid<Json<Account>>) {}
     async fn report(MultipartForm(_): MultipartForm<Sighting>) {}
     let document = document(
-        App::new().post("/x", create.described()).put("/x", report.described()).add(api()),
+        App::new().post("/x", create.described()).put("/x", report.described()).register(api()),
     );
     let schemas = &document.value()["components"]["schemas"];
     assert_eq!(schemas["Account"]["properties"]["name"]["minLength"], 3);

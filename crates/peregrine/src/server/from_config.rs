@@ -192,8 +192,8 @@ fn base_listener(of: &ListenerConfig) -> Option<Listener> {
 }
 
 #[cfg(not(all(target_os = "linux", feature = "restart")))]
-fn place(of: &ListenerConfig) -> Option<Listener> {
-    of.activated.is_none().then(|| Listener::at(of.address.clone().unwrap_or_default()))
+fn base_listener(of: &ListenerConfig) -> Option<Listener> {
+    of.activated.is_none().then(|| Listener::bind(of.address.clone().unwrap_or_default()))
 }
 
 /// Returns `None` if the admin listener is off.

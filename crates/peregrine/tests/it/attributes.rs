@@ -17,7 +17,7 @@ fn handler(Path(name): Path<String>) -> String {
 
 #[test]
 fn a_handler_may_have_any_name() {
-    let client = App::new().add((scope, handler)).test();
+    let client = App::new().register((scope, handler)).test();
     assert_eq!(client.get("/scope").send_blocking().text(), "scope");
     assert_eq!(client.put("/x?a&b").send_blocking().text(), "x");
     assert_eq!(client.put("/x?a").send_blocking().status(), 404);

@@ -24,7 +24,7 @@ pub(crate) struct AppBuilder {
     pub(crate) errors: Vec<BuildErrorKind>,
     /// The requirements of fallbacks and middleware.
     pub(crate) requirements: Vec<NamedRequirements>,
-    /// The checks of [`App::on_build`](crate::App::inspect), which run on the built application.
+    /// The checks of [`App::on_build`](crate::App::on_build), which run on the built application.
     pub(crate) build_hooks: Vec<Box<BuildHook>>,
     pub(crate) states: States,
     pub(crate) shared: Rc<AppContext>,

@@ -94,7 +94,7 @@ pub enum BuildErrorKind {
         /// Why the setting is invalid, and how to fix it.
         reason: String,
     },
-    /// A fault that a check added with [`App::on_build`](crate::App::inspect) found.
+    /// A fault that a check added with [`App::on_build`](crate::App::on_build) found.
     BuildHook {
         /// The text that the check returned.
         message: String,

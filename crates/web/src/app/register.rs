@@ -15,7 +15,7 @@ use crate::app::scope::Scope;
 ///     scope.get("/birds", || "all of them")
 /// }
 ///
-/// let client = App::new().add((users, birds)).test();
+/// let client = App::new().register((users, birds)).test();
 /// assert_eq!(client.get("/birds").send_blocking().text(), "all of them");
 /// ```
 #[doc(alias = "HttpServiceFactory")]

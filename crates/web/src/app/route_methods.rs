@@ -156,8 +156,9 @@ macro_rules! route_methods {
         /// `guard` accepts. If there are several guards, all must accept. See
         /// [`guard`](crate::guard).
         #[doc(alias = "predicate")]
+        #[doc(alias = "when")]
         #[must_use]
-        pub fn when(mut self, guard: impl $crate::http::guard::Guard + 'static) -> Self {
+        pub fn guard(mut self, guard: impl $crate::http::guard::Guard + 'static) -> Self {
             self $($field)*.add_guard(guard);
             self
         }
@@ -171,26 +172,27 @@ macro_rules! route_methods {
             self
         }
 
-        /// Attaches `note` to the routes that are added later, here and in nested scopes, for code
+        /// Attaches `metadata` to the routes that are added later, here and in nested scopes, for code
         /// that inspects routes ([`RouteInfo::metadata`](crate::built::RouteInfo::metadata)). It
         /// does not affect requests.
-        #[doc(alias = "metadata")]
+        #[doc(alias = "noted")]
         #[must_use]
-        pub fn noted<T: 'static>(mut self, note: T) -> Self {
-            self $($field)*.add_metadata(Rc::new(note));
+        pub fn with_metadata<T: 'static>(mut self, metadata: T) -> Self {
+            self $($field)*.add_metadata(Rc::new(metadata));
             self
         }
 
-        /// Adds a check that runs when the application is built. `inspector` receives the built
+        /// Adds a check that runs when the application is built. `check` receives the built
         /// application with all of its routes. If this application is merged into another one,
-        /// `inspector` receives the other one. Each text that `inspector` returns is reported as a
-        /// fault, so the text should name the thing, the place, and the fix.
+        /// `check` receives the other one. Each text that `check` returns is reported as an
+        /// error, so the text should name the thing, the place, and the fix.
+        #[doc(alias = "inspect")]
         #[must_use]
-        pub fn inspect(
+        pub fn on_build(
             mut self,
-            inspector: impl FnOnce(&$crate::BuiltApp) -> Result<(), Vec<String>> + 'static,
+            check: impl FnOnce(&$crate::BuiltApp) -> Result<(), Vec<String>> + 'static,
         ) -> Self {
-            self $($field)*.builder.build_hooks.push(Box::new(inspector));
+            self $($field)*.builder.build_hooks.push(Box::new(check));
             self
         }
 
@@ -229,9 +231,9 @@ macro_rules! route_methods {
         /// an attribute macro (feature `macros`), or of a tuple of these.
         #[doc(alias = "service")]
         #[doc(alias = "configure")]
-        #[allow(clippy::should_implement_trait, reason = "an application is not a number")]
+        #[doc(alias = "add")]
         #[must_use]
-        pub fn add(mut self, routes: impl $crate::app::register::RegisterRoutes) -> Self {
+        pub fn register(mut self, routes: impl $crate::app::register::RegisterRoutes) -> Self {
             routes.register(&mut self $($field)*);
             self
         }

@@ -76,10 +76,10 @@ fn no_spelling_of_a_path_leads_around_the_middleware_of_its_route() {
 fn other_ways_to_choose_a_route_are_safe_as_well() {
     let merged = App::new().merge(front());
     let inner = App::new().subtree("/", front().build().expect("a valid application"));
-    let of_host = |scope: Scope| scope.when(guard::host("a.example")).scope("/admin", guarded);
+    let of_host = |scope: Scope| scope.guard(guard::host("a.example")).scope("/admin", guarded);
     let hosted = App::new().scope("", of_host).subtree("/", forwarded);
     let by_guard = |asked: &guard::GuardContext<'_>| asked.head().path().starts_with("/admin/");
-    let of_path = App::new().scope("", |scope| guarded(scope.when(by_guard)));
+    let of_path = App::new().scope("", |scope| guarded(scope.guard(by_guard)));
     let of_path = of_path.scope("", |scope| scope.subtree("/", forwarded));
     let typed = App::new().scope("/{id:alpha}", |scope| scope.wrap(login).get("/x", forwarded));
     let typed = typed.subtree("/", forwarded);

@@ -89,16 +89,16 @@ fn what_no_guard_accepts_goes_on_to_the_next_pattern_and_is_missing_at_the_end()
 #[test]
 fn scopes_with_guards_are_hosts_of_their_own() {
     fn admin(scope: Scope) -> Scope {
-        scope.when(guard::host("admin.example.org")).get("/", || "admin").get("/x", || "admin x")
+        scope.guard(guard::host("admin.example.org")).get("/", || "admin").get("/x", || "admin x")
     }
     let app = || {
         App::new()
             .scope("", admin)
             .scope("", |scope| {
                 scope
-                    .when(guard::host("*.example.org"))
+                    .guard(guard::host("*.example.org"))
                     .get("/", || "tenant")
-                    .merge(App::new().when(guard::has_query("y")).get("/y", || "tenant y"))
+                    .merge(App::new().guard(guard::has_query("y")).get("/y", || "tenant y"))
             })
             .get("/", || "main")
     };
@@ -239,7 +239,7 @@ fn what_cannot_be_kept_is_a_fault_at_start() {
             "has a guard, but answers every request without a route",
         ),
         (
-            App::new().scope("/a", |scope| scope.when(guard::secure()).fallback(late)),
+            App::new().scope("/a", |scope| scope.guard(guard::secure()).fallback(late)),
             "is in a scope or an application with a guard",
         ),
         (
@@ -272,7 +272,7 @@ fn a_route_that_no_request_comes_to_is_a_fault_at_start() {
         ),
         (App::new().get("/{a:u8}", || "1").get("/{b:u8}", (|| "2").guard(a())), 1),
         (App::new().any("/", (|| "1").guard(a())).any("/", (|| "2").guard(a())), 1),
-        (App::new().when(|_: &guard::GuardContext<'_>| true).get("/", || "1").get("/", || "2"), 1),
+        (App::new().guard(|_: &guard::GuardContext<'_>| true).get("/", || "1").get("/", || "2"), 1),
         (
             App::new()
                 .get("/", (|| "1").guard(guard::header("X-A", "b")))
@@ -310,8 +310,8 @@ fn routes_that_some_request_comes_to_are_none() {
         App::new()
             .get("/", (|| "1").guard(guard::query("a=b", "c")))
             .get("/", (|| "2").guard(guard::query("a", "b=c"))),
-        App::new().when(a()).subtree("/x", || "1").get("/x/y", || "2").get("/z/{a?}/{b?}", || "3"),
-        App::new().scope("/s", |scope| scope.when(a()).get("/", || "1").get("/b/", || "2")),
+        App::new().guard(a()).subtree("/x", || "1").get("/x/y", || "2").get("/z/{a?}/{b?}", || "3"),
+        App::new().scope("/s", |scope| scope.guard(a()).get("/", || "1").get("/b/", || "2")),
     ];
     for (number, app) in apps.into_iter().enumerate() {
         let built = app.build();
@@ -322,7 +322,7 @@ fn routes_that_some_request_comes_to_are_none() {
 #[test]
 fn lists_of_routes_say_what_routes_ask_for() {
     let app = App::new()
-        .when(guard::host("A.org"))
+        .guard(guard::host("A.org"))
         .get("/{id:u8}", (|| "").guard(guard::not(guard::has_query("x"))))
         .build()
         .expect("a valid application");
@@ -338,7 +338,7 @@ fn a_redirect_leads_only_to_a_route_that_answers() {
             .trailing_slash(TrailingSlash::Redirect)
             .subtree("/users/{id:u64}", || "number")
             .get("/v/{n:u8}/", || "slash")
-            .scope("", |scope| scope.when(guard::host("a.org")).subtree("/admin", || "admin"))
+            .scope("", |scope| scope.guard(guard::host("a.org")).subtree("/admin", || "admin"))
     };
     let client = app().fallback(|| "fallback").test();
     for (target, status, location) in [
@@ -400,7 +400,7 @@ fn a_guarded_handler_for_any_method_leaves_those_with_a_handler_behind_the_same_
             .head("/late/{id:u8}", || "head")
             .scope("/s", |scope| {
                 scope
-                    .when(guard::host("localhost"))
+                    .guard(guard::host("localhost"))
                     .subtree("/", || "any")
                     .post("/", || "post")
                     .get("/{*rest}", || "rest")
@@ -452,15 +452,15 @@ fn a_fallback_answers_where_the_types_of_its_prefix_fit() {
 #[test]
 fn a_merged_fallback_is_not_behind_a_guard_either() {
     let inner = || App::new().scope("/secret", |scope| scope.fallback(|| "secret"));
-    let guarded = App::new().scope("", |scope| scope.when(guard::host("a.org")).merge(inner()));
+    let guarded = App::new().scope("", |scope| scope.guard(guard::host("a.org")).merge(inner()));
     let told = guarded.build().expect_err("a guard has no effect here").to_string();
     assert!(told.contains("with a guard, but answers every request"), "{told}");
-    let told = App::new().when(guard::secure()).merge(inner()).build();
+    let told = App::new().guard(guard::secure()).merge(inner()).build();
     assert!(told.is_err());
     // At the root, the fallback answers requests that the guard rejects. Merged into another
     // application, it would also answer for that one.
     let site =
-        || App::new().when(guard::host("a.org")).get("/", || "a").fallback(|| "nothing at a");
+        || App::new().guard(guard::host("a.org")).get("/", || "a").fallback(|| "nothing at a");
     assert!(site().build().is_ok());
     let told =
         App::new().get("/", || "").merge(site()).build().expect_err("a guard has no effect here");

@@ -107,8 +107,8 @@ fn app() -> App {
     App::new()
         .scope("/birds", api_scope(birds))
         .scope("/robots", api_scope(guarded))
-        .add((hello, bye))
-        .add(api())
+        .register((hello, bye))
+        .register(api())
 }
 
 fn start(choice: DriverChoice, app: fn() -> App) -> Option<Result<RunningServer, Error>> {

@@ -38,9 +38,9 @@ fn pages(app: App) -> App {
             )
         },
     )
-    .add(by_cookie)
-    .add(by_credentials)
-    .add(by_certificate)
+    .register(by_cookie)
+    .register(by_credentials)
+    .register(by_certificate)
 }
 
 fn by_cookie(scope: peregrine_web::Scope) -> peregrine_web::Scope {

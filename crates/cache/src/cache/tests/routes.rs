@@ -41,7 +41,7 @@ fn a_field_that_a_guard_looks_at_tells_responses_apart() {
             "scope",
             cache()
                 .scope("", |scope| {
-                    scope.when(guard::header("x-version", "2")).get("/v", || (FOR_A_MINUTE, "2"))
+                    scope.guard(guard::header("x-version", "2")).get("/v", || (FOR_A_MINUTE, "2"))
                 })
                 .get("/v", || (FOR_A_MINUTE, "1"))
                 .test(),

@@ -100,15 +100,15 @@ impl<'a> RouteInfo<'a> {
     }
 
     /// The notes of type `T` on the route, outermost first: those of the scopes and middleware
-    /// around it ([`Scope::noted`](crate::Scope::noted)), then those of its handler
-    /// ([`HandlerExt::with_metadata`](crate::HandlerExt::noted)).
+    /// around it ([`Scope::with_metadata`](crate::Scope::with_metadata)), then those of its handler
+    /// ([`HandlerExt::with_metadata`](crate::HandlerExt::with_metadata)).
     ///
     /// ```
     /// use peregrine::prelude::*;
     ///
     /// struct Owner(&'static str);
     ///
-    /// let app = App::new().noted(Owner("the bird team")).get("/birds", || "all of them");
+    /// let app = App::new().with_metadata(Owner("the bird team")).get("/birds", || "all of them");
     /// let application = app.build()?;
     /// let route = application.routes().next().expect("one route was added");
     /// assert_eq!(route.metadata::<Owner>().next().map(|owner| owner.0), Some("the bird team"));
