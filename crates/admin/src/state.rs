@@ -157,7 +157,7 @@ impl AdminState {
         Self {
             workers,
             lifecycle: orders,
-            liveness_threshold: liveness_threshold,
+            liveness_threshold,
             config: OnceLock::new(),
             #[cfg(feature = "config")]
             reload_metrics: OnceLock::new(),

@@ -116,7 +116,7 @@ mod schema {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ConfigLoader, to_value, toml_writer};
+    use crate::{ConfigLoader, to_value};
     use std::collections::BTreeMap;
 
     #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]

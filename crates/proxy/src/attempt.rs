@@ -161,24 +161,17 @@ pub(crate) async fn send(
 ) -> Result<UpstreamResponse, FailedAttempt> {
     let UpstreamAttempt { pool, progress, interims, timeouts, .. } = *order;
     let Some(slot) = pool.slots.acquire(order.client).await else {
-        let body = Some(request.into_body());
-        return Err(FailedAttempt {
-            error: AttemptError::NoFreeConnection,
-            body,
-            reused_connection: false,
-        });
+        let (error, body) = (AttemptError::NoFreeConnection, Some(request.into_body()));
+        return Err(FailedAttempt { error, body, reused_connection: false });
     };
     let busy = InFlightAttempt::new(order.upstreams, order.upstream, slot);
     let upstream = &order.upstreams.upstreams[order.upstream];
     let (parts, body) = request.into_parts();
     let mut request = Request::from_parts(parts, UpstreamRequestBody::new(body, progress));
     interims.attach(&mut request);
-    let failed = |why: AttemptError, unsent: Option<Request<UpstreamRequestBody>>, is_old: bool| {
-        FailedAttempt {
-            error: why,
-            body: unsent.map(|unsent| unsent.into_body().into_body()),
-            reused_connection: is_old,
-        }
+    let failed = |error, unsent: Option<Request<UpstreamRequestBody>>, reused_connection| {
+        let body = unsent.map(|unsent| unsent.into_body().into_body());
+        FailedAttempt { error, body, reused_connection }
     };
     // An idle connection may have been closed meanwhile. Then the next one is tried, and finally a
     // new one.
@@ -219,11 +212,8 @@ pub(crate) async fn send(
                     return Err(failed(AttemptError::RequestBody, None, false));
                 }
                 None => {
-                    return Err(failed(
-                        AttemptError::from_hyper(error.into_error()),
-                        None,
-                        !is_new,
-                    ));
+                    let error = AttemptError::from_hyper(error.into_error());
+                    return Err(failed(error, None, !is_new));
                 }
             },
             None => {

@@ -139,27 +139,15 @@ impl InheritedListeners {
         if address.is_some() && taken.len() > 1 {
             self.inherited.extend(taken.drain(1..));
         }
-        taken.into_iter().map(|one| self.to_inherited(one)).collect()
+        taken.into_iter().map(|listener| self.hand_over(listener)).collect()
     }
 
-    fn to_inherited(&mut self, one: ReceivedListener) -> InheritedListener {
-        let ReceivedListener {
-            sockets,
-            is_external: is_foreign,
-            file_id: file,
-            ticket_secrets: secrets,
-            ..
-        } = one;
-        let shared = SocketSharing::from(true);
-        // A foreign socket always stays shared. The entry in this list is then an unrelated flag.
-        self.taken.push(if is_foreign { SocketSharing::default() } else { shared.clone() });
-        InheritedListener {
-            sockets,
-            file_id: file,
-            sharing: shared,
-            is_external: is_foreign,
-            ticket_secrets: secrets,
-        }
+    fn hand_over(&mut self, listener: ReceivedListener) -> InheritedListener {
+        let ReceivedListener { sockets, is_external, file_id, ticket_secrets, .. } = listener;
+        let sharing = SocketSharing::from(true);
+        // An external socket always stays shared. The entry in this list is then an unrelated flag.
+        self.taken.push(if is_external { SocketSharing::default() } else { sharing.clone() });
+        InheritedListener { sockets, file_id, sharing, is_external, ticket_secrets }
     }
 
     /// Starts serving when the predecessor permits it, and waits until the predecessor has released

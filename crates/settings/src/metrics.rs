@@ -17,16 +17,15 @@ pub struct ReloadMetrics {
 impl ReloadMetrics {
     /// Counts the initial configuration as loaded now.
     #[must_use]
-    pub fn new() -> Self {
-        let zero = AtomicU64::default;
-        let figures = Self {
-            succeeded: zero(),
-            failed: zero(),
+    pub fn with_initial_load() -> Self {
+        let metrics = Self {
+            succeeded: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
             has_succeeded: AtomicBool::new(true),
-            last_success_time: zero(),
+            last_success_time: AtomicU64::new(0),
         };
-        figures.record_success_time();
-        figures
+        metrics.record_success_time();
+        metrics
     }
 
     fn record_success_time(&self) {

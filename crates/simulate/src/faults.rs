@@ -98,7 +98,7 @@ impl Faults {
         })
     }
 
-    pub(super) fn into_network_faults(&self) -> Network {
+    pub(super) fn to_network(&self) -> Network {
         self.0.clone()
     }
 

@@ -153,7 +153,7 @@ impl Sim {
     /// Changes the faults from now on, for example to let the network recover. Existing connections
     /// keep their buffer sizes.
     pub fn set_faults(&self, faults: &Faults) {
-        self.0.network.set_faults(faults.into_network_faults());
+        self.0.network.set_faults(faults.to_network());
     }
 
     /// Adds a line to the events that a failure report lists.

@@ -181,7 +181,7 @@ impl Simulation {
             None if seed == 0 => Faults::none(),
             None => Faults::harmless(),
         };
-        let network = Network::new(seed, faults.into_network_faults());
+        let network = Network::new(seed, faults.to_network());
         network.set_time_max(self.time_max);
         network.set_polls_max(self.steps_max);
         network.suppress_panic_message();

@@ -92,8 +92,7 @@ impl Workers {
 }
 
 fn server(choice: DriverChoice, workers: usize, shared_accept_queue: bool) -> Server {
-    let sockets =
-        SocketOptions { shared_accept_queue: shared_accept_queue, ..SocketOptions::default() };
+    let sockets = SocketOptions { shared_accept_queue, ..SocketOptions::default() };
     let workers = NonZeroUsize::new(workers).expect("the value is not zero");
     Server::new().driver(choice).workers(workers).socket_options(sockets).quiet()
 }

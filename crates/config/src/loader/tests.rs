@@ -2,7 +2,7 @@
 
 use super::ConfigLoader;
 use crate::value::SourceLocation;
-use crate::{ByteSize, HumanDuration, OptionalDuration, toml_writer};
+use crate::{ByteSize, HumanDuration, OptionalDuration};
 use proptest::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

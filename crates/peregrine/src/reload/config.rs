@@ -102,7 +102,7 @@ impl ConfigReloader {
             set_in_code: Vec::new(),
             trusted_proxies: None,
             text: Arc::default(),
-            metrics: Arc::new(ReloadMetrics::new()),
+            metrics: Arc::new(ReloadMetrics::with_initial_load()),
             quiet: false,
         }
     }

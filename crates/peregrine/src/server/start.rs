@@ -1,6 +1,6 @@
 //! Starts a server: its listeners, its workers, and the threads beside them.
 
-use super::Server;
+use super::{Server, UpgradeOptions};
 #[cfg(feature = "acme")]
 use crate::acme::AcmeClients;
 use crate::error::Error;
@@ -22,7 +22,7 @@ use crate::runtime::worker::{RoutePatterns, Worker};
 use crate::trace;
 use peregrine_admin::internal::{AccessLogFlush, AdminState, StartedAccessLog, WorkerReporter};
 use peregrine_driver::{Handoff, Options, Socket, SocketOptions};
-use peregrine_restart::internal::InheritedListeners;
+use peregrine_restart::internal::{InheritedListeners, ListenerFds};
 use peregrine_server::{Balancer, BoundListener, Limits, WorkerAccessLog, WorkerLimits};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -106,55 +106,52 @@ impl Server {
         orders: ControlChannel,
     ) -> Result<RunningServer, Error> {
         self.validate().and_then(|()| self.install_otlp())?;
-        let workers = self.workers.map_or_else(cores, NonZeroUsize::get);
+        let count = self.workers.map_or_else(cores, NonZeroUsize::get);
         #[cfg(feature = "acme")]
         let suppliers = AcmeClients::new(self.listeners.iter().filter_map(Listener::certificates));
         #[cfg(feature = "acme")]
         let mut answering = suppliers.intercepting_challenges(makes);
         #[cfg(feature = "acme")]
         let makes = &mut *answering;
-        let views = self.admin_state(workers, &orders.handle);
+        let views = self.admin_state(count, &orders.handle);
         let patterns = Arc::default();
-        let readers = self.reloaders(workers, views.as_deref(), &patterns);
-        let limits = self.limits_of_worker(workers, &readers);
-        let shown =
-            |number| Some(WorkerReporter { state: Arc::clone(views.as_ref()?), worker: number });
-        let options = |number| self.worker_driver_options(number, shown(number).as_ref());
-        let options: Vec<_> = (0..workers).map(options).collect();
+        let readers = self.reloaders(count, views.as_deref(), &patterns);
+        let limits = self.limits_of_worker(count, &readers);
+        let reporter = |worker| Some(WorkerReporter { state: Arc::clone(views.as_ref()?), worker });
+        let options = |worker| self.worker_driver_options(worker, reporter(worker).as_ref());
+        let options: Vec<_> = (0..count).map(options).collect();
         init_tokio().map_err(Error::Worker)?;
-        let SelectedDriver { drivers: seats, reason } = self.driver.choose(&options)?;
+        let SelectedDriver { drivers, reason } = self.driver.choose(&options)?;
         let (proxies, sockets) =
             (self.trusted_proxies.as_ref(), &self.driver_options.socket_options);
-        let mut all = Listeners::bind(self.listeners, proxies, workers, sockets, heir)?;
+        let mut all = Listeners::bind(self.listeners, proxies, count, sockets, heir)?;
         let admin =
             self.admin.map(|admin| admin.bind_listener(&mut all, heir)).transpose()?.flatten();
         // Started before the workers, so that probes respond during startup.
         let admin =
             admin.zip(views.as_ref()).map(|(admin, views)| admin.start(views)).transpose()?;
-        let Listeners {
-            per_worker: plans,
-            addresses: places,
-            socket_files: files,
-            listener_fds: holdings,
-        } = all;
+        let Listeners { per_worker, addresses, socket_files, listener_fds } = all;
         let traces = self.traces.map(trace::with_recorder);
-        let logging = self.access_log.map(|log| log.start(workers)).transpose()?;
+        let logging = self.access_log.map(|log| log.start(count)).transpose()?;
         let reload = start_reloaders(readers.with_log_control(logging.as_ref()), &orders.handle)?;
-        let (logs, log) = distribute_log(logging, workers, &orders.handle, views.as_deref());
-        let members = balancers(&plans);
-        let given = plans.into_iter().zip(options).zip(seats).zip(logs).zip(members).enumerate();
-        let starts = given.map(|(number, ((((listeners, options), seat), log), member))| Worker {
-            id: number,
-            listeners,
-            limits: limits.clone(),
-            options,
-            driver: seat,
-            reporter: shown(number),
-            access_log: log,
-            traces: traces.clone(),
-            patterns: Arc::clone(&patterns),
-            balancer: member,
-        });
+        let (logs, log) = distribute_log(logging, count, &orders.handle, views.as_deref());
+        let balancers = balancers(&per_worker);
+        let parts = per_worker.into_iter().zip(options).zip(drivers).zip(logs).zip(balancers);
+        let workers: Vec<_> = parts
+            .enumerate()
+            .map(|(id, ((((listeners, options), driver), access_log), balancer))| Worker {
+                id,
+                listeners,
+                limits: limits.clone(),
+                options,
+                driver,
+                reporter: reporter(id),
+                access_log,
+                traces: traces.clone(),
+                patterns: Arc::clone(&patterns),
+                balancer,
+            })
+            .collect();
         let heir = heir.as_mut().filter(|heir| heir.is_used());
         if heir.is_some() {
             orders.handle.stand_by();
@@ -164,7 +161,7 @@ impl Server {
         }
         let settings = RunSettings { limits: self.limits.clone(), quiet: self.quiet };
         let mut running =
-            RunningServer::start(starts.collect(), makes, places, files, &settings, orders)?;
+            RunningServer::start(workers, makes, addresses, socket_files, &settings, orders)?;
         running.set_admin(admin);
         running.set_reload_fn(ensure_spare_thread(reload).map_err(Error::Worker)?);
         running.set_access_log(log);
@@ -174,22 +171,8 @@ impl Server {
             running.take_over(heir)?;
             running.start_admin();
         }
-        if running.is_serving() {
-            let memory = memory_limits::describe(&limits.limits.overload);
-            let line = startup_line(&running, &reason, workers, &memory);
-            // Readers of the line may request an upgrade immediately.
-            let handle = running.handle();
-            handle.restart().set_serving(
-                &handle,
-                holdings,
-                self.upgrade_options,
-                self.quiet,
-                &line,
-            );
-            report(&line, self.quiet);
-        } else {
-            report("peregrine: ordered to stop before all workers had started", self.quiet);
-        }
+        let line = startup_line(&running, &reason, count, &limits);
+        report_started(&running, &line, listener_fds, self.upgrade_options, self.quiet);
         Ok(running)
     }
 
@@ -252,11 +235,34 @@ impl Server {
     }
 }
 
+/// Reports that the server is serving, and offers its listeners to successors.
+fn report_started(
+    running: &RunningServer,
+    line: &str,
+    listener_fds: Vec<ListenerFds>,
+    options: UpgradeOptions,
+    quiet: bool,
+) {
+    if running.is_serving() {
+        // Readers of the line may request an upgrade immediately.
+        let handle = running.handle();
+        handle.restart().set_serving(&handle, listener_fds, options, quiet, line);
+        report(line, quiet);
+    } else {
+        report("peregrine: told to stop before all workers had started", quiet);
+    }
+}
+
 /// The startup line: version, URLs, workers, driver.
-fn startup_line(running: &RunningServer, reason: &str, workers: usize, memory: &str) -> String {
+fn startup_line(
+    running: &RunningServer,
+    reason: &str,
+    workers: usize,
+    limits: &WorkerLimits,
+) -> String {
     let urls: Vec<_> = running.urls().collect();
     let plural = if workers == 1 { "" } else { "s" };
-    let memory = match memory {
+    let memory = match memory_limits::describe(&limits.limits.overload).as_str() {
         "" => String::new(),
         memory => format!(", memory_max {memory} per worker"),
     };

@@ -99,11 +99,8 @@ impl<D: Driver> Connection<D> {
                 {
                     return Poll::Ready(Some(self.abort(session, ended)));
                 }
-                Some(Action::Close(Close {
-                    reason: ended @ CloseReason::HandshakeTimeout,
-                    ..
-                })) => {
-                    return Poll::Ready(Some(self.abort(session, ended)));
+                Some(Action::Close(Close { reason: CloseReason::HandshakeTimeout, .. })) => {
+                    return Poll::Ready(Some(self.abort(session, CloseReason::HandshakeTimeout)));
                 }
                 Some(Action::Close(close)) => {
                     self.start_close(session, close);

@@ -13,6 +13,7 @@ use crate::observe::metrics::ErrorType;
 use crate::panic::{CatchDropPanic, catch_panic};
 use http::HeaderMap;
 use peregrine_driver::{Driver, FileRange, Stream};
+use peregrine_proto::Date;
 use peregrine_proto::h1::{BodyFraming, ResponseLength};
 use peregrine_web::body::{BodyError, BodyPart};
 use peregrine_web::panic::catch_log_panic;
@@ -131,27 +132,37 @@ impl Http1 {
             self.full_body_bytes = held;
             self.state = ExchangeState::SendingFull(CatchDropPanic::new(body));
         } else {
-            let out = &mut writer.plaintext;
-            let body = std::mem::take(&mut response.body);
-            let length = Exchange::body_length(&body);
-            let length = length.map_or(ResponseLength::Unknown, ResponseLength::Exact);
-            let mode = encode::write_head(link.protocol, &response, length, &date, out);
-            let left = match mode {
-                BodyFraming::None => Some(0),
-                BodyFraming::Exact(bytes) => Some(bytes),
-                BodyFraming::Chunked | BodyFraming::CloseDelimited => None,
-            };
-            self.exchange.set_body(body);
-            self.state = ExchangeState::SendingStream(BodyWriter {
-                mode,
-                remaining: left,
-                trailers: HeaderMap::new(),
-                bytes_since_yield: 0,
-            });
+            self.start_streaming(&mut response, &date, link);
         }
         self.was_pending = true;
         self.start_exchange_timer(link.worker.driver.now(), link);
         Action::Continue
+    }
+
+    /// Writes the head of a response whose body is a stream.
+    fn start_streaming<D: Driver>(
+        &mut self,
+        response: &mut Response,
+        date: &Date,
+        link: &mut ConnectionContext<'_, D>,
+    ) {
+        let body = std::mem::take(&mut response.body);
+        let length = Exchange::body_length(&body);
+        let length = length.map_or(ResponseLength::Unknown, ResponseLength::Exact);
+        let out = &mut link.io.output.plaintext;
+        let mode = encode::write_head(link.protocol, response, length, date, out);
+        let remaining = match mode {
+            BodyFraming::None => Some(0),
+            BodyFraming::Exact(bytes) => Some(bytes),
+            BodyFraming::Chunked | BodyFraming::CloseDelimited => None,
+        };
+        self.exchange.set_body(body);
+        self.state = ExchangeState::SendingStream(BodyWriter {
+            mode,
+            remaining,
+            trailers: HeaderMap::new(),
+            bytes_since_yield: 0,
+        });
     }
 
     /// Sends a body from memory in pieces, as fast as the peer receives them.

@@ -19,7 +19,7 @@ mod route_table;
 pub mod scope;
 pub mod urls;
 
-use crate::app::builder::{BuildHook, RouteEntry};
+use crate::app::builder::{AppBuilder, BuildHook, RouteEntry};
 use crate::app::built::{BuiltApp, BuiltRoute};
 use crate::app::conflicts::{find_shadowed, method_sets, parameter_names};
 use crate::app::default_responses::AppContext;
@@ -273,83 +273,35 @@ impl App {
         if slash_policy == TrailingSlash::Ignore {
             plan.routes.retain(|entry| !entry.is_slash_variant);
         }
-        let mut faults = std::mem::take(&mut plan.errors);
+        let mut errors = std::mem::take(&mut plan.errors);
 
-        let mut index = MethodIndex::default();
-        let bits = method_sets(&plan.routes, &mut index, slash_policy);
-        if let Err(fault) = &bits {
-            faults.push(fault.clone());
-        }
-        let mut builder = RouterBuilder::new();
-        builder.trailing_slash(slash_policy);
-        let all = plan.routes.iter().zip(bits.unwrap_or_default()).zip(0..);
-        // The router checks guarded routes in the order of insertion. HEAD handlers are inserted
-        // first, so that they are checked before GET handlers.
-        let is_for_head = |entry: &RouteEntry| entry.methods == MethodFilter::One(Method::HEAD);
-        let (heads, others): (Vec<_>, Vec<_>) = all.partition(|((entry, _), _)| is_for_head(entry));
-        let mut order = Vec::with_capacity(plan.routes.len());
-        for ((entry, bits), id) in heads.into_iter().chain(others) {
-            order.push((id, bits));
-            let (pattern, place) = (&entry.pattern, entry.location.to_string());
-            if entry.is_guarded() {
-                builder.insert_guarded(pattern, bits, id, &place);
-            } else {
-                builder.insert_labelled(pattern, bits, id, &place);
-            }
-        }
-        let router = builder.build();
-        if let Err(error) = &router {
-            let translated = error
-                .errors
-                .iter()
-                .map(|problem| translate_router_error(problem, &plan.routes, &index));
-            faults.extend(translated);
-        }
-
-        find_shadowed(&plan.routes, &order, slash_policy, &mut faults);
+        let mut methods = MethodIndex::default();
+        let router = build_router(&plan.routes, &mut methods, slash_policy, &mut errors);
         for entry in &plan.routes {
-            check_path_shape(entry, &mut faults);
+            check_path_shape(entry, &mut errors);
         }
-        let absent = plan.routes.iter().map(|entry| entry.omitted).collect();
-        let facts = Rc::new(RouteIndex {
-            names: collect_names(&plan.routes, &mut faults),
-            omitted: absent,
+        let route_index = Rc::new(RouteIndex {
+            names: collect_names(&plan.routes, &mut errors),
+            omitted: plan.routes.iter().map(|entry| entry.omitted).collect(),
         });
-        let entries = plan.routes.iter();
-        let entries = entries.map(|entry| (entry.name(), &entry.requirements, &entry.shared));
-        let others = plan.requirements.iter();
-        let others = others.map(|need| (need.name.clone(), &need.requirements, &need.shared));
-        for (name, needs, shared) in entries.chain(others) {
-            let lacking = needs.states().filter(|(id, _)| !shared.states().contains(*id));
-            faults.extend(
-                lacking
-                    .map(|(_, state)| BuildErrorKind::MissingState { route: name.clone(), state }),
-            );
-            let wrong = needs.config_errors().iter().cloned();
-            faults.extend(
-                wrong.map(|reason| BuildErrorKind::InvalidSetting { owner: name.clone(), reason }),
-            );
-        }
-        let fallbacks = Fallbacks::build(plan.fallbacks).map_err(|more| faults.extend(more));
+        check_requirements(&plan, &mut errors);
+        let fallbacks = Fallbacks::build(plan.fallbacks).map_err(|more| errors.extend(more));
 
-        let (true, Ok(router), Ok(fallbacks)) = (faults.is_empty(), router, fallbacks) else {
-            return Err(BuildError { errors: faults });
+        let (true, Some(router), Ok(fallbacks)) = (errors.is_empty(), router, fallbacks) else {
+            return Err(BuildError { errors });
         };
         let conditions = route_conditions(&plan.routes, &router);
-        let table = Rc::new(RouteTable {
-            router: Rc::new(router),
-            methods: index,
-            conditions,
-            route_index: facts,
-        });
+        let table =
+            Rc::new(RouteTable { router: Rc::new(router), methods, conditions, route_index });
         plan.shared.set_table(&table);
-        let words = |id: u32| {
+        let describe = |id: u32| {
             let conditions = table.conditions.get(id as usize);
             conditions.map_or_else(String::new, |all| all.describe(table.router.names(id)))
         };
         let routes = plan.routes.into_iter().zip(0..);
-        let routes =
-            routes.map(|(entry, id)| BuiltRoute::from(*entry).with_conditions(words(id))).collect();
+        let routes = routes
+            .map(|(entry, id)| BuiltRoute::from(*entry).with_conditions(describe(id)))
+            .collect();
         let built = BuiltApp::new(table, routes, fallbacks, unmatched, plan.shared);
         run_build_hooks(built.with_method_override(method_override), plan.build_hooks)
     }
@@ -363,15 +315,66 @@ impl fmt::Debug for App {
     }
 }
 
+/// Returns `None` if the router's errors have been added to `errors`.
+fn build_router(
+    routes: &[Box<RouteEntry>],
+    methods: &mut MethodIndex,
+    slash_policy: TrailingSlash,
+    errors: &mut Vec<BuildErrorKind>,
+) -> Option<Router> {
+    let sets = method_sets(routes, methods, slash_policy).unwrap_or_else(|error| {
+        errors.push(error);
+        Vec::new()
+    });
+    let mut builder = RouterBuilder::new();
+    builder.trailing_slash(slash_policy);
+    // The router checks guarded routes in the order of insertion. HEAD handlers are inserted first,
+    // so that they are checked before GET handlers.
+    let is_for_head = |entry: &RouteEntry| entry.methods == MethodFilter::One(Method::HEAD);
+    let (heads, others): (Vec<_>, Vec<_>) =
+        routes.iter().zip(sets).zip(0..).partition(|((entry, _), _)| is_for_head(entry));
+    let mut order = Vec::with_capacity(routes.len());
+    for ((entry, set), id) in heads.into_iter().chain(others) {
+        order.push((id, set));
+        let (pattern, location) = (&entry.pattern, entry.location.to_string());
+        if entry.is_guarded() {
+            builder.insert_guarded(pattern, set, id, &location);
+        } else {
+            builder.insert_labelled(pattern, set, id, &location);
+        }
+    }
+    let router = builder.build().map_err(|error| {
+        let problems = error.errors.iter();
+        errors.extend(problems.map(|problem| translate_router_error(problem, routes, methods)));
+    });
+    find_shadowed(routes, &order, slash_policy, errors);
+    router.ok()
+}
+
+/// Reports states that are missing and settings that are invalid, of handlers, fallbacks and
+/// middleware.
+fn check_requirements(plan: &AppBuilder, errors: &mut Vec<BuildErrorKind>) {
+    let routes = plan.routes.iter();
+    let routes = routes.map(|entry| (entry.name(), &entry.requirements, &entry.shared));
+    let others = plan.requirements.iter();
+    let others = others.map(|other| (other.name.clone(), &other.requirements, &other.shared));
+    for (name, requirements, shared) in routes.chain(others) {
+        let missing = requirements.states().filter(|(id, _)| !shared.states().contains(*id));
+        errors.extend(
+            missing.map(|(_, state)| BuildErrorKind::MissingState { route: name.clone(), state }),
+        );
+        let reasons = requirements.config_errors().iter().cloned();
+        errors.extend(
+            reasons.map(|reason| BuildErrorKind::InvalidSetting { owner: name.clone(), reason }),
+        );
+    }
+}
+
 /// Runs the checks of [`App::on_build`] on the built application.
-fn run_build_hooks(
-    built: BuiltApp,
-    inspectors: Vec<Box<BuildHook>>,
-) -> Result<BuiltApp, BuildError> {
-    let found = inspectors.into_iter().filter_map(|inspector| inspector(&built).err());
-    let faults: Vec<_> =
-        found.flatten().map(|what| BuildErrorKind::BuildHook { message: what }).collect();
-    if faults.is_empty() { Ok(built) } else { Err(BuildError { errors: faults }) }
+fn run_build_hooks(built: BuiltApp, hooks: Vec<Box<BuildHook>>) -> Result<BuiltApp, BuildError> {
+    let messages = hooks.into_iter().filter_map(|hook| hook(&built).err()).flatten();
+    let errors: Vec<_> = messages.map(|message| BuildErrorKind::BuildHook { message }).collect();
+    if errors.is_empty() { Ok(built) } else { Err(BuildError { errors }) }
 }
 
 /// The conditions of all routes; empty if no route has any.

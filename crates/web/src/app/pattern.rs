@@ -40,6 +40,19 @@ pub(crate) struct ExpandedPattern {
     pub(crate) has_slash_variant: bool,
 }
 
+impl ExpandedPattern {
+    /// The pattern without omitted parameters or slash variants.
+    fn new(pattern: String, typed_parameters: Vec<(String, ParameterType)>) -> Self {
+        Self {
+            pattern,
+            typed_parameters,
+            omitted: 0,
+            is_slash_variant: false,
+            has_slash_variant: false,
+        }
+    }
+}
+
 /// The type of a typed parameter. If a value does not fit the type, the next matching pattern is
 /// tried.
 #[derive(Clone, Copy, Debug)]
@@ -132,80 +145,64 @@ pub fn next_parameter(text: &str) -> Option<(&str, &str, &str)> {
 /// parameters; each pattern before it omits some. This function checks only types and optional
 /// parameters. The router checks everything else.
 pub(crate) fn expand(written: &str) -> Result<Vec<ExpandedPattern>, String> {
-    let (mut all, mut typed): (Vec<ExpandedPattern>, Vec<(String, ParameterType)>) = <_>::default();
+    let (mut expanded, mut typed): (Vec<ExpandedPattern>, Vec<_>) = (Vec::new(), Vec::new());
     let (mut pattern, mut rest) = (String::with_capacity(written.len()), written);
-    let mut optional_rest = None;
-    while let Some((before, hole, after)) = next_parameter(rest) {
+    // The pattern up to the slash before an optional catch-all, which matches an empty rest too.
+    let mut slash_variant = None;
+    while let Some((before, parameter, after)) = next_parameter(rest) {
         pattern.push_str(before);
-        let (hole, is_optional) = match hole.strip_suffix('?') {
-            Some(hole) => (hole, true),
-            None => (hole, false),
+        let (parameter, is_optional) = match parameter.strip_suffix('?') {
+            Some(parameter) => (parameter, true),
+            None => (parameter, false),
         };
         if is_optional {
             if !pattern.ends_with('/') || !(after.is_empty() || after.starts_with('/')) {
                 return Err(format!(
-                    "the optional parameter `{{{hole}?}}` must be a whole segment"
+                    "the optional parameter `{{{parameter}?}}` must be a whole segment"
                 ));
             }
             let shorter = &pattern[..pattern.len() - 1];
             let shorter = if shorter.is_empty() { "/" } else { shorter };
-            all.push(ExpandedPattern {
-                pattern: shorter.to_owned(),
-                typed_parameters: typed.clone(),
-                omitted: 0,
-                is_slash_variant: false,
-                has_slash_variant: hole.starts_with('*'),
+            let is_catch_all = parameter.starts_with('*');
+            expanded.push(ExpandedPattern {
+                has_slash_variant: is_catch_all,
+                ..ExpandedPattern::new(shorter.to_owned(), typed.clone())
             });
-            optional_rest =
-                hole.starts_with('*').then(|| pattern.clone()).filter(|_| pattern != "/");
-        } else if !all.is_empty() {
+            slash_variant = (is_catch_all && pattern != "/").then(|| ExpandedPattern {
+                omitted: 1,
+                is_slash_variant: true,
+                ..ExpandedPattern::new(pattern.clone(), typed.clone())
+            });
+        } else if !expanded.is_empty() {
             return Err(format!(
-                "`{{{hole}}}` follows an optional parameter, so it must be `{{{hole}?}}`"
+                "`{{{parameter}}}` follows an optional parameter, so it must be `{{{parameter}?}}`"
             ));
         }
-        let name = match hole.split_once(':') {
+        let name = match parameter.split_once(':') {
             Some((name, kind)) => {
-                typed.push((name.to_owned(), parse_type(hole, kind)?));
+                typed.push((name.to_owned(), parse_type(parameter, kind)?));
                 name
             }
-            None => hole,
+            None => parameter,
         };
         pattern.extend(["{", name, "}"]);
         rest = after;
     }
-    if !all.is_empty() && !rest.is_empty() {
+    if !expanded.is_empty() && !rest.is_empty() {
         return Err(format!(
             "`{rest}` follows an optional parameter; only optional parameters may follow one"
         ));
     }
     pattern.push_str(rest);
-    let count = all.len();
-    for (shorter, absent) in all.iter_mut().zip((1..=count).rev()) {
-        shorter.omitted = absent;
+    let count = expanded.len();
+    for (shorter, omitted) in expanded.iter_mut().zip((1..=count).rev()) {
+        shorter.omitted = omitted;
     }
-    if let Some(twin) = optional_rest {
-        let typed = typed.clone();
-        let is_slash_twin = true;
-        let has_slash_twin = false;
-        all.insert(
-            0,
-            ExpandedPattern {
-                pattern: twin,
-                typed_parameters: typed,
-                omitted: 1,
-                is_slash_variant: is_slash_twin,
-                has_slash_variant: has_slash_twin,
-            },
-        );
+    if let Some(variant) = slash_variant {
+        expanded.insert(0, variant);
     }
-    all.push(ExpandedPattern {
-        pattern,
-        typed_parameters: typed,
-        omitted: 0,
-        is_slash_variant: false,
-        has_slash_variant: false,
-    });
-    Ok(all)
+    expanded.push(ExpandedPattern::new(pattern, typed));
+    Ok(expanded)
 }
 
 fn parse_type(hole: &str, kind: &str) -> Result<ParameterType, String> {

@@ -57,7 +57,7 @@ fn buffers(world: &World) -> Option<SocketBuffers> {
     let bytes = world.choose(&[0, 50, 700, 8_000, 200_000]);
     let notsent_lowat_bytes = bytes.min(16 * 1024);
     (bytes > 0).then(|| SocketBuffers {
-        notsent_lowat_bytes: notsent_lowat_bytes,
+        notsent_lowat_bytes,
         send_bytes_max: bytes * world.choose(&[1, 20]),
         receive_bytes_max: bytes,
         window_update_bytes: (bytes / world.choose(&[2, 16])).max(1),
