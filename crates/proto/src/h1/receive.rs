@@ -1,9 +1,10 @@
 //! The receiving state machine: turns bytes of requests into events.
 
 use super::chunked::{self, ChunkedState};
-use super::connection::Event;
+use super::event::Event;
 use super::framing::Framing;
-use super::parse::{self, Line, LineLimits, ParseError, ParseProgress};
+use super::line::{Line, LineLimits, ParseError, ParseProgress};
+use super::parse;
 use crate::limits::HEAD_BYTES_CEILING;
 use crate::trailers::Trailers;
 use crate::{BodyLength, HeadIndex, Limits, RequestError};
