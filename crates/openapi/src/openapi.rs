@@ -23,8 +23,8 @@ use std::rc::Rc;
 pub const OPENAPI_VERSION: &str = "3.1.0";
 
 /// The description of an application as a whole. Pass it to
-/// [`App::register`](peregrine_web::App::register) to add a route that serves the document, and a page
-/// that displays it.
+/// [`App::register`](peregrine_web::App::register) to add a route that serves the document, and a
+/// page that displays it.
 ///
 /// ```
 /// use peregrine::openapi::{DescribeExt, OpenApi, SecurityScheme};

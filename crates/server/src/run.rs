@@ -22,9 +22,10 @@ use tokio::sync::watch;
 const REJECTION_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Runs a worker until an order ends it. At the end, it waits for tasks that outlive their
-/// requests, for at most [`Limits::background_task_timeout`](crate::Limits::background_task_timeout). After
-/// that, [`Driver::run_worker`] also waits for blocking functions, and records in `observed` how
-/// many are left. If there are several workers, `member` balances connections between them.
+/// requests, for at most
+/// [`Limits::background_task_timeout`](crate::Limits::background_task_timeout). After that,
+/// [`Driver::run_worker`] also waits for blocking functions, and records in `observed` how many are
+/// left. If there are several workers, `member` balances connections between them.
 ///
 /// # Errors
 /// The driver cannot listen on one of the sockets.

@@ -84,8 +84,8 @@ pub(crate) struct SessionSettings {
 
 impl SessionManager {
     /// Keeps sessions in a `tower-sessions` store (version 0.15), such as `MemoryIdempotencyStore`,
-    /// `PostgresStore` or `RedisStore`. All workers share the store: create one `SessionManager` outside
-    /// the closure passed to `serve` and clone it in there.
+    /// `PostgresStore` or `RedisStore`. All workers share the store: create one `SessionManager`
+    /// outside the closure passed to `serve` and clone it in there.
     pub fn new(store: impl SessionStore) -> Self {
         Self::with_backend(Backend::Store(Arc::new(store)))
     }

@@ -41,8 +41,8 @@ pub struct Certificate {
 }
 
 impl Certificate {
-    /// Uses PEM files. They are read when the certificate is added to a [`TlsConfig`](crate::TlsConfig), and
-    /// again on each reload.
+    /// Uses PEM files. They are read when the certificate is added to a
+    /// [`TlsConfig`](crate::TlsConfig), and again on each reload.
     pub fn from_files(chain: impl AsRef<Path>, key: impl AsRef<Path>) -> Self {
         Self::new(PemSource::file(chain), PemSource::file(key))
     }

@@ -29,8 +29,8 @@ type FetchFuture = Pin<Box<dyn Future<Output = Result<Bytes, String>> + Send>>;
 ///
 /// The application supplies the function that fetches the document, with whatever HTTP client it
 /// already has. The function should use an `https:` URL and must not follow redirects to other
-/// hosts. Clones share the fetched keys: create one `RemoteJwks` outside the closure passed to `serve`
-/// and clone it in there.
+/// hosts. Clones share the fetched keys: create one `RemoteJwks` outside the closure passed to
+/// `serve` and clone it in there.
 ///
 /// ```
 /// use peregrine::auth::{RemoteJwks, JwtKeys, JwtVerifier};

@@ -137,8 +137,8 @@ impl Listener {
     /// Sets limits and timeouts for this listener, in place of the server's. Its connections and
     /// handshakes are counted separately (`connections_max`, `handshakes_max`), so that this
     /// listener and the others cannot exhaust each other's limits. Limits of the server as a whole
-    /// still come from the server: `blocking_poll_threshold`, `lame_duck_period`, `shutdown_timeout`,
-    /// `background_task_timeout` and `overload`.
+    /// still come from the server: `blocking_poll_threshold`, `lame_duck_period`,
+    /// `shutdown_timeout`, `background_task_timeout` and `overload`.
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = Some(limits);
         self

@@ -89,8 +89,8 @@ impl Server {
         }
     }
 
-    /// `SocketOptions::tcp_user_timeout`, raised above `transfer_rate_grace`: the kernel's timeout also
-    /// counts the time in which a client keeps its receive window closed, so it would close
+    /// `SocketOptions::tcp_user_timeout`, raised above `transfer_rate_grace`: the kernel's timeout
+    /// also counts the time in which a client keeps its receive window closed, so it would close
     /// connections of slow readers that the server's own limit tolerates.
     fn tcp_user_timeout(&self) -> Option<Duration> {
         let own = self.listeners.iter().filter_map(Listener::transfer_rate_grace);

@@ -439,7 +439,8 @@ impl Connection {
     }
 
     /// All output was sent: the peer reads. Answers are counted from here, so a server that never
-    /// calls this ends the connection after [`pending_control_frames_max`](Limits::pending_control_frames_max) answers.
+    /// calls this ends the connection after
+    /// [`pending_control_frames_max`](Limits::pending_control_frames_max) answers.
     pub fn output_flushed(&mut self) {
         self.budget.control_frames_flushed();
     }

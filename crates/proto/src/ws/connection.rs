@@ -207,8 +207,8 @@ impl<C: DeflateCodec> Connection<C> {
     }
 
     /// Returns whether another ping would be answered: fewer than
-    /// [`pending_control_frames_max`](Limits::pending_control_frames_max) answers wait for the peer. An owner that stops reading
-    /// until they are sent need not disconnect such a peer.
+    /// [`pending_control_frames_max`](Limits::pending_control_frames_max) answers wait for the
+    /// peer. An owner that stops reading until they are sent need not disconnect such a peer.
     #[must_use]
     pub const fn can_queue_pong(&self, limits: &Limits) -> bool {
         !self.can_send() || self.budget.can_queue_pong(limits)

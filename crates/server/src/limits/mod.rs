@@ -83,9 +83,9 @@ pub struct Limits {
     /// The server's kernel accepts response bytes in lumps, and the server can only measure those.
     /// One lump is half of `SocketOptions::notsent_lowat_bytes`, or a sixteenth of the receive
     /// buffer of the peer's kernel, whichever is more. If a peer reads less than one lump in
-    /// `transfer_rate_grace`, it may be disconnected although it reads. With the defaults, this happens
-    /// below about 1.1 kB/s. If the peer's kernel has a large receive buffer, it happens at higher
-    /// rates: on loopback, clients that read 4 to 6 kB/s were disconnected.
+    /// `transfer_rate_grace`, it may be disconnected although it reads. With the defaults, this
+    /// happens below about 1.1 kB/s. If the peer's kernel has a large receive buffer, it happens at
+    /// higher rates: on loopback, clients that read 4 to 6 kB/s were disconnected.
     ///
     /// *Conversations* have no minimum rate. A conversation is a request with content of unknown
     /// length whose response has begun, or a gRPC call to a mounted service. Both sides of a
@@ -95,11 +95,12 @@ pub struct Limits {
     #[doc(alias = "send_timeout")]
     #[doc(alias = "client_body_timeout")]
     pub transfer_rate_min: u64,
-    /// How far a peer may fall behind `transfer_rate_min`, and how long it may transfer nothing at all.
-    /// Default 30 s. The server checks at least eight times in this period, so silence may last up
-    /// to an eighth longer. If the peer sends a request's body too slowly, the reader of the body
-    /// gets an error (408), and the connection is closed after the response. If the peer receives a
-    /// response too slowly, the connection is reset, so that the kernel discards the unsent rest.
+    /// How far a peer may fall behind `transfer_rate_min`, and how long it may transfer nothing at
+    /// all. Default 30 s. The server checks at least eight times in this period, so silence may
+    /// last up to an eighth longer. If the peer sends a request's body too slowly, the reader of
+    /// the body gets an error (408), and the connection is closed after the response. If the peer
+    /// receives a response too slowly, the connection is reset, so that the kernel discards the
+    /// unsent rest.
     #[doc(alias = "GracePeriod")]
     #[cfg_attr(feature = "config", serde(with = "HumanDuration"))]
     pub transfer_rate_grace: Duration,
@@ -179,8 +180,8 @@ pub struct Limits {
     #[doc(alias = "lingering_time")]
     #[cfg_attr(feature = "config", serde(with = "HumanDuration"))]
     pub linger_time_max: Duration,
-    /// How long both sides of an upgraded connection or of a conversation (see `transfer_rate_min`) may be
-    /// silent. Default 1 hour. Set it to `None` only for protocols that monitor their peers
+    /// How long both sides of an upgraded connection or of a conversation (see `transfer_rate_min`)
+    /// may be silent. Default 1 hour. Set it to `None` only for protocols that monitor their peers
     /// themselves. After that: close. In a conversation, the reader of the request's content gets
     /// an error instead, up to an eighth of this time later.
     #[cfg_attr(feature = "config", serde(with = "OptionalDuration"))]
@@ -212,9 +213,9 @@ pub struct Limits {
     /// its way. Default 1 s. If a handshake or a head has begun, its usual timeout applies.
     #[cfg_attr(feature = "config", serde(with = "HumanDuration"))]
     pub drain_idle_timeout: Duration,
-    /// From the order to shut down, `lame_duck_period` included, to the moment when the server aborts
-    /// everything that is still in progress: it cuts busy connections, and stops waiting for tasks
-    /// and blocking functions that outlive their requests. Default 30 s.
+    /// From the order to shut down, `lame_duck_period` included, to the moment when the server
+    /// aborts everything that is still in progress: it cuts busy connections, and stops waiting for
+    /// tasks and blocking functions that outlive their requests. Default 30 s.
     #[doc(alias = "worker_shutdown_timeout")]
     #[doc(alias = "graceful_shutdown")]
     #[cfg_attr(feature = "config", serde(with = "HumanDuration"))]

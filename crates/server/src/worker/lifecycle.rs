@@ -20,8 +20,8 @@ pub enum Lifecycle {
     #[default]
     Serving,
     /// Accept and serve, but close each connection after its next response. If a worker is ordered
-    /// to drain and [`Limits::lame_duck_period`](crate::Limits::lame_duck_period) is set, it gives itself this
-    /// order first.
+    /// to drain and [`Limits::lame_duck_period`](crate::Limits::lame_duck_period) is set, it gives
+    /// itself this order first.
     LameDuck,
     /// Drain without a lame-duck time, because another process serves at the same addresses from
     /// now on. Otherwise the same as `Draining`.

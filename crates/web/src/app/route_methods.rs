@@ -172,9 +172,9 @@ macro_rules! route_methods {
             self
         }
 
-        /// Attaches `metadata` to the routes that are added later, here and in nested scopes, for code
-        /// that inspects routes ([`RouteInfo::metadata`](crate::built::RouteInfo::metadata)). It
-        /// does not affect requests.
+        /// Attaches `metadata` to the routes that are added later, here and in nested scopes, for
+        /// code that inspects routes ([`RouteInfo::metadata`](crate::built::RouteInfo::metadata)).
+        /// It does not affect requests.
         #[doc(alias = "noted")]
         #[must_use]
         pub fn with_metadata<T: 'static>(mut self, metadata: T) -> Self {
