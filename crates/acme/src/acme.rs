@@ -61,8 +61,8 @@ impl Challenge {
 ///     .directory_url(LETS_ENCRYPT_STAGING)
 ///     .challenges(&[Challenge::TlsAlpn01])
 ///     .state_dir("/var/lib/example/acme")
-///     .tls()?
-///     .with_minimum_version(TlsVersion::Tls13)?;
+///     .build()?
+///     .with_min_version(TlsVersion::Tls13)?;
 /// # let _ = tls;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

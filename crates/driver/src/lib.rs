@@ -259,7 +259,7 @@ pub trait Stream: 'static {
 
     /// Starts sending the bytes of `out`, after those of earlier calls. Leaves `out` empty, with
     /// the memory of an earlier send if the driver has some. Sending continues in the background
-    /// while the stream lives, and wakes only tasks that wait in [`poll_sent`](Self::poll_flush).
+    /// while the stream lives, and wakes only tasks that wait in [`poll_flush`](Self::poll_flush).
     ///
     /// Callers must limit how much they pass: a driver's queue is unlimited. After a failure, and
     /// after [`finish`](Self::finish), bytes are dropped.
@@ -287,7 +287,7 @@ pub trait Stream: 'static {
     ///
     /// The caller must ensure that the part is in the page cache: reading from a disk blocks the
     /// worker. If the file ends before the part does, or cannot be read, sending ends after the
-    /// preceding data, and [`poll_sent`](Self::poll_flush) fails with `UnexpectedEof`, which has no
+    /// preceding data, and [`poll_flush`](Self::poll_flush) fails with `UnexpectedEof`, which has no
     /// other meaning there.
     ///
     /// The default sends `out` and shuts down sending, because it cannot send the part.
@@ -306,7 +306,7 @@ pub trait Stream: 'static {
     /// or a file was shorter than expected. Every later call returns the error again.
     fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
-    /// Returns whether [`poll_sent`](Self::poll_flush) would be ready, without arranging a wake-up.
+    /// Returns whether [`poll_flush`](Self::poll_flush) would be ready, without arranging a wake-up.
     fn is_flushed(&self) -> bool;
 
     /// Returns whether, as far as is known, no data waits for the peer. Data that the driver passes
@@ -365,7 +365,7 @@ pub trait Stream: 'static {
         poll_fn(|cx| self.poll_recv(cx))
     }
 
-    /// [`poll_sent`](Self::poll_flush) as a future. Dropping it loses no data.
+    /// [`poll_flush`](Self::poll_flush) as a future. Dropping it loses no data.
     fn flush(&self) -> impl Future<Output = io::Result<()>> {
         poll_fn(|cx| self.poll_flush(cx))
     }

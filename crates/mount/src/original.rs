@@ -17,7 +17,7 @@ pub(crate) struct OriginalRequest {
     upgrades: Vec<UpgradeHandler>,
 }
 
-/// The index of a response's upgrade in `Origin::upgrades`. It is stored in the response's
+/// The index of a response's upgrade in `OriginalRequest::upgrades`. It is stored in the response's
 /// extensions, because a layer that retries receives several responses.
 #[derive(Clone)]
 struct UpgradeIndex(usize);

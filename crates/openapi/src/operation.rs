@@ -180,7 +180,7 @@ impl Operation {
         self
     }
 
-    /// Like [`Operation::answers`], with this status instead of that of `R`.
+    /// Like [`Operation::output`], with this status instead of that of `R`.
     pub fn output_with_status<R: OperationOutput>(
         &mut self,
         status: u16,

@@ -25,7 +25,7 @@ use std::time::Duration;
 pub(crate) const ENV_VAR: &str = "PEREGRINE_PREDECESSOR";
 const PROTOCOL_VERSION: &str = "1";
 
-/// The timeout for each of the predecessor's messages, except [`step::GO`].
+/// The timeout for each of the predecessor's messages, except [`handover_message::GO`].
 const HANDOVER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long to wait for a message before checking for orders.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);

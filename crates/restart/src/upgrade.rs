@@ -321,7 +321,7 @@ fn borrow_fd(socket: &Socket) -> BorrowedFd<'_> {
     }
 }
 
-/// The successor's process. It is killed when this is dropped, unless [`leave`](Self::release) was
+/// The successor's process. It is killed when this is dropped, unless [`release`](Self::release) was
 /// called.
 struct ChildGuard(Option<Child>);
 

@@ -91,7 +91,7 @@ struct Dispatcher {
     received_since_check: bool,
 }
 
-/// The purpose of the alarm. Phases only advance, except that `Asked` may return to `Open`.
+/// The purpose of the timer. Phases only advance, except that `PingSent` may return to `Open`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum ClosePhase {
     /// The peer may be silent for the keep-alive interval.

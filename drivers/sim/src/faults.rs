@@ -53,7 +53,7 @@ pub struct SocketBuffers {
     /// The size of each send buffer in bytes.
     pub send_bytes_max: usize,
     /// The number of bytes that the server's kernel accepts beyond those it can send: drivers limit
-    /// this ([`progress`](peregrine_driver::Stream::progress)). Once reached, half of it must be
+    /// this ([`bytes_written`](peregrine_driver::Stream::bytes_written)). Once reached, half of it must be
     /// free again.
     pub notsent_lowat_bytes: usize,
     /// The size of each receive buffer in bytes.
@@ -75,7 +75,7 @@ impl SocketBuffers {
     }
 
     /// How many bytes a reader may have to take before the server's
-    /// [`progress`](peregrine_driver::Stream::progress) advances again.
+    /// [`bytes_written`](peregrine_driver::Stream::bytes_written) advances again.
     #[must_use]
     pub fn progress_step_max(&self) -> usize {
         let unsent_max = self.notsent_lowat_bytes.min(self.send_bytes_max);

@@ -3,7 +3,7 @@
 //! Bytes move in one direction through these stages: the sender's call puts them into `pending`;
 //! the sender's kernel moves them to `held` as far as its send buffer has room; pieces of that move
 //! to `in_flight` as far as the receiver's window is open; after their delay they land in
-//! `receive_buffer`, where the receiver takes them. Invariant: `flying + arrived <= window`.
+//! `receive_buffer`, where the receiver takes them. Invariant: `in_flight + receive_buffer <= window`.
 //!
 //! Without [`SocketBuffers`], send buffers do not exist: accepted bytes fly at once, as far as
 //! there is room.

@@ -262,7 +262,7 @@ impl UringWorker {
         self.wait_timespec.set(end.saturating_sub(now).into());
         let entry = opcode::Timeout::new(self.wait_timespec.as_ptr()).build();
         let entry = entry.user_data(Token::new(OpKind::Timeout, 0, 0).to_user_data());
-        // SAFETY: `Shared` outlives the ring and is not moved, because it is in a `Rc`; the length
+        // SAFETY: `UringWorker` outlives the ring and is not moved, because it is in a `Rc`; the length
         // is not written while `sleep_until` says that the timeout is in the ring.
         unsafe { self.ring.borrow_mut().push(&entry) }?;
         self.wait_deadline.set(Some(end));

@@ -47,8 +47,8 @@ type FetchFuture = Pin<Box<dyn Future<Output = Result<Bytes, String>> + Send>>;
 /// |---|---|
 /// | [`max_age`](Self::max_age): after this time, the next request fetches again | 10 minutes |
 /// | [`stale_if_error`](Self::stale_if_error): extra time while the issuer does not answer | 1 hour |
-/// | [`pause`](Self::cooldown) between two attempts | 30 s |
-/// | [`timeout`](Self::fetch_timeout) of one attempt | 5 s |
+/// | [`cooldown`](Self::cooldown) between two attempts | 30 s |
+/// | [`fetch_timeout`](Self::fetch_timeout) of one attempt | 5 s |
 ///
 /// While one request refreshes stale keys, concurrent requests use the stale ones.
 ///

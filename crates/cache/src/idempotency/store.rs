@@ -101,7 +101,7 @@ pub struct StoredResponse {
     pub fields: Vec<(HeaderName, HeaderValue)>,
     /// The content.
     pub content: Bytes,
-    /// The content includes a secret and must not be compressed ([`Uncompressed`]).
+    /// The content includes a secret and must not be compressed ([`NoCompression`]).
     pub is_uncompressed: bool,
 }
 

@@ -78,7 +78,7 @@ impl Csrf {
     }
 
     /// Trusts requests of this origin, such as `https://app.example.com`; `*` as in
-    /// [`Cors::allow_origin`](crate::Cors::origin).
+    /// [`Cors::allow_origin`](crate::Cors::allow_origin).
     #[doc(alias = "AddTrustedOrigin")]
     pub fn trust_origin(mut self, origin: impl AsRef<str>) -> Self {
         self.trusted_origins.add(origin.as_ref());

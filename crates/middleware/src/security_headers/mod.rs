@@ -47,7 +47,7 @@ const YEAR: Duration = Duration::from_secs(31_536_000);
 /// [`cross_origin_opener_policy`](Self::cross_origin_opener_policy),
 /// [`cross_origin_resource_policy`](Self::cross_origin_resource_policy),
 /// [`cross_origin_embedder_policy`](Self::cross_origin_embedder_policy),
-/// [`permissions`](Self::permissions_policy) and [`hsts`](Self::hsts) change them.
+/// [`permissions_policy`](Self::permissions_policy) and [`hsts`](Self::hsts) change them.
 ///
 /// The last one is sent only if the client uses TLS (RFC 6797 §7.2), with this server or with a
 /// [trusted proxy](peregrine_web::TrustedProxies).

@@ -53,7 +53,7 @@ pub struct Admin {
 
 impl Admin {
     /// Listens at `address`, such as `127.0.0.1:9000` or `unix:/run/app/admin.sock`. Port 0 takes
-    /// any free port; [`RunningServer::admin_address`](crate::RunningServer::admin_place) returns
+    /// any free port; [`RunningServer::admin_address`](crate::RunningServer::admin_address) returns
     /// it.
     #[doc(alias = "new")]
     pub fn bind(address: impl Into<String>) -> Self {
@@ -67,7 +67,7 @@ impl Admin {
     }
 
     /// Listens on the sockets called `name` from a service manager; see
-    /// [`Server::listen_activated`](crate::Server::activated).
+    /// [`Server::listen_activated`](crate::Server::listen_activated).
     #[cfg(all(target_os = "linux", feature = "restart"))]
     pub fn activated(name: impl Into<String>) -> Self {
         Self::from_source(ListenSource::Activated(name.into(), None))

@@ -27,7 +27,7 @@ pub struct ServerHandle {
     restart: Arc<RestartState>,
 }
 
-/// Reloads certificates and settings on another thread, which drops the [`Reloading`] when it is
+/// Reloads certificates and settings on another thread, which drops the [`ReloadGuard`] when it is
 /// done.
 pub(crate) type ReloadFn = dyn Fn(ReloadGuard) + Send + Sync;
 
@@ -166,7 +166,7 @@ impl ServerHandle {
         }
     }
 
-    /// Makes new workers wait for [`open`](UpgradeHost::start_serving) before they accept
+    /// Makes new workers wait for [`UpgradeHost::start_serving`] before they accept
     /// connections. Call this before they start.
     pub(crate) fn stand_by(&self) {
         self.replace_lifecycle(Lifecycle::Serving, Lifecycle::Standby);

@@ -298,7 +298,7 @@ fn start_reloaders(
 }
 
 /// Distributes the log to the workers, and registers it with the server's handle, which can reopen
-/// it, and with the admin listener. The returned [`Ending`] ends the log.
+/// it, and with the admin listener. The returned [`AccessLogFlush`] ends the log.
 fn distribute_log(
     logging: Option<StartedAccessLog>,
     workers: usize,

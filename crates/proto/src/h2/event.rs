@@ -14,7 +14,7 @@ pub enum Event {
     /// A head is complete, in the given buffers.
     Request(Request),
     /// Content of a request: this range of `unread`. Never empty. It counts against the client's
-    /// windows until it is passed to [`Connection::release_capacity`](super::Connection::consumed).
+    /// windows until it is passed to [`Connection::release_capacity`](super::Connection::release_capacity).
     Data {
         /// The stream.
         stream: StreamKey,
@@ -97,7 +97,7 @@ pub enum WaitingFor {
     Frame,
     /// For nothing in particular while streams are open. The caller knows what each of them waits
     /// for: content until its `End`, and room if
-    /// [`Connection::is_stream_window_exhausted`](super::Connection::is_stalled).
+    /// [`Connection::is_stream_window_exhausted`](super::Connection::is_stream_window_exhausted).
     Streams,
     /// For the next request.
     Idle,

@@ -77,7 +77,7 @@ impl Connection {
         self.release_due(now_ms);
     }
 
-    /// When [`tick`](Self::refill_budget) must be called because content is held back, by the clock
+    /// When [`refill_budget`](Self::refill_budget) must be called because content is held back, by the clock
     /// of that call. `None` if nothing is held back.
     #[must_use]
     pub fn next_release_at(&self) -> Option<u64> {

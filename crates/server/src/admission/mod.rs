@@ -46,7 +46,7 @@ pub(crate) struct AdmissionController {
     /// Whether a task is already waiting to end queue-delay rejections if no more requests arrive.
     is_watched: Cell<bool>,
     responses: ShedResponses,
-    /// Through this, work that continues without an exchange finds this `Overload` and is counted.
+    /// Through this, work that continues without an exchange finds this `AdmissionController` and is counted.
     worker_ref: WorkerRef,
 }
 

@@ -41,7 +41,7 @@ impl QueueDelayMonitor {
         }
     }
 
-    /// A fast check. True means that [`refuses`](Self::should_shed) would return false and need not
+    /// A fast check. True means that [`should_shed`](Self::should_shed) would return false and need not
     /// be called. This is the case for most requests: the poll that found them is that of the
     /// previous request, they are not late, and no requests are being rejected.
     #[inline]

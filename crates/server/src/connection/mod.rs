@@ -319,7 +319,7 @@ impl<D: Driver> Connection<D> {
         cx: &mut Context<'_>,
     ) -> Poll<WakeReason> {
         let mut has_room = false;
-        // If the connection waits for bytes, `poll_bytes` below reports a failed connection.
+        // If the connection waits for bytes, `poll_readable` below reports a failed connection.
         if what.writable || !what.readable || !session.io.output.is_empty() {
             match self.stream.poll_flush(cx) {
                 Poll::Pending => {}

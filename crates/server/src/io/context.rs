@@ -43,7 +43,7 @@ pub(crate) struct ConnectionContext<'t, D: Driver> {
 pub(crate) enum Action {
     /// Run another turn at once.
     Continue,
-    /// Run another turn after other tasks have been polled. If `For` includes bytes, receive before
+    /// Run another turn after other tasks have been polled. If the `Interest` includes input, receive before
     /// that.
     Yield(Interest),
     /// Wait until something happens.

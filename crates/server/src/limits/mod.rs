@@ -193,11 +193,11 @@ pub struct Limits {
     /// the route, at most one per minute and route. The warning is logged while the handler still
     /// blocks. If the handler is inside a mounted service, the warning names only the mount, and a
     /// second warning names the request when the handler returns. To fix a blocking handler, use
-    /// `peregrine::offload` or `tokio::task::spawn_blocking`. The check costs three stores and two
+    /// `peregrine::spawn_blocking` or `tokio::task::spawn_blocking`. The check costs three stores and two
     /// loads to one cache line in each poll of a handler. A separate thread checks twice per
     /// budget, and sleeps while no handler is polled.
     ///
-    /// [`WorkerStats::blocking_polls`]: crate::WorkerStats::blocked
+    /// [`WorkerStats::blocking_polls`]: crate::WorkerStats::blocking_polls
     #[doc(alias = "slow_poll_threshold")]
     #[cfg_attr(feature = "config", serde(with = "OptionalDuration"))]
     pub blocking_poll_threshold: Option<Duration>,
@@ -206,7 +206,7 @@ pub struct Limits {
     /// Default zero. During this time [`Shutdown::is_requested`] is true, so a readiness probe can
     /// fail and make the load balancer use other instances.
     ///
-    /// [`Shutdown::is_requested`]: crate::Shutdown::is_ordered
+    /// [`Shutdown::is_requested`]: crate::Shutdown::is_requested
     #[cfg_attr(feature = "config", serde(with = "HumanDuration"))]
     pub lame_duck_period: Duration,
     /// How long an idle connection stays open after the lame-duck time, because a request may be on
@@ -227,9 +227,9 @@ pub struct Limits {
     ///
     /// The application is dropped before this wait, so that the tasks of its connection pools and
     /// clients end by themselves. The tasks of a client in a `static` do not end. A task that never
-    /// ends by itself should await [`Shutdown::requested`](crate::Shutdown::ordered).
+    /// ends by itself should await [`Shutdown::requested`](crate::Shutdown::requested).
     ///
-    /// [`WorkerStats::aborted_tasks`]: crate::WorkerStats::tasks_cut
+    /// [`WorkerStats::aborted_tasks`]: crate::WorkerStats::aborted_tasks
     #[doc(alias = "shutdown_timeout")]
     #[cfg_attr(feature = "config", serde(with = "HumanDuration"))]
     pub background_task_timeout: Duration,
@@ -375,7 +375,7 @@ pub struct Http1Limits {
     /// assumes that the client has closed the connection, which is nearly always true. The server
     /// still calls the handlers of requests that were received completely, once and in order, and
     /// sends responses that are ready at once. It sends a body to its end if the length is known.
-    /// It cancels a handler that waits, unless the handler's route has `run_to_end`, and a stream
+    /// It cancels a handler that waits, unless the handler's route has `run_to_completion`, and a stream
     /// of unknown length that has nothing to send.
     ///
     /// Set it to true for clients that half-close and then wait, such as scripts that use `nc`. The

@@ -76,7 +76,7 @@ impl RequestRecorder {
         })
     }
 
-    /// Announces that [`end_turn`](Self::flush_batch) will be called at the end of each turn.
+    /// Announces that [`flush_batch`](Self::flush_batch) will be called at the end of each turn.
     pub(crate) fn enable_batching(&self) {
         self.is_batching.set(true);
     }

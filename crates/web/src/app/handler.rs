@@ -113,7 +113,7 @@ pub enum ViaBuiltApp {}
 pub struct ViaOptions<Args>(PhantomData<Args>);
 
 /// Options for one handler, given where it is added to a route:
-/// `.post("/files", upload.body_limit(64 << 20).run_to_end())`.
+/// `.post("/files", upload.body_limit(64 << 20).run_to_completion())`.
 pub trait HandlerExt<Args>: Signature<Args> + Sized {
     /// Lets the handler finish when the peer disconnects.
     #[doc(alias = "detach")]

@@ -113,7 +113,7 @@ pub use peregrine_router::TrailingSlash;
 /// If several patterns match a path, they are compared from the left, and the first segment that
 /// differs decides: the kind that is higher in this table takes precedence. The order in which
 /// routes are added does not matter. `{{` and `}}` stand for literal braces. Patterns are
-/// case-sensitive. [`Builder::insert`](peregrine_router::Builder::insert) has the details.
+/// case-sensitive. [`RouterBuilder::insert`](peregrine_router::RouterBuilder::insert) has the details.
 #[doc(alias = "Router")]
 pub struct App {
     scope: Scope,

@@ -29,7 +29,7 @@ pub struct RouteOptions {
     pub body_bytes_max: Option<u64>,
     /// Whether the server's body limit does not apply here; limits of middleware still do. For
     /// handlers with their own limits, such as a mounted service. Middleware that reads the whole
-    /// body into memory is still bound by it ([`Body::buffer_limit`](crate::Body::whole_limit)).
+    /// body into memory is still bound by it ([`Body::buffer_limit`](crate::Body::buffer_limit)).
     /// The default is `false`. It has no effect inside an application that is used as a handler.
     pub lifts_body_limit: bool,
     /// Whether the handler serves gRPC, whose client and server may exchange messages from the

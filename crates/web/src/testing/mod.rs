@@ -19,7 +19,7 @@
 //! assert_eq!(response.text(), "hello, Ada");
 //! ```
 //!
-//! In an async test, `.send().await` does the same as `send_now()`.
+//! In an async test, `.send().await` does the same as `send_blocking()`.
 
 use crate::app::App;
 use crate::app::built::BuiltApp;

@@ -389,7 +389,7 @@ impl RemoteHandle {
 
     /// Announces that the thread will sleep. Returns false if there is work to do first.
     ///
-    /// Pairs with `inject`: one side writes `sleeping` and then reads `any_injected`, the other the
+    /// Pairs with `inject`: one side writes `parked` and then reads `any_injected`, the other the
     /// reverse, all sequentially consistent, so that at least one sees the other's write.
     pub(crate) fn try_park(&self, place: ParkTarget<'_>) -> bool {
         let place = match place {
