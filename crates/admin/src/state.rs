@@ -45,7 +45,7 @@ impl WorkerView {
         }
     }
 
-    /// Publishes the worker's pulse.
+    /// Publishes the worker's heartbeat.
     pub fn set_heartbeat(&self, pulse: &Arc<Heartbeat>) {
         // Cannot fail: a worker starts only once. The same holds below.
         let _ = self.heartbeat.set(Arc::downgrade(pulse));
@@ -217,7 +217,8 @@ impl AdminState {
         self.lifecycle.clone()
     }
 
-    /// Checks all pulses, and returns the handlers that have been in the same poll for too long.
+    /// Checks all heartbeats, and returns the handlers that have been in the same poll for too
+    /// long.
     pub(crate) fn blocked_workers(&self, now: Instant) -> Vec<BlockedWorker> {
         let mut all = self.last_polls.lock().unwrap_or_else(PoisonError::into_inner);
         let mut stuck = Vec::new();
@@ -281,7 +282,7 @@ impl WorkerReporter {
     }
 }
 
-/// Checks the pulses periodically, so that a probe finds out immediately how long a handler has
+/// Checks the heartbeats periodically, so that a probe finds out immediately how long a handler has
 /// been running.
 pub(crate) async fn watch_blocking(driver: impl Driver, views: Weak<AdminState>) {
     loop {

@@ -41,8 +41,8 @@ pub struct SocketOptions {
     /// Linux it applies only if `tcp_user_timeout` is `None`.
     #[doc(alias = "TCP_KEEPCNT")]
     pub tcp_keepalive_retries: u32,
-    /// How long data, or probes of `keep_alive`, may stay unacknowledged before the kernel breaks
-    /// the connection (`TCP_USER_TIMEOUT`, on Linux). Default 150 s; `None` leaves it to the
+    /// How long data, or probes of `tcp_keepalive`, may stay unacknowledged before the kernel
+    /// breaks the connection (`TCP_USER_TIMEOUT`, on Linux). Default 150 s; `None` leaves it to the
     /// kernel, which retransmits for some 15 minutes. The kernel also counts the time in which a
     /// client keeps its window closed, even if the client answers, so a client may stop reading for
     /// that long. The server raises it above the `transfer_rate_grace` that its listeners start

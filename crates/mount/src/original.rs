@@ -1,7 +1,8 @@
 //! The original request, kept while a tower layer holds the `http::Request` made from it.
 //!
-//! The module `restore` stores it in the request's row of a thread-local table (module `passage`).
-//! When the layer calls its inner service, `restore` finds the row through the layer's request.
+//! The module `restore` stores it in the request's row of a thread-local table (module
+//! `request_table`). When the layer calls its inner service, `restore` finds the row through the
+//! layer's request.
 
 use peregrine_web::service::ErasedService;
 use peregrine_web::upgrade::UpgradeHandler;

@@ -146,7 +146,8 @@ impl UploadedFile {
         BlockingTask::spawn(move || save(content, length, &path)).join().await.map_err(UploadError)
     }
 
-    /// A reader of the content from its beginning. It may block: use it with `peregrine::spawn_blocking`.
+    /// A reader of the content from its beginning. It may block: use it with
+    /// `peregrine::spawn_blocking`.
     #[must_use]
     pub fn reader(&self) -> impl Read + Send + 'static {
         match &self.content {

@@ -412,7 +412,7 @@ impl DocumentBuilder {
     }
 }
 
-/// Combines all notes of a route: first those of scopes, then its types, then its own.
+/// Combines all metadata of a route: first those of scopes, then its types, then its own.
 fn apply_metadata(route: &RouteInfo<'_>, mut operation: Operation) -> Operation {
     let notes = || route.metadata::<OperationMetadata>().map(|note| &note.0);
     if let Some(DocComment(text)) = route.metadata::<DocComment>().last() {

@@ -187,7 +187,8 @@ impl RateLimit {
     /// // Users by ID, all other clients by address.
     /// let limit = RateLimit::per_minute(100).key_by(|request| {
     ///     let user = request.extensions().get::<UserId>();
-    ///     user.map_or_else(RateLimitKey::client_ip, |user| RateLimitKey::from_value(user.0.to_be_bytes()))
+    ///     let by_user = |user: &UserId| RateLimitKey::from_value(user.0.to_be_bytes());
+    ///     user.map_or_else(RateLimitKey::client_ip, by_user)
     /// });
     /// # let _ = limit;
     /// ```

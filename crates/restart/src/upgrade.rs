@@ -321,8 +321,8 @@ fn borrow_fd(socket: &Socket) -> BorrowedFd<'_> {
     }
 }
 
-/// The successor's process. It is killed when this is dropped, unless [`release`](Self::release) was
-/// called.
+/// The successor's process. It is killed when this is dropped, unless [`release`](Self::release)
+/// was called.
 struct ChildGuard(Option<Child>);
 
 impl ChildGuard {

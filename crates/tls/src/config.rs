@@ -118,8 +118,8 @@ impl TlsConfig {
     ///
     /// # Errors
     ///
-    /// [`TlsSetupError::EarlyDataEnabled`] if it accepts early data, and [`TlsSetupError::BadConfig`] if
-    /// rustls cannot make a connection from it.
+    /// [`TlsSetupError::EarlyDataEnabled`] if it accepts early data, and
+    /// [`TlsSetupError::BadConfig`] if rustls cannot make a connection from it.
     pub fn from_config(config: Arc<ServerConfig>) -> Result<Self, TlsSetupError> {
         if config.max_early_data_size > 0 {
             return Err(TlsSetupError::EarlyDataEnabled);
@@ -188,8 +188,8 @@ impl TlsConfig {
     ///
     /// # Errors
     ///
-    /// A [`TlsSetupError`] with the file, the cause and the remedy; [`TlsSetupError::ExternalConfig`]
-    /// after [`TlsConfig::from_config`].
+    /// A [`TlsSetupError`] with the file, the cause and the remedy;
+    /// [`TlsSetupError::ExternalConfig`] after [`TlsConfig::from_config`].
     pub fn with_client_auth(self, clients: ClientAuth) -> Result<Self, TlsSetupError> {
         self.rebuild(|plan| plan.managed_mut()?.set_client_auth(clients))
     }
@@ -337,7 +337,8 @@ impl TlsConfig {
     /// expired or is not valid yet, nothing changes; the log and [`TlsConfig::status`] report the
     /// reason.
     ///
-    /// Reads files and may therefore block: in a handler, call it through `peregrine::spawn_blocking`.
+    /// Reads files and may therefore block: in a handler, call it through
+    /// `peregrine::spawn_blocking`.
     ///
     /// # Errors
     ///
@@ -393,8 +394,8 @@ impl TlsConfig {
     ///
     /// # Errors
     ///
-    /// [`TlsSetupError::LastCertificate`] if it is the only one; [`TlsSetupError::ExternalConfig`] after
-    /// [`TlsConfig::from_config`].
+    /// [`TlsSetupError::LastCertificate`] if it is the only one; [`TlsSetupError::ExternalConfig`]
+    /// after [`TlsConfig::from_config`].
     pub fn remove_certificate(&self, label: &str) -> Result<bool, TlsSetupError> {
         self.update_running(|plan| plan.managed_mut()?.remove(label))
     }

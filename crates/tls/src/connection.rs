@@ -26,7 +26,8 @@ thread_local! {
     static SCRATCH: Pool<Vec<u8>> = const { Pool::new(1) };
 }
 
-/// The TLS state of one connection; created by [`TlsConfig::new_connection`](crate::TlsConfig::new_connection).
+/// The TLS state of one connection; created by
+/// [`TlsConfig::new_connection`](crate::TlsConfig::new_connection).
 ///
 /// Its two directions are independent. The server passes bytes from the peer to
 /// [`TlsConnection::receive`], and data for the peer to [`TlsConnection::send`] and
@@ -110,8 +111,8 @@ impl TlsConnection {
     ///
     /// # Errors
     ///
-    /// A [`TlsConnectionError`] ends the session: send `out` and close the connection. Plaintext that arrived
-    /// before the violation is in `plain`. Further calls return the same error.
+    /// A [`TlsConnectionError`] ends the session: send `out` and close the connection. Plaintext
+    /// that arrived before the violation is in `plain`. Further calls return the same error.
     pub fn receive(
         &mut self,
         input: &[u8],
@@ -172,7 +173,8 @@ impl TlsConnection {
         self.incoming.len()
     }
 
-    /// The negotiated parameters; `None` before the handshake is complete and after a [`TlsConnectionError`].
+    /// The negotiated parameters; `None` before the handshake is complete and after a
+    /// [`TlsConnectionError`].
     pub fn handshake_info(&self) -> Option<HandshakeInfo<'_>> {
         let TlsConnectionState::Active(
             TlsReadState::Established | TlsReadState::PeerClosed,

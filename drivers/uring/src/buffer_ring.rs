@@ -26,8 +26,8 @@ const BUFFER_BYTES_RANGE: std::ops::RangeInclusive<usize> = 512..=65_536;
 
 /// All receive buffers of one worker.
 ///
-/// Each buffer is in one of four places: not in use yet, in the kernel's ring, in a connection's
-/// [`ChunkQueue`], or in a chunk held by the user. `lent` counts the last two.
+/// Each buffer is in one of four states: not in use yet, in the kernel's ring, in a connection's
+/// [`ChunkQueue`], or in a chunk held by the user. `outstanding` counts the last two.
 ///
 /// The kernel cycles through all buffers it has, so each of them soon takes up physical memory. It
 /// is given more only when few are left.
@@ -241,8 +241,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping has this address and length, and `UringWorker` drops it only after the
-        // ring was closed, so the kernel no longer uses it.
+        // SAFETY: the mapping has this address and length, and `UringWorker` drops it only after
+        // the ring was closed, so the kernel no longer uses it.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
     }
 }

@@ -3,12 +3,12 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-/// When the completions that made the current task ready were taken from the ring. A turn may end
-/// before all ready tasks were polled; the next look at the ring then queues more tasks behind
+/// When the completions that made the current task ready were taken from the ring. An iteration may
+/// end before all ready tasks were polled; the next look at the ring then queues more tasks behind
 /// them.
 #[derive(Default)]
 pub(crate) struct PollClock {
-    /// The look that the current task came from.
+    /// The poll of the ring that the current task came from.
     polled_at: Cell<Duration>,
     /// The number of tasks before those of a later look, and the time of that look.
     next_batch: Cell<Option<(usize, Duration)>>,
@@ -38,7 +38,7 @@ impl PollClock {
         }
     }
 
-    /// The look that the current task came from.
+    /// The poll of the ring that the current task came from.
     pub(crate) fn polled_at(&self) -> Duration {
         self.polled_at.get()
     }

@@ -46,7 +46,7 @@ type FetchFuture = Pin<Box<dyn Future<Output = Result<Bytes, String>> + Send>>;
 /// | setting | default |
 /// |---|---|
 /// | [`max_age`](Self::max_age): after this time, the next request fetches again | 10 minutes |
-/// | [`stale_if_error`](Self::stale_if_error): extra time while the issuer does not answer | 1 hour |
+/// | [`stale_if_error`](Self::stale_if_error): extra time while the issuer is down | 1 hour |
 /// | [`cooldown`](Self::cooldown) between two attempts | 30 s |
 /// | [`fetch_timeout`](Self::fetch_timeout) of one attempt | 5 s |
 ///

@@ -142,7 +142,7 @@ impl Admin {
         AdminState::start(workers, orders, self.liveness_threshold)
     }
 
-    /// Opens the listener, or inherits it if `heir` has it.
+    /// Opens the listener, or inherits it if the predecessor passed it.
     pub(crate) fn bind_listener(
         self,
         all: &mut Listeners,

@@ -183,7 +183,7 @@ impl ServerHandle {
     }
 
     /// Handles signals until the returned value is dropped: SIGTERM and Ctrl-C shut down, and cut
-    /// the second time. If `hears` enables them, SIGHUP reloads, SIGUSR1 reopens the log and
+    /// the second time. If they are enabled, SIGHUP reloads, SIGUSR1 reopens the log and
     /// SIGUSR2 upgrades.
     pub(crate) fn handle_signals(&self, hears: HandledSignals) -> Result<Signals, Error> {
         let handle = self.clone();

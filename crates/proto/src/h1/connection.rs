@@ -68,9 +68,9 @@ pub enum NextAction {
 ///
 /// - bytes in: [`receive`](Self::receive), [`receive_eof`](Self::receive_eof);
 /// - bytes out: optionally [`send_interim`](Self::send_interim), then
-///   [`send_response`](Self::send_response), then [`send_data`](Self::send_data) any number of times,
-///   then always [`finish`](Self::finish); or [`switch_protocols`](Self::switch_protocols) instead
-///   of all that;
+///   [`send_response`](Self::send_response), then [`send_data`](Self::send_data) any number of
+///   times, then always [`finish`](Self::finish); or [`switch_protocols`](Self::switch_protocols)
+///   instead of all that;
 /// - queries: [`next_action`](Self::next_action), [`waiting_for`](Self::waiting_for),
 ///   [`trailers`](Self::trailers);
 /// - settings: [`drain`](Self::drain), [`discard_body`](Self::discard_body),
@@ -297,7 +297,7 @@ impl Connection {
     }
 
     /// Like [`send_data`](Self::send_data), for content that the caller sends from its own memory:
-    /// writes the framing before it. The caller sends `taken` bytes of content, then `after`.
+    /// writes the framing before it. The caller sends `accepted` bytes of content, then `suffix`.
     #[inline]
     pub fn begin_external_data(&mut self, bytes: usize, out: &mut Vec<u8>) -> ExternalData {
         self.send.begin_external_data(bytes, out)
@@ -305,9 +305,10 @@ impl Connection {
 
     /// Ends the response. Must be called for every response, even one without content.
     ///
-    /// Trailers are written only with chunked content; fields that [`send_response`](Self::send_response)
-    /// would omit, or that must not be trailers, are omitted. If less content was sent than
-    /// Content-Length announced, the connection closes. Panics if no response has begun.
+    /// Trailers are written only with chunked content; fields that
+    /// [`send_response`](Self::send_response) would omit, or that must not be trailers, are
+    /// omitted. If less content was sent than Content-Length announced, the connection closes.
+    /// Panics if no response has begun.
     #[inline]
     pub fn finish<'a>(
         &mut self,
@@ -445,16 +446,16 @@ impl Connection {
     }
 
     /// Makes the current request the last one; its response contains `connection: close`. Between
-    /// requests, [`next_action`](Self::next_action) is `Close`; requests that have arrived can still be
-    /// answered.
+    /// requests, [`next_action`](Self::next_action) is `Close`; requests that have arrived can
+    /// still be answered.
     pub fn drain(&mut self) {
         self.draining = true;
     }
 
     /// Declares that the rest of the current request's content is unwanted. Call it as soon as that
-    /// is known, at the latest before [`send_response`](Self::send_response), whose head then contains
-    /// `connection: close` unless the rest is known to be short enough to be discarded. Content
-    /// received after the call counts like any other.
+    /// is known, at the latest before [`send_response`](Self::send_response), whose head then
+    /// contains `connection: close` unless the rest is known to be short enough to be discarded.
+    /// Content received after the call counts like any other.
     ///
     /// Without the call, the response leaves the connection open, for content that is read while
     /// the response is sent. If it turns out later that more is left than may be discarded, the

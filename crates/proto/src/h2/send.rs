@@ -287,9 +287,9 @@ impl Connection {
     }
 
     /// Ends a response, unless it is complete: with trailers if there are any. Fields that
-    /// [`send_response`](Self::send_response) would omit, or that must not be trailers, are omitted. If
-    /// less content was sent than Content-Length announced, or no response has begun, the stream is
-    /// reset.
+    /// [`send_response`](Self::send_response) would omit, or that must not be trailers, are
+    /// omitted. If less content was sent than Content-Length announced, or no response has begun,
+    /// the stream is reset.
     pub fn finish<'a>(
         &mut self,
         limits: &Limits,

@@ -90,7 +90,7 @@ impl State {
 pub(super) enum ResponseState {
     /// No final response has begun.
     Waiting,
-    /// Within content of known length; `left` is the rest.
+    /// Within content of known length; `send_bytes_left` is the rest.
     Exact,
     /// Within content of unknown length.
     Unknown,

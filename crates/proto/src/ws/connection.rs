@@ -31,14 +31,16 @@ pub enum Role {
 /// - queries: [`next_action`](Self::next_action), [`waiting_for`](Self::waiting_for),
 ///   [`can_send`](Self::can_send), [`can_queue_pong`](Self::can_queue_pong),
 ///   [`memory_bytes`](Self::memory_bytes);
-/// - notifications: [`refill_budget`](Self::refill_budget), [`output_flushed`](Self::output_flushed).
+/// - notifications: [`refill_budget`](Self::refill_budget),
+///   [`output_flushed`](Self::output_flushed).
 ///
 /// All output is appended to an `out` of the caller, in whole frames. The connection itself writes
 /// pongs, the answer to a Close frame, and the Close frame that reports a violated rule: check
 /// `out` after each `receive`, whatever the event is.
 ///
 /// ```
-/// use peregrine_proto::ws::{Close, CloseCode, Connection, MessagePayload, Event, Limits, NextAction, Role};
+/// use peregrine_proto::ws::{Close, CloseCode, Connection, Event, Limits};
+/// use peregrine_proto::ws::{MessagePayload, NextAction, Role};
 /// use std::borrow::Cow;
 ///
 /// let limits = Limits::default();

@@ -29,8 +29,8 @@ pub enum Event<'a> {
     /// The peer's answer to a ping, or an unsolicited one.
     Pong(&'a [u8]),
     /// The peer ends the connection. The answer is already written, if one was needed; nothing more
-    /// is received or sent. [`Connection::next_action`](super::Connection::next_action) returns the next
-    /// step.
+    /// is received or sent. [`Connection::next_action`](super::Connection::next_action) returns the
+    /// next step.
     Close(Close<'a>),
     /// The peer violated a rule, and a Close frame was written. Send the output, and close.
     Error(WebSocketError),

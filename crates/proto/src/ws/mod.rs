@@ -1,7 +1,7 @@
 //! WebSocket (RFC 6455), with permessage-deflate (RFC 7692).
 //!
 //! Start reading at [`Connection`]. Received bytes become frames in `receive.rs`, whose payloads
-//! become messages in `content.rs`; messages become bytes in `send.rs`; `connection.rs` contains
+//! become messages in `message.rs`; messages become bytes in `send.rs`; `connection.rs` contains
 //! the shared state and the close handshake. `utf8.rs` validates text incrementally, `budget.rs`
 //! limits the work that a peer can cause without a benefit, and `frame.rs` does not depend on the
 //! others.

@@ -1,10 +1,10 @@
 //! The accept loop of one listener.
 //!
-//! It accepts a connection only if a slot ([`ConnectionPermit`]) is free, so excess connections wait in the
-//! kernel's backlog and cost the process nothing. If another worker has clearly fewer connections,
-//! the loop hands the new connection to that worker. If the process runs out of descriptors or
-//! memory, the loop backs off exponentially and retries. On shutdown, it closes the socket to new
-//! connections and then serves those in the backlog.
+//! It accepts a connection only if a slot ([`ConnectionPermit`]) is free, so excess connections
+//! wait in the kernel's backlog and cost the process nothing. If another worker has clearly fewer
+//! connections, the loop hands the new connection to that worker. If the process runs out of
+//! descriptors or memory, the loop backs off exponentially and retries. On shutdown, it closes the
+//! socket to new connections and then serves those in the backlog.
 
 pub(crate) mod balance;
 

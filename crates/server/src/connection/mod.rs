@@ -176,8 +176,9 @@ impl<D: Driver> Future for Connection<D> {
         }
         let _ = coop::take_yield_request();
         if D::SELF_WAKE_YIELDS {
-            // This driver polls each task at most once per turn. Other drivers may poll a task that
-            // wakes itself many times in one turn, so for them the count continues.
+            // This driver polls each task at most once per iteration of its loop. Other drivers may
+            // poll a task that wakes itself many times in one iteration, so for them the count
+            // continues.
             this.budget_used = 0;
         }
         loop {

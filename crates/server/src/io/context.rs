@@ -43,8 +43,8 @@ pub(crate) struct ConnectionContext<'t, D: Driver> {
 pub(crate) enum Action {
     /// Run another turn at once.
     Continue,
-    /// Run another turn after other tasks have been polled. If the `Interest` includes input, receive before
-    /// that.
+    /// Run another turn after other tasks have been polled. If the `Interest` includes input,
+    /// receive before that.
     Yield(Interest),
     /// Wait until something happens.
     Wait(Interest),

@@ -80,9 +80,9 @@ pub struct Limits {
     /// content. Time in which the server waits for something else, such as a handler that does not
     /// read, does not count.
     ///
-    /// The server's kernel accepts response bytes in lumps, and the server can only measure those.
-    /// One lump is half of `SocketOptions::notsent_lowat_bytes`, or a sixteenth of the receive
-    /// buffer of the peer's kernel, whichever is more. If a peer reads less than one lump in
+    /// The server's kernel accepts response bytes in steps, and the server can only measure those.
+    /// One step is half of `SocketOptions::notsent_lowat_bytes`, or a sixteenth of the receive
+    /// buffer of the peer's kernel, whichever is more. If a peer reads less than one step in
     /// `transfer_rate_grace`, it may be disconnected although it reads. With the defaults, this
     /// happens below about 1.1 kB/s. If the peer's kernel has a large receive buffer, it happens at
     /// higher rates: on loopback, clients that read 4 to 6 kB/s were disconnected.
@@ -193,9 +193,9 @@ pub struct Limits {
     /// the route, at most one per minute and route. The warning is logged while the handler still
     /// blocks. If the handler is inside a mounted service, the warning names only the mount, and a
     /// second warning names the request when the handler returns. To fix a blocking handler, use
-    /// `peregrine::spawn_blocking` or `tokio::task::spawn_blocking`. The check costs three stores and two
-    /// loads to one cache line in each poll of a handler. A separate thread checks twice per
-    /// budget, and sleeps while no handler is polled.
+    /// `peregrine::spawn_blocking` or `tokio::task::spawn_blocking`. The check costs three stores
+    /// and two loads to one cache line in each poll of a handler. A separate thread checks twice
+    /// per budget, and sleeps while no handler is polled.
     ///
     /// [`WorkerStats::blocking_polls`]: crate::WorkerStats::blocking_polls
     #[doc(alias = "slow_poll_threshold")]
@@ -370,13 +370,13 @@ pub(crate) struct MinRate {
 #[cfg_attr(feature = "config", serde(default, deny_unknown_fields))]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 pub struct Http1Limits {
-    /// Whether a client may shut down its sending side (FIN, or `close_notify` over TLS) and
-    /// still wait for responses. Default false: when the client's sending side ends, the server
-    /// assumes that the client has closed the connection, which is nearly always true. The server
-    /// still calls the handlers of requests that were received completely, once and in order, and
-    /// sends responses that are ready at once. It sends a body to its end if the length is known.
-    /// It cancels a handler that waits, unless the handler's route has `run_to_completion`, and a stream
-    /// of unknown length that has nothing to send.
+    /// Whether a client may shut down its sending side (FIN, or `close_notify` over TLS) and still
+    /// wait for responses. Default false: when the client's sending side ends, the server assumes
+    /// that the client has closed the connection, which is nearly always true. The server still
+    /// calls the handlers of requests that were received completely, once and in order, and sends
+    /// responses that are ready at once. It sends a body to its end if the length is known. It
+    /// cancels a handler that waits, unless the handler's route has `run_to_completion`, and a
+    /// stream of unknown length that has nothing to send.
     ///
     /// Set it to true for clients that half-close and then wait, such as scripts that use `nc`. The
     /// server then notices later that a client has closed its connection. While a handler waits,

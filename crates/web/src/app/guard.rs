@@ -147,7 +147,7 @@ pub fn host(host: impl Into<String>) -> impl Guard + fmt::Debug {
     })
 }
 
-/// Whether the host `asked` matches `wanted`. Both are in lower case.
+/// Whether the requested host matches `wanted`. Both are in lower case.
 fn host_matches(wanted: &str, asked: &str, is_secure: bool) -> bool {
     let (wanted_name, wanted_port) = split_host_port(wanted);
     let (name, port) = split_host_port(asked);

@@ -283,7 +283,7 @@ macro_rules! from_fn {
 
 from_fn! { () (A) (A B) (A B C) (A B C D) (A B C D E) (A B C D E G) }
 
-/// The middleware of a scope from its `with` calls, innermost first. They are kept until the
+/// The middleware of a scope from its `wrap` calls, innermost first. They are kept until the
 /// scope's routes are added. Their types are erased, so that [`App`](crate::App) and
 /// [`Scope`](crate::Scope) have no type parameters.
 #[derive(Clone, Default)]

@@ -18,8 +18,8 @@ pub enum OnDisconnect {
 /// applies.
 ///
 /// The server does not enforce the body limit itself: it gives the body the limit from
-/// [`Target::body_limit`](crate::Target::body_limit), and the route's limit is set where the
-/// handler is called, inside all middleware.
+/// [`MatchedEndpoint::body_limit`](crate::built::MatchedEndpoint::body_limit), and the route's
+/// limit is set where the handler is called, inside all middleware.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RouteOptions {
     /// What happens when the client disconnects. The default is [`OnDisconnect::Cancel`].

@@ -58,7 +58,7 @@ impl App {
     /// Builds the application and makes a client that calls it without a network.
     ///
     /// # Panics
-    /// If the application has faults; the message lists all that [`App::build`] found.
+    /// If the application has errors; the message lists all that [`App::build`] found.
     #[doc(alias = "test_client")]
     #[doc(alias = "oneshot")]
     #[doc(alias = "TestServer")]

@@ -127,8 +127,8 @@ impl TraceContext {
         Self { trace_id, span_id, ..self.clone() }
     }
 
-    /// The context of the request that this thread is handling, if the server has `TraceConfig`. It is
-    /// available in handlers, middleware and response bodies, but not in tasks that they spawn.
+    /// The context of the request that this thread is handling, if the server has `TraceConfig`. It
+    /// is available in handlers, middleware and response bodies, but not in tasks that they spawn.
     #[must_use]
     pub fn current() -> Option<Self> {
         CURRENT.with_borrow(|current| current.as_ref().map(LazyTraceContext::context))

@@ -93,7 +93,7 @@ pub(super) struct AccessLogLine<'e> {
     /// The time since the Unix epoch when the request's head was complete.
     pub(super) started_at: Duration,
     pub(super) duration: Duration,
-    /// The whole second of `began`, as text.
+    /// The whole second of `started_at`, as text.
     pub(super) time: LogTimestamp,
     pub(super) route: Option<&'e str>,
     pub(super) omit_query: bool,

@@ -27,7 +27,8 @@ use std::rc::Rc;
 /// An application that is checked and ready to run. Each worker builds its own: the type is neither
 /// `Send` nor `Sync` and contains no locks.
 ///
-/// A server calls [`BuiltApp::find`] with each head and then [`Target::call`] with the request.
+/// A server calls [`BuiltApp::find`] with each head and then [`MatchedEndpoint::call`] with the
+/// request.
 #[doc(alias = "Application")]
 #[doc(alias = "Router")]
 pub struct BuiltApp {

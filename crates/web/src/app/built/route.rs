@@ -99,8 +99,8 @@ impl<'a> RouteInfo<'a> {
         self.details.name.as_deref()
     }
 
-    /// The notes of type `T` on the route, outermost first: those of the scopes and middleware
-    /// around it ([`Scope::with_metadata`](crate::Scope::with_metadata)), then those of its handler
+    /// The metadata of type `T` on the route, outermost first: that of the scopes and middleware
+    /// around it ([`Scope::with_metadata`](crate::Scope::with_metadata)), then that of its handler
     /// ([`HandlerExt::with_metadata`](crate::HandlerExt::with_metadata)).
     ///
     /// ```
