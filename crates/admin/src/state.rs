@@ -99,7 +99,7 @@ fn this_thread() -> Option<u32> {
     None
 }
 
-/// The data of all workers, and the server's orders.
+/// The data of all workers, and the server's lifecycle.
 #[derive(Debug)]
 pub struct AdminState {
     /// The data of each worker.
@@ -207,12 +207,12 @@ impl AdminState {
         !self.workers.is_empty() && workers.all(|worker| worker.metrics.is_memory_low())
     }
 
-    /// The current order to the server.
+    /// The server's current lifecycle state.
     pub(crate) fn lifecycle(&self) -> Lifecycle {
         *self.lifecycle.borrow()
     }
 
-    /// Subscribes to the orders to the server.
+    /// Subscribes to changes of the server's lifecycle.
     pub(crate) fn lifecycle_updates(&self) -> watched::Receiver<Lifecycle> {
         self.lifecycle.clone()
     }

@@ -57,10 +57,10 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// | [`keys_max`](Self::keys_max): number of keys | 65,536, which takes 1 MiB per limit |
 ///
 /// Set the key with [`key_by`](Self::key_by), [`key_by_header`](Self::key_by_header),
-/// [`key_by_cookie`](Self::key_by_cookie) or [`global`](Self::global). Behind trusted
-/// proxies, the client's address is the one that they report. All settings but `keys_max` apply to
-/// the most recently added limit; [`and`](Self::and) adds another one. A request must conform to
-/// all limits, and a rejected request is charged to none of them.
+/// [`key_by_cookie`](Self::key_by_cookie) or [`global`](Self::global). Behind trusted proxies, the
+/// client's address is the one that they report. All settings but `keys_max` apply to the most
+/// recently added limit; [`and`](Self::and) adds another one. A request must conform to all limits,
+/// and a rejected request is charged to none of them.
 ///
 /// A request over a limit gets a problem of status 429 with `Retry-After`. Responses describe all
 /// limits in `RateLimit-Policy` and `RateLimit` (draft-ietf-httpapi-ratelimit-headers-10), unless

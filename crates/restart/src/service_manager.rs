@@ -69,7 +69,7 @@ impl ServiceManager {
         self.notify(&format!("MAINPID={process}\nREADY=1"), status);
     }
 
-    /// Reports that the server was ordered to stop.
+    /// Reports that the server is stopping.
     pub(crate) fn stopping(&self, status: &str) {
         self.notify("STOPPING=1", status);
     }

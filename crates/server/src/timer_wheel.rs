@@ -1,7 +1,7 @@
 //! The timers of one worker, on a coarse timer wheel: one per connection.
 //!
 //! Each request moves the timer of its connection, so nearly all timers are moved before they fire.
-//! Moving a timer only writes the new time. The wheel looks at it when the old time is reached.
+//! Moving a timer only writes the new time. The wheel checks it when the old time is reached.
 
 use peregrine_slot::Slab;
 use std::cell::RefCell;

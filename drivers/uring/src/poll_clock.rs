@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::time::Duration;
 
 /// When the completions that made the current task ready were taken from the ring. An iteration may
-/// end before all ready tasks were polled; the next look at the ring then queues more tasks behind
+/// end before all ready tasks were polled; the next poll of the ring then queues more tasks behind
 /// them.
 #[derive(Default)]
 pub(crate) struct PollClock {
@@ -15,7 +15,7 @@ pub(crate) struct PollClock {
 }
 
 impl PollClock {
-    /// The driver looks at the ring now, while `ready` tasks are already queued.
+    /// The driver polls the ring now, while `ready` tasks are already queued.
     pub(crate) fn record_poll(&self, now: Duration, ready: usize) {
         if ready == 0 {
             self.polled_at.set(now);

@@ -22,7 +22,7 @@ pub(crate) const DEFAULT_LIVENESS_THRESHOLD: Duration = Duration::from_secs(30);
 ///   the classic text format.
 /// - `/livez`: 200; 503 if a handler has blocked a worker's thread for longer than
 ///   [`liveness_threshold`](Self::liveness_threshold).
-/// - `/readyz`: 200 while the server serves; 503 before that, and once it is ordered to shut down.
+/// - `/readyz`: 200 while the server serves; 503 before that, and once a shutdown was requested.
 ///   `/readyz?overload=unready` also responds with 503 while all workers refuse requests because
 ///   memory is short.
 /// - `/startupz`: 200 once all workers serve.

@@ -17,7 +17,7 @@ impl ServerHandle {
     /// failed. In a handler, call it with [`spawn_blocking`](crate::spawn_blocking()).
     ///
     /// # Errors
-    /// The upgrade failed. The server keeps serving, unless it was ordered to stop.
+    /// The upgrade failed. The server keeps serving, unless a shutdown was requested.
     pub fn upgrade(&self) -> Result<u32, UpgradeError> {
         self.restart().upgrade(self)
     }

@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl Server {
-    /// Starts a server that may already have been given orders. An order to stop ends the startup
+    /// Starts a server whose shutdown may already have been requested. That ends the startup
     /// early.
     pub(crate) fn start_with(
         self,

@@ -50,7 +50,7 @@ pub(crate) async fn run<D: Driver>(
 ) {
     let alarm = worker.timers.timer();
     worker.lifecycle_reached(&alarm, Lifecycle::Serving).await;
-    // If the worker was ordered to end before it was ordered to serve, it accepts nothing.
+    // If the shutdown began before the worker was to serve, it accepts nothing.
     let is_late = worker.lifecycle() >= Lifecycle::Draining;
     let mut way =
         Acceptor { worker, listener_state: entrance, config_updates: live, balancing: spreading };

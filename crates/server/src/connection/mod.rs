@@ -355,7 +355,7 @@ impl<D: Driver> Connection<D> {
         self.await_deadline(session, cx)
     }
 
-    /// Waits for the first deadline or the order to cut.
+    /// Waits for the first deadline or a forced close.
     fn await_deadline(
         &mut self,
         session: &mut ActiveState<D>,

@@ -56,8 +56,8 @@ pub(crate) enum Action {
     Close(Close),
 }
 
-/// The I/O events that a protocol waits for. Wake-ups by its exchanges, deadlines and orders end
-/// every wait.
+/// The I/O events that a protocol waits for. Wake-ups by its exchanges, deadlines and lifecycle
+/// changes end every wait.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Interest {
     /// More bytes, or the end of the peer's sending side.

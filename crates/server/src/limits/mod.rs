@@ -201,10 +201,10 @@ pub struct Limits {
     #[doc(alias = "slow_poll_threshold")]
     #[cfg_attr(feature = "config", serde(with = "OptionalDuration"))]
     pub blocking_poll_threshold: Option<Duration>,
-    /// The lame-duck time: after the order to shut down, the server continues to accept connections
-    /// and to answer requests for this long, but it closes each connection after its next response.
-    /// Default zero. During this time [`Shutdown::is_requested`] is true, so a readiness probe can
-    /// fail and make the load balancer use other instances.
+    /// The lame-duck time: after a shutdown is requested, the server continues to accept
+    /// connections and to answer requests for this long, but it closes each connection after its
+    /// next response. Default zero. During this time [`Shutdown::is_requested`] is true, so a
+    /// readiness probe can fail and make the load balancer use other instances.
     ///
     /// [`Shutdown::is_requested`]: crate::Shutdown::is_requested
     #[cfg_attr(feature = "config", serde(with = "HumanDuration"))]
@@ -213,7 +213,7 @@ pub struct Limits {
     /// its way. Default 1 s. If a handshake or a head has begun, its usual timeout applies.
     #[cfg_attr(feature = "config", serde(with = "HumanDuration"))]
     pub drain_idle_timeout: Duration,
-    /// From the order to shut down, `lame_duck_period` included, to the moment when the server
+    /// From the shutdown request, `lame_duck_period` included, to the moment when the server
     /// aborts everything that is still in progress: it cuts busy connections, and stops waiting for
     /// tasks and blocking functions that outlive their requests. Default 30 s.
     #[doc(alias = "worker_shutdown_timeout")]

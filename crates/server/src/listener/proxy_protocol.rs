@@ -110,7 +110,8 @@ impl ProxyProtocol {
     }
 }
 
-/// Adds the facts from `header` to those about its connection. Does not change the trusted proxies.
+/// Adds the information from `header` to that about its connection. Does not change the trusted
+/// proxies.
 pub(crate) fn apply_header(
     info: &ConnectionInfo,
     header: &ProxyProtocolHeader<'_>,

@@ -73,9 +73,9 @@ pub enum BuildErrorKind {
         /// The call that sets the option on the whole handler.
         setting: &'static str,
     },
-    /// A call that has no effect in this place.
+    /// A call that has no effect here.
     GuardedFallback {
-        /// The call, its place, and what to do instead.
+        /// The call, its source location, and what to do instead.
         message: String,
     },
     /// Two routes with different patterns have the same name.

@@ -272,7 +272,7 @@ impl Executor {
         }
     }
 
-    /// The driver is about to look for completions.
+    /// The driver is about to poll for completions.
     pub(crate) fn record_poll(&self, now: Duration) {
         self.poll_clock.record_poll(now, self.ready.borrow().len());
     }
