@@ -69,7 +69,7 @@ impl Challenge {
 #[doc(alias = "letsencrypt")]
 #[doc(alias = "autocert")]
 #[doc(alias = "certbot")]
-#[must_use = "it does nothing before a server has its `Tls`"]
+#[must_use = "it does nothing before a server has its `TlsConfig`"]
 pub struct Acme {
     domains: Vec<String>,
     directory: String,

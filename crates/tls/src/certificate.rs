@@ -32,7 +32,7 @@ use std::sync::Arc;
 /// # Ok::<(), peregrine::tls::TlsSetupError>(())
 /// ```
 #[derive(Clone, Debug)]
-#[must_use = "has no effect until it is added to a `Tls`"]
+#[must_use = "has no effect until it is added to a `TlsConfig`"]
 pub struct Certificate {
     chain: PemSource,
     key: PemSource,

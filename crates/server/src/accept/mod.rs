@@ -226,7 +226,7 @@ impl<D: Driver> Acceptor<D> {
             }
             // The slot is taken only when a connection is accepted, so an idle listener does not
             // occupy one.
-            let room = || self.try_acquire().expect("`poll_full` found a free slot");
+            let room = || self.try_acquire().expect("`poll_exhausted` found a free slot");
             accepted.as_mut().poll(cx).map_ok(|stream| (room(), stream)).map(Some)
         })
         .await
