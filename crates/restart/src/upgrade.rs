@@ -92,7 +92,7 @@ impl fmt::Display for UpgradeError {
             Self::TimedOut(timeout) => write!(
                 f,
                 "the successor did not serve within {timeout:?} and was killed: find out what \
-                 delays it, or raise `Successor::timeout`"
+                 delays it, or raise `UpgradeOptions::timeout`"
             ),
             Self::ShuttingDown => {
                 f.write_str("the server was ordered to stop, so its successor was killed")

@@ -263,7 +263,8 @@ impl Pipe {
     pub(crate) fn deliver(&mut self, now: Duration, erases: bool) -> Delivery {
         let mut landed = Delivery::default();
         while self.in_flight.front().is_some_and(|segment| segment.at <= now) {
-            let segment = self.in_flight.pop_front().expect("`flying` was checked to be non-empty");
+            let segment =
+                self.in_flight.pop_front().expect("`in_flight` was checked to be non-empty");
             match (segment.payload, self.receiver) {
                 (Payload::Data(piece), target) => {
                     self.in_flight_bytes -= piece.len();

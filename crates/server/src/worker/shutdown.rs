@@ -70,7 +70,9 @@ impl Shutdown {
 
 impl fmt::Debug for Shutdown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shutdown").field("is_requested", &self.is_requested()).finish_non_exhaustive()
+        f.debug_struct("Shutdown")
+            .field("is_requested", &self.is_requested())
+            .finish_non_exhaustive()
     }
 }
 

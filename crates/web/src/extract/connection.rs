@@ -32,7 +32,7 @@ impl FromRequestParts for PeerAddr {
             misconfigured(
                 "no-peer-address",
                 "the handler needs the peer's address, but the connection is not TCP; it should \
-                 take `Option<PeerAddress>` or `ConnectionInfo`",
+                 take `Option<PeerAddr>` or `ConnectionInfo`",
             )
         })
     }
