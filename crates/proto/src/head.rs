@@ -308,7 +308,7 @@ impl HeadIndex {
     /// for a connection from a trusted proxy, whose client side may have had TLS.
     ///
     /// # Errors
-    /// [`Reject::Misdirected`]. The head is valid, so the connection can continue after the
+    /// [`RequestError::Misdirected`]. The head is valid, so the connection can continue after the
     /// response.
     // RFC 9110 §7.4: a request for an https resource must be rejected unless it was received over a
     // connection that was secured for that origin.

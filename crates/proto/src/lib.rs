@@ -13,7 +13,7 @@
 //! `h1/parse.rs` contains the rules for a head, `h1/framing.rs` those for the end of its content.
 //! Heads from elsewhere, including HTTP/2, are created in `head_builder.rs`; an HTTP/2 connection
 //! is [`h2::Connection`], and a WebSocket, which follows a handshake over either, is
-//! [`ws::Connection`]. A PROXY header before all of that is read by [`proxy::receive`].
+//! [`ws::Connection`]. A PROXY header before all of that is read by [`proxy_protocol::parse`].
 //! `cases/*.txt` contains examples of everything.
 
 #![forbid(unsafe_code)]

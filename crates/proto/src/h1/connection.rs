@@ -24,8 +24,9 @@ pub enum Event {
     /// The connection was switched to another protocol: all unread bytes belong to it.
     Upgraded,
     /// The peer violated a rule. Respond with its status, unless a response has begun;
-    /// [`Connection::next_action`] returns the next step. After [`Reject::ExpectationUnknown`] the
-    /// head is complete and the connection can continue; after all others it closes.
+    /// [`Connection::next_action`] returns the next step. After
+    /// [`RequestError::ExpectationUnknown`] the head is complete and the connection can continue;
+    /// after all others it closes.
     RequestError(RequestError),
     /// The connection is over; nothing more is read.
     Closed,

@@ -7,7 +7,7 @@
 //! others.
 //!
 //! Before the first frame there is a handshake over HTTP: [`handshake`] checks its fields,
-//! [`accept`] answers its key, and [`deflate`] negotiates the parameters of the compression. The
+//! [`key`] answers its key, and [`deflate`] negotiates the parameters of the compression. The
 //! compression itself is provided by the owner, through [`DeflateCodec`].
 
 mod budget;

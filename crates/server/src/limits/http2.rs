@@ -22,7 +22,7 @@ pub struct Http2Limits {
     /// Whether a connection without TLS may start with HTTP/2, as with curl's
     /// `--http2-prior-knowledge` and gRPC without TLS. Default true. If false, the server treats
     /// the client's preface as a request with an unknown HTTP version: 505 and close. With TLS,
-    /// ALPN selects the protocol: see `Tls::with_alpn`.
+    /// ALPN selects the protocol: see `TlsConfig::with_alpn`.
     #[doc(alias = "h2c")]
     #[doc(alias = "http2_prior_knowledge")]
     pub prior_knowledge: bool,
