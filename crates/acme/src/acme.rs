@@ -61,15 +61,15 @@ impl Challenge {
 ///     .directory_url(LETS_ENCRYPT_STAGING)
 ///     .challenges(&[Challenge::TlsAlpn01])
 ///     .state_dir("/var/lib/example/acme")
-///     .tls()?
-///     .with_minimum_version(TlsVersion::Tls13)?;
+///     .build()?
+///     .with_min_version(TlsVersion::Tls13)?;
 /// # let _ = tls;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[doc(alias = "letsencrypt")]
 #[doc(alias = "autocert")]
 #[doc(alias = "certbot")]
-#[must_use = "it does nothing before a server has its `Tls`"]
+#[must_use = "it does nothing before a server has its `TlsConfig`"]
 pub struct Acme {
     domains: Vec<String>,
     directory: String,

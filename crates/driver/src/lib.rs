@@ -101,7 +101,7 @@ pub trait Driver: Clone + 'static {
         self.spawn(task);
     }
 
-    /// Monotonic time since the driver started. May be cached for one turn of the loop.
+    /// Monotonic time since the driver started. May be cached for one iteration of the loop.
     fn now(&self) -> Duration;
 
     /// Like [`now`](Self::now), without caching. The default is for drivers that never cache it.
@@ -118,25 +118,25 @@ pub trait Driver: Clone + 'static {
 
     /// When the worker last polled the kernel for its current work, by the clock of
     /// [`precise_now`](Self::precise_now): sockets that were ready then have waited since for their
-    /// turn on the thread. Sockets that became ready later are found by the next poll of the
-    /// kernel, so they may have waited, in addition, for as long as the previous turn took. Right
-    /// after a sleep it is the current time. May be called for each request. The default, for
+    /// iteration on the thread. Sockets that became ready later are found by the next poll of the
+    /// kernel, so they may have waited, in addition, for as long as the previous iteration took.
+    /// Right after a sleep it is the current time. May be called for each request. The default, for
     /// drivers that do not know, is [`now`](Self::now).
     fn polled_at(&self) -> Duration {
         self.now()
     }
 
     /// When data that was passed to [`Stream::send`] at `time`, by the clock of [`now`](Self::now),
-    /// left at the earliest. Drivers that pass it to the kernel at the end of a turn report turns
-    /// that took long; the default, for drivers that pass it on at once, is `time`.
+    /// left at the earliest. Drivers that pass it to the kernel at the end of an iteration report
+    /// iterations that took long; the default, for drivers that pass it on at once, is `time`.
     fn submitted_at(&self, time: Duration) -> Duration {
         time
     }
 
-    /// Registers `end` to be called at the end of each turn of the loop, with the current time,
-    /// before data sent in the turn leaves. Returns false, and never calls `end`, if the driver has
-    /// no such point. `end` must not call the driver. It is for code that would otherwise read the
-    /// clock many times in a turn.
+    /// Registers `end` to be called at the end of each iteration of the loop, with the current
+    /// time, before data sent in the iteration leaves. Returns false, and never calls `end`, if the
+    /// driver has no such point. `end` must not call the driver. It is for code that would
+    /// otherwise read the clock many times in an iteration.
     fn on_iteration_end(&self, end: impl Fn(Duration) + 'static) -> bool {
         drop(end);
         false
@@ -153,7 +153,8 @@ pub trait Driver: Clone + 'static {
         cx.waker().wake_by_ref();
     }
 
-    /// Time since the Unix epoch, for dates on the wire. May be cached for one turn of the loop.
+    /// Time since the Unix epoch, for dates on the wire. May be cached for one iteration of the
+    /// loop.
     fn unix_time(&self) -> Duration;
 
     /// Completes when `now()` has reached `at`, up to a few milliseconds late, never early.
@@ -258,7 +259,7 @@ pub trait Stream: 'static {
 
     /// Starts sending the bytes of `out`, after those of earlier calls. Leaves `out` empty, with
     /// the memory of an earlier send if the driver has some. Sending continues in the background
-    /// while the stream lives, and wakes only tasks that wait in [`poll_sent`](Self::poll_flush).
+    /// while the stream lives, and wakes only tasks that wait in [`poll_flush`](Self::poll_flush).
     ///
     /// Callers must limit how much they pass: a driver's queue is unlimited. After a failure, and
     /// after [`finish`](Self::finish), bytes are dropped.
@@ -286,8 +287,8 @@ pub trait Stream: 'static {
     ///
     /// The caller must ensure that the part is in the page cache: reading from a disk blocks the
     /// worker. If the file ends before the part does, or cannot be read, sending ends after the
-    /// preceding data, and [`poll_sent`](Self::poll_flush) fails with `UnexpectedEof`, which has no
-    /// other meaning there.
+    /// preceding data, and [`poll_flush`](Self::poll_flush) fails with `UnexpectedEof`, which has
+    /// no other meaning there.
     ///
     /// The default sends `out` and shuts down sending, because it cannot send the part.
     fn send_file(&self, out: &mut Vec<u8>, part: FileRange) {
@@ -305,11 +306,12 @@ pub trait Stream: 'static {
     /// or a file was shorter than expected. Every later call returns the error again.
     fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
-    /// Returns whether [`poll_sent`](Self::poll_flush) would be ready, without arranging a wake-up.
+    /// Returns whether [`poll_flush`](Self::poll_flush) would be ready, without arranging a
+    /// wake-up.
     fn is_flushed(&self) -> bool;
 
     /// Returns whether, as far as is known, no data waits for the peer. Data that the driver passes
-    /// to the kernel at the end of the worker's turn is not known to be sent, and not known to
+    /// to the kernel at the end of the worker's iteration is not known to be sent, and not known to
     /// wait. If the kernel turns out to have no room for all of it, a task that waits in
     /// [`poll_recv`](Self::poll_recv) is woken.
     ///
@@ -321,7 +323,7 @@ pub trait Stream: 'static {
 
     /// The progress of sending: a count that grows whenever the kernel takes bytes. Drivers limit
     /// how much the kernel takes beyond the room of the peer's kernel. So if the count does not
-    /// change while bytes are unsent, the peer does not read, or has read less than a lump since:
+    /// change while bytes are unsent, the peer does not read, or has read less than a step since:
     /// half of [`SocketOptions::notsent_lowat_bytes`], or the step in which the peer's kernel opens
     /// its window.
     fn bytes_written(&self) -> u64;
@@ -364,7 +366,7 @@ pub trait Stream: 'static {
         poll_fn(|cx| self.poll_recv(cx))
     }
 
-    /// [`poll_sent`](Self::poll_flush) as a future. Dropping it loses no data.
+    /// [`poll_flush`](Self::poll_flush) as a future. Dropping it loses no data.
     fn flush(&self) -> impl Future<Output = io::Result<()>> {
         poll_fn(|cx| self.poll_flush(cx))
     }

@@ -70,7 +70,7 @@ use std::time::Duration;
 /// [`BodyError::Disconnected`]: peregrine_web::BodyError::Disconnected
 ///
 /// # Errors
-/// The application has faults, such as conflicting routes; see [`App::build`].
+/// The application has errors, such as conflicting routes; see [`App::build`].
 pub fn into_tower(app: App) -> Result<AppService, BuildError> {
     app.build().map(AppService::new)
 }
@@ -79,7 +79,7 @@ pub fn into_tower(app: App) -> Result<AppService, BuildError> {
 /// connection.
 ///
 /// # Errors
-/// The application has faults, such as conflicting routes; see [`App::build`].
+/// The application has errors, such as conflicting routes; see [`App::build`].
 ///
 /// ```
 /// use peregrine::tower::into_make_service;

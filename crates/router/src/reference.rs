@@ -86,7 +86,7 @@ impl ReferenceRouter {
         }
     }
 
-    /// The required answer of [`Router::allowed_methods`](crate::Router::methods).
+    /// The required answer of [`Router::allowed_methods`](crate::Router::allowed_methods).
     pub fn methods(&self, path: &[u8]) -> MethodSet {
         let matching = self.routes.iter().filter(|route| self.match_route(route, path).is_some());
         matching.fold(MethodSet::NONE, |all, route| all.union(route.methods))

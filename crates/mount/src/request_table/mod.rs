@@ -4,7 +4,7 @@
 //! [`LocalHandle`]s. The calls and bodies that they refer to ([`LocalValue`]s) stay in a
 //! thread-local table, in the row of their request. On the request's thread, a handle finds its
 //! value in the table, and most requests need nothing else. On another thread, a handle sends a
-//! message to the request's [`RequestOwner`], which owns the row. The home is polled on the
+//! message to the request's [`RequestOwner`], which owns the row. The owner is polled on the
 //! request's thread for as long as messages can arrive: first with the layer, then with the
 //! response's body, and then after the response.
 
@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use tokio::sync::oneshot;
 
-/// The maximum number of calls that wait for a request's home.
+/// The maximum number of calls that wait for a request's owner.
 const CALLS_MAX: usize = 1024;
 
 /// A row keeps its slots for the next request only if their capacity is at most this.
@@ -40,16 +40,16 @@ pub(crate) struct RequestRef {
     queue: Mutex<CommandQueue>,
 }
 
-/// The passage, in the extensions of the layer's request.
+/// The [`RequestRef`], in the extensions of the layer's request.
 #[derive(Clone)]
 pub(crate) struct RequestRefExtension(pub(crate) Arc<RequestRef>);
 
-/// Messages from other threads to the request's home.
+/// Messages from other threads to the request's owner.
 #[derive(Default)]
 struct CommandQueue {
     commands: Vec<Command>,
     queued_calls: usize,
-    /// The waker of the task that polls the home.
+    /// The waker of the task that polls the owner.
     owner_waker: Option<Waker>,
     is_closed: bool,
 }
@@ -98,7 +98,8 @@ struct RequestState {
     after_response: Vec<AfterResponse>,
     /// The waker of the task that waits until the row is empty.
     idle_waker: Option<Waker>,
-    /// The passage of the previous request, reused for the next one if no handle refers to it.
+    /// The [`RequestRef`] of the previous request, reused for the next one if no handle refers to
+    /// it.
     request_ref: Option<Arc<RequestRef>>,
 }
 
@@ -167,7 +168,7 @@ impl RequestRef {
     }
 
     /// Stores the work that a response inside the layer continues. The response cannot carry this
-    /// work, because the layer may drop the response's body. The home runs the work after the
+    /// work, because the layer may drop the response's body. The owner runs the work after the
     /// layer's own response.
     pub(crate) fn store_after_response(&self, rest: AfterResponse) {
         let mut rest = Some(rest);
@@ -178,7 +179,7 @@ impl RequestRef {
         waiting.flatten().into_iter().for_each(Waker::wake);
     }
 
-    /// Makes the request's home begin a call; callable on any thread. The receiver yields the
+    /// Makes the request's owner begin a call; callable on any thread. The receiver yields the
     /// outcome, or an error if the request is over.
     pub(crate) fn send_call(
         &self,
@@ -218,7 +219,7 @@ impl Command {
 /// there.
 pub(crate) struct LocalHandle {
     request: Arc<RequestRef>,
-    /// `None` once the value was moved out or the home took it over.
+    /// `None` once the value was moved out or the owner took it over.
     slot: Option<usize>,
 }
 
@@ -269,7 +270,7 @@ impl LocalHandle {
         }
     }
 
-    /// Makes the home continue a call, and returns the receiver of its outcome.
+    /// Makes the owner continue a call, and returns the receiver of its outcome.
     pub(crate) fn resume_call(mut self) -> oneshot::Receiver<CallOutcome> {
         let (reply, response) = oneshot::channel();
         if let Some(slot) = self.slot.take() {
@@ -278,7 +279,7 @@ impl LocalHandle {
         response
     }
 
-    /// Makes the home move a body over `bridge`.
+    /// Makes the owner move a body over `bridge`.
     pub(crate) fn forward_body(mut self, bridge: Arc<Mutex<BodyChannel>>) {
         match self.slot.take() {
             Some(slot) => self.request.send_command(Command::ForwardBody(slot, bridge)),

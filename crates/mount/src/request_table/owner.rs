@@ -22,16 +22,16 @@ pub(crate) struct RequestOwner {
 
 /// Which code begins the calls that other threads request.
 pub(crate) enum CallStarter {
-    /// The home begins them with this function.
+    /// The owner begins them with this function.
     Owner(fn(http::Request<SendBoxBody>) -> LocalCall<'static>),
-    /// The code that polls the home takes them from here and begins them.
+    /// The code that polls the owner takes them from here and begins them.
     Poller(Vec<RemoteCall>),
     /// No code: the response is complete.
     Closed,
 }
 
 impl RequestOwner {
-    /// Creates the home of the request kept in `origin`.
+    /// Creates the owner of the request kept in `origin`.
     pub(crate) fn new(origin: OriginalRequest, begins: CallStarter) -> Self {
         let passage = TABLE.with_borrow_mut(|table| {
             table.last_generation += 1;

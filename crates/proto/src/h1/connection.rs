@@ -11,12 +11,12 @@ use crate::{Date, HeadIndex, Limits, Method, RequestError, Version};
 ///
 /// Four kinds of methods, in the order of use:
 ///
-/// - bytes in: [`receive`](Self::receive), [`close_receive`](Self::receive_eof);
+/// - bytes in: [`receive`](Self::receive), [`receive_eof`](Self::receive_eof);
 /// - bytes out: optionally [`send_interim`](Self::send_interim), then
-///   [`respond`](Self::send_response), then [`send_data`](Self::send_data) any number of times,
-///   then always [`finish`](Self::finish); or [`switch_protocols`](Self::switch_protocols) instead
-///   of all that;
-/// - queries: [`next`](Self::next_action), [`waiting`](Self::waiting_for),
+///   [`send_response`](Self::send_response), then [`send_data`](Self::send_data) any number of
+///   times, then always [`finish`](Self::finish); or [`switch_protocols`](Self::switch_protocols)
+///   instead of all that;
+/// - queries: [`next_action`](Self::next_action), [`waiting_for`](Self::waiting_for),
 ///   [`trailers`](Self::trailers);
 /// - settings: [`drain`](Self::drain), [`discard_body`](Self::discard_body),
 ///   [`keep_reading_body`](Self::keep_reading_body).
@@ -242,7 +242,7 @@ impl Connection {
     }
 
     /// Like [`send_data`](Self::send_data), for content that the caller sends from its own memory:
-    /// writes the framing before it. The caller sends `taken` bytes of content, then `after`.
+    /// writes the framing before it. The caller sends `accepted` bytes of content, then `suffix`.
     #[inline]
     pub fn begin_external_data(&mut self, bytes: usize, out: &mut Vec<u8>) -> ExternalData {
         self.send.begin_external_data(bytes, out)
@@ -250,9 +250,10 @@ impl Connection {
 
     /// Ends the response. Must be called for every response, even one without content.
     ///
-    /// Trailers are written only with chunked content; fields that [`respond`](Self::send_response)
-    /// would omit, or that must not be trailers, are omitted. If less content was sent than
-    /// Content-Length announced, the connection closes. Panics if no response has begun.
+    /// Trailers are written only with chunked content; fields that
+    /// [`send_response`](Self::send_response) would omit, or that must not be trailers, are
+    /// omitted. If less content was sent than Content-Length announced, the connection closes.
+    /// Panics if no response has begun.
     #[inline]
     pub fn finish<'a>(
         &mut self,
@@ -309,7 +310,7 @@ impl Connection {
     /// Writes an interim response: 100, 102, 103 or another 1xx, but not 101. Writes nothing if
     /// none is allowed: to an HTTP/1.0 client, before a head is complete, after the final response
     /// has begun; nor a 100 that the client does not wait for. Fields are handled as by
-    /// [`respond`](Self::send_response).
+    /// [`send_response`](Self::send_response).
     pub fn send_interim<'a>(
         &mut self,
         status: u16,
@@ -390,23 +391,23 @@ impl Connection {
     }
 
     /// Makes the current request the last one; its response contains `connection: close`. Between
-    /// requests, [`next`](Self::next_action) is `Close`; requests that have arrived can still be
-    /// answered.
+    /// requests, [`next_action`](Self::next_action) is `Close`; requests that have arrived can
+    /// still be answered.
     pub fn drain(&mut self) {
         self.draining = true;
     }
 
     /// Declares that the rest of the current request's content is unwanted. Call it as soon as that
-    /// is known, at the latest before [`respond`](Self::send_response), whose head then contains
-    /// `connection: close` unless the rest is known to be short enough to be discarded. Content
-    /// received after the call counts like any other.
+    /// is known, at the latest before [`send_response`](Self::send_response), whose head then
+    /// contains `connection: close` unless the rest is known to be short enough to be discarded.
+    /// Content received after the call counts like any other.
     ///
     /// Without the call, the response leaves the connection open, for content that is read while
     /// the response is sent. If it turns out later that more is left than may be discarded, the
     /// connection closes without notice, and a request that the client has already sent is lost.
     ///
     /// After [`keep_reading_body`](Self::keep_reading_body) and a complete response, this call may
-    /// change [`next`](Self::next_action).
+    /// change [`next_action`](Self::next_action).
     pub fn discard_body(&mut self) {
         self.body_demand = BodyDemand::Discard;
         self.join_directions();

@@ -55,7 +55,7 @@ impl State {
     ///
     /// | from | move | to |
     /// |---|---|---|
-    /// | Head | HeadAlone, HeadThenExact, HeadThenChunks | Done, Exact, Chunked |
+    /// | Head | HeadWithoutBody, HeadWithLength, HeadWithChunked | Done, Exact, Chunked |
     /// | Exact, Chunked | End | Done |
     /// | Done | Again, Switch | Head, Upgraded |
     /// | Head, Exact, Chunked | Refuse | Refused |

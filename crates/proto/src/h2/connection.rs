@@ -20,23 +20,26 @@ use crate::trailers::Trailers;
 /// Kinds of methods, in the order of use:
 ///
 /// - bytes in: [`receive`](Self::receive) until it needs input,
-///   [`consumed`](Self::release_capacity) for content that was consumed,
-///   [`close_receive`](Self::receive_eof);
-/// - bytes out: optionally [`send_interim`](Self::send_interim), then [`respond`](Self::respond),
-///   then content and its end, by [`send_data`](Self::send_data) and [`finish`](Self::finish); or
-///   [`reset`](Self::reset) instead of the rest;
-/// - the end of a turn: [`settle`](Self::close_answered_streams);
-/// - queries: [`next`](Self::next_action), [`waiting`](Self::waiting_for),
-///   [`is_stalled`](Self::is_stalled), [`trailers`](Self::trailers);
+///   [`release_capacity`](Self::release_capacity) for content that was consumed,
+///   [`receive_eof`](Self::receive_eof);
+/// - bytes out: optionally [`send_interim`](Self::send_interim), then
+///   [`send_response`](Self::send_response), then content and its end, by
+///   [`send_data`](Self::send_data) and [`finish`](Self::finish); or [`reset`](Self::reset) instead
+///   of the rest;
+/// - the end of a turn: [`close_answered_streams`](Self::close_answered_streams);
+/// - queries: [`next_action`](Self::next_action), [`waiting_for`](Self::waiting_for),
+///   [`is_stream_window_exhausted`](Self::is_stream_window_exhausted),
+///   [`trailers`](Self::trailers);
 /// - settings: [`drain`](Self::drain), [`go_away_now`](Self::go_away_now),
 ///   [`close`](Self::close), [`discard_body`](Self::discard_body), [`trim`](Self::trim),
 ///   [`shrink`](Self::shrink);
-/// - notifications: [`tick`](Self::tick), [`output_flushed`](Self::output_flushed).
+/// - notifications: [`refill_budget`](Self::refill_budget),
+///   [`output_flushed`](Self::output_flushed).
 ///
 /// The connection decides which content is sent when; the bytes stay with the caller. A response
-/// that is available and not longer than [`room`](Self::room) is sent at once. Others are
-/// offered by [`offer`](Self::offer), and sent when [`next_ready`](Self::next_ready) returns their
-/// stream.
+/// that is available and not longer than [`send_capacity`](Self::send_capacity) is sent at once.
+/// Others are announced by [`mark_ready`](Self::mark_ready), and sent when
+/// [`next_ready`](Self::next_ready) returns their stream.
 ///
 /// A call with the key of a closed stream does nothing: the caller may not know yet that the peer
 /// has reset it.
@@ -63,7 +66,8 @@ use crate::trailers::Trailers;
 /// let Event::Request(request) = event else { panic!("{event:?}") };
 /// assert_eq!(head.authority.slice(&bytes), b"a");
 ///
-/// connection.send_response(&limits, request.stream, 200, [], ResponseLength::Exact(2), &date, &mut out);
+/// let length = ResponseLength::Exact(2);
+/// connection.send_response(&limits, request.stream, 200, [], length, &date, &mut out);
 /// assert!(connection.send_capacity(&limits, request.stream) >= 2);
 /// connection.send_data(&limits, request.stream, b"hi", MoreData::End, &mut out);
 /// connection.close_answered_streams(&mut out, |_| {});
@@ -375,7 +379,8 @@ impl Connection {
     }
 
     /// All output was sent: the peer reads. Answers are counted from here, so a server that never
-    /// calls this ends the connection after [`pending_control_frames_max`](Limits::pending_control_frames_max) answers.
+    /// calls this ends the connection after
+    /// [`pending_control_frames_max`](Limits::pending_control_frames_max) answers.
     pub fn output_flushed(&mut self) {
         self.budget.control_frames_flushed();
     }

@@ -130,10 +130,10 @@ impl Connection {
     /// `unread` is all that arrived and was not used, as one slice. After [`Event::NeedInput`],
     /// call again when there is more: content is yielded as it arrives, and all other frames are
     /// read as a whole, so `unread` may have to hold
-    /// [`frame_bytes`](Limits::receive_buffer_bytes_min). A request's head replaces the contents of
-    /// `bytes` and `head`; answers to the peer (acknowledgements, resets) are appended to `out`.
-    /// However the same bytes are cut, the events are the same, except that adjacent data may be
-    /// cut as the bytes are.
+    /// [`receive_buffer_bytes_min`](Limits::receive_buffer_bytes_min). A request's head replaces
+    /// the contents of `bytes` and `head`; answers to the peer (acknowledgements, resets) are
+    /// appended to `out`. However the same bytes are cut, the events are the same, except that
+    /// adjacent data may be cut as the bytes are.
     #[inline]
     pub fn receive(
         &mut self,

@@ -17,7 +17,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// The TLS state of one connection; created by [`TlsConfig::new_connection`](crate::Tls::session).
+/// The TLS state of one connection; created by
+/// [`TlsConfig::new_connection`](crate::TlsConfig::new_connection).
 ///
 /// Its two directions are independent. The server passes bytes from the peer to
 /// [`TlsConnection::receive`], and data for the peer to [`TlsConnection::send`] and
@@ -101,8 +102,8 @@ impl TlsConnection {
     ///
     /// # Errors
     ///
-    /// A [`Reject`] ends the session: send `out` and close the connection. Plaintext that arrived
-    /// before the violation is in `plain`. Further calls return the same error.
+    /// A [`TlsConnectionError`] ends the session: send `out` and close the connection. Plaintext
+    /// that arrived before the violation is in `plain`. Further calls return the same error.
     pub fn receive(
         &mut self,
         input: &[u8],
@@ -125,7 +126,7 @@ impl TlsConnection {
     ///
     /// # Errors
     ///
-    /// A [`SendError`] if the session cannot send.
+    /// A [`TlsSendError`] if the session cannot send.
     pub fn send(&mut self, plain: &[u8], out: &mut Vec<u8>) -> Result<(), TlsSendError> {
         let sent =
             self.with_traffic(out, |traffic, out| match append_encrypted(traffic, plain, out) {
@@ -163,7 +164,8 @@ impl TlsConnection {
         self.incoming.len()
     }
 
-    /// The negotiated parameters; `None` before the handshake is complete and after a [`Reject`].
+    /// The negotiated parameters; `None` before the handshake is complete and after a
+    /// [`TlsConnectionError`].
     pub fn handshake_info(&self) -> Option<HandshakeInfo<'_>> {
         let TlsConnectionState::Active(
             TlsReadState::Established | TlsReadState::PeerClosed,
