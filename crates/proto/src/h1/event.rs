@@ -23,7 +23,7 @@ pub enum Event {
     Upgraded,
     /// The peer violated a rule. Respond with its status, unless a response has begun;
     /// [`Connection::next_action`](super::Connection::next_action) returns the next step. After
-    /// [`Reject::ExpectationUnknown`] the head is complete and the connection can continue; after
+    /// [`RequestError::ExpectationUnknown`] the head is complete and the connection can continue; after
     /// all others it closes.
     RequestError(RequestError),
     /// The connection is over; nothing more is read.
